@@ -1,0 +1,39 @@
+# Two commands matter: `make demo` runs the main job, `make test` passes the tests. Each sets up .venv when it is missing.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+export OMP_NUM_THREADS ?= 1
+export RAY_USAGE_STATS_ENABLED := 0
+export MLFLOW_DISABLE_TELEMETRY := true
+export TOKENIZERS_PARALLELISM := false
+
+.PHONY: demo test test-slow check bench
+
+$(VENV)/.installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || python3 -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test]'
+	touch $@
+
+$(VENV)/.checking: $(VENV)/.installed
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[check,bench]'
+	touch $@
+
+demo: $(VENV)/.installed
+	$(BIN)/python -m nlgraft run search_spaces/embedding_transfer/demo.yaml
+
+test: $(VENV)/.installed
+	$(BIN)/python -m pytest
+
+test-slow: $(VENV)/.installed
+	$(BIN)/python -m pytest -m slow
+
+check: $(VENV)/.checking
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pydoclint --quiet platform trainables
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+bench: $(VENV)/.checking
+	$(BIN)/python -m benchmarks

@@ -1,0 +1,24 @@
+"""nlgraft: which choice matters when a pretrained language model is grafted onto text generation."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nlgraft.api import Handle, launch, load
+    from nlgraft.study.spec import Study
+
+__all__ = ["Handle", "Study", "launch", "load"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the public names when they are first used: reading a study needs neither Ray nor torch."""
+    if name == "Study":
+        from nlgraft.study.spec import Study
+
+        return Study
+    if name in __all__:
+        from nlgraft import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module 'nlgraft' has no attribute {name!r}")
