@@ -1,0 +1,95 @@
+"""Canonical JSON and its SHA-256: the identity of stages, trials and studies.
+
+Type-exact on purpose: ``1``, ``1.0``, ``"1"`` and ``True`` are four different values, and ``-0.0`` is not
+``0.0``. A false difference costs one run, a false equality costs a wrong result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+from nlgraft.errors import ContractError
+
+JSON: TypeAlias = "Mapping[str, JSON] | Sequence[JSON] | str | int | float | bool | None"
+"""What a fingerprint is made of."""
+
+_ATOMS = (str, int, bool, type(None))
+_MAX_DEPTH = 100
+
+
+def plain_json(value: JSON) -> Any:
+    """Copy a value into plain dicts, lists and atoms, refusing whatever JSON cannot hold exactly.
+
+    Args:
+        value: Mappings with text keys, lists, tuples (they become lists), text, numbers, booleans, None.
+
+    Returns:
+        The copy; nothing in it is shared with ``value`` but immutable atoms.
+
+    Raises:
+        ContractError: Something else lies inside; the message names its path.
+    """
+    return _plain(value, "value", 0)
+
+
+def _plain(value: Any, path: str, depth: int) -> Any:
+    if depth > _MAX_DEPTH:
+        raise ContractError(f"{path[:80]}...: nested deeper than {_MAX_DEPTH} levels, or contains itself")
+    # Exact types: numpy.float64 is a float and an IntEnum an int, yet neither need print alike elsewhere.
+    kind = type(value)
+    if kind in _ATOMS:
+        return value
+    if kind is float:
+        if not math.isfinite(value):
+            raise ContractError(f"{path}: {value} is not a finite number; JSON has no such value")
+        return value
+    if kind in (list, tuple):
+        return [_plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        for key in value:
+            if type(key) is not str:
+                raise ContractError(f"{path}: key {key!r} is a {type(key).__name__}; keys must be str")
+        return {key: _plain(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+    raise ContractError(
+        f"{path}: {value!r} is a {kind.__module__}.{kind.__qualname__}; allowed are None, bool, int, float, "
+        "str, lists, tuples and mappings with str keys. Convert it first, e.g. by model_dump(mode='json')"
+    )
+
+
+def canonical_json(value: JSON) -> str:
+    """Write a value as the one JSON text that stands for it.
+
+    Args:
+        value: As `plain_json` takes it.
+
+    Returns:
+        ASCII text, keys sorted, no spaces; the same in every process and on every machine.
+
+    Raises:
+        ContractError: The value holds something JSON cannot hold exactly.
+    """
+    try:
+        return json.dumps(
+            plain_json(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
+        )
+    except ValueError as error:  # an integer beyond Python's digit limit
+        raise ContractError(f"value: {error}") from error
+
+
+def fingerprint(value: JSON) -> str:
+    """Digest a value.
+
+    Args:
+        value: As `plain_json` takes it.
+
+    Returns:
+        64 hexadecimal digits: the SHA-256 of its canonical JSON.
+
+    Raises:
+        ContractError: The value holds something JSON cannot hold exactly.
+    """
+    return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()

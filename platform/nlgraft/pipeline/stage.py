@@ -1,0 +1,266 @@
+"""Stages, stage graphs and what a running stage is given.
+
+A trial is the last stage of a graph. A stage is one cached step: a name, a version, the slice of the config
+it reads, its inputs and its seed; together they make its fingerprint, under which its artifact is stored.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol
+
+from nlgraft.errors import ContractError, NlgraftError, nearest
+from nlgraft.pipeline.checkpoints import Checkpoints
+from nlgraft.pipeline.fingerprint import fingerprint, plain_json
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+_RUN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+
+
+class TrialStopped(NlgraftError):
+    """A stage ended because it was asked to stop; no failure.
+
+    Attributes:
+        reason: Who stopped it and why, in one line.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Stage:
+    """One cached step of a trial.
+
+    Two stages are equal when their fingerprints are.
+
+    Attributes:
+        name: What it is called in the store and in reports; letters, digits, ``_``, ``.``, ``-``.
+        run: ``package.module:function``, imported only in the process that runs it. Not hashed: moving code
+            is no change of meaning, changing what it computes is, and is said by ``version``.
+        version: Raised by the author whenever the same config would give another artifact.
+        config: The slice of the config it reads, data digests included.
+        inputs: Stages whose artifacts it reads, by the name it knows them under.
+        seed: Set only when the stage draws random numbers.
+        is_distributed: Runs on the worker group when a trial has several workers. Not hashed.
+    """
+
+    name: str
+    run: str
+    version: int = 1
+    config: Mapping[str, Any] = field(default_factory=dict)
+    inputs: Mapping[str, Stage] = field(default_factory=dict)
+    seed: int | None = None
+    is_distributed: bool = False
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name):
+            raise ContractError(f"stage name {self.name!r}: use letters, digits, '_', '.', '-' only")
+        if not _RUN.fullmatch(self.run):
+            raise ContractError(
+                f"stage {self.name}: run={self.run!r} is not of the form 'package.module:function'"
+            )
+        if type(self.version) is not int or self.version < 1:
+            raise ContractError(f"stage {self.name}: version={self.version!r}; allowed: whole numbers from 1")
+        if self.seed is not None and type(self.seed) is not int:
+            raise ContractError(f"stage {self.name}: seed={self.seed!r}; allowed: a whole number or None")
+        for key, upstream in self.inputs.items():
+            if type(key) is not str or not isinstance(upstream, Stage):
+                raise ContractError(
+                    f"stage {self.name}: input {key!r} is a {type(upstream).__name__}, not a Stage"
+                )
+        try:
+            # A copy of its own: whoever built the stage may go on changing the dict it came from.
+            object.__setattr__(self, "config", plain_json(self.config))
+        except ContractError as error:
+            raise ContractError(f"stage {self.name}: config: {error}") from error
+        object.__setattr__(self, "inputs", dict(self.inputs))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of name, version, config, inputs' fingerprints and seed."""
+        return fingerprint(
+            {
+                "name": self.name,
+                "version": self.version,
+                "config": self.config,
+                "inputs": {key: upstream.fingerprint for key, upstream in self.inputs.items()},
+                "seed": self.seed,
+            }
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Stage) and self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    def __repr__(self) -> str:
+        return f"Stage({self.name!r}, {self.fingerprint[:12]})"
+
+
+class StageGraph:
+    """A result stage and everything it rests on.
+
+    Attributes:
+        result: The last stage; its artifact is the trial's result.
+        stages: Every distinct fingerprint once, inputs before what reads them, the result last.
+    """
+
+    def __init__(self, result: Stage) -> None:
+        self.result = result
+        self.stages = _topological(result)
+        self._depths: dict[str, int] = {}
+        for stage in self.stages:
+            above = [self._depths[upstream.fingerprint] for upstream in stage.inputs.values()]
+            self._depths[stage.fingerprint] = 1 + max(above, default=0)
+
+    @property
+    def fingerprint(self) -> str:
+        """The result's fingerprint: the identity of the trial."""
+        return self.result.fingerprint
+
+    def depth(self, stage: Stage) -> int:
+        """Length of the longest chain of inputs that ends in a stage of this graph; 1 for one without."""
+        return self._depths[stage.fingerprint]
+
+    def find(self, name: str) -> Stage:
+        """Look a stage up by its name.
+
+        Args:
+            name: A stage name of this graph.
+
+        Returns:
+            The only stage of that name.
+
+        Raises:
+            ContractError: No stage, or more than one, has this name.
+        """
+        found = [stage for stage in self.stages if stage.name == name]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise ContractError(f"{len(found)} stages are named {name!r} in the graph of {self.result.name}")
+        names = sorted({stage.name for stage in self.stages})
+        raise ContractError(f"no stage {name!r} in the graph of {self.result.name}. {nearest(name, names)}")
+
+    def __repr__(self) -> str:
+        return f"StageGraph({self.result.name!r}, {len(self.stages)} stages, {self.fingerprint[:12]})"
+
+
+def _topological(result: Stage) -> list[Stage]:
+    ordered: dict[str, Stage] = {}
+    # Not recursive: a chain of stages may be longer than Python's stack. Fingerprints come upstream first,
+    # hence the walk is keyed by object until a stage's inputs are done.
+    done: set[int] = set()
+    stack = [(result, False)]
+    while stack:
+        stage, has_inputs_done = stack.pop()
+        if id(stage) in done:
+            continue
+        if not has_inputs_done:
+            stack.append((stage, True))
+            stack.extend((stage.inputs[key], False) for key in sorted(stage.inputs, reverse=True))
+            continue
+        done.add(id(stage))
+        known = ordered.setdefault(stage.fingerprint, stage)
+        if (known.run, known.is_distributed) != (stage.run, stage.is_distributed):
+            raise ContractError(
+                f"two stages {stage.name!r} share the fingerprint {stage.fingerprint[:12]} but differ in how "
+                f"they run: {known.run} and {stage.run}. Give them different names"
+            )
+    return list(ordered.values())
+
+
+class Reporter(Protocol):
+    """Where a running stage sends its progress and asks whether to go on.
+
+    **Failure**: neither method may raise because a tracking server is away; training must not stop for it.
+    """
+
+    def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Take note of metrics at a step of a stage."""
+        ...
+
+    def should_stop(self) -> str | None:
+        """Say why to stop, in one line, or None to go on."""
+        ...
+
+
+class NullReporter:
+    """A reporter that keeps nothing and never stops anything."""
+
+    def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Drop the metrics."""
+
+    def should_stop(self) -> str | None:
+        """Go on."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageContext:
+    """What a stage's function is given.
+
+    Attributes:
+        stage: The stage that runs.
+        directory: Empty directory to write the artifact into. On a rank above 0 it is thrown away.
+        inputs: Directories of the input artifacts, by input name; read only.
+        checkpoints: Training state that outlives a crash of this stage.
+        reporter: Where progress goes.
+        rank: This process's number in the worker group.
+        world_size: Size of the worker group.
+        device: ``cpu``, ``cuda`` or ``cuda:0``...
+    """
+
+    stage: Stage
+    directory: Path
+    inputs: Mapping[str, Path] = field(default_factory=dict)
+    checkpoints: Checkpoints
+    reporter: Reporter = field(default_factory=NullReporter)
+    rank: int = 0
+    world_size: int = 1
+    device: str = "cpu"
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """A copy of the slice of the config that the stage reads."""
+        return copy.deepcopy(dict(self.stage.config))
+
+    @property
+    def seed(self) -> int | None:
+        """The stage's seed, None when it uses none."""
+        return self.stage.seed
+
+    def report(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Report metrics of this stage.
+
+        Args:
+            step: Optimiser steps done so far.
+            metrics: Values by name, e.g. ``dev/loss``.
+        """
+        self.reporter.report(self.stage.name, step, metrics)
+
+    def should_stop(self) -> str | None:
+        """Ask whether to stop early.
+
+        Returns:
+            The reason in one line, or None to go on.
+        """
+        return self.reporter.should_stop()
+
+    def raise_if_stopped(self) -> None:
+        """Leave the stage when it was asked to stop.
+
+        Raises:
+            TrialStopped: Someone asked; nothing is published.
+        """
+        reason = self.should_stop()
+        if reason is not None:
+            raise TrialStopped(reason)
