@@ -1,0 +1,153 @@
+"""The files of a scored split: what a report needs, without the model.
+
+``metrics.json``                   ``{"test/bleu": {"value", "n", "signature", "direction"}}``
+``segments-<split>.safetensors``   sufficient statistics of every segment, by metric, [N, k]
+``hypotheses-<split>.txt``         one JSON string a line (a text may hold any character)
+``references-<split>.txt``         likewise
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from nlgraft.errors import StoreError
+from nlgraft.evaluation.scores import Evaluation, Score
+from nlgraft.evaluation.sufficient import Statistics
+
+METRICS_FILE = "metrics.json"
+
+
+def write_lines(path: Path, lines: Sequence[str]) -> None:
+    """Write texts as one JSON string a line.
+
+    Args:
+        path: File to write.
+        lines: Texts with any character in them.
+    """
+    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read what ``write_lines`` wrote.
+
+    Args:
+        path: File to read.
+
+    Returns:
+        The texts.
+    """
+    # not splitlines(): JSON leaves U+2028 and its like as they are
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+
+
+def write_metrics(directory: Path, split: str, scores: Mapping[str, Score]) -> None:
+    """Add the scores of a split to the artifact's ``metrics.json``.
+
+    Args:
+        directory: Artifact being written.
+        split: dev or test.
+        scores: By metric name.
+    """
+    path = directory / METRICS_FILE
+    metrics = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    metrics |= {f"{split}/{name}": score.to_json() for name, score in scores.items()}
+    path.write_text(json.dumps(metrics, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
+    """Read an artifact's ``metrics.json``.
+
+    Args:
+        directory: A scored artifact.
+
+    Returns:
+        ``{"test/bleu": {"value", "n", "signature", "direction"}}``; empty when the artifact has no metrics.
+    """
+    path = directory / METRICS_FILE
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+def write_segments(directory: Path, split: str, statistics: Mapping[str, Statistics]) -> None:
+    """Write the per-segment statistics of a split.
+
+    Args:
+        directory: Artifact being written.
+        split: dev or test.
+        statistics: By metric name, each [N, k].
+    """
+    arrays = {name: np.ascontiguousarray(rows, dtype=np.float64) for name, rows in statistics.items()}
+    save_file(arrays, directory / f"segments-{split}.safetensors")
+
+
+def read_segments(directory: Path, split: str) -> dict[str, Statistics]:
+    """Read the per-segment statistics of a split.
+
+    Args:
+        directory: A scored artifact.
+        split: dev or test.
+
+    Returns:
+        Statistics by metric name, each [N, k].
+
+    Raises:
+        StoreError: The artifact holds no statistics of this split.
+    """
+    path = directory / f"segments-{split}.safetensors"
+    if not path.exists():
+        raise StoreError(f"{directory}: no statistics of split '{split}'; was it scored on it?")
+    return load_file(path)
+
+
+def write_scores(
+    directory: Path,
+    split: str,
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    scores: Mapping[str, Score],
+    statistics: Mapping[str, Statistics],
+    extra_metrics: Mapping[str, Score] | None = None,
+) -> None:
+    """Write a scored split.
+
+    Args:
+        directory: Artifact being written; may already hold another split.
+        split: dev or test.
+        hypotheses: System outputs.
+        references: Human texts.
+        scores: By metric name, those that the statistics give.
+        statistics: By metric name, each [N, k].
+        extra_metrics: Scores without statistics: speed, sizes.
+    """
+    write_lines(directory / f"hypotheses-{split}.txt", hypotheses)
+    write_lines(directory / f"references-{split}.txt", references)
+    write_segments(directory, split, statistics)
+    write_metrics(directory, split, {**scores, **(extra_metrics or {})})
+
+
+def write_evaluation(
+    directory: Path,
+    split: str,
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    evaluation: Evaluation,
+    extra_metrics: Mapping[str, Score] | None = None,
+) -> None:
+    """Write a scored split from an evaluation.
+
+    Args:
+        directory: Artifact being written; may already hold another split.
+        split: dev or test.
+        hypotheses: System outputs.
+        references: Human texts.
+        evaluation: Scores and statistics.
+        extra_metrics: Scores without statistics: speed, sizes.
+    """
+    write_scores(
+        directory, split, hypotheses, references, evaluation.scores, evaluation.statistics, extra_metrics
+    )

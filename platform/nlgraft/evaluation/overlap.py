@@ -1,0 +1,146 @@
+"""Statistics of text overlap, from the libraries that define the metrics.
+
+sacrebleu makes the rows of BLEU, chrF and TER, rouge-score those of ROUGE, nltk those of METEOR. Each
+function here returns the rows of all segments and the signature that pins how they were made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+
+import numpy as np
+from numpy.typing import NDArray
+from sacrebleu.metrics.base import Metric
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+
+RowsFunction = Callable[[Sequence[str], Sequence[str]], tuple[NDArray[np.float64], str]]
+
+
+def _sacrebleu_rows(
+    metric: Metric, hypotheses: Sequence[str], references: Sequence[str]
+) -> tuple[NDArray[np.float64], str]:
+    """Ask sacrebleu for its own statistics, as its bootstrap does, and for its signature."""
+    rows = metric._extract_corpus_statistics(hypotheses, [references])
+    return np.asarray(rows, dtype=np.float64), str(metric.get_signature())
+
+
+def bleu_rows(tokenizer: str) -> RowsFunction:
+    """Make the function that computes the rows of BLEU-4.
+
+    Args:
+        tokenizer: One of sacrebleu's: 13a, zh, none.
+
+    Returns:
+        A function from hypotheses and references to rows [N, 10] and signature.
+    """
+    return lambda hypotheses, references: _sacrebleu_rows(
+        # force: our texts may end in a tokenised full stop, of which sacrebleu would warn
+        BLEU(tokenize=tokenizer, force=True),
+        hypotheses,
+        references,
+    )
+
+
+def chrf_rows(word_order: int) -> RowsFunction:
+    """Make the function that computes the rows of chrF (word order 0) or chrF++ (word order 2).
+
+    Args:
+        word_order: Largest word n-gram beside the six orders of characters.
+
+    Returns:
+        A function from hypotheses and references to rows [N, 3 * (6 + word_order)] and signature.
+    """
+    return lambda hypotheses, references: _sacrebleu_rows(CHRF(word_order=word_order), hypotheses, references)
+
+
+def ter_rows(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[NDArray[np.float64], str]:
+    """Count TER's edits and reference words of every segment.
+
+    Args:
+        hypotheses: System outputs.
+        references: One human text for each.
+
+    Returns:
+        Rows [N, 2] and signature.
+    """
+    return _sacrebleu_rows(TER(), hypotheses, references)
+
+
+class _UnicodeWords:
+    """A ROUGE tokenizer for any script: lower-cased runs of letters and digits, no stemming."""
+
+    _word = re.compile(r"\w+")
+
+    def tokenize(self, text: str) -> list[str]:
+        return self._word.findall(text.lower())
+
+
+def rouge_rows(kind: str, *, is_unicode: bool) -> RowsFunction:
+    """Make the function that computes ROUGE F1 of every segment.
+
+    The library's own tokenizer keeps only a-z and 0-9 and stems English (ROUGE-1.5.5 ``-m``); for other
+    languages the unicode variant keeps all letters.
+
+    Args:
+        kind: ``rouge1``, ``rouge2`` or ``rougeL``.
+        is_unicode: Whether to keep letters beyond a-z, without stemming.
+
+    Returns:
+        A function from hypotheses and references to rows [N, 2] (F1, 1) and signature.
+    """
+
+    def rows(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[NDArray[np.float64], str]:
+        from rouge_score.rouge_scorer import RougeScorer
+
+        words = _UnicodeWords() if is_unicode else None
+        scorer = RougeScorer([kind], use_stemmer=not is_unicode, tokenizer=words)
+        values = [
+            scorer.score(reference, hypothesis)[kind].fmeasure
+            for hypothesis, reference in zip(hypotheses, references, strict=True)
+        ]
+        how = "tok:unicode|stem:no" if is_unicode else "tok:a-z0-9|stem:porter"
+        signature = f"{kind}|f1|mean:segments|nrefs:1|{how}|rouge_score:{version('rouge-score')}"
+        return np.stack([np.asarray(values), np.ones(len(values))], axis=1), signature
+
+    return rows
+
+
+class _NoSynonyms:
+    """Stands for WordNet, whose data cannot be had offline: no word has a synonym."""
+
+    def synsets(self, word: str) -> list[str]:
+        return []
+
+
+def meteor_rows(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[NDArray[np.float64], str]:
+    """Compute METEOR of every segment with the matchers "exact" and "Porter stem".
+
+    The synonym matcher is left out because WordNet does not come with a package; the signature says so.
+    The corpus value is the mean over segments, as nltk's users report it; the Java tool weights by length.
+
+    Args:
+        hypotheses: System outputs.
+        references: One human text for each.
+
+    Returns:
+        Rows [N, 2] (score, 1) and signature.
+
+    Source: Lavie and Agarwal (2007): alpha 0.9, beta 3, gamma 0.5.
+    """
+    from nltk.translate.meteor_score import single_meteor_score
+    from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
+
+    tokenize = Tokenizer13a()
+    values = [
+        single_meteor_score(tokenize(reference).split(), tokenize(hypothesis).split(), wordnet=_NoSynonyms())
+        for hypothesis, reference in zip(hypotheses, references, strict=True)
+    ]
+    signature = (
+        "meteor|match:exact+porter|synonyms:no|alpha:0.9|beta:3|gamma:0.5|case:lc|tok:13a|mean:segments"
+        f"|nrefs:1|nltk:{version('nltk')}"
+    )
+    return np.stack([np.asarray(values), np.ones(len(values))], axis=1), signature

@@ -1,0 +1,151 @@
+"""Scores: a value that knows its number of segments, its direction and how it was computed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nlgraft.evaluation.sufficient import Direction, Statistics, aggregate, find_metric, segment_rows
+
+
+@dataclass(frozen=True)
+class Score:
+    """One measured number.
+
+    Attributes:
+        name: Metric without the split, e.g. ``bleu``.
+        value: The number.
+        n: Of how many segments, decisions or repetitions.
+        direction: Whether a larger or a smaller value is better.
+        signature: What pins how it was computed; two scores can be compared only when these agree.
+    """
+
+    name: str
+    value: float
+    n: int
+    direction: Direction
+    signature: str
+
+    def to_json(self) -> dict[str, float | int | str]:
+        """Give the score as it stands in ``metrics.json``, without its name."""
+        return {
+            "value": self.value,
+            "signature": self.signature,
+            "n": self.n,
+            "direction": self.direction,
+        }
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The scores of one split with the statistics they came from.
+
+    Attributes:
+        scores: By metric name.
+        statistics: By metric name, each [N, k]; N may differ (documents, tokens of classes).
+    """
+
+    scores: Mapping[str, Score]
+    statistics: Mapping[str, Statistics]
+
+    def __or__(self, other: Evaluation) -> Evaluation:
+        return Evaluation({**self.scores, **other.scores}, {**self.statistics, **other.statistics})
+
+
+def score_statistics(name: str, statistics: Statistics, signature: str) -> Score:
+    """Score a corpus from the statistics of its segments.
+
+    Args:
+        name: Metric, a variant allowed (``bleu.short``).
+        statistics: Of every segment, shape (N, k).
+        signature: How the statistics were made.
+
+    Returns:
+        The score; ``n`` is N.
+
+    Raises:
+        DataError: There is no such metric.
+    """
+    value = float(aggregate(name, np.asarray(statistics, dtype=np.float64).sum(0)))
+    return Score(name, value, len(statistics), find_metric(name).direction, signature)
+
+
+def evaluate_text(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+) -> Evaluation:
+    """Compare hypotheses with references under several metrics.
+
+    Args:
+        hypotheses: System outputs, detokenised.
+        references: One human text for each.
+        metrics: Names of text metrics.
+
+    Returns:
+        Scores and per-segment statistics.
+
+    Raises:
+        DataError: The two sides differ in length, are empty, or a metric is unknown or not for texts.
+    """
+    scores, statistics = {}, {}
+    for metric in metrics:
+        rows, signature = segment_rows(metric, hypotheses, references)
+        scores[metric] = score_statistics(metric, rows, signature)
+        statistics[metric] = rows
+    return Evaluation(scores, statistics)
+
+
+def score_corpus(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+) -> dict[str, Score]:
+    """Score hypotheses against references.
+
+    Args:
+        hypotheses: System outputs, detokenised.
+        references: One human text for each.
+        metrics: Names of text metrics.
+
+    Returns:
+        A score for each metric, by name.
+
+    Raises:
+        DataError: The two sides differ in length, are empty, or a metric is unknown or not for texts.
+    """
+    return dict(evaluate_text(hypotheses, references, metrics).scores)
+
+
+def evaluate_documents(
+    hypotheses: Sequence[str], references: Sequence[str], documents: Sequence[str | int]
+) -> Evaluation:
+    """Compute document-level BLEU: the sentences of a document are joined to one line first.
+
+    N-grams then cross sentence boundaries. The resampled unit is the document.
+
+    Args:
+        hypotheses: Translated sentences.
+        references: One human sentence for each.
+        documents: Document of each sentence; the sentences of a document stand in their order.
+
+    Returns:
+        ``doc_bleu`` with statistics [D, 10], D the number of documents.
+
+    Raises:
+        DataError: The sides differ in length or are empty.
+
+    Source: Liu et al. (2020), mBART, section 4.2 (d-BLEU).
+    """
+    lines: dict[str | int, tuple[list[str], list[str]]] = {}
+    for hypothesis, reference, document in zip(hypotheses, references, documents, strict=True):
+        joined = lines.setdefault(document, ([], []))
+        joined[0].append(hypothesis)
+        joined[1].append(reference)
+    rows, signature = segment_rows(
+        "bleu", [" ".join(pair[0]) for pair in lines.values()], [" ".join(pair[1]) for pair in lines.values()]
+    )
+    score = score_statistics("doc_bleu", rows, f"unit:document|{signature}")
+    return Evaluation({"doc_bleu": score}, {"doc_bleu": rows})

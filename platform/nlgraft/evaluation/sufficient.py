@@ -1,0 +1,333 @@
+"""Per-segment sufficient statistics, and the metrics as functions of their sums.
+
+A corpus metric that depends on the segments only through a sum can be recomputed for any resampling of the
+segments by adding rows: that is what makes a bootstrap of a thousand samples cheap. Every metric of nlgraft
+is such a function. ``segment_statistics`` makes the rows, ``aggregate`` turns sums of rows into values.
+
+N is the number of segments, k the number of statistics of one segment, ``...`` any leading shape (for
+example bootstrap samples). Sums, not means, go into ``aggregate``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nlgraft.errors import DataError, nearest
+from nlgraft.evaluation.overlap import bleu_rows, chrf_rows, meteor_rows, rouge_rows, ter_rows
+
+Statistics = NDArray[np.float64]
+Direction = Literal["maximize", "minimize"]
+Rows = tuple[Statistics, str]
+
+NUM_ECE_BINS = 20
+"""Equal-width confidence bins of the inference ECE (Wang et al. 2020 use 20)."""
+
+_LOG_OF_ZERO = -9999999999.0
+"""What sacrebleu takes for log 0: its exponential is exactly 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatisticMetric:
+    """A metric that is a function of summed per-segment statistics.
+
+    Attributes:
+        name: Name without the split, e.g. ``bleu``.
+        direction: Whether a larger or a smaller value is better.
+        value: Maps sums [..., k] to values [...].
+        columns: What the k numbers of a segment are; ``k`` itself may depend on the data (classes).
+        rows: Maps hypotheses and references to statistics [N, k] and a signature; None where the statistics
+            come from a model or a classifier and not from two texts.
+        unit: Of the value.
+    """
+
+    name: str
+    direction: Direction
+    value: Callable[[Statistics], Statistics]
+    columns: str
+    rows: Callable[[Sequence[str], Sequence[str]], Rows] | None = None
+    unit: str = "points of 100"
+
+
+def _elementwise(function: Callable[[float], float], values: Statistics) -> Statistics:
+    """Apply a libm function: unlike numpy's it gives the same bits as sacrebleu and on every processor."""
+    return np.asarray(np.frompyfunc(function, 1, 1)(values), dtype=np.float64)
+
+
+def _ratio(numerator: Statistics, denominator: Statistics) -> Statistics:
+    """Divide where the denominator is positive, else 0."""
+    return np.divide(numerator, denominator, out=np.zeros_like(numerator), where=denominator > 0)
+
+
+def _bleu(sums: Statistics) -> Statistics:
+    """Compute corpus BLEU-4 with exponential smoothing from sums.
+
+    Args:
+        sums: Hypothesis length, reference length, 4 matches, 4 totals, shape (..., 10).
+
+    Returns:
+        BLEU in points, shape (...).
+
+    Source: Papineni et al. (2002); smoothing "exp" of Chen and Cherry (2014) as in sacrebleu.
+    """
+    hypothesis_length, reference_length = sums[..., 0], sums[..., 1]
+    matches, totals = sums[..., 2:6], sums[..., 6:10]
+    # sacrebleu stops at the first order without n-grams; the orders after it count as precision 0
+    is_reached = np.logical_and.accumulate(totals > 0, axis=-1)
+    is_smoothed = is_reached & (matches == 0)
+    smoothing = np.exp2(np.cumsum(is_smoothed, axis=-1))
+    precision = np.where(is_smoothed, _ratio(np.full_like(totals, 100.0), smoothing * totals), 0.0)
+    precision = np.where(is_reached & (matches > 0), _ratio(100.0 * matches, totals), precision)
+    logs = _elementwise(lambda p: math.log(p) if p else _LOG_OF_ZERO, precision)
+    mean_log = (logs[..., 0] + logs[..., 1] + logs[..., 2] + logs[..., 3]) / 4
+    is_short = (hypothesis_length < reference_length) & (hypothesis_length > 0)
+    excess = 1 - _ratio(reference_length, np.where(is_short, hypothesis_length, 1.0))
+    brevity = np.where(is_short, _elementwise(math.exp, np.where(is_short, excess, 0.0)), 1.0)
+    brevity = np.where((hypothesis_length == 0) & (reference_length > 0), 0.0, brevity)
+    return np.where(matches.sum(-1) > 0, brevity * _elementwise(math.exp, mean_log), 0.0)
+
+
+def _chrf(sums: Statistics) -> Statistics:
+    """Compute corpus chrF2 from sums; orders absent from either side do not count.
+
+    Args:
+        sums: Hypothesis count, reference count and matches for each order, shape (..., 3 * orders).
+
+    Returns:
+        chrF in points, shape (...).
+
+    Source: Popović (2015), as in sacrebleu (beta 2, effective order).
+    """
+    beta_squared = 4
+    precision_sum = np.zeros(sums.shape[:-1])
+    recall_sum = np.zeros(sums.shape[:-1])
+    orders = np.zeros(sums.shape[:-1])
+    for order in range(sums.shape[-1] // 3):
+        hypothesis, reference, matches = (sums[..., 3 * order + column] for column in range(3))
+        is_present = (hypothesis > 0) & (reference > 0)
+        precision_sum += np.where(is_present, _ratio(matches, hypothesis), 0.0)
+        recall_sum += np.where(is_present, _ratio(matches, reference), 0.0)
+        orders += is_present
+    precision, recall = _ratio(precision_sum, orders), _ratio(recall_sum, orders)
+    numerator = (1 + beta_squared) * precision * recall
+    return 100 * _ratio(numerator, beta_squared * precision + recall)
+
+
+def _ter(sums: Statistics) -> Statistics:
+    """Compute corpus TER from sums: edits over reference words; 100 for text where nothing belongs.
+
+    Args:
+        sums: Edits and reference length, shape (..., 2).
+
+    Returns:
+        TER in percent, shape (...).
+    """
+    edits, reference_length = sums[..., 0], sums[..., 1]
+    return 100 * np.where(reference_length > 0, _ratio(edits, reference_length), (edits > 0).astype(float))
+
+
+def _mean(sums: Statistics) -> Statistics:
+    """Divide the first column by the second."""
+    return _ratio(sums[..., 0], sums[..., 1])
+
+
+def _percentage(sums: Statistics) -> Statistics:
+    """Divide the first column by the second and print it as of 100."""
+    return 100 * _mean(sums)
+
+
+def _confusion(sums: Statistics) -> Statistics:
+    """Shape summed one-hot (true, predicted) pairs [..., C*C] into confusion matrices [..., C, C]."""
+    classes = math.isqrt(sums.shape[-1])
+    return sums.reshape(*sums.shape[:-1], classes, classes)
+
+
+def _macro_f1(sums: Statistics) -> Statistics:
+    """Average F1 over the classes that occur as truth or as prediction, in points (as scikit-learn)."""
+    confusion = _confusion(sums)
+    true, predicted = confusion.sum(-1), confusion.sum(-2)
+    f1 = _ratio(2 * np.diagonal(confusion, axis1=-2, axis2=-1), true + predicted)
+    return 100 * _ratio(f1.sum(-1), ((true + predicted) > 0).sum(-1).astype(float))
+
+
+def _mcc(sums: Statistics) -> Statistics:
+    """Compute Matthews' correlation for any number of classes, in points; 0 when either side is constant.
+
+    Source: Gorodkin (2004), eq. 8, as scikit-learn's ``matthews_corrcoef``.
+    """
+    confusion = _confusion(sums)
+    true, predicted = confusion.sum(-1), confusion.sum(-2)
+    correct = np.diagonal(confusion, axis1=-2, axis2=-1).sum(-1)
+    total = true.sum(-1)
+    covariance = correct * total - (true * predicted).sum(-1)
+    spread = (total**2 - (predicted**2).sum(-1)) * (total**2 - (true**2).sum(-1))
+    return 100 * _ratio(covariance, np.sqrt(spread))
+
+
+def _ece(sums: Statistics) -> Statistics:
+    """Compute the expected calibration error, ``sum_b |correct_b - confidence_b| / N``, in points.
+
+    Args:
+        sums: For each bin the number of tokens, the sum of their confidences and how many are right,
+            flattened, shape (..., 3 * bins).
+
+    Returns:
+        ECE in points, shape (...).
+
+    Source: Wang et al. (2020), On the Inference Calibration of Neural Machine Translation, eq. 2.
+    """
+    bins = sums.reshape(*sums.shape[:-1], -1, 3)
+    gap = np.abs(bins[..., 2] - bins[..., 1]).sum(-1)
+    return 100 * _ratio(gap, bins[..., 0].sum(-1))
+
+
+_BLEU_COLUMNS = "hypothesis length, reference length, matches of 1..4-grams, totals of 1..4-grams"
+_CHRF_COLUMNS = "hypothesis count, reference count, matches; for each n-gram order"
+_MEAN_COLUMNS = "sum, count"
+_PAIR_COLUMNS = "one-hot (true class, predicted class)"
+
+_ALL = (
+    StatisticMetric(
+        name="bleu", direction="maximize", value=_bleu, columns=_BLEU_COLUMNS, rows=bleu_rows("13a")
+    ),
+    StatisticMetric(
+        name="bleu_zh", direction="maximize", value=_bleu, columns=_BLEU_COLUMNS, rows=bleu_rows("zh")
+    ),
+    StatisticMetric(
+        name="bleu_tokenised",
+        direction="maximize",
+        value=_bleu,
+        columns=_BLEU_COLUMNS,
+        rows=bleu_rows("none"),
+    ),
+    StatisticMetric(name="doc_bleu", direction="maximize", value=_bleu, columns=_BLEU_COLUMNS),
+    StatisticMetric(name="chrf", direction="maximize", value=_chrf, columns=_CHRF_COLUMNS, rows=chrf_rows(0)),
+    StatisticMetric(
+        name="chrfpp", direction="maximize", value=_chrf, columns=_CHRF_COLUMNS, rows=chrf_rows(2)
+    ),
+    StatisticMetric(
+        name="ter", direction="minimize", value=_ter, columns="edits, reference length", rows=ter_rows
+    ),
+    *(
+        StatisticMetric(
+            name=name + suffix,
+            direction="maximize",
+            value=_percentage,
+            columns=_MEAN_COLUMNS,
+            rows=rouge_rows(kind, is_unicode=bool(suffix)),
+        )
+        for suffix in ("", "_unicode")
+        for name, kind in (("rouge1", "rouge1"), ("rouge2", "rouge2"), ("rouge_l", "rougeL"))
+    ),
+    StatisticMetric(
+        name="meteor", direction="maximize", value=_percentage, columns=_MEAN_COLUMNS, rows=meteor_rows
+    ),
+    StatisticMetric(
+        name="loss",
+        direction="minimize",
+        value=_mean,
+        columns="negative log-likelihood, tokens",
+        unit="nats per token",
+    ),
+    StatisticMetric(name="accuracy", direction="maximize", value=_percentage, columns="right, decisions"),
+    StatisticMetric(name="macro_f1", direction="maximize", value=_macro_f1, columns=_PAIR_COLUMNS),
+    StatisticMetric(name="mcc", direction="maximize", value=_mcc, columns=_PAIR_COLUMNS),
+    StatisticMetric(
+        name="ece", direction="minimize", value=_ece, columns="tokens, confidence, right; for each bin"
+    ),
+    StatisticMetric(
+        name="length",
+        direction="minimize",
+        value=_mean,
+        columns="tokens, segments",
+        unit="tokens per segment",
+    ),
+)
+
+STATISTIC_METRICS: Mapping[str, StatisticMetric] = {metric.name: metric for metric in _ALL}
+"""Every metric that can be resampled, by name."""
+
+
+def find_metric(name: str) -> StatisticMetric:
+    """Find a metric by its name.
+
+    A variant after a dot does not change the metric: ``bleu.without_source_2`` is BLEU, measured elsewhere.
+
+    Args:
+        name: ``bleu``, ``bleu.variant``; not ``test/bleu``.
+
+    Returns:
+        The metric.
+
+    Raises:
+        DataError: There is no such metric.
+    """
+    metric = STATISTIC_METRICS.get(name.split(".", 1)[0])
+    if metric is None:
+        raise DataError(f"no metric '{name}'. {nearest(name, sorted(STATISTIC_METRICS))}")
+    return metric
+
+
+def segment_rows(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> Rows:
+    """Compute the statistics of every segment, and the signature that says how.
+
+    Args:
+        metric: Name of a text metric.
+        hypotheses: System outputs, detokenised.
+        references: One human text for each.
+
+    Returns:
+        Statistics [N, k] and the signature.
+
+    Raises:
+        DataError: The two sides differ in length, are empty, or the metric does not compare texts.
+    """
+    found = find_metric(metric)
+    if found.rows is None:
+        text_metrics = sorted(name for name, known in STATISTIC_METRICS.items() if known.rows)
+        raise DataError(f"'{metric}' does not compare two texts. Allowed: {', '.join(text_metrics)}")
+    if len(hypotheses) != len(references):
+        raise DataError(
+            f"{metric}: {len(hypotheses)} hypotheses but {len(references)} references; give one for each"
+        )
+    if not hypotheses:
+        raise DataError(f"{metric}: no segments; a corpus score needs at least one")
+    return found.rows(hypotheses, references)
+
+
+def segment_statistics(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> Statistics:
+    """Compute the sufficient statistics of every segment.
+
+    Args:
+        metric: Name of a text metric.
+        hypotheses: System outputs, detokenised.
+        references: One human text for each.
+
+    Returns:
+        Statistics, shape (N, k); what the columns are stands in ``STATISTIC_METRICS[metric].columns``.
+
+    Raises:
+        DataError: The two sides differ in length, are empty, or the metric does not compare texts.
+    """
+    return segment_rows(metric, hypotheses, references)[0]
+
+
+def aggregate(metric: str, sums: Statistics) -> Statistics:
+    """Turn sums of statistics into metric values.
+
+    Args:
+        metric: Name of the metric, a variant allowed.
+        sums: Statistics summed over segments, shape (..., k).
+
+    Returns:
+        Values, shape (...); equal to sacrebleu's for BLEU, chrF and TER.
+
+    Raises:
+        DataError: There is no such metric.
+    """
+    return find_metric(metric).value(np.asarray(sums, dtype=np.float64))

@@ -1,0 +1,95 @@
+"""Scores, their signatures and the files they are kept in."""
+
+import numpy as np
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+
+from nlgraft.errors import StoreError
+from nlgraft.evaluation.artifact import (
+    read_lines,
+    read_metrics,
+    read_segments,
+    write_evaluation,
+    write_lines,
+)
+from nlgraft.evaluation.scores import Score, evaluate_documents, evaluate_text, score_corpus
+from nlgraft.evaluation.sufficient import aggregate
+
+HYPOTHESES = ["the cat sat on the mat .", "a dog", "nothing here at all"]
+REFERENCES = ["the cat sat on a mat .", "a dog", "something here after all"]
+
+
+def test_score_carries_n_direction_and_signature():
+    scores = score_corpus(HYPOTHESES, REFERENCES)
+    assert list(scores) == ["bleu", "chrf", "ter"]
+    bleu = BLEU(force=True)
+    assert scores["bleu"].value == pytest.approx(bleu.corpus_score(HYPOTHESES, [REFERENCES]).score)
+    assert scores["bleu"].signature == str(bleu.get_signature())
+    assert (scores["bleu"].n, scores["bleu"].direction, scores["ter"].direction) == (
+        3,
+        "maximize",
+        "minimize",
+    )
+
+
+def test_signatures_differ_between_variants():
+    scores = score_corpus(
+        HYPOTHESES, REFERENCES, ("bleu", "bleu_tokenised", "meteor", "rouge1", "rouge1_unicode")
+    )
+    assert len({score.signature for score in scores.values()}) == 5
+    assert "synonyms:no" in scores["meteor"].signature
+
+
+def test_document_bleu_joins_the_sentences_of_a_document():
+    documents = ["x", "y", "x"]
+    evaluation = evaluate_documents(HYPOTHESES, REFERENCES, documents)
+    joined = [f"{HYPOTHESES[0]} {HYPOTHESES[2]}", HYPOTHESES[1]]
+    joined_references = [f"{REFERENCES[0]} {REFERENCES[2]}", REFERENCES[1]]
+    expected = BLEU(force=True).corpus_score(joined, [joined_references]).score
+    assert evaluation.scores["doc_bleu"].value == pytest.approx(expected)
+    assert evaluation.scores["doc_bleu"].n == 2
+    assert evaluation.scores["doc_bleu"].signature.startswith("unit:document|")
+
+
+def test_files_of_two_splits_round_trip(tmp_path):
+    strange = ["line\u2028separator", 'quote " and\nnewline', ""]
+    for split in ("dev", "test"):
+        evaluation = evaluate_text(strange, REFERENCES)
+        speed = {
+            "sentences_per_s": Score("sentences_per_s", 12.5, 3, "maximize", "beam:5|batch:64|device:cpu")
+        }
+        write_evaluation(tmp_path, split, strange, REFERENCES, evaluation, speed)
+    metrics = read_metrics(tmp_path)
+    assert sorted(metrics) == sorted(
+        f"{split}/{name}" for split in ("dev", "test") for name in ("bleu", "chrf", "ter", "sentences_per_s")
+    )
+    assert metrics["dev/sentences_per_s"] == {
+        "value": 12.5,
+        "n": 3,
+        "signature": "beam:5|batch:64|device:cpu",
+        "direction": "maximize",
+    }
+    segments = read_segments(tmp_path, "test")
+    assert sorted(segments) == ["bleu", "chrf", "ter"]
+    assert aggregate("chrf", segments["chrf"].sum(0)) == metrics["test/chrf"]["value"]
+    assert read_lines(tmp_path / "hypotheses-dev.txt") == strange
+    assert read_lines(tmp_path / "references-dev.txt") == REFERENCES
+
+
+def test_read_segments_of_a_split_that_was_not_scored(tmp_path):
+    with pytest.raises(StoreError, match="no statistics of split 'test'"):
+        read_segments(tmp_path, "test")
+
+
+def test_lines_keep_every_character(tmp_path):
+    lines = [chr(code) for code in (0, 9, 10, 11, 13, 0x85, 0x2028, 0x2029, 0x1F600)]
+    write_lines(tmp_path / "lines.txt", lines)
+    assert read_lines(tmp_path / "lines.txt") == lines
+
+
+def test_evaluations_combine():
+    both = evaluate_text(HYPOTHESES, REFERENCES, ("bleu",)) | evaluate_text(HYPOTHESES, REFERENCES, ("ter",))
+    assert list(both.scores) == ["bleu", "ter"]
+    assert np.array_equal(
+        both.statistics["ter"], evaluate_text(HYPOTHESES, REFERENCES, ("ter",)).statistics["ter"]
+    )

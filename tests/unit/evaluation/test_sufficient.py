@@ -1,0 +1,173 @@
+"""Statistics and aggregation: equal to the libraries that define the metrics."""
+
+import gzip
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
+from sklearn.metrics import f1_score, matthews_corrcoef
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.sufficient import STATISTIC_METRICS, aggregate, find_metric, segment_statistics
+
+SENTENCES = [
+    "Zwei junge weiße Männer sind im Freien, in der Nähe vieler Büsche.",
+    "Mehrere Männer mit Schutzhelmen bedienen ein Antriebsradsystem.",
+    "Ein kleines Mädchen klettert in ein Spielhaus aus Holz.",
+    "Ein Mann in einem blauen Hemd steht auf einer Leiter und putzt ein Fenster (3. Stock).",
+    "Zwei Männer stehen am Herd und bereiten Essen zu -- für $12.50!",
+    "Das Café öffnet um 9:30 Uhr; „nur heute“.",
+    "Ja.",
+    "Nein .",
+    "",
+    "日本語 の 文。",
+]
+
+
+def noisy(sentences, seed):
+    """Drop, repeat, swap and misspell words; leave some lines empty or alone."""
+    rng = np.random.default_rng(seed)
+    out = []
+    for sentence in sentences:
+        words = sentence.split()
+        kind = rng.integers(6)
+        if kind == 0:
+            words = []
+        elif kind == 1:
+            rng.shuffle(words)
+        elif kind >= 3:
+            words = [
+                w
+                for word in words
+                for w in [word[::-1] if rng.random() < 0.2 else word] * rng.choice([0, 1, 1, 1, 2])
+            ]
+        out.append(" ".join(words))
+    return out
+
+
+def corpora():
+    base = SENTENCES * 12
+    data = Path(os.environ.get("NLGRAFT_DATA", Path(__file__).parents[3].parent / "shared" / "data"))
+    path = data / "multi30k" / "val.de.gz"
+    if path.exists():
+        with gzip.open(path, "rt", encoding="utf-8") as lines:
+            base = base + [line.rstrip("\n") for line in lines][:200]
+    return [(noisy(base, seed), base) for seed in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        ("bleu", BLEU()),
+        ("bleu_tokenised", BLEU(tokenize="none")),
+        ("chrf", CHRF()),
+        ("chrfpp", CHRF(word_order=2)),
+        ("ter", TER()),
+    ],
+)
+def test_aggregate_equals_sacrebleu_on_noisy_text(name, metric):
+    """Invariant 34: metrics against sacrebleu, on whole corpora and on every prefix length that differs."""
+    for hypotheses, references in corpora():
+        rows = segment_statistics(name, hypotheses, references)
+        for size in (1, 2, 3, 7, 10, 50, len(rows)):
+            expected = metric.corpus_score(hypotheses[:size], [references[:size]]).score
+            # 1 ulp: Python >= 3.12 sums floats with compensation, so sacrebleu's own bits depend on it
+            assert aggregate(name, rows[:size].sum(0)) == pytest.approx(expected, abs=math.ulp(expected))
+
+
+@pytest.mark.parametrize("name", ["bleu", "chrf", "ter"])
+def test_aggregate_is_vectorised_over_leading_axes(name):
+    hypotheses, references = corpora()[0]
+    rows = segment_statistics(name, hypotheses, references)
+    counts = np.random.default_rng(0).multinomial(len(rows), np.full(len(rows), 1 / len(rows)), size=(4, 3))
+    values = aggregate(name, counts @ rows)
+    assert values.shape == (4, 3)
+    metric = {"bleu": BLEU(), "chrf": CHRF(), "ter": TER()}[name]
+    resampled = np.repeat(np.arange(len(rows)), counts[2, 1])
+    expected = metric.corpus_score([hypotheses[i] for i in resampled], [[references[i] for i in resampled]])
+    assert values[2, 1] == pytest.approx(expected.score, abs=math.ulp(expected.score))
+
+
+def test_bleu_by_hand():
+    """Matches 4, 2, 1, 0 of 5, 4, 3, 2 n-grams: the missing order counts as half a match (exp smoothing)."""
+    rows = segment_statistics("bleu_tokenised", ["a b c x d"], ["a b c d e f"])
+    assert rows.tolist() == [[5, 6, 4, 2, 1, 0, 5, 4, 3, 2]]
+    expected = 100 * math.exp(1 - 6 / 5) * (4 / 5 * 2 / 4 * 1 / 3 * 1 / (2 * 2)) ** 0.25
+    assert aggregate("bleu", rows.sum(0)) == pytest.approx(expected)
+
+
+def test_ter_by_hand():
+    """One block moved and one word too many: 2 edits over 4 reference words."""
+    rows = segment_statistics("ter", ["c d a b x"], ["a b c d"])
+    assert rows.tolist() == [[2, 4]]
+    assert aggregate("ter", rows.sum(0)) == 50
+    assert aggregate("ter", np.array([3.0, 0.0])) == 100
+    assert aggregate("ter", np.array([0.0, 0.0])) == 0
+
+
+def test_rouge_by_hand():
+    """3 of 4 and 3 of 3 unigrams, 1 of 3 and 1 of 2 bigrams, longest common subsequence 3."""
+    hypothesis, reference = ["cats sat here"], ["the cat sat here"]
+    assert aggregate("rouge1", segment_statistics("rouge1", hypothesis, reference).sum(0)) == pytest.approx(
+        600 / 7
+    )
+    rouge2 = aggregate("rouge2", segment_statistics("rouge2", hypothesis, reference).sum(0))
+    assert rouge2 == pytest.approx(100 * 2 * (2 / 2) * (2 / 3) / (2 / 2 + 2 / 3))
+    rouge_l = aggregate("rouge_l", segment_statistics("rouge_l", hypothesis, reference).sum(0))
+    assert rouge_l == pytest.approx(600 / 7)
+
+
+def test_rouge_keeps_other_scripts_only_in_the_unicode_variant():
+    same = ["größe 문장"]
+    assert aggregate("rouge1_unicode", segment_statistics("rouge1_unicode", same, same).sum(0)) == 100
+    assert segment_statistics("rouge1", ["문장"], ["문장"])[0, 0] == 0
+
+
+def test_meteor_by_hand():
+    """P = 2/3, R = 2/4, Fmean = PR / (0.9 P + 0.1 R), one chunk of two: penalty 0.5 * (1/2)^3."""
+    rows = segment_statistics("meteor", ["the dogs x"], ["the dog ran away"])
+    fmean = (2 / 3 * 1 / 2) / (0.9 * 2 / 3 + 0.1 * 1 / 2)
+    assert rows == pytest.approx(np.array([[(1 - 0.5 * 0.125) * fmean, 1.0]]))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_confusion_metrics_equal_scikit_learn(seed):
+    rng = np.random.default_rng(seed)
+    true = rng.integers(0, 3, 60)
+    predicted = np.where(rng.random(60) < 0.6, true, rng.integers(0, 3 + (seed == 1), 60))
+    classes = 5  # two or one of them never occur: they must not count
+    rows = np.zeros((60, classes**2))
+    rows[np.arange(60), true * classes + predicted] = 1
+    assert aggregate("macro_f1", rows.sum(0)) == pytest.approx(
+        100 * f1_score(true, predicted, average="macro", zero_division=0)
+    )
+    assert aggregate("mcc", rows.sum(0)) == pytest.approx(100 * matthews_corrcoef(true, predicted))
+
+
+def test_mcc_of_a_constant_prediction_is_zero():
+    assert aggregate("mcc", np.array([3.0, 0, 2, 0])) == 0
+
+
+def test_loss_and_length_are_ratios_of_sums():
+    assert aggregate("loss", np.array([[6.0, 3.0], [1.0, 4.0]])).tolist() == [2.0, 0.25]
+    assert aggregate("length", np.array([12.0, 5.0])) == 2.4
+
+
+def test_variant_is_the_same_metric():
+    assert find_metric("bleu.without_source_2") is STATISTIC_METRICS["bleu"]
+
+
+def test_errors_name_what_is_allowed():
+    with pytest.raises(DataError, match="Did you mean 'chrf'"):
+        segment_statistics("chrff", ["a"], ["a"])
+    with pytest.raises(DataError, match="2 hypotheses but 1 references"):
+        segment_statistics("bleu", ["a", "b"], ["a"])
+    with pytest.raises(DataError, match="does not compare two texts"):
+        segment_statistics("loss", ["a"], ["a"])
+    with pytest.raises(DataError, match="at least one"):
+        segment_statistics("bleu", [], [])
