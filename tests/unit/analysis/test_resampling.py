@@ -1,0 +1,228 @@
+"""Hand-computable values of the resampling arithmetic, and its agreement with sacreBLEU."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sacrebleu.metrics import BLEU, CHRF
+from sacrebleu.significance import PairedTest, _compute_p_value
+
+from nlgraft.analysis.resampling import (
+    bootstrap_counts,
+    bootstrap_scores,
+    holm,
+    interval,
+    p_value,
+    randomised_differences,
+    seeds_needed,
+    smallest_detectable,
+    spread,
+)
+from nlgraft.evaluation.sufficient import aggregate, segment_statistics
+
+WORDS = [f"w{index}" for index in range(40)]
+
+
+def mean_score(sums):
+    return sums[..., 0] / sums[..., 1]
+
+
+def bleu(sums):
+    return aggregate("bleu", sums)
+
+
+def texts(num_segments, noise_a, noise_b, seed=3):
+    rng = np.random.default_rng(seed)
+    references = [list(rng.choice(WORDS, rng.integers(5, 15))) for _ in range(num_segments)]
+
+    def system(noise):
+        return [
+            " ".join(word if rng.random() > noise else rng.choice(WORDS) for word in line)
+            for line in references
+        ]
+
+    return system(noise_a), system(noise_b), [" ".join(line) for line in references]
+
+
+def test_each_resample_draws_as_many_segments_as_there_are():
+    counts = np.concatenate(list(bootstrap_counts(50, 400)))
+    assert counts.shape == (400, 50)
+    assert (counts.sum(axis=1) == 50).all()
+    assert counts.mean(axis=0) == pytest.approx(np.ones(50), abs=0.25)
+
+
+def test_counts_do_not_depend_on_the_chunks(monkeypatch):
+    whole = np.concatenate(list(bootstrap_counts(30, 100)))
+    monkeypatch.setattr("nlgraft.analysis.resampling._COUNT_CELLS", 210)
+    chunks = list(bootstrap_counts(30, 100))
+    assert len(chunks) == 15
+    assert (np.concatenate(chunks) == whole).all()
+
+
+def test_bootstrap_scores_equal_scoring_every_resample():
+    rng = np.random.default_rng(0)
+    systems = [rng.random((20, 2)) + 0.5 for _ in range(3)]
+    scores = bootstrap_scores(systems, mean_score, 50)
+    drawn = np.random.default_rng(12345).choice(20, size=(50, 20), replace=True)
+    for system, row in zip(systems, scores, strict=True):
+        assert row == pytest.approx([mean_score(system[index].sum(0)) for index in drawn])
+
+
+def test_randomisation_of_two_segments_has_the_four_exchanges():
+    a = np.array([[[3.0, 1.0], [1.0, 1.0]]])
+    b = np.array([[[1.0, 1.0], [1.0, 1.0]]])
+    differences = randomised_differences(a, b, mean_score, 400)
+    assert sorted(set(differences[0])) == [-1.0, 1.0]  # the second segment is the same in both
+    assert abs(differences.mean()) < 0.15
+
+
+def test_identical_systems_have_p_of_exactly_one():
+    statistics = np.random.default_rng(0).random((2, 30, 2)) + 1
+    draws = randomised_differences(statistics, statistics, mean_score, 99)
+    assert p_value(0.0, spread(np.zeros(2), draws, 99).draws) == 1.0
+
+
+def test_p_is_never_below_one_over_samples_plus_one():
+    assert p_value(5.0, np.linspace(-1, 1, 999)) == 1 / 1000
+    assert p_value(1.0, np.array([-2.0, 0.0, 0.5])) == 2 / 4
+
+
+def test_a_tie_counts_against_the_difference():
+    assert p_value(0.3, np.array([0.1 + 0.2, -0.3, 0.0])) == 3 / 4
+
+
+def test_interval_is_the_percentiles_around_the_difference():
+    assert interval(10.0, np.linspace(-1, 1, 2001), 0.05) == pytest.approx((9.05, 10.95))
+
+
+def test_holm_by_hand():
+    # sorted: .01*4, .02*3, .03*2, .2*1, made monotone
+    assert holm([0.02, 0.2, 0.01, 0.03]) == pytest.approx([0.06, 0.2, 0.04, 0.06])
+    assert holm([0.5, None, 0.9]) == [1.0, None, 1.0]
+    assert holm([]) == []
+
+
+def test_spread_without_segments_is_students_t():
+    differences = np.array([1.0, 2.0, 3.0])
+    found = spread(differences, None, 20_000)
+    assert found.seed_variance == pytest.approx(1.0)
+    assert found.segment_variance == 0.0
+    # 2 +- t(.975, 2 df) * 1 / sqrt(3) = 2 +- 4.3027 * 0.5774
+    assert interval(2.0, found.draws, 0.05) == pytest.approx((-0.4841, 4.4841), abs=0.01)
+    # paired t-test: t = 2 / .5774 = 3.4641, p = 0.0742
+    assert p_value(2.0, found.draws) == pytest.approx(0.0742, abs=2e-4)
+
+
+def test_spread_of_one_seed_is_the_segment_draws():
+    draws = np.array([[1.0, 2.0, 6.0]])
+    found = spread(np.array([3.0]), draws, 3)
+    assert found.draws == pytest.approx([-2.0, -1.0, 3.0])
+    assert found.seed_variance is None
+
+
+def test_interaction_of_seed_and_segment_is_not_counted_twice():
+    rng = np.random.default_rng(1)
+    segments, seeds = 400, 40
+    cells = rng.standard_normal((seeds, segments, 1))
+    with_count = np.concatenate([cells, np.ones_like(cells)], axis=2)
+    draws = bootstrap_scores(list(with_count), mean_score, 2000)
+    found = spread(cells.mean(axis=(1, 2)), draws, 2000)
+    # no segment effect was put in: everything is interaction and shows between the seeds
+    assert found.seed_variance == pytest.approx(1 / segments, rel=0.4)
+    assert found.segment_variance < 0.2 / (seeds * segments) + 1e-4
+
+
+def test_smallest_detectable_with_seed_noise_only():
+    # (t(.975, 2) + t(.8, 2)) * sqrt(3 / 3) = 4.30265 + 1.06066
+    assert smallest_detectable(3.0, 0.0, 3, 0.05) == pytest.approx(5.3633, abs=1e-3)
+
+
+def test_smallest_detectable_with_segment_noise_only():
+    # (1.95996 + 0.84162) * 2, whatever the number of seeds
+    assert smallest_detectable(0.0, 4.0, 3, 0.05) == pytest.approx(5.6032, abs=1e-3)
+    assert smallest_detectable(0.0, 0.0, 3, 0.05) == 0.0
+
+
+def test_seeds_needed_is_the_first_number_that_is_enough():
+    needed = seeds_needed(1.0, 1.0, 0.0, 0.05)
+    assert needed is not None
+    assert (
+        smallest_detectable(1.0, 0.0, needed, 0.05) <= 1.0 < smallest_detectable(1.0, 0.0, needed - 1, 0.05)
+    )
+    assert needed == 10  # a paired t-test of one standard deviation at power .8 needs 10
+    assert seeds_needed(0.0, 1.0, 0.0, 0.05) is None
+    assert seeds_needed(0.1, 1.0, 1.0, 0.05) is None  # the test set is too small for any number of seeds
+
+
+@pytest.mark.parametrize("noises", [(0.30, 0.33), (0.30, 0.31), (0.3, 0.5)])
+@pytest.mark.parametrize("name", ["bleu", "chrf"])
+def test_randomisation_agrees_with_sacrebleu(name, noises):
+    a, b, references = texts(150, *noises)
+    metric = BLEU() if name == "bleu" else CHRF()
+    _, scores = PairedTest(
+        [("base", b), ("ours", a)], {"M": metric}, [references], test_type="ar", n_samples=500
+    )()
+    theirs = next(row for key, row in scores.items() if key != "System")[1]
+    stats_a, stats_b = (segment_statistics(name, side, references)[None] for side in (a, b))
+
+    def score(sums):
+        return aggregate(name, sums)
+
+    difference = float(score(stats_a[0].sum(0)) - score(stats_b[0].sum(0)))
+    ours = randomised_differences(stats_a, stats_b, score, 500)
+    p = p_value(difference, ours[0])
+    assert theirs.score == pytest.approx(float(score(stats_a[0].sum(0))), abs=1e-9)
+    assert p == pytest.approx(theirs.p_value, abs=2 / 501)
+
+
+def test_bootstrap_draws_are_those_of_sacrebleu():
+    a, b, references = texts(150, 0.30, 0.33)
+    _, scores = PairedTest(
+        [("base", b), ("ours", a)], {"M": BLEU()}, [references], test_type="bs", n_samples=500
+    )()
+    theirs = scores["BLEU"][1]
+    statistics = [segment_statistics("bleu", side, references) for side in (a, b)]
+    draws = bootstrap_scores(statistics, bleu, 500)
+    assert draws[0].mean() == pytest.approx(theirs.mean, abs=1e-4)
+    gaps = np.abs(draws[0] - draws[1])
+    difference = float(bleu(statistics[0].sum(0)) - bleu(statistics[1].sum(0)))
+    recomputed = _compute_p_value(gaps - gaps.mean(), abs(difference))
+    assert recomputed == pytest.approx(theirs.p_value, abs=2 / 501)
+    # Theirs counts one tail of |d*| - mean |d*|, ours both tails of d* - mean d*: ours is what sacreBLEU's
+    # own two-sided test, approximate randomisation, finds on the same outputs.
+    gaps = draws[0] - draws[1]
+    ours = p_value(difference, gaps - gaps.mean())
+    shuffled = randomised_differences(statistics[0][None], statistics[1][None], bleu, 500)
+    assert ours >= theirs.p_value
+    assert ours == pytest.approx(p_value(difference, shuffled[0]), abs=0.06)
+
+
+def test_the_digits_are_the_same_in_another_process_with_other_threads():
+    code = (
+        "import hashlib, numpy as np\n"
+        "from nlgraft.analysis.resampling import *\n"
+        "r = np.random.default_rng(5)\n"
+        "s = [r.integers(0, 9, (300, 10)).astype(float) + 1 for _ in range(4)]\n"
+        "f = lambda x: x[..., 0] / x[..., 1]\n"
+        "d = bootstrap_scores(s, f, 200)\n"
+        "e = spread(np.array([1.0, 2.0]), d[:2] - d[2:], 200).draws\n"
+        "g = randomised_differences(np.array(s[:2]), np.array(s[2:]), f, 200)\n"
+        "print(hashlib.sha256(e.tobytes() + g.tobytes()).hexdigest())\n"
+    )
+    platform = str(Path(__file__).parents[3] / "platform")
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": platform, "OMP_NUM_THREADS": threads, "PYTHONHASHSEED": threads},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for threads in ("1", "2")
+    }
+    assert len(digests) == 1
+    assert len(digests.pop().strip()) == len(hashlib.sha256().hexdigest())
