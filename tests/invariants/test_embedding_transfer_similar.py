@@ -1,0 +1,131 @@
+"""Invariants 8-16 of embedding_transfer.md section 5: similar tokens, by hand and against brute force."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from nlgraft.vocab.segmenters import GreedySegmenter
+from nlgraft.vocab.similar import FINDERS, similar_tokens
+from nlgraft.vocab.tokens import BYTE_LEVEL, SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind, Tok
+from nlgraft.vocab.vocabulary import make_vocabulary
+
+PAPER = [
+    *("work", "writ", "sing", "worker", "writer", "singer", "error", "##ers", "motor"),
+    *("##cycle", "##e", "##r", "motorcyclist", "motorcycles"),
+]
+
+
+def vocabulary(surfaces, marking, normalise=str):
+    ids = {surface: i for i, surface in enumerate(surfaces)}
+    kinds = [Kind.NORMAL] * len(surfaces)
+    return make_vocabulary(surfaces, kinds, marking, GreedySegmenter(ids, marking), normalise=normalise)
+
+
+def members(surface, old, **options):
+    table = similar_tokens([old.marking.canonical(surface)], old, **options)
+    return [(old.surfaces[member], int(relation)) for member, relation in table.of(0)]
+
+
+def test_suffix_finds_its_words_but_not_a_word_that_only_begins_so():
+    """Number 8: `##er`."""
+    old = vocabulary(PAPER, WORDPIECE)
+    expected = [("##e", 0), ("##r", 1), ("worker", 4), ("writer", 4), ("singer", 4), ("##ers", 3)]
+    assert members("##er", old) == expected
+
+
+def test_word_finds_its_parts_and_its_plural():
+    """Number 9: `motorcycle`; `motorcyclist` does not contain it."""
+    old = vocabulary(PAPER, WORDPIECE)
+    assert members("motorcycle", old) == [("motor", 0), ("##cycle", 1), ("motorcycles", 3)]
+
+
+def test_cap_keeps_all_subwords_then_lowest_ids():
+    """Number 10: two subwords and twelve hyperwords under a cap of ten."""
+    hyperwords = [f"abc{letter}" for letter in "zyxwvutsrqpo"]
+    old = vocabulary(["ab", "##c", *hyperwords], WORDPIECE)
+    expected = [("ab", 0), ("##c", 1), *((word, 3) for word in hyperwords[:8])]
+    assert members("abc", old) == expected
+    tokens = [WORDPIECE.canonical(surface) for surface in ("x", "abc", "##c", "ab")]
+    together = similar_tokens(tokens, old)
+    alone = [similar_tokens([tok], old).of(0) for tok in tokens]
+    assert [together.of(i) for i in range(4)] == alone
+
+
+def test_relations_of_subwords_come_from_their_place():
+    """Number 11: `motor@@ cycle` are first and last piece (string tests on marks say infix)."""
+    old = vocabulary(["motor@@", "cycle"], SUBWORD_NMT)
+    assert members("motorcycle", old) == [("motor@@", 0), ("cycle", 1)]
+
+
+def test_digits_survive_segmentation():
+    """Number 12: `##110` is spelled by pieces of 110."""
+    old = vocabulary(["##11", "##0", "##1"], WORDPIECE)
+    assert members("##110", old) == [("##11", 0), ("##0", 1)]
+
+
+def test_an_unknown_token_has_no_similar_tokens():
+    """Number 13, first half: what cannot be spelled contributes nothing."""
+    old = vocabulary(["a", "##b"], WORDPIECE)
+    assert members("qqq", old) == []
+
+
+def brute_force(tok, old):
+    """Hyperwords by the definition, written independently over text."""
+    found = []
+    core = tok.core.decode()
+    for identity, own in enumerate(old.tokens):
+        text = own.core.decode()
+        if not core or len(text) <= len(core) or not own.core:
+            continue
+        relations = []
+        for offset in range(len(text) - len(core) + 1):
+            if text[offset : offset + len(core)] != core:
+                continue
+            is_first, is_last = offset == 0, offset + len(core) == len(text)
+            starts = own.starts_word if is_first else False
+            ends = own.ends_word if is_last else False
+            if {tok.starts_word, starts} == {True, False} or {tok.ends_word, ends} == {True, False}:
+                continue
+            relations.append(3 if is_first else 4 if is_last else 5)
+        if relations:
+            found.append((identity, min(relations)))
+    return found
+
+
+@pytest.mark.parametrize("finder", [name for name in FINDERS if name != "auto"])
+@pytest.mark.parametrize("marking", [SENTENCEPIECE, WORDPIECE, SUBWORD_NMT])
+def test_every_finder_equals_brute_force(finder, marking):
+    """Number 14: 1,000 random vocabularies in all, with the bare word mark and accents among the tokens."""
+    rng = random.Random(14)
+    for _ in range(112):
+        words = {"".join(rng.choices("abé", k=rng.randint(1, 6))) for _ in range(rng.randint(1, 25))}
+        toks = [Tok(w.encode(), rng.choice([True, False]), rng.choice([True, False])) for w in sorted(words)]
+        surfaces = sorted({marking.surface(tok) for tok in toks} | {marking.surface(Tok(b"", True))} - {""})
+        rng.shuffle(surfaces)
+        old = vocabulary(surfaces, marking)
+        queries = [marking.canonical(surface) for surface in surfaces[:6]] + toks[:6] + [Tok(b"", True)]
+        table = similar_tokens(queries, old, cap=None, finder=finder)
+        for index, tok in enumerate(queries):
+            hyperwords = [(member, int(r)) for member, r in table.of(index) if r >= 3]
+            assert hyperwords == brute_force(tok, old)
+
+
+def test_same_text_is_found_across_tokenizers():
+    """Number 15: `Ġthe` is `▁the`; `Ã©` is `é` in bytes; half a character is harmless."""
+    old = vocabulary(["▁the", "é", "the"], SENTENCEPIECE)
+    assert old.find(BYTE_LEVEL.canonical("Ġthe")) == 0
+    assert old.find(BYTE_LEVEL.canonical("the")) == 2
+    assert old.find(BYTE_LEVEL.canonical("Ã©")) == 1
+    half = BYTE_LEVEL.canonical("Ã")
+    assert old.find(half) is None
+    assert similar_tokens([half], old, cap=None).sizes.tolist() == [1]
+    assert similar_tokens([half], vocabulary(["e"], SENTENCEPIECE)).sizes.tolist() == [0]
+
+
+def test_the_old_tokenizers_normalisation_applies():
+    """Number 16: an uncased old tokenizer reaches `motor` from `Motor`."""
+    old = vocabulary(["motor", "##cycle"], WORDPIECE, normalise=str.lower)
+    assert old.find(old.normalised(WORDPIECE.canonical("Motor"))) == 0
+    assert members("MotorCycle", old) == [("motor", 0), ("##cycle", 1)]
