@@ -1,0 +1,1 @@
+"""Text in: corpora, the built-in constructed languages, tokenizers and batches."""

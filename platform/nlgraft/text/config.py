@@ -1,0 +1,361 @@
+"""What a study says about its text: corpora and tokenizers.
+
+A study's ``data`` is one of four kinds, told apart by ``corpus``: ``conlang`` (built in, constructed),
+``files``, ``huggingface`` or ``sacrebleu``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+from nlgraft.errors import DataError
+from nlgraft.text.files import file_digest
+
+Split = Literal["train", "dev", "test"]
+SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+Task = Literal["translation", "monolingual"]
+Language = Literal["first", "second", "target"]
+
+CONLANG_VERSION = 1
+"""Raised when the same config would give other constructed text: it is part of the digest."""
+
+_WORD = re.compile(r"[^\W_]+")
+
+
+def word_tokens(line: str) -> list[str]:
+    """Split a line into the lower-cased word tokens that a ``WordRule`` looks at.
+
+    Args:
+        line: One line of text.
+
+    Returns:
+        The maximal runs of letters and digits, lower-cased, in order.
+    """
+    return _WORD.findall(line.lower())
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+Paths = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+
+
+class _Config(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class ConlangConfig(_Config):
+    """Text of the constructed language family: needs no network, takes seconds.
+
+    Train, dev and test never share a pair, and a split's first lines do not depend on its size or on the
+    size of another split: raising ``train`` leaves dev and test as they are.
+    """
+
+    corpus: Literal["conlang"]
+    task: Task = "translation"
+    """What the lines are for. Translation: first source language into the target language. Monolingual:
+    text of one language, without target."""
+    domain: Literal["a", "b"] = "a"
+    """Which of the two domains the sentences speak of. They share grammar, affixes and common roots; most of
+    what only b names is built from roots and affixes of a."""
+    language: Language | None = None
+    """Language of monolingual text (default: target); no other task takes it."""
+    train: int = Field(default=10_000, ge=1)
+    """Number of training examples."""
+    dev: int = Field(default=500, ge=1)
+    """Number of dev examples."""
+    test: int = Field(default=1000, ge=1)
+    """Number of test examples."""
+    seed: int = Field(default=0, ge=0)
+    """Which language family, and which sentences. Corpora that share a seed share their languages."""
+
+    @model_validator(mode="after")
+    def _language_fits_task(self) -> ConlangConfig:
+        if self.language is not None and self.task != "monolingual":
+            raise ValueError(
+                f"language: {self.language!r} is given with task: {self.task}, which has its own languages; "
+                "leave language out or set task: monolingual"
+            )
+        return self
+
+
+class SplitFiles(_Config):
+    """The files of one split; line n of each belongs to example n. Plain or ``.gz``, UTF-8."""
+
+    sources: Paths = Field(min_length=1)
+    """One file per source, in order (``source: FILE`` for one)."""
+    target: str | None = None
+    """File of target lines; none for monolingual text or classification."""
+    label: str | None = None
+    """File of class labels, one per line."""
+    document: str | None = None
+    """File of document ids, one per line; equal ids on neighbouring lines make a document."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_source(cls, value: Any) -> Any:
+        if isinstance(value, dict) and "source" in value:
+            if "sources" in value:
+                raise ValueError("source and sources are both given; keep one of them")
+            value = dict(value)
+            value["sources"] = value.pop("source")
+        return value
+
+    def streams(self) -> dict[str, str]:
+        """Name the files of the split by role.
+
+        Returns:
+            ``{"source 0": path, ..., "target": path, "label": path, "document": path}``, without the absent.
+        """
+        named: dict[str, str | None] = {f"source {index}": path for index, path in enumerate(self.sources)}
+        named |= {"target": self.target, "label": self.label, "document": self.document}
+        return {role: path for role, path in named.items() if path is not None}
+
+
+class Limits(_Config):
+    """How many examples of each split are used: its first ones that the rule keeps. None: all."""
+
+    train: int | None = Field(default=None, ge=1)
+    """Training examples."""
+    dev: int | None = Field(default=None, ge=1)
+    """Dev examples."""
+    test: int | None = Field(default=None, ge=1)
+    """Test examples."""
+
+
+class WordRule(_Config):
+    """Carves a domain out of a corpus by the words of one side.
+
+    A line is split into its maximal runs of letters and digits, lower-cased. It belongs when any of them is
+    in ``words`` (whole words, no stemming: list the inflected forms). ``has: false`` keeps the complement, so
+    two configs that differ only in ``has`` split every corpus into two domains without rest or overlap.
+    """
+
+    words: tuple[str, ...] = Field(min_length=1)
+    """The keyword list; lower case, one word each."""
+    has: bool = True
+    """True keeps the lines that hold a keyword, False those that hold none."""
+    side: Literal["source", "target"] | int = "source"
+    """The side that is looked at: ``source`` (the first one), ``target``, or the index of a source."""
+
+    @field_validator("words")
+    @classmethod
+    def _can_match(cls, words: tuple[str, ...]) -> tuple[str, ...]:
+        never = [word for word in words if word_tokens(word) != [word]]
+        if never:
+            raise ValueError(
+                f"{never} can never match: give lower-case words of letters and digits, one each"
+            )
+        return words
+
+    def keeps(self, line: str) -> bool:
+        """Tell whether an example stays.
+
+        Args:
+            line: Its line on ``side``.
+
+        Returns:
+            True when the line belongs to the domain.
+        """
+        return self.has != frozenset(self.words).isdisjoint(word_tokens(line))
+
+
+class _Selection(_Config):
+    limits: Limits = Limits()
+    """How many examples of each split are used."""
+    keep: WordRule | None = None
+    """Which examples are used; all when left out. Applied before the limits, to every split."""
+    max_line_chars: int = Field(default=10_000, ge=1)
+    """Longer lines are cut here, counted and reported (characters)."""
+
+
+class FilesConfig(_Selection):
+    """Text from files. ``~`` is expanded; relative paths start at the current directory."""
+
+    corpus: Literal["files"]
+    train: SplitFiles
+    """Files of the training split."""
+    dev: SplitFiles
+    """Files of the dev split."""
+    test: SplitFiles
+    """Files of the test split."""
+
+    @model_validator(mode="after")
+    def _splits_alike(self) -> FilesConfig:
+        shapes = {split: list(getattr(self, split).streams()) for split in SPLITS}
+        for split in ("dev", "test"):
+            if shapes[split] != shapes["train"]:
+                raise ValueError(
+                    f"{split} has {', '.join(shapes[split])} but train has {', '.join(shapes['train'])}; "
+                    "every split needs the same files"
+                )
+        _check_side(self.keep, shapes["train"])
+        return self
+
+
+class HuggingFaceConfig(_Selection):
+    """Text of a dataset on the Hugging Face hub or in a local directory; needs the ``datasets`` extra."""
+
+    corpus: Literal["huggingface"]
+    path: str
+    """Name on the hub or local directory, as ``datasets.load_dataset`` takes it."""
+    name: str | None = None
+    """Configuration of the dataset, e.g. ``de-en``."""
+    revision: str = Field(min_length=1)
+    """Commit or tag on the hub, so that the same study reads the same text (any word for a directory)."""
+    sources: Paths = Field(min_length=1)
+    """Columns of the sources; a dot reaches inside: ``translation.de``."""
+    target: str | None = None
+    """Column of the target."""
+    label: str | None = None
+    """Column of the class label; class names are used where the dataset has them."""
+    document: str | None = None
+    """Column of the document id."""
+    splits: dict[Split, str] = {"train": "train", "dev": "validation", "test": "test"}
+    """The dataset's own name for each of our splits, slices allowed: ``train[:1%]``."""
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> HuggingFaceConfig:
+        missing = [split for split in SPLITS if split not in self.splits]
+        if missing:
+            raise ValueError(f"splits names no {', '.join(missing)}; give train, dev and test")
+        _check_side(self.keep, list(self.columns()))
+        return self
+
+    def columns(self) -> dict[str, str]:
+        """Name the columns by role.
+
+        Returns:
+            ``{"source 0": column, ..., "target": column, ...}``, absent roles left out.
+        """
+        files = SplitFiles(sources=self.sources, target=self.target, label=self.label, document=self.document)
+        return files.streams()
+
+
+class SacreBleuConfig(_Selection):
+    """Test sets that sacreBLEU distributes (WMT and others), training text from files; needs the network."""
+
+    corpus: Literal["sacrebleu"]
+    langpair: str = Field(pattern=r"^[a-z]{2,3}-[a-z]{2,3}$")
+    """Direction, e.g. ``en-de``."""
+    train: SplitFiles
+    """Files of the training split: one source and a target."""
+    dev: str
+    """Test set that serves as dev, e.g. ``wmt13``."""
+    test: str
+    """Test set, e.g. ``wmt14/full``."""
+
+    @model_validator(mode="after")
+    def _one_source_one_target(self) -> SacreBleuConfig:
+        roles = list(self.train.streams())
+        if roles != ["source 0", "target"]:
+            raise ValueError(
+                f"train has {', '.join(roles)}; sacreBLEU test sets have one source and a target"
+            )
+        _check_side(self.keep, roles)
+        return self
+
+
+def _check_side(rule: WordRule | None, roles: list[str]) -> None:
+    if rule is not None and side_role(rule) not in roles:
+        raise ValueError(f"keep.side is {rule.side!r}, but the corpus has {', '.join(roles)}")
+
+
+def side_role(rule: WordRule) -> str:
+    """Name the stream that a rule looks at, as ``SplitFiles.streams`` does.
+
+    Args:
+        rule: The rule.
+
+    Returns:
+        ``"target"`` or ``"source n"``.
+    """
+    if rule.side == "target":
+        return "target"
+    return f"source {0 if rule.side == 'source' else rule.side}"
+
+
+CorpusConfig = Annotated[
+    ConlangConfig | FilesConfig | HuggingFaceConfig | SacreBleuConfig, Field(discriminator="corpus")
+]
+
+
+class TokenizerConfig(_Config):
+    """A SentencePiece model, always with PAD=0, UNK=1, BOS=2, EOS=3."""
+
+    kind: Literal["unigram", "bpe"] = "unigram"
+    """Subword model: unigram language model (Kudo 2018) or byte-pair encoding (Sennrich et al. 2016)."""
+    vocab_size: int = Field(default=4000, ge=5)
+    """Number of pieces, special ones included: an upper bound, since a small corpus may hold fewer."""
+    is_shared: bool = True
+    """One model for sources and target, or one each."""
+    character_coverage: float = Field(default=1.0, gt=0.9, le=1.0)
+    """Share of running characters that are in the vocabulary; 0.9995 for Chinese or Japanese."""
+    special_tokens: tuple[str, ...] = ()
+    """Further pieces that text never makes, e.g. ``<en>`` or ``[MASK]``: they take the ids from 4 on."""
+    normalization: Literal["nmt_nfkc", "nfkc", "identity"] = "nmt_nfkc"
+    """Unicode normalisation before segmentation."""
+    sampling_alpha: float | None = Field(default=None, gt=0, le=1)
+    """Segment training text at random: smoothing of unigram sampling (Kudo 2018) or BPE-dropout probability
+    (Provilkov et al. 2020). None: always the best segmentation."""
+    max_train_lines: int | None = Field(default=None, ge=1)
+    """Learn the pieces from at most this many lines, drawn at random with the seed."""
+
+    @field_validator("special_tokens")
+    @classmethod
+    def _distinct(cls, tokens: tuple[str, ...]) -> tuple[str, ...]:
+        own = ("<pad>", "<unk>", "<s>", "</s>")
+        wrong = [token for token in tokens if token in own or not token.strip() or tokens.count(token) > 1]
+        if wrong:
+            raise ValueError(
+                f"{wrong}: special tokens must be distinct, not blank and none of {', '.join(own)}"
+            )
+        return tokens
+
+    @model_validator(mode="after")
+    def _holds_the_special_ones(self) -> TokenizerConfig:
+        fixed = 4 + len(self.special_tokens)
+        if self.vocab_size <= fixed:
+            raise ValueError(
+                f"vocab_size is {self.vocab_size}, but {fixed} pieces are special; give more than {fixed}"
+            )
+        return self
+
+
+def digest(config: CorpusConfig) -> dict[str, Any]:
+    """Say what decides the text of a corpus, for fingerprints: bytes of files, not where they lie.
+
+    Args:
+        config: The corpus.
+
+    Returns:
+        JSON: two configs with equal digests give the same text. Files appear as SHA-256 of their bytes, a hub
+        dataset by its revision, a sacreBLEU test set by its name and published checksums.
+
+    Raises:
+        DataError: A file is missing, or sacreBLEU knows no such test set.
+    """
+    said = config.model_dump(mode="json")
+    if isinstance(config, ConlangConfig):
+        return {**said, "version": CONLANG_VERSION}
+    if isinstance(config, HuggingFaceConfig):
+        return said
+    for split in SPLITS:
+        files = getattr(config, split)
+        if isinstance(files, SplitFiles):
+            said[split] = {role: file_digest(path) for role, path in files.streams().items()}
+        else:
+            said[split] = {"test_set": files, "md5": _test_set_md5(files)}
+    return said
+
+
+def _test_set_md5(name: str) -> list[str]:
+    from sacrebleu.dataset import DATASETS  # costs 0.2 s: only the studies that use it pay
+
+    if name not in DATASETS:
+        raise DataError(f"{name}: sacreBLEU knows no such test set; `sacrebleu --list` names them")
+    return list(DATASETS[name].md5 or [])

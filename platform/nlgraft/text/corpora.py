@@ -1,0 +1,312 @@
+"""Corpora: what is loaded, written into artifacts and read again.
+
+``load_corpus`` is the one way in for all four kinds of text. A corpus in an artifact is one text file per
+stream and a small JSON file, and comes back exactly.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import compress, islice
+from pathlib import Path
+from typing import Any
+
+from nlgraft.errors import DataError, StoreError
+from nlgraft.text import hub
+from nlgraft.text.config import (
+    SPLITS,
+    ConlangConfig,
+    CorpusConfig,
+    FilesConfig,
+    HuggingFaceConfig,
+    SacreBleuConfig,
+    SplitFiles,
+    WordRule,
+    side_role,
+)
+from nlgraft.text.conlang.tasks import generate
+from nlgraft.text.files import read_lines
+
+_LOG = logging.getLogger(__name__)
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Selected:
+    """How the examples of a split came about.
+
+    Attributes:
+        num_read: Examples in the files.
+        num_kept: Examples that the word rule kept.
+        num_used: Examples within the limit.
+        num_cut: Lines, over all streams, cut at the longest length allowed.
+    """
+
+    num_read: int
+    num_kept: int
+    num_used: int
+    num_cut: int = 0
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """One split: example n is line n of every stream.
+
+    Attributes:
+        sources: One list of lines per source, at least one.
+        target: Target lines, or None.
+        labels: Class labels, or None.
+        documents: Document ids, or None; equal neighbouring ids make a document.
+        selected: How the examples were chosen, where there was anything to choose.
+    """
+
+    sources: list[list[str]]
+    target: list[str] | None = None
+    labels: list[str] | None = None
+    documents: list[str] | None = None
+    selected: Selected | None = None
+
+    def __post_init__(self) -> None:
+        if not self.sources:
+            raise DataError("a corpus needs at least one source")
+        counts = {role: len(lines) for role, lines in self.streams().items()}
+        if len(set(counts.values())) > 1:
+            told = ", ".join(f"{role} {count}" for role, count in counts.items())
+            raise DataError(f"the streams of a corpus differ in length: {told}")
+
+    def __len__(self) -> int:
+        return len(self.sources[0])
+
+    def streams(self) -> dict[str, list[str]]:
+        """Name the lines by role.
+
+        Returns:
+            ``{"source 0": lines, ..., "target": lines, "label": lines, "document": lines}``, no absent ones.
+        """
+        named: dict[str, list[str] | None] = {f"source {i}": lines for i, lines in enumerate(self.sources)}
+        named |= {"target": self.target, "label": self.labels, "document": self.documents}
+        return {role: lines for role, lines in named.items() if lines is not None}
+
+    def text(self) -> list[str]:
+        """Gather all text, for training a shared tokenizer.
+
+        Returns:
+            The lines of all sources, then those of the target.
+        """
+        return [line for side in [*self.sources, self.target or []] for line in side]
+
+    @staticmethod
+    def from_streams(streams: Mapping[str, list[str]], selected: Selected | None = None) -> Corpus:
+        """Build a corpus from lines named by role, as ``streams`` gives them.
+
+        Args:
+            streams: Lines by role.
+            selected: How the examples were chosen.
+
+        Returns:
+            The corpus.
+        """
+        return Corpus(
+            sources=[lines for role, lines in streams.items() if role.startswith("source ")],
+            target=streams.get("target"),
+            labels=streams.get("label"),
+            documents=streams.get("document"),
+            selected=selected,
+        )
+
+
+def load_corpus(config: CorpusConfig) -> dict[str, Corpus]:
+    """Load or make the three splits of a corpus.
+
+    Args:
+        config: Which text.
+
+    Returns:
+        ``{"train": ..., "dev": ..., "test": ...}``.
+
+    Raises:
+        DataError: Text is missing, empty, of unequal length, not UTF-8, or nothing is left of a split.
+    """
+    match config:
+        case ConlangConfig():
+            return {split: Corpus.from_streams(generate(config, split)) for split in SPLITS}
+        case FilesConfig():
+            streams = {split: _read(getattr(config, split), config.max_line_chars, split) for split in SPLITS}
+        case HuggingFaceConfig():
+            streams = {split: _cut(hub.load_split(config, split), config.max_line_chars) for split in SPLITS}
+        case SacreBleuConfig():
+            streams = {"train": _read(config.train, config.max_line_chars, "train")}
+            for split, test_set in (("dev", config.dev), ("test", config.test)):
+                files = hub.test_set_files(test_set, config.langpair)
+                streams[split] = _read(files, config.max_line_chars, split)
+    return {split: _select(config, split, lines, cut) for split, (lines, cut) in streams.items()}
+
+
+def _read(files: SplitFiles, max_line_chars: int, split: str) -> tuple[dict[str, list[str]], int]:
+    read = {role: read_lines(path, max_line_chars) for role, path in files.streams().items()}
+    counts = {role: len(found.lines) for role, found in read.items()}
+    if len(set(counts.values())) > 1:
+        told = ", ".join(f"{files.streams()[role]} {count}" for role, count in counts.items())
+        raise DataError(
+            f"{split}: files differ in their number of lines: {told}. Line n must be example n in all"
+        )
+    return {role: found.lines for role, found in read.items()}, sum(found.num_cut for found in read.values())
+
+
+def _cut(streams: dict[str, list[str]], most: int) -> tuple[dict[str, list[str]], int]:
+    num_cut = sum(len(line) > most for lines in streams.values() for line in lines)
+    return {role: [line[:most] for line in lines] for role, lines in streams.items()}, num_cut
+
+
+def _select(
+    config: FilesConfig | HuggingFaceConfig | SacreBleuConfig,
+    split: str,
+    streams: dict[str, list[str]],
+    num_cut: int,
+) -> Corpus:
+    keep = _kept(config.keep, streams)
+    num_kept = sum(keep)
+    if num_kept == 0:
+        raise DataError(
+            f"{split}: keep leaves none of {len(keep)} examples; check keep.words, keep.side and keep.has"
+        )
+    limit = getattr(config.limits, split)
+    used = {role: list(islice(compress(lines, keep), limit)) for role, lines in streams.items()}
+    num_used = num_kept if limit is None else min(limit, num_kept)
+    if num_cut:
+        _LOG.warning("%s: %d lines cut at %d characters", split, num_cut, config.max_line_chars)
+    return Corpus.from_streams(used, Selected(len(keep), num_kept, num_used, num_cut))
+
+
+def _kept(rule: WordRule | None, streams: Mapping[str, list[str]]) -> list[bool]:
+    if rule is None:
+        return [True] * len(next(iter(streams.values())))
+    return [rule.keeps(line) for line in streams[side_role(rule)]]
+
+
+@dataclass(frozen=True)
+class SplitReport:
+    """Counts of one split.
+
+    Attributes:
+        num_examples: Examples.
+        num_empty_lines: Lines without any word, over sources and target.
+        num_words: Whitespace-separated words by role.
+        num_in_train: Examples of dev or test whose every stream of text also is an example of train.
+        num_sources_in_train: Examples of dev or test whose sources also are sources of an example of train.
+        selected: How the examples were chosen.
+    """
+
+    num_examples: int
+    num_empty_lines: int
+    num_words: dict[str, int]
+    num_in_train: int = 0
+    num_sources_in_train: int = 0
+    selected: Selected | None = field(default=None)
+
+
+def corpus_report(corpora: Mapping[str, Corpus]) -> dict[str, SplitReport]:
+    """Count what a reader of results must know about a corpus, overlap of the splits above all.
+
+    Args:
+        corpora: The splits by name.
+
+    Returns:
+        A report per split. Exact duplicates between train and the others are counted, never removed.
+    """
+    train = corpora.get("train")
+    seen = set(_examples(train)) if train else set()
+    seen_sources = {tuple(row) for row in zip(*train.sources, strict=True)} if train else set()
+    reports = {}
+    for split, corpus in corpora.items():
+        sides = {role: lines for role, lines in corpus.streams().items() if role not in ("label", "document")}
+        is_train = split == "train"
+        reports[split] = SplitReport(
+            num_examples=len(corpus),
+            num_empty_lines=sum(not line.strip() for lines in sides.values() for line in lines),
+            num_words={role: sum(len(line.split()) for line in lines) for role, lines in sides.items()},
+            num_in_train=0 if is_train else sum(row in seen for row in _examples(corpus)),
+            num_sources_in_train=0
+            if is_train
+            else sum(tuple(row) in seen_sources for row in zip(*corpus.sources, strict=True)),
+            selected=corpus.selected,
+        )
+    return reports
+
+
+def report_json(reports: Mapping[str, SplitReport]) -> dict[str, Any]:
+    """Turn reports into JSON for an artifact.
+
+    Args:
+        reports: By split.
+
+    Returns:
+        Nested dictionaries.
+    """
+    return {split: asdict(report) for split, report in reports.items()}
+
+
+def _examples(corpus: Corpus) -> Iterable[tuple[str, ...]]:
+    sides = [lines for role, lines in corpus.streams().items() if role not in ("label", "document")]
+    return zip(*sides, strict=True)
+
+
+def write_corpus(corpus: Corpus, directory: Path) -> None:
+    """Write a corpus into a directory: a text file per stream and ``corpus.json``.
+
+    Args:
+        corpus: The corpus.
+        directory: Made when missing.
+
+    Raises:
+        DataError: A line holds a line feed or what UTF-8 cannot encode.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    streams = corpus.streams()
+    for role, lines in streams.items():
+        for number, line in enumerate(lines, start=1):
+            if "\n" in line:
+                raise DataError(f"{role}, line {number}: a line feed inside a line; replace it by a space")
+        try:
+            content = "".join(f"{line}\n" for line in lines).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise DataError(f"{role}: {error}; the text holds half a surrogate pair") from error
+        (directory / _file_name(role)).write_bytes(content)
+    selected = asdict(corpus.selected) if corpus.selected else None
+    said = {"format": _FORMAT, "examples": len(corpus), "streams": list(streams), "selected": selected}
+    (directory / "corpus.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+
+
+def read_corpus(directory: Path) -> Corpus:
+    """Read what ``write_corpus`` wrote.
+
+    Args:
+        directory: Where.
+
+    Returns:
+        A corpus equal to the one written.
+
+    Raises:
+        StoreError: A file is missing or does not hold what ``corpus.json`` says.
+    """
+    try:
+        said = json.loads((directory / "corpus.json").read_text(encoding="utf-8"))
+        streams = {role: _stored_lines(directory / _file_name(role)) for role in said["streams"]}
+    except (OSError, ValueError, KeyError) as error:
+        raise StoreError(f"{directory}: not a corpus ({error})") from error
+    wrong = [role for role, lines in streams.items() if len(lines) != said["examples"]]
+    if wrong:
+        raise StoreError(f"{directory}: {', '.join(wrong)} should hold {said['examples']} lines")
+    return Corpus.from_streams(streams, Selected(**said["selected"]) if said["selected"] else None)
+
+
+def _file_name(role: str) -> str:
+    return role.replace(" ", "-") + ".txt"
+
+
+def _stored_lines(path: Path) -> list[str]:
+    content = path.read_bytes().decode("utf-8")  # read_text would turn a lone carriage return into a line end
+    return content.split("\n")[:-1]

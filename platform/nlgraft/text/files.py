@@ -1,0 +1,164 @@
+"""Files of lines: read strictly, digested once.
+
+A line ends at LF or CRLF and nowhere else: U+2028, form feeds and lone carriage returns are text.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+from nlgraft.errors import DataError
+
+_BOM = b"\xef\xbb\xbf"
+_BYTES_PER_CHAR = 4  # the most that UTF-8 takes
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of one file.
+
+    Attributes:
+        lines: Text without line ends.
+        num_cut: Lines that were longer than the limit and were cut.
+    """
+
+    lines: list[str]
+    num_cut: int
+
+
+def read_lines(path: str, max_line_chars: int) -> Lines:
+    """Read all lines of a UTF-8 file, plain or gzip (by its first bytes, not its name).
+
+    A byte order mark is dropped, CRLF is a line end, a last line without line end counts. Memory stays within
+    a few times ``max_line_chars`` for a line of any length.
+
+    Args:
+        path: As written in the study.
+        max_line_chars: Longer lines are cut to this many characters and counted.
+
+    Returns:
+        The lines.
+
+    Raises:
+        DataError: The file is missing, unreadable, empty, broken gzip or not UTF-8.
+    """
+    try:
+        with _open(path) as file:
+            found = _split(file, path, max_line_chars)
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise DataError(f"{path}: broken gzip file ({error}); fetch or compress it again") from error
+    except OSError as error:
+        raise DataError(unreadable(path, error)) from error
+    if not found.lines:
+        raise DataError(f"{path}: the file is empty; give one with a line per example")
+    return found
+
+
+def _open(path: str) -> IO[bytes]:
+    where = expand(path)
+    with where.open("rb") as file:
+        is_gzip = file.read(2) == b"\x1f\x8b"
+    return cast(IO[bytes], gzip.open(where, "rb")) if is_gzip else where.open("rb")
+
+
+def _split(file: IO[bytes], path: str, max_line_chars: int) -> Lines:
+    lines: list[str] = []
+    num_cut = 0
+    offset = 0
+    most = (max_line_chars + 2) * _BYTES_PER_CHAR + len(_BOM)  # enough to see that the line is too long
+    while raw := file.readline(most):
+        start = offset
+        offset += len(raw)
+        is_whole = raw.endswith(b"\n") or len(raw) < most
+        while not is_whole:  # the rest of an over-long line
+            rest = file.readline(most)
+            offset += len(rest)
+            is_whole = rest.endswith(b"\n") or len(rest) < most
+        if not lines and raw.startswith(_BOM):
+            raw = raw[len(_BOM) :]
+            start += len(_BOM)
+            if not raw:  # a file of nothing but the mark
+                break
+        text = _decode(raw, start, offset, f"{path}, line {len(lines) + 1}")
+        if len(text) > max_line_chars:
+            num_cut += 1
+            text = text[:max_line_chars]
+        lines.append(text)
+    return Lines(lines, num_cut)
+
+
+def _decode(raw: bytes, start: int, end: int, where: str) -> str:
+    content = raw.removesuffix(b"\n").removesuffix(b"\r") if raw.endswith(b"\n") else raw
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        is_split_char = error.reason == "unexpected end of data" and start + len(raw) < end
+        if is_split_char:
+            return content[: error.start].decode("utf-8")
+        bad = content[error.start : error.end].hex(" ")
+        raise DataError(
+            f"{where}: not UTF-8 at byte {start + error.start} of the text (bytes {bad}: {error.reason}); "
+            "convert the file, e.g. iconv -f LATIN1 -t UTF-8"
+        ) from error
+
+
+def expand(path: str) -> Path:
+    """Turn a path of a study into one that can be opened.
+
+    Args:
+        path: As written; ``~`` is the home directory, relative paths start at the current directory.
+
+    Returns:
+        The absolute path.
+    """
+    return Path(path).expanduser().absolute()
+
+
+_digests: dict[tuple[str, int, int], str] = {}
+
+
+def file_digest(path: str) -> str:
+    """Digest the bytes of a file; read once per process as long as size and time of change stay.
+
+    Args:
+        path: As written in the study.
+
+    Returns:
+        SHA-256, hexadecimal.
+
+    Raises:
+        DataError: The file is missing or cannot be read.
+    """
+    where = expand(path)
+    try:
+        stat = where.stat()
+        key = (os.fspath(where), stat.st_size, stat.st_mtime_ns)
+        if key not in _digests:
+            with where.open("rb") as file:
+                _digests[key] = hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise DataError(unreadable(path, error)) from error
+    return _digests[key]
+
+
+def unreadable(path: str, error: OSError) -> str:
+    """Say why a file of a study cannot be read.
+
+    Args:
+        path: As written in the study.
+        error: What the system said.
+
+    Returns:
+        One line: the path as written, where that is, why not, what to do.
+    """
+    where = expand(path)
+    reason = (error.strerror or str(error)).lower()
+    near = sorted(sibling.name for sibling in where.parent.glob("*"))[:5] if where.parent.is_dir() else []
+    beside = f"; {where.parent} holds {', '.join(near)}" if near else ""
+    return f"{path}: {reason} ({where}){beside}. Give a readable file; relative paths start at {Path.cwd()}"

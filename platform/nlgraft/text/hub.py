@@ -1,0 +1,98 @@
+"""Text that others host: datasets of the Hugging Face hub and the test sets of sacreBLEU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nlgraft.errors import DataError
+from nlgraft.text.config import HuggingFaceConfig, Split, SplitFiles
+
+
+def load_split(config: HuggingFaceConfig, split: Split) -> dict[str, list[str]]:
+    """Load the lines of one split of a hub dataset.
+
+    Line feeds inside an example become spaces: here an example is a line.
+
+    Args:
+        config: Which dataset and columns.
+        split: Our name of the split.
+
+    Returns:
+        Lines by role, as ``SplitFiles.streams`` names them.
+
+    Raises:
+        DataError: The ``datasets`` package is missing, the dataset cannot be had, or a column is not there.
+    """
+    try:
+        import datasets  # pyright: ignore[reportMissingImports]  # an extra: only this kind of corpus needs it
+    except ImportError as error:
+        raise DataError(
+            "corpus: huggingface needs the datasets package; pip install 'nlgraft[datasets]' "
+            "or export the text and use corpus: files"
+        ) from error
+    theirs = config.splits[split]
+    where = f"{config.path}{f' ({config.name})' if config.name else ''}, split {theirs}"
+    try:
+        rows: Any = datasets.load_dataset(config.path, config.name, split=theirs, revision=config.revision)
+    except Exception as error:  # the package raises whatever its file systems and builders raise
+        raise DataError(f"{where}: cannot be loaded: {type(error).__name__}: {error}") from error
+    if len(rows) == 0:
+        raise DataError(f"{where}: the split is empty")
+    return {role: _column(rows, column, where, role) for role, column in config.columns().items()}
+
+
+def _column(rows: Any, column: str, where: str, role: str) -> list[str]:
+    first, *inside = column.split(".")
+    if first not in rows.column_names:
+        raise DataError(f"{where}: no column {first!r} for {role}; it has {', '.join(rows.column_names)}")
+    names = getattr(rows.features.get(first), "names", None) if role == "label" else None
+    return [
+        _text(value, inside, names, f"{where}, {column}, example {n}") for n, value in enumerate(rows[first])
+    ]
+
+
+def _text(value: Any, inside: list[str], names: list[str] | None, where: str) -> str:
+    for key in inside:
+        if not isinstance(value, dict) or key not in value:
+            has = ", ".join(value) if isinstance(value, dict) else type(value).__name__
+            raise DataError(f"{where}: no {key!r} inside; it has {has}")
+        value = value[key]
+    if names is not None and isinstance(value, int) and 0 <= value < len(names):
+        value = names[value]
+    if not isinstance(value, str | int):
+        raise DataError(f"{where}: {type(value).__name__} instead of text")
+    return str(value).replace("\r\n", " ").replace("\n", " ")
+
+
+def test_set_files(test_set: str, langpair: str) -> SplitFiles:
+    """Find the files of a sacreBLEU test set, fetching them when this machine has not yet.
+
+    Args:
+        test_set: Its name, e.g. ``wmt14/full``.
+        langpair: Direction, e.g. ``en-de``.
+
+    Returns:
+        Paths of the source and of the first reference.
+
+    Raises:
+        DataError: There is no such test set or direction, or it cannot be fetched.
+    """
+    from sacrebleu import utils  # costs 0.2 s: only the studies that use it pay
+    from sacrebleu.dataset import DATASETS
+
+    if test_set not in DATASETS:
+        raise DataError(f"{test_set}: sacreBLEU knows no such test set; `sacrebleu --list` names them")
+    if langpair not in DATASETS[test_set].langpairs:
+        has = ", ".join(DATASETS[test_set].langpairs)
+        raise DataError(f"{test_set}: no {langpair}; it has {has}")
+    try:
+        source = utils.get_source_file(test_set, langpair)
+        references = utils.get_reference_files(test_set, langpair)
+    except SystemExit as error:  # how sacreBLEU reports a wrong checksum
+        raise DataError(f"{test_set} {langpair}: sacreBLEU gave up; see its message above") from error
+    except Exception as error:
+        raise DataError(
+            f"{test_set} {langpair}: cannot be fetched ({type(error).__name__}: {error}); it needs "
+            "the network, or a copy in ~/.sacrebleu (SACREBLEU names another place)"
+        ) from error
+    return SplitFiles(sources=(source,), target=references[0])

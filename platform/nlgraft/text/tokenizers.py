@@ -1,0 +1,236 @@
+"""SentencePiece tokenizers: trained the same way every time, with PAD=0, UNK=1, BOS=2, EOS=3."""
+
+from __future__ import annotations
+
+import io
+import logging
+import random
+import statistics
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import overload
+
+import sentencepiece
+
+from nlgraft.errors import DataError, StoreError
+from nlgraft.text.config import TokenizerConfig
+
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+
+_LOG = logging.getLogger(__name__)
+_MAX_LINE_BYTES = 1 << 24  # SentencePiece drops longer lines without a word; the file reader cut them before
+_RESERVED = "\u2585"  # SentencePiece drops training lines that hold its mark for unknown characters
+_SAMPLING = threading.Lock()  # the generator behind sampling belongs to the whole process
+
+
+def train_sentencepiece(lines: Sequence[str], config: TokenizerConfig, path: Path, seed: int) -> None:
+    """Learn a SentencePiece model and write it.
+
+    **Determinism**: the same lines, config and seed give the same bytes, in any process.
+
+    Args:
+        lines: Training text.
+        config: Kind, size and special tokens. ``vocab_size`` is an upper bound: a small corpus gives fewer
+            pieces, and the model's own ``vocab_size`` tells how many.
+        path: Where the model goes.
+        seed: Draws the lines when ``config.max_train_lines`` leaves some out.
+
+    Raises:
+        DataError: There is no text, or ``vocab_size`` cannot hold its characters.
+    """
+    chosen = _training_lines(lines, config, seed)
+    if not chosen:
+        raise DataError(f"{path.name}: no text to learn a tokenizer from ({len(lines)} lines, all blank)")
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(chosen),
+            model_writer=model,
+            model_type=config.kind,
+            vocab_size=config.vocab_size,
+            hard_vocab_limit=False,
+            character_coverage=config.character_coverage,
+            normalization_rule_name=config.normalization,
+            control_symbols=list(config.special_tokens),
+            pad_id=PAD,
+            unk_id=UNK,
+            bos_id=BOS,
+            eos_id=EOS,
+            num_threads=1,
+            max_sentence_length=_MAX_LINE_BYTES,
+            minloglevel=2,
+        )
+    except RuntimeError as error:
+        raise DataError(_why(error, config, len(chosen))) from error
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(model.getvalue())
+    achieved = SentencePiece(path).vocab_size
+    if achieved < config.vocab_size:
+        _LOG.info("%s: the text gives %d of %d pieces", path.name, achieved, config.vocab_size)
+
+
+def _training_lines(lines: Sequence[str], config: TokenizerConfig, seed: int) -> list[str]:
+    chosen = [line.replace(_RESERVED, " ") for line in lines if line.strip()]
+    if config.max_train_lines is not None and len(chosen) > config.max_train_lines:
+        kept = sorted(random.Random(seed).sample(range(len(chosen)), config.max_train_lines))
+        chosen = [chosen[index] for index in kept]
+    return chosen
+
+
+def _why(error: RuntimeError, config: TokenizerConfig, num_lines: int) -> str:
+    if "smaller than required_chars" in str(error):
+        needed = str(error).split(" vs ")[-1].split(".")[0]
+        return (
+            f"vocab_size is {config.vocab_size}, but the characters of the text and the special tokens need "
+            f"{needed}; raise vocab_size or lower character_coverage"
+        )
+    return (
+        f"SentencePiece cannot learn {config.vocab_size} {config.kind} pieces from {num_lines} lines: {error}"
+    )
+
+
+class SentencePiece:
+    """A trained model.
+
+    Attributes:
+        path: Where it was read from.
+        pieces: The piece of every id.
+        vocab_size: Number of pieces, special ones included.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._model = sentencepiece.SentencePieceProcessor()
+        try:
+            self._model.LoadFromSerializedProto(path.read_bytes())
+        except (OSError, RuntimeError) as error:
+            raise StoreError(f"{path}: not a SentencePiece model ({error})") from error
+        self.vocab_size: int = self._model.get_piece_size()
+        self.pieces: list[str] = self._model.id_to_piece(list(range(self.vocab_size)))
+        found = tuple(self.pieces[:4])
+        if found != SPECIAL_PIECES:
+            raise StoreError(f"{path}: pieces 0-3 are {found}, not {SPECIAL_PIECES}; train it with nlgraft")
+
+    @overload
+    def encode(self, text: str, sample_alpha: float | None = None, seed: int = 0) -> list[int]: ...
+    @overload
+    def encode(
+        self, text: list[str], sample_alpha: float | None = None, seed: int = 0
+    ) -> list[list[int]]: ...
+    def encode(
+        self, text: str | list[str], sample_alpha: float | None = None, seed: int = 0
+    ) -> list[int] | list[list[int]]:
+        """Segment text into ids, without BOS and EOS.
+
+        **Determinism**: sampled segmentations depend on the lines, ``sample_alpha`` and ``seed`` alone; give
+        another seed for each epoch.
+
+        Args:
+            text: A line or lines.
+            sample_alpha: None for the best segmentation; else the smoothing of unigram sampling (Kudo 2018,
+                from all segmentations) or the BPE-dropout probability (Provilkov et al. 2020).
+            seed: Of the sampling.
+
+        Returns:
+            Ids of the line, or of every line.
+        """
+        lines = [text] if isinstance(text, str) else text
+        if sample_alpha is None:
+            ids = self._model.encode(lines, num_threads=1)
+        else:
+            with _SAMPLING:
+                sentencepiece.set_random_generator_seed(seed)
+                ids = self._model.encode(
+                    lines, enable_sampling=True, alpha=sample_alpha, nbest_size=-1, num_threads=1
+                )
+        return ids[0] if isinstance(text, str) else ids
+
+    @overload
+    def decode(self, ids: list[int]) -> str: ...
+    @overload
+    def decode(self, ids: list[list[int]]) -> list[str]: ...
+    def decode(self, ids: list[int] | list[list[int]]) -> str | list[str]:
+        """Turn ids into text; special tokens other than UNK leave no trace.
+
+        Args:
+            ids: Ids of a line, or of lines; an empty list is an empty line.
+
+        Returns:
+            The line, or the lines.
+        """
+        return self._model.decode(ids)
+
+    def id(self, piece: str) -> int:
+        """Look a piece up.
+
+        Args:
+            piece: As in ``pieces``.
+
+        Returns:
+            Its id.
+
+        Raises:
+            DataError: There is no such piece.
+        """
+        found: int = self._model.piece_to_id(piece)
+        if found == UNK and piece != SPECIAL_PIECES[UNK]:
+            raise DataError(f"{self.path.name}: no piece {piece!r} among {self.vocab_size}")
+        return found
+
+
+@dataclass(frozen=True)
+class LengthReport:
+    """How long text becomes under a tokenizer, without BOS and EOS.
+
+    Attributes:
+        num_lines: Lines.
+        num_words: Whitespace-separated words.
+        num_tokens: Tokens.
+        num_unknown: Tokens that are UNK.
+        tokens_per_line: Mean.
+        median_tokens: Median tokens of a line.
+        max_tokens: Tokens of the longest line.
+        fertility: Tokens per word.
+        chars_per_token: Characters per token, spaces included.
+    """
+
+    num_lines: int
+    num_words: int
+    num_tokens: int
+    num_unknown: int
+    tokens_per_line: float
+    median_tokens: float
+    max_tokens: int
+    fertility: float
+    chars_per_token: float
+
+
+def length_report(tokenizer: SentencePiece, lines: list[str]) -> LengthReport:
+    """Measure the sequence lengths that a tokenizer gives.
+
+    Args:
+        tokenizer: The tokenizer.
+        lines: Text.
+
+    Returns:
+        Counts and means; the means over nothing are 0.
+    """
+    encoded = tokenizer.encode(lines)
+    lengths = [len(ids) for ids in encoded]
+    num_tokens = sum(lengths)
+    num_words = sum(len(line.split()) for line in lines)
+    num_chars = sum(map(len, lines))
+    return LengthReport(
+        num_lines=len(lines),
+        num_words=num_words,
+        num_tokens=num_tokens,
+        num_unknown=sum(ids.count(UNK) for ids in encoded),
+        tokens_per_line=num_tokens / len(lines) if lines else 0.0,
+        median_tokens=float(statistics.median(lengths)) if lengths else 0.0,
+        max_tokens=max(lengths, default=0),
+        fertility=num_tokens / num_words if num_words else 0.0,
+        chars_per_token=num_chars / num_tokens if num_tokens else 0.0,
+    )
