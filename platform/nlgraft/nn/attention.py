@@ -1,0 +1,196 @@
+"""Multi-head attention over one memory or a bank of them.
+
+Shape letters: B sentences, R rows = B x hypotheses of a sentence (R = B while training), T queries of a row,
+S positions of a memory, N heads, H width of a head, D model width, C width of a memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nlgraft.nn.memory import Memory
+
+
+@dataclass(frozen=True)
+class KeyValue:
+    """A memory seen through one attention: can be computed once and attended to many times.
+
+    Attributes:
+        key: Float [B, N, S, H].
+        value: Float [B, N, S, H].
+        mask: True where a query may look, bool [B, 1, 1 or queries, S]; no row is all False.
+            None: everywhere.
+        present: Where the result counts; elsewhere it is zero; bool [B, 1 or queries]. None: everywhere.
+    """
+
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None = None
+    present: Tensor | None = None
+
+    def select(self, rows_B: Tensor) -> KeyValue:
+        """Take some sentences.
+
+        Args:
+            rows_B: Their indices, int64.
+
+        Returns:
+            The same for those sentences.
+        """
+        return KeyValue(
+            self.key[rows_B],
+            self.value[rows_B],
+            None if self.mask is None else self.mask[rows_B],
+            None if self.present is None else self.present[rows_B],
+        )
+
+
+class Attention(nn.Module):
+    """Scaled dot-product attention whose memory may have another width than the model.
+
+    Nothing to attend to gives exactly zero, the output bias included; several memories give the mean over
+    those that are present (TRICE's separated cross-attention), taken before the output projection, which is
+    linear.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        *,
+        memory_dim: int | None = None,
+        has_open_slot: bool = False,
+    ) -> None:
+        """Build the projections.
+
+        Args:
+            d_model: Width of queries and output.
+            num_heads: Number of heads.
+            dropout: Dropout on attention weights.
+            memory_dim: Width of the memory; the model's unless given.
+            has_open_slot: Add one learned position that can always be attended to (fairseq's add_bias_kv).
+        """
+        super().__init__()
+        memory_dim = memory_dim or d_model
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.query = nn.Linear(d_model, d_model)
+        self.key_value = nn.Linear(memory_dim, 2 * d_model)
+        self.output = nn.Linear(d_model, d_model)
+        self.open_slot = nn.Parameter(torch.empty(2 * d_model)) if has_open_slot else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Xavier, with fairseq's gain for query, key and value; biases zero."""
+        gain = 1 / math.sqrt(2)
+        d_model = self.query.out_features
+        for weight in (self.query.weight, self.key_value.weight[:d_model], self.key_value.weight[d_model:]):
+            nn.init.xavier_uniform_(weight, gain)
+        nn.init.xavier_uniform_(self.output.weight)
+        for linear in (self.query, self.key_value, self.output):
+            nn.init.zeros_(linear.bias)
+        if self.open_slot is not None:
+            nn.init.normal_(self.open_slot, std=d_model**-0.5)
+
+    def project(self, memory: Memory) -> KeyValue:
+        """Turn a memory into keys and values.
+
+        Args:
+            memory: States [B, S, C].
+
+        Returns:
+            Keys and values [B, N, S, H] with the memory's mask.
+        """
+        present = None if memory.present is None else memory.present[:, None]
+        return self.project_states(memory.states, memory.mask, present)
+
+    def project_states(
+        self, states_BSC: Tensor, mask: Tensor | None = None, present: Tensor | None = None
+    ) -> KeyValue:
+        """Turn states into keys and values under a mask of one's own.
+
+        Args:
+            states_BSC: States [B, S, C].
+            mask: As in ``KeyValue``, without the open slot.
+            present: As in ``KeyValue``.
+
+        Returns:
+            Keys and values [B, N, S, H], the open slot last where there is one.
+        """
+        key_value = self.key_value(states_BSC)
+        if self.open_slot is not None:
+            slot = self.open_slot.to(key_value.dtype).expand(key_value.shape[0], 1, -1)
+            key_value = torch.cat([key_value, slot], dim=1)
+            mask = None if mask is None else F.pad(mask, (0, 1), value=True)
+            present = None
+        key, value = key_value.unflatten(2, (2, self.num_heads, -1)).permute(2, 0, 3, 1, 4)
+        return KeyValue(key, value, mask, present)
+
+    def forward(self, x_RTD: Tensor, memories: Sequence[KeyValue], *, is_causal: bool = False) -> Tensor:
+        """Attend to each memory and take the mean over those that are present.
+
+        Hypotheses of one sentence (R = B x hypotheses, side by side) are treated as more queries to that
+        sentence's memory, so a memory is never repeated for them.
+
+        Args:
+            x_RTD: Queries [R, T, D].
+            memories: At least one; batch size B divides R.
+            is_causal: Query t sees positions 0..t only; for a single memory without mask and T = S.
+
+        Returns:
+            Output [R, T, D].
+        """
+        num_rows, length, d_model = x_RTD.shape
+        batch = memories[0].key.shape[0]
+        query = self.query(x_RTD).view(batch, -1, self.num_heads, d_model // self.num_heads).transpose(1, 2)
+        dropout = self.dropout if self.training else 0.0
+        results = [
+            F.scaled_dot_product_attention(
+                query, memory.key, memory.value, memory.mask, dropout_p=dropout, is_causal=is_causal
+            )
+            for memory in memories
+        ]
+        presents = [memory.present for memory in memories]
+        mixed, present = mean_over_present(results, presents)
+        output = self.output(mixed.transpose(1, 2).reshape(num_rows, length, d_model))
+        if present is None:
+            return output
+        present = present.expand(batch, query.shape[2]).reshape(num_rows, length, 1)
+        return torch.where(present, output, 0.0)
+
+
+def mean_over_present(
+    results: Sequence[Tensor], presents: Sequence[Tensor | None]
+) -> tuple[Tensor, Tensor | None]:
+    """Average the results of several memories over those that are present.
+
+    Args:
+        results: One tensor [B, N, T, H] for each memory.
+        presents: Where each counts, bool [B, 1 or T]; None: everywhere.
+
+    Returns:
+        The mean [B, N, T, H], zero where none is present, and where at least one is, bool [B, 1 or T]
+        (None: everywhere).
+
+    Source: Huang et al. (2021), Eq. 16. Differs: absent sources are left out of the mean.
+    """
+    if len(results) == 1:
+        return results[0], presents[0]
+    if all(present is None for present in presents):
+        return torch.stack(list(results)).mean(0), None
+    shape = (results[0].shape[0], 1)
+    known = [
+        r.new_ones(shape, dtype=torch.bool) if p is None else p
+        for r, p in zip(results, presents, strict=True)
+    ]
+    weights = torch.stack(torch.broadcast_tensors(*known)).to(results[0].dtype)
+    count = weights.sum(0)
+    total = (torch.stack(list(results)) * weights[:, :, None, :, None]).sum(0)
+    return total / count.clamp(min=1)[:, None, :, None], count > 0

@@ -1,0 +1,144 @@
+"""What the model is fed.
+
+Shape letters: B sentences, T tokens of a sequence, J target tokens, L layers, H width of a context.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Right-padded token sequences.
+
+    Attributes:
+        ids: Token ids, int64 [B, T].
+        valid: True where a token is real, bool [B, T].
+        layers: Precomputed hidden states of a frozen context, float [L, B, T, H]: exactly the layers its
+            pooling asks for. None: the context is run.
+    """
+
+    ids: Tensor
+    valid: Tensor
+    layers: Tensor | None = None
+
+    @classmethod
+    def from_lists(cls, sequences: Sequence[Sequence[int]], pad_id: int = 0) -> Tokens:
+        """Pad token lists on the right.
+
+        Args:
+            sequences: One list of ids per sentence; may be empty lists.
+            pad_id: Id put where no token is.
+
+        Returns:
+            Tokens [B, longest].
+        """
+        width = max((len(sequence) for sequence in sequences), default=0)
+        ids = torch.full((len(sequences), width), pad_id, dtype=torch.int64)
+        lengths = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
+        valid = torch.arange(width)[None, :] < lengths[:, None]
+        ids[valid] = torch.tensor([i for sequence in sequences for i in sequence], dtype=torch.int64)
+        return cls(ids, valid)
+
+    @cached_property
+    def has_padding(self) -> bool:
+        """Some position holds no token."""
+        return not bool(self.valid.all())
+
+    @cached_property
+    def has_absent(self) -> bool:
+        """Some sentence has no token at all."""
+        return self.has_padding and not bool(self.valid.any(1).all())
+
+    def to(self, device: torch.device | str) -> Tokens:
+        """Move to a device; what is known about padding moves along, so that nothing waits for the device.
+
+        Args:
+            device: Where to.
+
+        Returns:
+            The same tokens there.
+        """
+        layers = None if self.layers is None else self.layers.to(device, non_blocking=True)
+        moved = Tokens(
+            self.ids.to(device, non_blocking=True), self.valid.to(device, non_blocking=True), layers
+        )
+        moved.__dict__["has_padding"] = self.has_padding
+        moved.__dict__["has_absent"] = self.has_absent
+        return moved
+
+    def select(self, rows_B: Tensor) -> Tokens:
+        """Take some sentences.
+
+        Args:
+            rows_B: Indices of the sentences, int64.
+
+        Returns:
+            Those sentences, with the columns cut that none of them fills.
+        """
+        valid = self.valid[rows_B]
+        width = int(valid.any(0).sum()) if valid.numel() else valid.shape[1]
+        layers = None if self.layers is None else self.layers[:, rows_B, :width]
+        return Tokens(self.ids[rows_B, :width], valid[:, :width], layers)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Examples to train on.
+
+    Attributes:
+        sources: One entry for each source, all with the same B; an absent source has no valid token.
+        target_input: What the decoder reads, [B, J].
+        target_output: What it must say, int64 [B, J]; the pad id where ``target_input.valid`` is False.
+        contexts: Input of each context that feeds a fusion branch, by its name.
+    """
+
+    sources: list[Tokens]
+    target_input: Tokens
+    target_output: Tensor
+    contexts: dict[str, Tokens] = field(default_factory=dict)
+
+    def to(self, device: torch.device | str) -> Batch:
+        """Move to a device.
+
+        Args:
+            device: Where to.
+
+        Returns:
+            The same batch there.
+        """
+        return Batch(
+            [source.to(device) for source in self.sources],
+            self.target_input.to(device),
+            self.target_output.to(device, non_blocking=True),
+            {name: tokens.to(device) for name, tokens in self.contexts.items()},
+        )
+
+
+def truncate_middle(tokens: Tokens, max_tokens: int) -> Tokens:
+    """Keep the first and the last tokens of sequences that are too long.
+
+    Args:
+        tokens: Right-padded tokens [B, T].
+        max_tokens: Most tokens to keep: the first half from the front, the rest from the end.
+
+    Returns:
+        Tokens [B, at most max_tokens].
+
+    Source: released code of Park and Zhao (2021), 256 + 256.
+    """
+    if tokens.ids.shape[1] <= max_tokens:
+        return tokens
+    lengths_B1 = tokens.valid.sum(1, keepdim=True)
+    columns_T = torch.arange(max_tokens, device=tokens.ids.device)
+    head = (max_tokens + 1) // 2
+    is_cut_BT = (lengths_B1 > max_tokens) & (columns_T >= head)
+    index_BT = torch.where(is_cut_BT, lengths_B1 - max_tokens + columns_T, columns_T)
+    valid_BT = columns_T < lengths_B1.clamp(max=max_tokens)
+    return Tokens(tokens.ids.gather(1, index_BT), valid_BT)

@@ -1,0 +1,310 @@
+"""Every knob of the model, as typed and frozen configuration. No torch here: studies are read with it.
+
+A Transformer encoder-decoder whose input embeddings, sublayers and encoder-decoder memory can be fed from
+elsewhere. Options that contradict each other are refused here, naming both, before anything is trained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from nlgraft.nn.context_config import ContextConfig, StrictConfig
+
+Activation = Literal["relu", "gelu", "silu"]
+Norm = Literal["pre", "post"]
+Positions = Literal["none", "sinusoidal", "learned"]
+Site = Literal["self", "self_norm", "ffn", "ffn_norm"]
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {
+        "d_model": 128,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 2,
+        "num_heads": 4,
+        "ffn_dim": 512,
+    },
+    "small": {
+        "d_model": 256,
+        "num_encoder_layers": 3,
+        "num_decoder_layers": 3,
+        "num_heads": 4,
+        "ffn_dim": 1024,
+    },
+    "base": {
+        "d_model": 512,
+        "num_encoder_layers": 6,
+        "num_decoder_layers": 6,
+        "num_heads": 8,
+        "ffn_dim": 2048,
+    },
+    "big": {
+        "d_model": 1024,
+        "num_encoder_layers": 6,
+        "num_decoder_layers": 6,
+        "num_heads": 16,
+        "ffn_dim": 4096,
+    },
+}
+"""What each preset sets; a field that is given wins over its preset."""
+
+
+class FineEncoderConfig(StrictConfig):
+    """The TRICE fine encoder over the coarse encoder's bank (Huang et al. 2021, Eqs. 11-14)."""
+
+    num_layers: int = Field(default=0, ge=0)
+    """Depth N_f; 0 leaves the coarse bank as it is (Table 5)."""
+    cross_memory: Literal["same_layer", "coarse", "none"] = "same_layer"
+    """What a source sees of the others: their states in the same layer (paper), the coarse encoder's
+    output in every layer (released code), or nothing (Table 5, without cross-attention)."""
+    self_scope: Literal["per_source", "joint"] = "per_source"
+    """Self-attention within each source (Eq. 11) or over all sources at once (released "Self-attn")."""
+    ffn_adapter: Literal["none", "per_layer", "top"] = "none"
+    """A residual FFN block after every coarse layer (Table 5 by its parameter count) or once on the
+    encoder's output (released code)."""
+    norm: Norm = "post"
+    """Residual skeleton; pre adds one final norm."""
+    activation: Activation = "relu"
+    """Non-linearity of the fine encoder's FFNs."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Residual, attention and activation dropout (0.1 each in the released code)."""
+
+
+class FusionConfig(StrictConfig):
+    """Parallel branches from pretrained language models inside the layers (Park and Zhao 2021)."""
+
+    contexts: tuple[str, ...] = ()
+    """Names of the contexts that feed a branch each; empty: no fusion (Table 4 for several)."""
+    side: Literal["source", "target", "both"] = "source"
+    """Encoder layers, decoder layers (parallel to cross-attention) or both (Table 3d)."""
+    site: Site = "ffn"
+    """Where the flows meet: before or after the norm of attention or of the FFN (Table 3c)."""
+    merge: Literal["sum", "average", "gate", "dropnet"] = "sum"
+    """How they meet (Table 3b)."""
+    dropnet_probability: float | None = Field(default=None, ge=0, le=1)
+    """Zhu et al.'s p_net: either flow alone with p_net/2 each while training; 1.0 unless given."""
+    dropnet_probabilities: tuple[float, float] | None = None
+    """(own flow alone, branch alone) instead of p_net; (0.5, 0.25) is the released code of Park and Zhao."""
+
+    @model_validator(mode="after")
+    def _check(self) -> FusionConfig:
+        is_dropnet_tuned = self.dropnet_probability is not None or self.dropnet_probabilities is not None
+        if self.dropnet_probability is not None and self.dropnet_probabilities is not None:
+            raise ValueError("dropnet_probability and dropnet_probabilities say the same twice: keep one")
+        if is_dropnet_tuned and self.merge != "dropnet":
+            raise ValueError(
+                f"dropnet probabilities do nothing with merge '{self.merge}': set merge to dropnet"
+            )
+        if self.dropnet_probabilities and (
+            min(self.dropnet_probabilities) < 0 or sum(self.dropnet_probabilities) > 1
+        ):
+            raise ValueError("dropnet_probabilities must be at least 0 and sum to at most 1")
+        if len(set(self.contexts)) != len(self.contexts):
+            raise ValueError(f"contexts {list(self.contexts)} names one context twice")
+        return self
+
+
+class TransformerConfig(StrictConfig):
+    """The encoder-decoder of which every system is a configuration (specification: fusion, section 4)."""
+
+    preset: Literal["tiny", "small", "base", "big"] = "base"
+    """Sizes to start from; any size that is given wins."""
+    d_model: int = Field(default=512, ge=2)
+    """Width of the residual stream."""
+    num_encoder_layers: int = Field(default=6, ge=0)
+    """Depth of the (coarse) encoder."""
+    num_decoder_layers: int = Field(default=6, ge=1)
+    """Depth of the decoder."""
+    num_heads: int = Field(default=8, ge=1)
+    """Attention heads; divides d_model."""
+    ffn_dim: int = Field(default=2048, ge=1)
+    """Inner width of the feed-forward blocks."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout on embeddings and on every sublayer's output."""
+    attention_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout on attention weights."""
+    activation_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout after the FFN's non-linearity."""
+    activation: Activation = "relu"
+    """Non-linearity of the feed-forward blocks."""
+    norm: Norm = "post"
+    """Residual skeleton: LN(x + f(x)), or x + f(LN(x)) with one final norm per stack."""
+    source_positions: Positions = "sinusoidal"
+    """Positions of the source; they restart at 0 for every source (TRICE, Eq. 8)."""
+    target_positions: Positions = "sinusoidal"
+    """Positions of the target."""
+    position_layout: Literal["halves", "interleaved", "marian"] = "halves"
+    """Sinusoids: sines then cosines (tensor2tensor, fairseq), alternating (Vaswani et al. 2017), or Marian's
+    halves with Vaswani's frequencies."""
+    max_positions: int = Field(default=1024, ge=1)
+    """Longest sequence learned positions can hold, in tokens; sinusoids have no limit."""
+    has_source_scale: bool = True
+    """Multiply source embeddings by sqrt(d_model)."""
+    has_target_scale: bool = True
+    """Multiply target embeddings by sqrt(d_model)."""
+    has_embedding_norm: bool = False
+    """Layer norm after the input sum (mBART)."""
+    has_output_bias: bool = False
+    """A bias on the output projection (Marian's final_logits_bias)."""
+    tying: Literal["none", "decoder", "all"] = "decoder"
+    """Which tables are one: none; decoder input and output (SHDEMB); source too (SHARED)."""
+    pad_id: int = Field(default=0, ge=0)
+    """Padding token; its embedding starts at zero and stays there."""
+    num_sources: int = Field(default=1, ge=1)
+    """Most sources an example can have (K)."""
+    encoding: Literal["joint", "separate"] = "joint"
+    """Self-attention over all sources at once, or the encoder once per source (TRICE Table 6)."""
+    cross_attention: Literal["joint", "separated"] = "joint"
+    """One attention over all memories (DualBART), or one per memory with shared weights and the mean over
+    the sources that are present (TRICE)."""
+    segments: Literal["none", "halves", "interleaved"] = "none"
+    """Constant embedding of the source's index k: sinusoid of 1000k with sines then cosines and k from 0
+    (released code), or alternating and k from 1 (paper, Eq. 8)."""
+    fine_encoder: FineEncoderConfig = FineEncoderConfig()
+    """The TRICE fine encoder."""
+    contexts: dict[str, ContextConfig] = Field(default_factory=dict)
+    """Pretrained encoders by name: what feeds fusion branches or replaces an embedding table."""
+    fusion: FusionConfig = FusionConfig()
+    """Branches from contexts inside the layers."""
+    source_context: str | None = None
+    """Context whose pooled states replace the source table (SRC-ELMO, SRC-FT, Direct); none: a table."""
+    target_context: str | None = None
+    """Causal context whose pooled states replace the target table (TGT-ELMO, TGT-FT); none: a table."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_sizes(cls, data: Any) -> Any:  # pydantic hands over whatever was written
+        if isinstance(data, dict):
+            return {**SIZES.get(str(data.get("preset", "base")), {}), **data}
+        return data
+
+    @model_validator(mode="after")
+    def _check(self) -> TransformerConfig:
+        problems = [*self._shape_problems(), *self._source_problems(), *self._context_problems()]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _shape_problems(self) -> Iterator[str]:
+        if self.d_model % self.num_heads:
+            yield f"num_heads {self.num_heads} does not divide d_model {self.d_model}"
+        if self.d_model % 2:
+            yield f"d_model {self.d_model} is odd: sinusoids need an even width"
+
+    def _source_problems(self) -> Iterator[str]:
+        if self.num_sources > 1:
+            return
+        for setting, value, off in (
+            ("fine_encoder.num_layers", self.fine_encoder.num_layers, 0),
+            ("segments", self.segments, "none"),
+            ("cross_attention", self.cross_attention, "joint"),
+            ("encoding", self.encoding, "joint"),
+        ):
+            if value != off:
+                yield f"{setting} '{value}' with num_sources 1: there is one source; set {setting} to '{off}'"
+
+    def _context_problems(self) -> Iterator[str]:
+        used = {"source_context": self.source_context, "target_context": self.target_context}
+        named = [
+            *((key, name) for key, name in used.items() if name),
+            *(("fusion.contexts", n) for n in self.fusion.contexts),
+        ]
+        for setting, name in named:
+            if name not in self.contexts:
+                yield f"{setting} names '{name}' but contexts has: {', '.join(self.contexts) or 'nothing'}"
+        for name in sorted(set(self.contexts) - {name for _, name in named}):
+            yield f"contexts.{name} is not used by fusion.contexts, source_context or target_context"
+        yield from self._embedding_problems()
+
+    def _embedding_problems(self) -> Iterator[str]:
+        if self.target_context and self.tying != "none":
+            yield (
+                f"target_context '{self.target_context}' with tying '{self.tying}': the decoder input "
+                "is not a table; set tying to none"
+            )
+        if self.source_context and self.tying == "all":
+            yield (
+                f"source_context '{self.source_context}' with tying 'all': the source input is not a table; "
+                "set tying to decoder or none"
+            )
+        target = self.contexts.get(self.target_context or "")
+        if target and not target.encoder.is_causal:
+            yield (
+                f"target_context '{self.target_context}' with a bi-directional encoder "
+                f"({target.encoder.kind}): it would see the future; use a causal one"
+            )
+        for setting, name in (
+            ("source_context", self.source_context),
+            ("target_context", self.target_context),
+        ):
+            context = self.contexts.get(name or "")
+            if context is None:
+                continue
+            if context.max_tokens is not None:
+                yield f"{setting} '{name}' with contexts.{name}.max_tokens: an embedding needs every token"
+            twins = [
+                n
+                for n in self.fusion.contexts
+                if n in self.contexts and self.contexts[n].encoder == context.encoder
+            ]
+            if twins:
+                yield f"{setting} '{name}' with fusion.contexts '{twins[0]}': the same model twice; keep one"
+
+
+class GenerationConfig(StrictConfig):
+    """Beam search (beam 1: greedy)."""
+
+    beam: int = Field(default=5, ge=1)
+    """Hypotheses kept for each sentence."""
+    num_return: int = Field(default=1, ge=1)
+    """Hypotheses returned for each sentence, best first; at most beam."""
+    max_length_ratio: float = Field(default=1.0, ge=0)
+    """Longest hypothesis = ratio x (first source's tokens) + offset, without the end token."""
+    max_length_offset: int = Field(default=50, ge=0)
+    """Tokens added to the ratio (TRICE: source + 50; fairseq: ratio 0, offset 200)."""
+    min_length: int = Field(default=0, ge=0)
+    """Tokens before the end token may come (60 for summaries, Edunov et al. 2019)."""
+    length_penalty: Literal["gnmt", "average", "none"] = "gnmt"
+    """Divide the log-probability by ((5+n)/6)^alpha, by n^alpha, or not; n counts the end token."""
+    alpha: float = Field(default=0.6, ge=0)
+    """Strength of the length penalty (TRICE: 1.0 post-editing, 0.6 multi-source, 0 document; fairseq: 1)."""
+    no_repeat_ngram: int = Field(default=0, ge=0)
+    """No n-gram of this size twice in one hypothesis; 0: allowed (3 for summaries)."""
+    stopping: Literal["first", "exact"] = "first"
+    """A sentence is done when beam hypotheses ended (fairseq), or when no live hypothesis can still beat
+    the worst of them (tensor2tensor, THUMT)."""
+    start_id: int = 2
+    """First decoder input."""
+    end_id: int = 3
+    """Token that ends a hypothesis."""
+    batch_sentences: int = Field(default=64, ge=1)
+    """Sentences decoded at once; they are sorted by length first."""
+
+    @model_validator(mode="after")
+    def _check(self) -> GenerationConfig:
+        if self.num_return > self.beam:
+            raise ValueError(f"num_return {self.num_return} is more than beam {self.beam}")
+        return self
+
+
+class SamplingConfig(StrictConfig):
+    """Ancestral sampling."""
+
+    num_return: int = Field(default=1, ge=1)
+    """Independent samples for each sentence."""
+    temperature: float = Field(default=1.0, gt=0)
+    """Divides the logits."""
+    top_k: int = Field(default=0, ge=0)
+    """Sample among this many likeliest tokens; 0: all."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Sample among the fewest tokens that hold this probability."""
+    max_length_ratio: float = Field(default=1.0, ge=0)
+    """Longest sample = ratio x (first source's tokens) + offset, without the end token."""
+    max_length_offset: int = Field(default=50, ge=0)
+    """Tokens added to the ratio."""
+    start_id: int = 2
+    """First decoder input."""
+    end_id: int = 3
+    """Token that ends a sample."""

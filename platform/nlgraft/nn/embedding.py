@@ -1,0 +1,116 @@
+"""Where token vectors come from, and how they become the first layer's input.
+
+Shape letters: B sentences, R rows, T tokens, D model width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.config import Positions, TransformerConfig
+from nlgraft.nn.positions import LearnedPositions, SinusoidalPositions, sinusoids
+from nlgraft.nn.state import EmbeddingCache
+
+
+class TableEmbedding(nn.Module):
+    """One learned vector for each token of a vocabulary."""
+
+    def __init__(self, vocab_size: int, d_model: int, pad_id: int) -> None:
+        """Make the table: N(0, 1/sqrt(D)), padding zero.
+
+        Args:
+            vocab_size: Rows V.
+            d_model: Width D.
+            pad_id: Row that stays zero.
+        """
+        super().__init__()
+        self.table = nn.Embedding(vocab_size, d_model, padding_idx=pad_id)
+        nn.init.normal_(self.table.weight, std=d_model**-0.5)
+        nn.init.zeros_(self.table.weight[pad_id])
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Look tokens up.
+
+        Args:
+            tokens: Ids [B, T].
+
+        Returns:
+            Vectors [B, T, D].
+        """
+        return self.table(tokens.ids)
+
+    def step(self, ids_R1: Tensor, cache: EmbeddingCache | None) -> Tensor:
+        """Look up one more token of every row.
+
+        Args:
+            ids_R1: Ids [R, 1].
+            cache: A table needs none.
+
+        Returns:
+            Vectors [R, 1, D].
+        """
+        return self.table(ids_R1)
+
+
+class InputLayer(nn.Module):
+    """Scale, positions, segment, norm and dropout.
+
+    Source: Huang et al. (2021), Eq. 8 (with mBART's norm); Vaswani et al. (2017) without.
+    """
+
+    segments: Tensor | None
+
+    def __init__(
+        self, config: TransformerConfig, positions: Positions, *, has_scale: bool, has_segments: bool
+    ) -> None:
+        """Build the layer.
+
+        Args:
+            config: The model's configuration.
+            positions: Kind of positions on this side.
+            has_scale: Multiply embeddings by sqrt(D).
+            has_segments: Sources are told apart here.
+        """
+        super().__init__()
+        d_model = config.d_model
+        self.scale = math.sqrt(d_model) if has_scale else 1.0
+        self.positions: LearnedPositions | SinusoidalPositions | None = None
+        if positions == "learned":
+            self.positions = LearnedPositions(d_model, config.max_positions)
+        elif positions == "sinusoidal":
+            self.positions = SinusoidalPositions(d_model, config.position_layout)
+        segments = _segments(config) if has_segments and config.segments != "none" else None
+        self.register_buffer("segments", segments, persistent=False)
+        self.norm = nn.LayerNorm(d_model) if config.has_embedding_norm else None
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, embedded_BTD: Tensor, *, segment: int | None = None, start: int = 0) -> Tensor:
+        """Make the first layer's input.
+
+        Args:
+            embedded_BTD: Token vectors [B, T, D].
+            segment: Index of the source; None on the target side.
+            start: Position of the first token.
+
+        Returns:
+            Input [B, T, D].
+        """
+        x_BTD = embedded_BTD * self.scale
+        if self.positions is not None:
+            x_BTD = x_BTD + self.positions(start, x_BTD.shape[1])
+        if self.segments is not None and segment is not None:
+            x_BTD = x_BTD + self.segments[segment]
+        if self.norm is not None:
+            x_BTD = self.norm(x_BTD)
+        return self.dropout(x_BTD)
+
+
+def _segments(config: TransformerConfig) -> Tensor:
+    first = 1 if config.segments == "interleaved" else 0
+    layout = "interleaved" if config.segments == "interleaved" else "halves"
+    indices = torch.arange(first, first + config.num_sources)
+    return sinusoids(1000 * indices, config.d_model, layout)

@@ -1,0 +1,123 @@
+"""Encoder and decoder layers: sublayers, their residual skeleton, and the four points where flows are fused.
+
+Shape letters: B sentences, R rows = B x hypotheses, T positions, D model width, F inner width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from nlgraft.nn.attention import Attention
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.fusion import Fusion
+from nlgraft.nn.memory import Memory
+from nlgraft.nn.residual import FeedForward, Residual
+from nlgraft.nn.state import LayerMemory, SelfCache
+
+
+def feed_forward(config: TransformerConfig) -> FeedForward:
+    """The feed-forward block of one of the model's own layers.
+
+    Args:
+        config: The model's configuration.
+
+    Returns:
+        The block.
+    """
+    return FeedForward(config.d_model, config.ffn_dim, config.activation, config.activation_dropout)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention and FFN; branches of fusion run beside them."""
+
+    def __init__(self, config: TransformerConfig, fusion: Fusion) -> None:
+        """Build the layer.
+
+        Args:
+            config: The model's configuration.
+            fusion: Branches of this layer, possibly none.
+        """
+        super().__init__()
+        self.attention = Attention(config.d_model, config.num_heads, config.attention_dropout)
+        self.attention_residual = Residual(config.d_model, config.norm, config.dropout)
+        self.ffn = feed_forward(config)
+        self.ffn_residual = Residual(config.d_model, config.norm, config.dropout)
+        self.fusion = fusion
+
+    def forward(self, x: Memory, contexts: Sequence[Memory]) -> Tensor:
+        """Encode one layer further.
+
+        Args:
+            x: The layer's input, states [B, T, D].
+            contexts: Pooled states of each branch's context.
+
+        Returns:
+            The layer's output [B, T, D].
+        """
+        query = self.attention_residual.enter(x.states)
+        flows = self.fusion.flows(query, x.states, self.fusion.project(contexts))
+        attended = self.attention(query, [self.attention.project(x.with_states(query))])
+        attended = self.fusion.at("self", attended, flows)
+        middle = self.fusion.at("self_norm", self.attention_residual.leave(x.states, attended), flows)
+        fed = self.fusion.at("ffn", self.ffn(self.ffn_residual.enter(middle)), flows)
+        return self.fusion.at("ffn_norm", self.ffn_residual.leave(middle, fed), flows)
+
+
+class DecoderLayer(nn.Module):
+    """Causal self-attention, cross-attention over a bank, FFN; branches run beside the last two."""
+
+    def __init__(self, config: TransformerConfig, fusion: Fusion) -> None:
+        """Build the layer.
+
+        Args:
+            config: The model's configuration.
+            fusion: Branches of this layer, possibly none.
+        """
+        super().__init__()
+        self.attention = Attention(config.d_model, config.num_heads, config.attention_dropout)
+        self.attention_residual = Residual(config.d_model, config.norm, config.dropout)
+        self.cross_attention = Attention(config.d_model, config.num_heads, config.attention_dropout)
+        self.cross_residual = Residual(config.d_model, config.norm, config.dropout)
+        self.ffn = feed_forward(config)
+        self.ffn_residual = Residual(config.d_model, config.norm, config.dropout)
+        self.fusion = fusion
+
+    def project(self, bank: Sequence[Memory], contexts: Sequence[Memory]) -> LayerMemory:
+        """Prepare what this layer reads.
+
+        Args:
+            bank: The encoder's memories.
+            contexts: Pooled states of each branch's context.
+
+        Returns:
+            Keys and values.
+        """
+        return LayerMemory(
+            [self.cross_attention.project(memory) for memory in bank], self.fusion.project(contexts)
+        )
+
+    def forward(self, x_RTD: Tensor, memory: LayerMemory, cache: SelfCache | None = None) -> Tensor:
+        """Decode one layer further: whole targets without a cache, one token of each row with it.
+
+        Args:
+            x_RTD: The layer's input [R, T, D]; T = 1 with a cache.
+            memory: What ``project`` returned.
+            cache: Earlier tokens of each row; the new one is added.
+
+        Returns:
+            The layer's output [R, T, D].
+        """
+        query = self.attention_residual.enter(x_RTD)
+        own = self.attention.project_states(query)
+        own = own if cache is None else cache.append(own)
+        attended = self.attention(query, [own], is_causal=cache is None)
+        x_RTD = self.attention_residual.leave(x_RTD, attended)
+
+        query = self.cross_residual.enter(x_RTD)
+        flows = self.fusion.flows(query, x_RTD, memory.branches)
+        attended = self.fusion.at("self", self.cross_attention(query, memory.cross), flows)
+        middle = self.fusion.at("self_norm", self.cross_residual.leave(x_RTD, attended), flows)
+        fed = self.fusion.at("ffn", self.ffn(self.ffn_residual.enter(middle)), flows)
+        return self.fusion.at("ffn_norm", self.ffn_residual.leave(middle, fed), flows)

@@ -1,0 +1,110 @@
+"""Memories: what attention reads. The plain Transformer has a bank of one.
+
+Shape letters: B sentences, S positions of a memory, D its width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from nlgraft.nn.batch import Tokens
+
+
+@dataclass(frozen=True)
+class Memory:
+    """States that can be attended to.
+
+    Attributes:
+        states: Float [B, S, D].
+        valid: True where a state stands for a real token, bool [B, S].
+        has_padding: Some position is not real. Known beforehand, so that no mask is made when none is needed.
+        has_absent: Some sentence has no real position at all.
+    """
+
+    states: Tensor
+    valid: Tensor
+    has_padding: bool
+    has_absent: bool
+
+    @classmethod
+    def of(cls, states: Tensor, tokens: Tokens) -> Memory:
+        """The states of some tokens.
+
+        Args:
+            states: Float [B, S, D].
+            tokens: The tokens they stand for, [B, S].
+
+        Returns:
+            The memory.
+        """
+        return cls(states, tokens.valid, tokens.has_padding, tokens.has_absent)
+
+    def with_states(self, states: Tensor) -> Memory:
+        """The same positions with other states.
+
+        Args:
+            states: Float [B, S, any width].
+
+        Returns:
+            The memory.
+        """
+        return Memory(states, self.valid, self.has_padding, self.has_absent)
+
+    @cached_property
+    def mask(self) -> Tensor | None:
+        """Which positions may be attended to, bool [B, 1, 1, S]; None: all.
+
+        A sentence without a real position is given all of them, so that no softmax is taken over nothing:
+        ``present`` then says that its result counts as zero.
+        """
+        if not self.has_padding:
+            return None
+        valid = self.valid if self.present is None else self.valid | ~self.present[:, None]
+        return valid[:, None, None, :]
+
+    @cached_property
+    def present(self) -> Tensor | None:
+        """Which sentences have a real position, bool [B]; None: all."""
+        return self.valid.any(1) if self.has_absent else None
+
+
+def concatenate(bank: Sequence[Memory]) -> Memory:
+    """Put memories behind one another.
+
+    Args:
+        bank: At least one memory, all with the same B and D.
+
+    Returns:
+        One memory [B, sum of S, D]; padding stays between the parts.
+    """
+    if len(bank) == 1:
+        return bank[0]
+    valid = torch.cat([memory.valid for memory in bank], dim=1)
+    has_absent = all(memory.has_absent for memory in bank) and not bool(valid.any(1).all())
+    return Memory(
+        torch.cat([memory.states for memory in bank], dim=1),
+        valid,
+        any(memory.has_padding for memory in bank),
+        has_absent,
+    )
+
+
+def split(joint: Memory, bank: Sequence[Memory]) -> list[Memory]:
+    """Undo ``concatenate``.
+
+    Args:
+        joint: A memory over the concatenated positions, [B, sum of S, D].
+        bank: The memories whose positions it has.
+
+    Returns:
+        One memory for each, with the joint memory's states.
+    """
+    widths = [memory.valid.shape[1] for memory in bank]
+    return [
+        memory.with_states(part) for memory, part in zip(bank, joint.states.split(widths, dim=1), strict=True)
+    ]

@@ -1,0 +1,109 @@
+"""Sinusoids: positions, and the constant segment embedding made of them.
+
+Shape letters: P positions, D model width.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nlgraft.errors import ContractError
+
+Layout = Literal["halves", "interleaved", "marian"]
+
+
+def sinusoids(positions_P: Tensor, d_model: int, layout: Layout) -> Tensor:
+    """Sinusoid of each position.
+
+    Args:
+        positions_P: Positions, any real numbers, [P].
+        d_model: Even width D.
+        layout: ``halves``: sines, then cosines, frequencies from 1 to exactly 1/10000 (tensor2tensor);
+            ``interleaved``: sine and cosine alternate, frequency 10000^(-2i/D); ``marian``: those
+            frequencies in halves.
+
+    Returns:
+        Float32 [P, D].
+
+    Source: Vaswani et al. (2017), section 3.5.
+    """
+    half = d_model // 2
+    steps = max(half - 1, 1) if layout == "halves" else half
+    frequencies = torch.exp(torch.arange(half, dtype=torch.float64) * (-math.log(10000) / steps))
+    angles = positions_P.to(torch.float64)[:, None] * frequencies
+    parts = [angles.sin(), angles.cos()]
+    table = torch.stack(parts, dim=2).flatten(1) if layout == "interleaved" else torch.cat(parts, dim=1)
+    return table.to(torch.float32)
+
+
+class SinusoidalPositions(nn.Module):
+    """Sinusoids of positions 0, 1, 2...; the table grows as needed and is no part of the weights."""
+
+    table: Tensor
+
+    def __init__(self, d_model: int, layout: Layout, num_positions: int = 256) -> None:
+        """Make the table.
+
+        Args:
+            d_model: Even width.
+            layout: See ``sinusoids``.
+            num_positions: Rows to begin with.
+        """
+        super().__init__()
+        self.layout: Layout = layout
+        self.register_buffer(
+            "table", sinusoids(torch.arange(num_positions), d_model, layout), persistent=False
+        )
+
+    def forward(self, start: int, length: int) -> Tensor:
+        """Embed consecutive positions.
+
+        Args:
+            start: First position.
+            length: How many, T.
+
+        Returns:
+            Float [T, D].
+        """
+        if start + length > self.table.shape[0]:
+            positions = torch.arange(2 * (start + length))
+            self.table = sinusoids(positions, self.table.shape[1], self.layout).to(self.table)
+        return self.table[start : start + length]
+
+
+class LearnedPositions(nn.Module):
+    """A learned vector for each position."""
+
+    def __init__(self, d_model: int, num_positions: int) -> None:
+        """Make the table.
+
+        Args:
+            d_model: Width.
+            num_positions: Rows.
+        """
+        super().__init__()
+        self.table = nn.Parameter(torch.randn(num_positions, d_model) * d_model**-0.5)
+
+    def forward(self, start: int, length: int) -> Tensor:
+        """Embed consecutive positions.
+
+        Args:
+            start: First position.
+            length: How many, T.
+
+        Returns:
+            Float [T, D].
+
+        Raises:
+            ContractError: The table has no such position.
+        """
+        if start + length > self.table.shape[0]:
+            raise ContractError(
+                f"a sequence of {start + length} tokens with learned positions for {self.table.shape[0]}: "
+                "raise max_positions, truncate, or use sinusoidal positions"
+            )
+        return self.table[start : start + length]

@@ -1,0 +1,233 @@
+"""What the decoder remembers between steps.
+
+Hypotheses of one sentence lie side by side, and the keys of all of them form one memory of the sentence: a
+hypothesis sees those of its ancestors through a mask. Reordering hypotheses therefore moves a few booleans
+and never the keys and values.
+
+Shape letters: B sentences, K hypotheses of a sentence, S slots = steps x K, N heads, H width of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from nlgraft.nn.attention import KeyValue
+
+
+class Ancestry:
+    """Which slots belong to each hypothesis; shared by the caches of all layers."""
+
+    def __init__(self) -> None:
+        """Begin with one hypothesis for each sentence and no token."""
+        self.beam = 1
+        self.num_steps = 0
+        self.mask_BKS: Tensor | None = None
+
+    def expand(self, beam: int) -> None:
+        """Let each sentence have several hypotheses.
+
+        Args:
+            beam: How many; before the first step only.
+        """
+        assert self.num_steps == 0, "hypotheses are expanded before the first token"
+        self.beam = beam
+
+    def step(self, num_sentences: int, device: torch.device) -> None:
+        """Give every hypothesis a slot for its next token.
+
+        Args:
+            num_sentences: B.
+            device: Where the states are.
+        """
+        self.num_steps += 1
+        if self.beam == 1:
+            return
+        own = torch.eye(self.beam, dtype=torch.bool, device=device).expand(num_sentences, -1, -1)
+        self.mask_BKS = own if self.mask_BKS is None else torch.cat([self.mask_BKS, own], dim=2)
+
+    def reorder(self, parent_BK: Tensor) -> None:
+        """Replace each hypothesis by a continuation of another one of its sentence.
+
+        Args:
+            parent_BK: Which of the K hypotheses is continued, int64 [B, K].
+        """
+        if self.mask_BKS is not None:
+            self.mask_BKS = self.mask_BKS.gather(1, parent_BK[:, :, None].expand_as(self.mask_BKS))
+
+    def select(self, rows_B: Tensor) -> None:
+        """Keep some sentences.
+
+        Args:
+            rows_B: Their indices, int64.
+        """
+        if self.mask_BKS is not None:
+            self.mask_BKS = self.mask_BKS[rows_B]
+
+
+class SelfCache:
+    """Keys and values of the tokens so far in one self-attention, in buffers that grow by doubling."""
+
+    def __init__(self, ancestry: Ancestry) -> None:
+        """Begin without tokens.
+
+        Args:
+            ancestry: Which slots belong to each hypothesis; its owner steps it once before all caches.
+        """
+        self.ancestry = ancestry
+        self.key_BNSH: Tensor | None = None
+        self.value_BNSH: Tensor | None = None
+        self.length = 0
+
+    def append(self, new: KeyValue) -> KeyValue:
+        """Add one token of every hypothesis.
+
+        Args:
+            new: Its keys and values, [B x K, N, 1, H].
+
+        Returns:
+            Keys and values of all tokens so far, [B, N, S, H], with each hypothesis' own mask.
+        """
+        beam = self.ancestry.beam
+        key, value = (_side_by_side(t, beam) for t in (new.key, new.value))
+        stop = self.length + beam
+        self.key_BNSH = _grown(self.key_BNSH, key, self.length, stop)
+        self.value_BNSH = _grown(self.value_BNSH, value, self.length, stop)
+        self.key_BNSH[:, :, self.length : stop] = key
+        self.value_BNSH[:, :, self.length : stop] = value
+        self.length = stop
+        mask = self.ancestry.mask_BKS
+        return KeyValue(
+            self.key_BNSH[:, :, :stop], self.value_BNSH[:, :, :stop], None if mask is None else mask[:, None]
+        )
+
+    def select(self, rows_B: Tensor) -> None:
+        """Keep some sentences.
+
+        Args:
+            rows_B: Their indices, int64.
+        """
+        if self.key_BNSH is not None and self.value_BNSH is not None:
+            self.key_BNSH, self.value_BNSH = self.key_BNSH[rows_B], self.value_BNSH[rows_B]
+
+
+@dataclass(frozen=True)
+class LayerMemory:
+    """What one decoder layer reads besides the target: computed once for a source.
+
+    Attributes:
+        cross: The encoder's memories as this layer's cross-attention sees them.
+        branches: The contexts as this layer's fusion branches see them.
+    """
+
+    cross: list[KeyValue]
+    branches: list[KeyValue]
+
+    def select(self, rows_B: Tensor) -> LayerMemory:
+        """Take some sentences.
+
+        Args:
+            rows_B: Their indices, int64.
+
+        Returns:
+            The same for those sentences.
+        """
+        return LayerMemory([m.select(rows_B) for m in self.cross], [m.select(rows_B) for m in self.branches])
+
+
+class EmbeddingCache(Protocol):
+    """What a contextual target embedding remembers between steps; ``None`` stands for a table's nothing."""
+
+    def expand(self, beam: int) -> None:
+        """Let each sentence have several hypotheses; before the first step only."""
+
+    def reorder(self, parent_BK: Tensor) -> None:
+        """Replace each hypothesis by a continuation of another one of its sentence, int64 [B, K]."""
+
+    def select(self, rows_B: Tensor) -> None:
+        """Keep some sentences, int64 [B]."""
+
+
+class DecoderState:
+    """All that is kept between two steps of decoding.
+
+    Attributes:
+        memories: What each layer reads of the source.
+        caches: Earlier tokens, one cache for each layer.
+        embedding: What the target embedding remembers.
+        num_sentences: Sentences still being decoded, B.
+    """
+
+    def __init__(
+        self, memories: Sequence[LayerMemory], num_sentences: int, embedding: EmbeddingCache | None = None
+    ) -> None:
+        """Begin to decode.
+
+        Args:
+            memories: One for each decoder layer.
+            num_sentences: B.
+            embedding: Empty cache of the target embedding, if it needs one.
+        """
+        self.memories = list(memories)
+        self.num_sentences = num_sentences
+        self.embedding = embedding
+        self.ancestry = Ancestry()
+        self.caches = [SelfCache(self.ancestry) for _ in self.memories]
+
+    @property
+    def num_steps(self) -> int:
+        """Tokens decoded so far."""
+        return self.ancestry.num_steps
+
+    def expand(self, beam: int) -> None:
+        """Let each sentence have several hypotheses; before the first step only.
+
+        Args:
+            beam: How many, K. From now on there are R = B x K rows, those of a sentence side by side.
+        """
+        self.ancestry.expand(beam)
+        if self.embedding is not None:
+            self.embedding.expand(beam)
+
+    def reorder(self, parent_BK: Tensor) -> None:
+        """Replace each hypothesis by a continuation of another one of its sentence.
+
+        Args:
+            parent_BK: Which of the K hypotheses is continued, int64 [B, K].
+        """
+        self.ancestry.reorder(parent_BK)
+        if self.embedding is not None:
+            self.embedding.reorder(parent_BK)
+
+    def select(self, rows_B: Tensor) -> None:
+        """Keep some sentences and forget the others.
+
+        Args:
+            rows_B: Indices of those kept, int64, at most B.
+        """
+        self.num_sentences = len(rows_B)
+        self.ancestry.select(rows_B)
+        for cache in self.caches:
+            cache.select(rows_B)
+        self.memories = [memory.select(rows_B) for memory in self.memories]
+        if self.embedding is not None:
+            self.embedding.select(rows_B)
+
+
+def _side_by_side(new: Tensor, beam: int) -> Tensor:
+    return new.unflatten(0, (-1, beam)).squeeze(3).transpose(1, 2)
+
+
+def _grown(buffer: Tensor | None, new: Tensor, length: int, stop: int) -> Tensor:
+    if buffer is not None and stop <= buffer.shape[2]:
+        return buffer
+    batch, num_heads, beam, width = new.shape
+    capacity = 32 * beam if buffer is None else 2 * buffer.shape[2]
+    grown = new.new_zeros(batch, num_heads, capacity, width)
+    if buffer is not None:
+        grown[:, :, :length] = buffer[:, :, :length]
+    return grown

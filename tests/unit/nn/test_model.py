@@ -1,0 +1,119 @@
+"""The plain Transformer: against torch's own layers, step by step, padding, tying."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.model import Seq2Seq
+
+TINY = {"d_model": 16, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_heads": 4, "ffn_dim": 24}
+
+
+def make_model(**settings):
+    torch.manual_seed(0)
+    return Seq2Seq(TransformerConfig(**TINY, **settings), 30, 30).double().eval()
+
+
+def make_batch(sources, targets):
+    target = Tokens.from_lists(targets)
+    return Batch([Tokens.from_lists(sources)], target, target.ids)
+
+
+SOURCES = [[5, 6, 7, 8, 3], [9, 10, 3], [11, 12, 13, 3]]
+TARGETS = [[2, 5, 6], [2, 7, 8, 9, 10], [2]]
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_step_by_step_equals_one_pass(norm):
+    model = make_model(norm=norm)
+    batch = make_batch(SOURCES, TARGETS)
+    expected = model.logits(model(batch))
+    state = model.start(model.encode(batch.sources))
+    for step in range(5):
+        logits = model.logits(model.decode_step(state, batch.target_input.ids[:, step]))
+        for row, target in enumerate(TARGETS):
+            if step < len(target):
+                torch.testing.assert_close(logits[row], expected[row, step], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_each_sentence_alone_equals_the_batch(norm):
+    model = make_model(norm=norm)
+    together = model.logits(model(make_batch(SOURCES, TARGETS)))
+    for row, (source, target) in enumerate(zip(SOURCES, TARGETS, strict=True)):
+        alone = model.logits(model(make_batch([source], [target])))[0]
+        torch.testing.assert_close(together[row, : len(target)], alone, rtol=0, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor:UserWarning")  # torch's, about its own layers
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_equals_torch_transformer(norm):
+    """Reference: torch.nn.Transformer with our weights copied in."""
+    model = make_model(norm=norm)
+    reference = (
+        torch.nn.Transformer(16, 4, 2, 2, 24, 0.0, norm_first=norm == "pre", batch_first=True).double().eval()
+    )
+    if norm == "post":
+        reference.encoder.norm = reference.decoder.norm = None
+    else:
+        reference.encoder.norm, reference.decoder.norm = model.encoder_norm, model.decoder_norm
+
+    def copy(theirs, ours):
+        theirs.in_proj_weight.data = torch.cat([ours.query.weight, ours.key_value.weight])
+        theirs.in_proj_bias.data = torch.cat([ours.query.bias, ours.key_value.bias])
+        theirs.out_proj = ours.output
+
+    def norm_of(residual):
+        return residual.input_norm or residual.output_norm
+
+    for theirs, ours in zip(reference.encoder.layers, model.encoder, strict=True):
+        copy(theirs.self_attn, ours.attention)
+        theirs.linear1, theirs.linear2 = ours.ffn.inner, ours.ffn.outer
+        theirs.norm1, theirs.norm2 = norm_of(ours.attention_residual), norm_of(ours.ffn_residual)
+    for theirs, ours in zip(reference.decoder.layers, model.decoder, strict=True):
+        copy(theirs.self_attn, ours.attention)
+        copy(theirs.multihead_attn, ours.cross_attention)
+        theirs.linear1, theirs.linear2 = ours.ffn.inner, ours.ffn.outer
+        theirs.norm1, theirs.norm2 = norm_of(ours.attention_residual), norm_of(ours.cross_residual)
+        theirs.norm3 = norm_of(ours.ffn_residual)
+    batch = make_batch(SOURCES, TARGETS)
+    source, target = batch.sources[0], batch.target_input
+    expected = reference(
+        model.source_input(model.source_embedding(source)),
+        model.target_input(model.target_embedding(target)),
+        tgt_mask=torch.nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64),
+        src_key_padding_mask=~source.valid,
+        memory_key_padding_mask=~source.valid,
+    )
+    ours = model(batch)
+    torch.testing.assert_close(ours[target.valid], expected[target.valid], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("tying", ["none", "decoder", "all"])
+def test_tying_counts_tables(tying):
+    model = make_model(tying=tying)
+    tables = {"none": 3, "decoder": 2, "all": 1}[tying]
+    vocabulary = sum(p.numel() for p in model.parameters() if p.shape == (30, 16))
+    assert vocabulary == tables * 30 * 16
+
+
+def test_padding_row_is_zero_and_gets_no_gradient():
+    model = make_model(tying="none")
+    batch = make_batch(SOURCES, TARGETS)
+    model.logits(model(batch)).sum().backward()
+    assert model.source_embedding.table.weight[0].abs().max() == 0
+    assert model.source_embedding.table.weight.grad[0].abs().max() == 0
+
+
+def test_bf16_autocast_is_close():
+    torch.manual_seed(0)
+    model = Seq2Seq(TransformerConfig(**TINY), 30, 30).eval()
+    batch = make_batch(SOURCES, TARGETS)
+    exact = model.logits(model(batch))
+    with torch.autocast("cpu", torch.bfloat16):
+        rough = model.logits(model(batch))
+    assert rough.dtype == torch.bfloat16
+    torch.testing.assert_close(rough.float(), exact, rtol=0.1, atol=0.1)
