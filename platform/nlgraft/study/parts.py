@@ -1,0 +1,89 @@
+"""What the parts of a study have in common: strictness, names and durations."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
+MAX_NAME_LENGTH = 250
+"""MLflow keeps no longer run names."""
+
+_UNITS_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_AMOUNT = r"(\d+(?:\.\d+)?)"
+_SPOKEN = re.compile(rf"(?:{_AMOUNT}d)?(?:{_AMOUNT}h)?(?:{_AMOUNT}m)?(?:{_AMOUNT}s)?")
+_ISO = re.compile(rf"P(?:{_AMOUNT}D)?(?:T(?:{_AMOUNT}H)?(?:{_AMOUNT}M)?(?:{_AMOUNT}S)?)?")
+
+
+class Part(BaseModel):
+    """A part of a study: immutable, without unknown keys, and exact about types (true is not 1)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+def check_name(name: str) -> str:
+    """Refuse names that directories, tracking servers or shells would mangle.
+
+    Args:
+        name: A study, factor, component or level name.
+
+    Returns:
+        The name unchanged.
+
+    Raises:
+        ValueError: The name is unusable; the message says which names are allowed.
+    """
+    if len(name) > MAX_NAME_LENGTH:
+        raise ValueError(f"the name has {len(name)} characters, at most {MAX_NAME_LENGTH} are allowed")
+    if not _NAME.fullmatch(name) or ".." in name:
+        raise ValueError(
+            f"{name!r} is no usable name: begin with a letter, digit or '_', go on with those, "
+            "'.', '+' or '-', and do not write '..'"
+        )
+    return name
+
+
+def parse_duration(value: Any) -> float:
+    """Read a duration.
+
+    Args:
+        value: Seconds as a number, or text such as ``2h30m``, ``90s`` or ISO 8601 ``PT2H30M``.
+
+    Returns:
+        Seconds, more than zero.
+
+    Raises:
+        ValueError: It is not a duration, or not a positive one.
+    """
+    allowed = "allowed: seconds above 0, '2h30m', '90s', '1d12h' or 'PT2H30M'"
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        raise ValueError(f"{value!r} is not a duration; {allowed}")
+    if isinstance(value, str):
+        found = _SPOKEN.fullmatch(value.strip()) or _ISO.fullmatch(value.strip())
+        amounts = [float(amount) if amount else 0.0 for amount in found.groups()] if found else []
+        if not found or not any(found.groups()):
+            raise ValueError(f"{value!r} is not a duration; {allowed}")
+        seconds = sum(amount * unit for amount, unit in zip(amounts, _UNITS_S.values(), strict=True))
+    else:
+        seconds = float(value)
+    if not math.isfinite(seconds) or seconds <= 0:
+        raise ValueError(f"{value!r} is not a positive duration; {allowed}")
+    return seconds
+
+
+Name = Annotated[str, AfterValidator(check_name)]
+
+Duration = Annotated[
+    float,
+    Field(gt=0),
+    BeforeValidator(parse_duration),
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string"}],
+            "examples": ["2h30m", "PT2H30M", 9000],
+        }
+    ),
+]

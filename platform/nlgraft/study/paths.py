@@ -1,0 +1,226 @@
+"""Dotted paths into nested mappings and lists: ``train.peak_lr``, ``factors.depth.levels[1]``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+_INDEX = re.compile(r"\[(\d+)\]")
+MISSING: Any = object()
+"""What `get` returns where there is nothing, since None is a value."""
+
+KINDS = ("corpus", "kind", "type")
+"""Keys that say which variant of a thing a mapping describes."""
+
+
+def split(path: str) -> list[str]:
+    """Split a path into its parts.
+
+    Args:
+        path: A dotted path; list indices as ``[1]`` or ``.1``.
+
+    Returns:
+        The parts, indices as text.
+
+    Raises:
+        ValueError: A part is empty.
+    """
+    parts = _INDEX.sub(r".\1", path).split(".")
+    if not all(parts):
+        raise ValueError(f"{path!r} is no dotted path: a part of it is empty")
+    return parts
+
+
+def join(parent: str, part: str | int) -> str:
+    """Extend a path by one part.
+
+    Args:
+        parent: A path, empty for the root.
+        part: A key, or an index of a list.
+
+    Returns:
+        The longer path.
+    """
+    if isinstance(part, int):
+        return f"{parent}[{part}]"
+    return f"{parent}.{part}" if parent else part
+
+
+def overlap(left: str, right: str) -> bool:
+    """Say whether one path lies inside the other, or both are the same.
+
+    Args:
+        left: A dotted path.
+        right: A dotted path.
+
+    Returns:
+        Whether setting one would touch the other.
+    """
+    ours, theirs = split(left), split(right)
+    shorter = min(len(ours), len(theirs))
+    return ours[:shorter] == theirs[:shorter]
+
+
+def get(tree: Any, path: str) -> Any:
+    """Look up the value at a path.
+
+    Args:
+        tree: Nested mappings and lists.
+        path: A dotted path.
+
+    Returns:
+        The value, or `MISSING`.
+    """
+    node, parts = tree, split(path)
+    while parts and node is not MISSING:
+        key, parts = _longest_key(node, parts)
+        node = _child(node, key)
+    return node
+
+
+def put(tree: dict[str, Any], path: str, value: Any) -> None:
+    """Set the value at a path, in place, making mappings on the way.
+
+    Args:
+        tree: Nested mappings and lists.
+        path: A dotted path. A key that itself holds dots is found when it is already there.
+        value: What to set.
+
+    Raises:
+        ValueError: The path leads through a value that has no parts, or out of a list.
+    """
+    node: Any = tree
+    key, rest = _longest_key(node, split(path))
+    while rest:
+        child = _child(node, key)
+        if child is MISSING or child is None:
+            child = {}
+            _store(node, key, child)
+        node = child
+        key, rest = _longest_key(node, rest)
+    _store(node, key, value)
+
+
+def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge nested mappings; neither is changed.
+
+    Args:
+        under: What is there.
+        over: What wins. A mapping is merged into the mapping it meets, unless it names another ``corpus``,
+            ``kind`` or ``type``: then it replaces it. Everything else replaces what it meets.
+
+    Returns:
+        The merged mapping.
+    """
+    merged = dict(under)
+    for key, value in over.items():
+        there = merged.get(key)
+        if isinstance(there, Mapping) and isinstance(value, Mapping) and not _is_other_kind(there, value):
+            merged[key] = merge(there, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def expand(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn dotted keys of a mapping into nested ones; only its own keys, not those further in.
+
+    Args:
+        mapping: ``{"train.max_steps": 5, "model": {...}}``.
+
+    Returns:
+        The nested mapping.
+
+    Raises:
+        ValueError: Two keys set the same path; the message names it.
+    """
+    nested: dict[str, Any] = {}
+    for key, value in mapping.items():
+        try:
+            parts = split(key)
+        except ValueError:
+            nested[key] = value  # no path at all: the system's config will refuse the key
+            continue
+        for part in reversed(parts[1:]):
+            value = {part: value}
+        twice = _first_shared(nested, {parts[0]: value}, "")
+        if twice is not None:
+            raise ValueError(f"{twice!r} is set twice, once by {key!r}; set it once")
+        nested = merge(nested, {parts[0]: value})
+    return nested
+
+
+def leaves(mapping: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
+    """Walk the values of nested mappings.
+
+    Args:
+        mapping: Nested mappings; keys at the top may be dotted paths.
+        parent: Path of the mapping itself.
+
+    Yields:
+        Dotted path and value. Empty mappings, and mappings whose keys hold dots, are values.
+    """
+    for key, value in mapping.items():
+        path = join(parent, key)
+        if isinstance(value, Mapping) and value and not any("." in inner for inner in value):
+            yield from leaves(value, path)
+        else:
+            yield path, value
+
+
+def ancestors(path: str) -> Iterator[str]:
+    """List a path and all that contain it.
+
+    Args:
+        path: A path as problems print it.
+
+    Yields:
+        The path, then its parents, up to its first part.
+    """
+    while path:
+        yield path
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+
+
+def _longest_key(node: Any, parts: list[str]) -> tuple[str, list[str]]:
+    if isinstance(node, Mapping):
+        for length in range(len(parts), 1, -1):
+            key = ".".join(parts[:length])
+            if key in node:
+                return key, parts[length:]
+    return parts[0], parts[1:]
+
+
+def _child(node: Any, key: str) -> Any:
+    if isinstance(node, list):
+        return node[int(key)] if key.isdigit() and int(key) < len(node) else MISSING
+    return node.get(key, MISSING) if isinstance(node, Mapping) else MISSING
+
+
+def _store(node: Any, key: str, value: Any) -> None:
+    if isinstance(node, dict):
+        node[key] = value
+    elif isinstance(node, list):
+        if not key.isdigit() or int(key) >= len(node):
+            raise ValueError(
+                f"there is no item {key} in a list of {len(node)}; allowed: 0 to {len(node) - 1}"
+            )
+        node[int(key)] = value
+    else:
+        raise ValueError(f"{key!r} cannot be set inside {node!r}, which has no parts")
+
+
+def _is_other_kind(there: Mapping[str, Any], value: Mapping[str, Any]) -> bool:
+    return any(key in there and key in value and there[key] != value[key] for key in KINDS)
+
+
+def _first_shared(left: Any, right: Any, path: str) -> str | None:
+    if not isinstance(left, Mapping) or not isinstance(right, Mapping):
+        return path
+    for key in right:
+        if key in left:
+            shared = _first_shared(left[key], right[key], join(path, key))
+            if shared is not None:
+                return shared
+    return None
