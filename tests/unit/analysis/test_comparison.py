@@ -1,0 +1,195 @@
+"""Defined outcomes of a comparison: seeds one, two and missing, ties, constants, different segments."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from nlgraft.analysis.comparison import Comparer, Measured, rounded
+
+SIGNATURE = "nrefs:1|case:mixed|tok:13a"
+
+
+def trial(losses, tokens=None, signature=SIGNATURE):
+    """A trial measured by ``loss``: the mean of its segments' losses."""
+    losses = np.asarray(losses, dtype=float)
+    counts = np.ones_like(losses) if tokens is None else np.asarray(tokens, dtype=float)
+    segments = np.stack([losses, counts], axis=1)
+    return Measured(float(losses.sum() / counts.sum()), segments, signature)
+
+
+def noise(seed, shift=0.0, num_segments=50):
+    return trial(np.random.default_rng(seed).standard_normal(num_segments) + shift)
+
+
+def compare(a, b, **settings):
+    return Comparer(**settings).compare("test/loss", "a", a, "b", b)
+
+
+def test_two_seeds_and_segments():
+    found = compare({1: noise(1, 1.0), 2: noise(2, 1.2)}, {1: noise(3), 2: noise(4)})
+    assert found.scope == "seeds and segments"
+    assert found.num_seeds == 2
+    assert found.num_segments == 50
+    assert found.ci is not None
+    assert found.ci[0] < found.difference < found.ci[1]
+    assert found.p == found.p_bootstrap
+    assert 1 / 1001 <= found.p_randomisation <= 1
+    assert found.smallest_detectable > 0
+    assert found.seeds_needed >= 2
+    assert found.notes == ()
+
+
+def test_the_difference_is_the_difference_of_the_means():
+    a = {1: trial([1, 2]), 2: trial([3, 4])}
+    b = {1: trial([0, 0]), 2: trial([1, 0])}
+    assert compare(a, b).difference == pytest.approx((1.5 + 3.5) / 2 - (0 + 0.5) / 2)
+
+
+def test_the_test_of_the_study_decides_which_p_comes_first():
+    a, b = {1: noise(1, 0.3), 2: noise(2, 0.3)}, {1: noise(3), 2: noise(4)}
+    first = compare(a, b, test="approximate_randomisation")
+    assert first.p == first.p_randomisation
+    assert first.p_bootstrap == compare(a, b).p
+
+
+def test_one_seed_speaks_of_segments_only():
+    found = compare({1: noise(1, 1.0)}, {1: noise(2)})
+    assert found.scope == "segments"
+    assert found.p is not None
+    assert found.p == found.p_segments
+    assert found.smallest_detectable is None
+    assert found.seeds_needed is None
+    assert not found.is_significant(0.05, is_corrected=False)
+    assert "one seed" in found.notes[0]
+
+
+def test_one_seed_without_segments_has_a_difference_and_no_more():
+    found = compare({1: Measured(3.0)}, {1: Measured(1.0)})
+    assert found.difference == 2.0
+    assert (found.ci, found.p, found.scope) == (None, None, "nothing")
+    assert "one seed" in found.notes[-1]
+
+
+def test_seeds_only_is_the_paired_t_test():
+    ours = [30.1, 30.9, 31.4, 30.2]
+    theirs = [29.0, 30.0, 30.1, 29.9]
+    found = compare(
+        {seed: Measured(value) for seed, value in enumerate(ours)},
+        {seed: Measured(value) for seed, value in enumerate(theirs)},
+        samples=20_000,
+    )
+    expected = stats.ttest_rel(ours, theirs)
+    low, high = expected.confidence_interval()
+    assert found.scope == "seeds"
+    assert found.p == pytest.approx(expected.pvalue, abs=2e-4)
+    assert found.ci == pytest.approx((low, high), rel=3e-3)
+    assert "no per-segment statistics" in found.notes[0]
+
+
+def test_identical_systems_have_p_one_and_an_interval_of_zero():
+    a = {1: noise(1), 2: noise(2), 3: noise(3)}
+    found = compare(a, dict(a))
+    assert found.difference == 0.0
+    assert found.ci == (0.0, 0.0)
+    assert found.p == found.p_randomisation == found.p_segments == 1.0
+    assert found.smallest_detectable is None
+    assert compare({1: noise(1)}, {1: noise(1)}).p == 1.0
+
+
+def test_a_constant_quantity_has_an_exact_difference_and_no_p():
+    found = compare({1: Measured(10.0), 2: Measured(10.0)}, {1: Measured(8.0), 2: Measured(8.0)})
+    assert found.difference == 2.0
+    assert found.ci == (2.0, 2.0)
+    assert found.p is None
+    assert "same with every seed" in found.notes[-1]
+
+
+def test_a_tie_of_a_constant_quantity_has_p_one():
+    found = compare({1: Measured(8.0), 2: Measured(8.0)}, {1: Measured(8.0), 2: Measured(8.0)})
+    assert (found.difference, found.p) == (0.0, 1.0)
+
+
+def test_missing_seeds_are_left_out_on_both_sides():
+    a = {1: Measured(1.0), 2: Measured(2.0), 3: Measured(9.0)}
+    b = {2: Measured(1.0), 3: Measured(8.5), 4: Measured(0.0)}
+    found = compare(a, b)
+    assert found.seeds == (2, 3)
+    assert found.difference == 0.75
+    assert found.notes[0] == "seeds 1, 4 finished in one of the two cells only"
+
+
+def test_no_common_seed_has_no_difference():
+    found = compare({1: Measured(1.0)}, {2: Measured(1.0)})
+    assert found.difference is None
+    assert found.notes == ("no seed finished in both cells",)
+    assert found.to_json()["difference"] is None
+
+
+def test_a_score_that_is_no_number_counts_as_missing():
+    found = compare({1: Measured(math.nan), 2: Measured(1.0)}, {1: Measured(1.0), 2: Measured(0.5)})
+    assert found.seeds == (2,)
+
+
+def test_different_signatures_are_not_compared():
+    found = compare({1: Measured(1.0, None, "tok:13a")}, {1: Measured(2.0, None, "tok:zh")})
+    assert found.difference is None
+    assert found.notes[-1] == "computed in different ways: tok:13a, tok:zh"
+
+
+def test_different_segments_leave_the_seeds():
+    found = compare({1: noise(1), 2: noise(2)}, {1: noise(3, num_segments=20), 2: noise(4, num_segments=20)})
+    assert found.scope == "seeds"
+    assert "different segments" in found.notes[0]
+
+
+def test_constant_segments_give_a_certain_difference():
+    found = compare({1: trial([2, 2, 2]), 2: trial([2, 2, 2])}, {1: trial([1, 1, 1]), 2: trial([1, 1, 1])})
+    assert found.ci == (1.0, 1.0)
+    assert found.p_bootstrap == 1 / 1001
+    assert found.smallest_detectable is None
+    assert "nothing varies" in found.notes[0]
+
+
+def test_a_seed_can_decide_nothing_that_one_seed_of_three_contradicts():
+    shifts = {1: 1.0, 2: 1.1, 3: -0.9}
+    found = compare(
+        {seed: noise(seed, shift, 400) for seed, shift in shifts.items()},
+        {seed: noise(seed + 10, 0.0, 400) for seed in shifts},
+    )
+    assert found.p_segments < 0.01  # the three models differ
+    assert found.p > 0.2  # the recipes need not
+
+
+def test_the_order_of_sides_only_turns_the_sign():
+    a, b = {1: noise(1, 0.5), 2: noise(2, 0.1)}, {1: noise(3), 2: noise(4)}
+    there, back = compare(a, b), compare(b, a)
+    assert there.difference == -back.difference
+    assert there.p_bootstrap == pytest.approx(back.p_bootstrap, abs=0.02)
+
+
+def test_comparing_other_cells_before_changes_nothing():
+    a, b, c = ({1: noise(k, 0.2 * k), 2: noise(k + 5)} for k in range(3))
+    comparer = Comparer()
+    comparer.compare("test/loss", "c", c, "b", b)
+    after = comparer.compare("test/loss", "a", a, "b", b)
+    assert after == Comparer().compare("test/loss", "a", a, "b", b)
+
+
+def test_a_published_value_is_held_against_the_mean():
+    cell = {1: noise(1, 5.0), 2: noise(2, 5.0), 3: noise(3, 5.0)}
+    found = Comparer().against_value("test/loss", "a", cell, 5.0)
+    assert found.b == "published 5"
+    assert abs(found.difference) < 0.5
+    assert found.ci[0] < 0 < found.ci[1]
+    assert Comparer().against_value("test/loss", "a", cell, 9.0).p < 0.05
+    seeds_only = {seed: Measured(value) for seed, value in [(1, 5.0), (2, 5.5)]}
+    assert Comparer().against_value("test/loss", "a", seeds_only, 5.0).scope == "seeds"
+    assert Comparer().against_value("test/loss", "a", {}, 5.0).notes == ("no seed finished",)
+
+
+def test_json_numbers_have_ten_digits_and_no_nan():
+    assert rounded(1 / 3) == 0.3333333333
+    assert rounded(math.inf) is None
+    assert rounded(None) is None
