@@ -72,7 +72,7 @@ def test_half_a_character_cannot_be_spelled_in_characters():
 
 
 def test_cutting_marks_the_new_boundaries():
-    """embedding_transfer.md section 5, number 17: each tokenizer marks the piece that it would mark itself."""
+    """Number 17 of embedding_transfer.md section 5: each tokenizer marks what it would mark itself."""
     cases = [
         (WORDPIECE, "nothing", ["noth", "##ing"]),
         (SUBWORD_NMT, "nothing", ["noth@@", "ing"]),

@@ -1,0 +1,174 @@
+"""Vocabularies read from tokenizers: kinds, roles, marks, and segmentations equal to the libraries' own."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import sentencepiece
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.huggingface import read_tokenizer_json
+from nlgraft.vocab.loading import load_vocabulary, read_subword_nmt
+from nlgraft.vocab.tokens import BYTE_LEVEL, SENTENCEPIECE, Kind, Tok
+
+rng = random.Random(0)
+STEMS = ["".join(rng.choices("abdeiklmnorstuzé", k=rng.randint(2, 5))) for _ in range(60)]
+WORDS = ["".join(rng.choices(STEMS, k=rng.randint(1, 3))) for _ in range(400)]
+LINES = [" ".join(rng.choices(WORDS, k=8)) for _ in range(800)]
+
+
+@pytest.fixture(scope="module", params=["unigram", "bpe"])
+def sentencepiece_model(request, tmp_path_factory):
+    prefix = tmp_path_factory.mktemp("sp") / request.param
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES),
+        model_prefix=str(prefix),
+        vocab_size=600,
+        model_type=request.param,
+        byte_fallback=True,
+        pad_id=0,
+        unk_id=1,
+        bos_id=2,
+        eos_id=3,
+        user_defined_symbols=["<mask>"],
+        num_threads=1,
+        minloglevel=2,
+    )
+    return prefix.with_suffix(".model")
+
+
+def test_sentencepiece_segments_words_as_the_library_does(sentencepiece_model):
+    vocabulary = load_vocabulary(sentencepiece_model)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(sentencepiece_model))
+    for word in WORDS:
+        pieces = vocabulary.segment(vocabulary.normalised(Tok(word.encode(), starts_word=True)))
+        assert [piece.id for piece in pieces] == processor.encode(word)
+
+
+def test_sentencepiece_kinds_and_roles(sentencepiece_model):
+    vocabulary = load_vocabulary(sentencepiece_model)
+    assert dict(vocabulary.roles) == {"pad": 0, "unk": 1, "bos": 2, "eos": 3, "mask": 4}
+    assert [vocabulary.tokens[i].kind for i in range(5)] == [Kind.SPECIAL] * 5
+    byte = vocabulary.ids_by_surface["<0xE2>"]
+    assert vocabulary.tokens[byte] == Tok(b"\xe2", None, None, Kind.BYTE)
+    assert vocabulary.find(Tok(b"\xe2", False)) == byte
+    assert vocabulary.marking == SENTENCEPIECE
+    assert not vocabulary.is_normal[:5].any()
+
+
+def test_without_the_whole_word_there_is_a_proper_segmentation(sentencepiece_model):
+    vocabulary = load_vocabulary(sentencepiece_model)
+    whole = [i for i, tok in enumerate(vocabulary.tokens) if vocabulary.is_normal[i] and len(tok.core) > 3]
+    for identity in whole[:100]:
+        tok = vocabulary.tokens[identity]
+        assert [piece.id for piece in vocabulary.segment(tok)] == [identity]
+        pieces = vocabulary.segment(tok, is_whole_allowed=False)
+        assert len(pieces) > 1
+        assert b"".join(vocabulary.tokens[p.id].core for p in pieces) == tok.core
+        assert [(p.start, p.end) for p in pieces if p.start == 0 or p.end == len(tok.core)] != []
+
+
+def trained(kind):
+    if kind == "wordpiece":
+        tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        tokenizer.decoder = decoders.WordPiece()
+        special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        trainer = trainers.WordPieceTrainer(vocab_size=500, special_tokens=special, show_progress=False)
+    elif kind == "byte_level":
+        tokenizer = tokenizers.Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+        tokenizer.decoder = decoders.ByteLevel()
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=700, special_tokens=["<|endoftext|>"], initial_alphabet=alphabet, show_progress=False
+        )
+    elif kind == "end_of_word":
+        tokenizer = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+        tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+        trainer = trainers.BpeTrainer(
+            vocab_size=500, special_tokens=["<unk>"], end_of_word_suffix="</w>", show_progress=False
+        )
+    else:
+        tokenizer = tokenizers.Tokenizer(models.Unigram())
+        tokenizer.normalizer = normalizers.NFKC()
+        tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+        trainer = trainers.UnigramTrainer(
+            vocab_size=500, special_tokens=["<pad>", "<unk>"], unk_token="<unk>", show_progress=False
+        )
+    tokenizer.train_from_iterator(LINES, trainer)
+    return tokenizer
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "byte_level", "end_of_word", "unigram"])
+def test_tokenizer_json_segments_words_as_the_library_does(kind):
+    tokenizer = trained(kind)
+    vocabulary = read_tokenizer_json(json.loads(tokenizer.to_str()))
+    assert len(vocabulary) == tokenizer.get_vocab_size()
+    for word in WORDS[:200]:
+        tok = vocabulary.normalised(Tok(word.encode(), starts_word=True, ends_word=True))
+        assert [piece.id for piece in vocabulary.segment(tok)] == tokenizer.encode(word).ids
+
+
+def test_tokenizer_json_tells_marks_kinds_and_gaps():
+    tokenizer = trained("byte_level")
+    data = json.loads(tokenizer.to_str())
+    data["added_tokens"].append({"id": 705, "content": "<extra>", "special": True})
+    vocabulary = read_tokenizer_json(data, specials={"eos_token": {"content": "<|endoftext|>"}})
+    assert vocabulary.marking == BYTE_LEVEL
+    assert vocabulary.gaps == list(range(tokenizer.get_vocab_size(), 705))
+    assert dict(vocabulary.roles) == {"eos": 0}
+    assert vocabulary.tokens[705].kind is Kind.SPECIAL
+    uncased = read_tokenizer_json(json.loads(trained("wordpiece").to_str()))
+    assert uncased.normalised(Tok("Éa".encode(), True)).core == b"ea"
+
+
+def test_files_are_recognised_by_what_they_hold(tmp_path):
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "vocab.txt").write_text("[PAD]\n[UNK]\n[unused0]\nmotor\n##cycle\n")
+    vocabulary = load_vocabulary(tmp_path / "bert")
+    assert vocabulary.roles == {"pad": 0, "unk": 1}
+    assert vocabulary.tokens[2].kind is Kind.UNUSED
+    assert [p.id for p in vocabulary.segment(Tok(b"motorcycle", True))] == [3, 4]
+    assert vocabulary.normalise("Motor") == "motor"
+    (tmp_path / "gpt").mkdir()
+    (tmp_path / "gpt" / "vocab.json").write_text(json.dumps({"a": 0, "b": 1, "ab": 2, "Ġ": 3, "Ġab": 4}))
+    (tmp_path / "gpt" / "merges.txt").write_text("#version: 0.2\na b\nĠ ab\n")
+    gpt = load_vocabulary(tmp_path / "gpt")
+    assert [p.id for p in gpt.segment(Tok(b"ab", True))] == [4]
+    assert [p.id for p in gpt.segment(Tok(b"ab", False))] == [2]
+    with pytest.raises(DataError, match=r"no tokenizer found"):
+        load_vocabulary(tmp_path)
+    with pytest.raises(DataError, match=r"no such file"):
+        load_vocabulary(tmp_path / "missing.json")
+
+
+def test_subword_nmt_with_and_without_codes(tmp_path):
+    (tmp_path / "dict.txt").write_text("mo@@ 9\ntor 8\nmotor 7\nm@@ 5\no@@ 4\nt@@ 3\nor 2\nr 1\n")
+    (tmp_path / "codes").write_text("#version: 0.2\nm o\no r</w>\nt or</w>\n")
+    greedy = load_vocabulary(tmp_path / "dict.txt")
+    assert greedy.roles == {"bos": 0, "pad": 1, "eos": 2, "unk": 3}
+    names = [greedy.surfaces[p.id] for p in greedy.segment(Tok(b"motor", None, True))]
+    assert names == ["motor"]
+    merged = read_subword_nmt(tmp_path / "dict.txt", tmp_path / "codes")
+    assert [merged.surfaces[p.id] for p in merged.segment(Tok(b"motor", None, True))] == ["mo@@", "tor"]
+    assert [merged.surfaces[p.id] for p in merged.segment(Tok(b"mot", None, False))] == ["mo@@", "t@@"]
+    assert [greedy.surfaces[p.id] for p in greedy.segment(Tok(b"mot", None, False))] == ["mo@@", "t@@"]
+
+
+def test_unknown_word_starts_are_read_both_ways():
+    vocabulary = read_tokenizer_json({"model": {"type": "WordPiece", "vocab": {"a": 0, "##ab": 1, "##b": 2}}})
+    assert [p.id for p in vocabulary.segment(Tok(b"ab"))] == [1]
+    assert [p.id for p in vocabulary.segment(Tok(b"a"))] == [0]
+
+
+def test_a_tokenizer_without_subwords_is_refused():
+    with pytest.raises(DataError, match="WordLevel"):
+        read_tokenizer_json({"model": {"type": "WordLevel", "vocab": {"a": 0}}})
+    with pytest.raises(DataError, match=r"not a tokenizer\.json"):
+        read_tokenizer_json({"version": "1.0"})

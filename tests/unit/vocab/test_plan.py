@@ -1,0 +1,167 @@
+"""Transfer plans: application, noise, bias, files, differences, norms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.norms import norm_report
+from nlgraft.vocab.plan import GAP_BIAS, Noise, Provenance, TransferPlan
+
+OLD = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]], dtype=np.float32)
+
+
+def plan(noise=None, **changes):
+    """Rows: a copied, ab = mean of a and b, x drawn, a dense row, a gap."""
+    weights = csr_matrix((np.float32([1, 0.5, 0.5]), [0, 0, 1], [0, 1, 3, 3, 3, 3]), shape=(5, 3))
+    values = {
+        "matrix": weights,
+        "provenance": np.array([0, 2, 5, 6, 7], dtype=np.int8),
+        "reasons": (
+            "same token",
+            "2 subwords, 0 hyperwords",
+            "drawn",
+            "auxiliary vector",
+            "no token has this id",
+        ),
+        "old_surfaces": ("a", "b", "[PAD]"),
+        "new_surfaces": ("a", "ab", "x", "y", ""),
+        "is_real": np.array([True, True, False]),
+        "noise": noise or Noise(center="mean", spread="none"),
+        "dense_rows": np.array([3]),
+        "dense": np.array([[7.0, 8.0]], dtype=np.float32),
+        "method": "example",
+    }
+    return TransferPlan(**(values | changes))
+
+
+def test_every_provenance_gets_its_row():
+    new = plan().apply(OLD)
+    assert new.dtype == np.float32
+    assert new.tolist() == [[1, 0], [0.5, 0.5], [0.5, 0.5], [7, 8], [0.5, 0.5]]
+    assert plan().counts() == {"copy": 1, "composed": 1, "noise": 1, "dense": 1, "gap": 1}
+    assert plan().is_stochastic
+
+
+def test_bias_follows_the_same_weights():
+    """Number 43 of embedding_transfer.md section 5: bias 1 and 3, the new `ab` gets 2."""
+    bias = plan().apply_bias(np.array([1.0, 3.0, 100.0]))
+    assert bias.tolist() == [1.0, 2.0, 2.0, 2.0, GAP_BIAS]
+
+
+def test_padding_rows_never_enter_a_mean():
+    """Number 45: rows beyond the tokenizer are not read; an id beyond the rows is named."""
+    padded = np.concatenate([OLD, np.full((4, 2), 1e6, dtype=np.float32)])
+    assert np.array_equal(plan().apply(padded), plan().apply(OLD))
+    with pytest.raises(DataError, match=r"token '\[PAD\]'"):
+        plan().apply(OLD[:2])
+
+
+def test_drawn_rows_are_distinct_seeded_and_independent_of_their_order():
+    """Number 39: all rows differ, their standard deviation is the initialiser's within 5 %."""
+    count, width = 400, 64
+    values = {
+        "matrix": csr_matrix((count, 1), dtype=np.float32),
+        "provenance": np.full(count, int(Provenance.NOISE), dtype=np.int8),
+        "reasons": ("drawn",) * count,
+        "old_surfaces": ("a",),
+        "new_surfaces": tuple(map(str, range(count))),
+        "is_real": np.array([True]),
+    }
+    old = np.ones((1, width), dtype=np.float32)
+    noise = Noise(center="zero", spread="fixed", scale=0.02, seed=3)
+    rows = TransferPlan(noise=noise, **values).apply(old)
+    assert len(np.unique(rows, axis=0)) == count
+    assert abs(rows.std() / 0.02 - 1) < 0.05
+    assert np.array_equal(rows, TransferPlan(noise=noise, **values).apply(old))
+    assert not np.array_equal(rows, TransferPlan(noise=noise, **values).apply(old, stream=1))
+    other = Noise(center="zero", spread="fixed", scale=0.02, seed=4)
+    assert not np.array_equal(rows, TransferPlan(noise=other, **values).apply(old))
+
+
+@pytest.mark.parametrize("spread", ["column", "covariance"])
+def test_noise_follows_the_old_rows(spread):
+    generator = np.random.default_rng(0)
+    old = generator.normal(size=(5000, 2)).astype(np.float32) @ np.float32([[2, 1], [0, 1]]) + np.float32(
+        [5, -3]
+    )
+    count = 4000
+    drawn = TransferPlan(
+        matrix=csr_matrix((count, 5000), dtype=np.float32),
+        provenance=np.full(count, int(Provenance.NOISE), dtype=np.int8),
+        reasons=("drawn",) * count,
+        old_surfaces=tuple(map(str, range(5000))),
+        new_surfaces=tuple(map(str, range(count))),
+        is_real=np.ones(5000, dtype=bool),
+        noise=Noise(center="mean", spread=spread),
+    ).apply(old)
+    assert np.allclose(drawn.mean(axis=0), old.mean(axis=0), atol=0.15)
+    assert np.allclose(drawn.std(axis=0), old.std(axis=0), rtol=0.08)
+    correlation = np.corrcoef(drawn.T)[0, 1]
+    expected = np.corrcoef(old.T)[0, 1] if spread == "covariance" else 0.0
+    assert abs(correlation - expected) < 0.06
+
+
+def test_half_precision_sources_accumulate_in_single():
+    """Number 47: against double precision the error stays below 1e-2 of the row norm."""
+    generator = np.random.default_rng(1)
+    old = generator.normal(size=(1000, 32)).astype(np.float16)
+    mean = TransferPlan(
+        matrix=csr_matrix(np.full((1, 1000), 1 / 1000, dtype=np.float32)),
+        provenance=np.array([2], dtype=np.int8),
+        reasons=("all",),
+        old_surfaces=tuple(map(str, range(1000))),
+        new_surfaces=("x",),
+        is_real=np.ones(1000, dtype=bool),
+    )
+    exact = old.astype(np.float64).mean(axis=0)
+    assert np.abs(mean.apply(old)[0] - exact).max() < 1e-2 * np.linalg.norm(exact)
+
+
+def test_norm_match_scales_only_new_rows():
+    new = plan(norm_match="median").apply(OLD)
+    assert np.allclose(np.linalg.norm(new[[1, 2, 3]], axis=1), 1)
+    assert new[0].tolist() == [1, 0]
+
+
+def test_plan_survives_its_files(tmp_path):
+    original = plan(Noise(center="zero", spread="fixed", scale=0.5, seed=9))
+    original.save(tmp_path / "plan")
+    loaded = TransferPlan.load(tmp_path / "plan")
+    assert np.array_equal(loaded.apply(OLD), original.apply(OLD))
+    assert loaded.reasons == original.reasons
+    assert loaded.noise == original.noise
+    assert loaded.diff(original) == []
+    with pytest.raises(DataError, match="no plan here"):
+        TransferPlan.load(tmp_path)
+
+
+def test_differences_are_told_by_token():
+    other = plan(
+        matrix=csr_matrix((np.float32([1, 0.25, 0.75]), [0, 0, 1], [0, 1, 3, 3, 3, 3]), shape=(5, 3))
+    )
+    ((here, there),) = plan().diff(other)
+    assert here == "ab: composed (2 subwords, 0 hyperwords) = 0.5 a + 0.5 b"
+    assert there == "ab: composed (2 subwords, 0 hyperwords) = 0.25 a + 0.75 b"
+
+
+def test_a_plan_for_another_width_is_refused():
+    with pytest.raises(DataError, match="2 dimensions"):
+        plan().apply(np.ones((3, 5), dtype=np.float32))
+
+
+def test_norm_report_sees_what_is_out_of_the_ordinary():
+    """Number 48: shrunken, exploded, zero and infinite rows are reported."""
+    new = plan().apply(OLD)
+    report = norm_report(plan(), OLD, new)
+    assert report.old_median == 1.0
+    assert report.medians["composed"] == pytest.approx(0.7071, abs=1e-4)
+    assert report.outside == {"copy": 0, "composed": 0, "noise": 0, "dense": 1, "gap": 0}
+    assert report.warnings == ["1 dense rows have a norm outside 0.3-1.5 times the old median 1"]
+    new[0] = 0
+    new[1] = np.nan
+    report = norm_report(plan(), OLD, new)
+    assert (report.num_zero, report.num_not_finite) == (1, 1)
+    assert len(report.warnings) == 5

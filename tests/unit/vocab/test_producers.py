@@ -1,0 +1,105 @@
+"""Methods that fill missing rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.plan import Provenance
+from nlgraft.vocab.producers import METHODS, build_plan, find_method
+from nlgraft.vocab.segmenters import GreedySegmenter
+from nlgraft.vocab.tokens import SENTENCEPIECE, WORDPIECE, Kind
+from nlgraft.vocab.vocabulary import make_vocabulary
+
+
+def vocabulary(surfaces, marking=WORDPIECE, specials=(), normalise=str):
+    kinds = [Kind.SPECIAL if s in specials else Kind.NORMAL for s in surfaces]
+    ids = {s: i for i, s in enumerate(surfaces) if s and s not in specials}
+    return make_vocabulary(surfaces, kinds, marking, GreedySegmenter(ids, marking), normalise=normalise)
+
+
+OLD = vocabulary(
+    ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "motor", "##cycle", "##s", "##motor"],
+    specials={"[PAD]", "[UNK]", "[CLS]", "[SEP]"},
+)
+E8 = np.eye(8, dtype=np.float32)
+
+
+def test_average_over_similar_tokens():
+    """Invariant 1 of embedding_transfer.md section 5 on a plan: two members, half each."""
+    new = vocabulary(["motorcycle", "motor"])
+    plan = build_plan(OLD, new, "avg")
+    assert plan.apply(E8)[0].tolist() == [0, 0, 0, 0, 0.5, 0.5, 0, 0]
+    assert plan.apply(E8)[1].tolist() == E8[4].tolist()
+    assert plan.describe(0) == "motorcycle: composed (2 subwords, 0 hyperwords) = 0.5 motor + 0.5 ##cycle"
+    assert plan.counts() == {"copy": 1, "composed": 1}
+
+
+def test_pieces_weighted_alike_and_by_length():
+    new = vocabulary(["motorcycles"])
+    assert build_plan(OLD, new, "fvt").apply(E8)[0, 4:7] == pytest.approx([1 / 3, 1 / 3, 1 / 3])
+    assert build_plan(OLD, new, "wvt").apply(E8)[0, 4:7] == pytest.approx([5 / 11, 5 / 11, 1 / 11])
+
+
+def test_special_tokens_go_by_role():
+    """Number 44: [CLS] serves `<s>`, [SEP] serves `</s>`; never random."""
+    specials = {"<s>", "<pad>", "</s>", "<unk>", "<lang>"}
+    new = vocabulary(["<s>", "<pad>", "</s>", "<unk>", "<lang>", "▁motor"], SENTENCEPIECE, specials)
+    plan = build_plan(OLD, new, "avg")
+    assert plan.provenance.tolist() == [1, 1, 1, 1, 5, 0]
+    assert plan.apply(E8)[:4].argmax(axis=1).tolist() == [2, 0, 3, 1]
+    assert plan.reasons[0] == "role bos served by cls"
+
+
+def test_fallbacks_are_taken_in_order_and_told():
+    """Number 13, second half: the other boundary variant, then characters, then a drawn row; never NaN."""
+    old = vocabulary(["ab", "##q", "x"])
+    new = vocabulary(["##ab", "qx", "??"])
+    plan = build_plan(old, new, "avg")
+    kinds = [Provenance.BOUNDARY, Provenance.CHARACTERS, Provenance.NOISE]
+    assert plan.provenance.tolist() == [int(kind) for kind in kinds]
+    rows = plan.apply(np.eye(3, dtype=np.float32))
+    assert rows[0].tolist() == [1, 0, 0]
+    assert rows[1].tolist() == [0, 0.5, 0.5]
+    assert np.isfinite(rows).all()
+
+
+def test_gaps_are_masked():
+    """Number 46: one row per id up to the highest; a row without a token is out of reach."""
+    new = vocabulary(["motor", None, "##s"])
+    plan = build_plan(OLD, new, "avg")
+    assert plan.apply(E8).shape == (3, 8)
+    assert plan.provenance[1] == Provenance.GAP
+    assert plan.apply_bias(np.zeros(8, dtype=np.float32))[1] < -1000
+
+
+def test_random_rows_have_the_asked_deviation():
+    new = vocabulary([f"zz{i}" for i in range(300)])
+    rows = build_plan(OLD, new, "random", noise_std=0.5, seed=1).apply(np.ones((8, 32), dtype=np.float32))
+    assert abs(rows.std() / 0.5 - 1) < 0.05
+    mean = build_plan(OLD, new, "mean").apply(E8)
+    assert np.allclose(mean, E8[4:].mean(axis=0))
+    hewitt = build_plan(OLD, new, "hewitt").apply(E8)
+    assert np.allclose(hewitt, E8[4:].mean(axis=0), atol=1e-3)
+    assert len(np.unique(hewitt, axis=0)) == 300
+
+
+def test_every_method_fills_every_row():
+    new = vocabulary(["[PAD]", "motorcycle", "##otor", "motor", "Ωmega", "m"], specials={"[PAD]"})
+    for method in METHODS:
+        rows = build_plan(OLD, new, method).apply(E8 + 1)
+        assert np.isfinite(rows).all(), method.name
+        assert (np.abs(rows).sum(axis=1) > 0).all(), method.name
+        assert method.source
+
+
+def test_normalised_copies_say_so():
+    old = vocabulary(["motor"], normalise=str.lower)
+    plan = build_plan(old, vocabulary(["Motor"]), "avg")
+    assert plan.reasons == ("same token once normalised to 'motor'",)
+
+
+def test_unknown_method_names_the_nearest():
+    with pytest.raises(DataError, match="Did you mean 'hewitt'"):
+        find_method("hewit")
