@@ -308,3 +308,5 @@ class SamplingConfig(StrictConfig):
     """First decoder input."""
     end_id: int = 3
     """Token that ends a sample."""
+    batch_sentences: int = Field(default=64, ge=1)
+    """Sentences decoded at once; they are sorted by length first."""

@@ -1,0 +1,359 @@
+"""Batched decoding of any configuration: beam search, greedy search (beam 1) and sampling.
+
+Hypotheses that ended leave their beam, sentences that are done leave the batch. Nothing here loops over
+sentences or hypotheses except the one that hands the results back.
+
+Shape letters: B sentences still being decoded, K hypotheses of a sentence, R = B x K rows, V vocabulary,
+T tokens so far, C candidates of a row.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.config import GenerationConfig, SamplingConfig
+from nlgraft.nn.decoding_rules import forbid_repeats, length_limits, penalty, top_candidates
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.state import DecoderState
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One thing the model could say.
+
+    Attributes:
+        ids: Its tokens, without start and end.
+        score: What it was ranked by: log-probability over length penalty.
+        log_probability: Natural logarithm, its end token included.
+    """
+
+    ids: list[int]
+    score: float
+    log_probability: float
+
+
+def beam_search(
+    model: Seq2Seq,
+    sources: Sequence[Tokens],
+    contexts: Mapping[str, Tokens] | None = None,
+    config: GenerationConfig | None = None,
+) -> list[list[Hypothesis]]:
+    """Find the best continuations of every sentence; beam 1 is greedy search.
+
+    Args:
+        model: Used in evaluation mode and left in the mode it was in.
+        sources: At most ``num_sources`` entries [B, T], any number of sentences on any device.
+        contexts: Input of each fusion context.
+        config: Beam, length rules, blocking; the default unless given.
+
+    Returns:
+        For each sentence ``num_return`` hypotheses, best first (fewer where there are no more).
+    """
+    config = config or GenerationConfig()
+
+    def decode(sources: list[Tokens], contexts: dict[str, Tokens]) -> list[list[Hypothesis]]:
+        limits_B = length_limits(sources[0], config.max_length_ratio, config.max_length_offset)
+        state = model.start(model.encode(sources, contexts))
+        if config.beam == 1:
+            return _Paths(model, state, limits_B, config, 1, lambda logits_RV: logits_RV.argmax(1)).run()
+        return _Beams(model, state, limits_B, config).run()
+
+    return _in_chunks(model, sources, contexts or {}, config.batch_sentences, decode)
+
+
+def sample(
+    model: Seq2Seq,
+    sources: Sequence[Tokens],
+    contexts: Mapping[str, Tokens] | None = None,
+    config: SamplingConfig | None = None,
+    generator: torch.Generator | None = None,
+) -> list[list[Hypothesis]]:
+    """Draw continuations of every sentence.
+
+    Args:
+        model: Used in evaluation mode and left in the mode it was in.
+        sources: At most ``num_sources`` entries [B, T].
+        contexts: Input of each fusion context.
+        config: Temperature, top-k, top-p, length rules; the default unless given.
+        generator: Where randomness comes from; torch's global generator unless given.
+
+    Returns:
+        For each sentence ``num_return`` samples in the order they were drawn; their score is the
+        log-probability under the model, not under the sharpened distribution.
+    """
+    config = config or SamplingConfig()
+
+    def choose(logits_RV: Tensor) -> Tensor:
+        return draw_tokens(logits_RV, config, generator)
+
+    def decode(sources: list[Tokens], contexts: dict[str, Tokens]) -> list[list[Hypothesis]]:
+        limits_B = length_limits(sources[0], config.max_length_ratio, config.max_length_offset)
+        state = model.start(model.encode(sources, contexts))
+        rules = GenerationConfig(
+            beam=1, length_penalty="none", start_id=config.start_id, end_id=config.end_id
+        )
+        return _Paths(model, state, limits_B, rules, config.num_return, choose).run()
+
+    return _in_chunks(model, sources, contexts or {}, config.batch_sentences, decode)
+
+
+def draw_tokens(logits_RV: Tensor, config: SamplingConfig, generator: torch.Generator | None) -> Tensor:
+    """Draw one token for each row.
+
+    Args:
+        logits_RV: Scores [R, V].
+        config: Temperature, top-k and top-p.
+        generator: Where randomness comes from.
+
+    Returns:
+        Ids, int64 [R].
+    """
+    count = config.top_k or logits_RV.shape[1]
+    scores_RC, ids_RC = (logits_RV / config.temperature).topk(min(count, logits_RV.shape[1]), dim=1)
+    probabilities_RC = scores_RC.softmax(1)
+    if config.top_p < 1:
+        before_RC = probabilities_RC.cumsum(1) - probabilities_RC
+        probabilities_RC = probabilities_RC.masked_fill(before_RC >= config.top_p, 0.0)
+    return ids_RC.gather(1, probabilities_RC.multinomial(1, generator=generator))[:, 0]
+
+
+def _in_chunks(
+    model: Seq2Seq,
+    sources: Sequence[Tokens],
+    contexts: Mapping[str, Tokens],
+    size: int,
+    decode: Callable[[list[Tokens], dict[str, Tokens]], list[list[Hypothesis]]],
+) -> list[list[Hypothesis]]:
+    # Sentences of one length end at about one time, so chunks are cut from the longest to the shortest.
+    lengths = sum(tokens.valid.sum(1) for tokens in sources)
+    assert isinstance(lengths, Tensor)
+    order = lengths.argsort(descending=True, stable=True)
+    results: list[list[Hypothesis]] = [[] for _ in range(len(order))]
+    device = model.output_projection.weight.device
+    with _evaluating(model):
+        for rows in order.split(size):
+            chunk = decode(
+                [tokens.select(rows).to(device) for tokens in sources],
+                {name: tokens.select(rows).to(device) for name, tokens in contexts.items()},
+            )
+            for row, hypotheses in zip(rows.tolist(), chunk, strict=True):
+                results[row] = hypotheses
+    return results
+
+
+@contextmanager
+def _evaluating(model: Seq2Seq) -> Iterator[None]:
+    was_training = model.training
+    model.eval()
+    try:
+        with torch.inference_mode():
+            yield
+    finally:
+        model.train(was_training)
+
+
+class _Search:
+    """What beam search and single paths share: rows, rules for the next token, results."""
+
+    def __init__(
+        self, model: Seq2Seq, state: DecoderState, limits_B: Tensor, config: GenerationConfig, width: int
+    ) -> None:
+        self.model, self.state, self.config, self.width = model, state, config, width
+        self.limits_B = limits_B
+        self.shortest = int(limits_B.min()) if len(limits_B) else 0
+        self.index_B = torch.arange(len(limits_B), device=limits_B.device)
+        self.tokens_BKT = limits_B.new_full((len(limits_B), width, 1), config.start_id)
+        self.results: list[list[Hypothesis]] = [[] for _ in range(len(limits_B))]
+        self.num_said = 0
+        state.expand(width)
+
+    def next_logits(self) -> tuple[Tensor, Tensor]:
+        """Logits of the next token under the rules, [R, V], and the log of their unruled normaliser, [R]."""
+        hidden_RD = self.model.decode_step(self.state, self.tokens_BKT[:, :, -1].flatten())
+        logits_RV = self.model.logits(hidden_RD)
+        if logits_RV.dtype in (torch.float16, torch.bfloat16):
+            logits_RV = logits_RV.float()
+        normaliser_R = logits_RV.logsumexp(1)
+        end_R = logits_RV[:, self.config.end_id].clone()
+        logits_RV[:, self.model.config.pad_id] = -math.inf
+        if self.num_said < self.config.min_length:
+            logits_RV[:, self.config.end_id] = -math.inf
+        forbid_repeats(logits_RV, self.tokens_BKT[:, :, 1:].flatten(0, 1), self.config.no_repeat_ngram)
+        if self.num_said >= self.shortest:
+            must_end_R = (self.num_said >= self.limits_B).repeat_interleave(self.width)
+            logits_RV[must_end_R] = -math.inf
+            logits_RV[must_end_R, self.config.end_id] = end_R[must_end_R]
+        if self.config.no_repeat_ngram and self.num_said < self.config.min_length:
+            is_stuck_R = logits_RV.amax(1) == -math.inf
+            logits_RV[is_stuck_R, self.config.end_id] = end_R[is_stuck_R]
+        return logits_RV, normaliser_R
+
+    def collect(self, index: int, tokens: Tensor, lengths: Tensor, scores: Tensor, logs: Tensor) -> None:
+        """Hand back the hypotheses of one sentence: tokens [N, T], the rest [N]."""
+        rows = zip(tokens.tolist(), lengths.tolist(), scores.tolist(), logs.tolist(), strict=True)
+        self.results[index] = [
+            Hypothesis(ids[:length], score, log) for ids, length, score, log in rows if score > -math.inf
+        ]
+
+
+class _Paths(_Search):
+    """One continuation for each row: greedy search and sampling."""
+
+    def __init__(
+        self,
+        model: Seq2Seq,
+        state: DecoderState,
+        limits_B: Tensor,
+        config: GenerationConfig,
+        width: int,
+        choose: Callable[[Tensor], Tensor],
+    ) -> None:
+        super().__init__(model, state, limits_B, config, width)
+        self.choose = choose
+
+    def run(self) -> list[list[Hypothesis]]:
+        """Extend all rows until each has ended."""
+        shape = self.tokens_BKT.shape[:2]
+        logs_BK = torch.zeros(shape, device=self.limits_B.device, dtype=torch.float64)
+        lengths_BK = torch.zeros_like(self.tokens_BKT[:, :, 0])
+        is_live_BK = torch.ones_like(lengths_BK, dtype=torch.bool)
+        while len(self.index_B):
+            logits_RV, normaliser_R = self.next_logits()
+            chosen_R = self.choose(logits_RV)
+            gained_R = logits_RV.gather(1, chosen_R[:, None])[:, 0] - normaliser_R
+            chosen_BK = chosen_R.view(-1, self.width)
+            logs_BK += gained_R.view_as(logs_BK).where(is_live_BK, 0.0)
+            is_live_BK &= chosen_BK != self.config.end_id
+            lengths_BK += is_live_BK
+            self.tokens_BKT = torch.cat([self.tokens_BKT, chosen_BK[:, :, None]], dim=2)
+            self.num_said += 1
+            is_going_B = is_live_BK.any(1)
+            if bool(is_going_B.all()):
+                continue
+            self._leave(~is_going_B, lengths_BK, logs_BK)
+            kept = is_going_B.nonzero()[:, 0]
+            logs_BK, lengths_BK, is_live_BK = logs_BK[kept], lengths_BK[kept], is_live_BK[kept]
+            self.tokens_BKT, self.limits_B = self.tokens_BKT[kept], self.limits_B[kept]
+            self.index_B = self.index_B[kept]
+            self.state.select(kept)
+        return self.results
+
+    def _leave(self, is_done_B: Tensor, lengths_BK: Tensor, logs_BK: Tensor) -> None:
+        scores_BK = logs_BK / penalty(lengths_BK + 1.0, self.config.length_penalty, self.config.alpha)
+        for row in is_done_B.nonzero()[:, 0].tolist():
+            index = int(self.index_B[row])
+            tokens = self.tokens_BKT[row, :, 1:]
+            self.collect(index, tokens, lengths_BK[row], scores_BK[row], logs_BK[row])
+
+
+class _Beams(_Search):
+    """Beam search; ended hypotheses are kept apart, so that every beam stays full of live ones."""
+
+    def __init__(
+        self, model: Seq2Seq, state: DecoderState, limits_B: Tensor, config: GenerationConfig
+    ) -> None:
+        super().__init__(model, state, limits_B, config, config.beam)
+        shape = (len(limits_B), config.beam)
+        self.logs_BK = torch.full(shape, -math.inf, device=limits_B.device)
+        self.logs_BK[:, 0] = 0.0  # at first all hypotheses are the same one
+        self.ended_scores_BK = torch.full_like(self.logs_BK, -math.inf)
+        self.ended_logs_BK = self.ended_scores_BK.clone()
+        self.ended_lengths_BK = torch.zeros(shape, dtype=torch.int64, device=limits_B.device)
+        self.ended_tokens_BKT = self.tokens_BKT[:, :, 1:]
+        self.num_ended_B = torch.zeros_like(limits_B)
+
+    def run(self) -> list[list[Hypothesis]]:
+        """Extend all beams until each sentence is done."""
+        while len(self.index_B):
+            logs_BC, parent_BC, token_BC = self._candidates()
+            is_end_BC = token_BC == self.config.end_id
+            self._keep_ended(logs_BC, parent_BC, is_end_BC)
+            self._keep_live(logs_BC, parent_BC, token_BC, is_end_BC)
+            self._leave(self._is_done())
+        return self.results
+
+    def _candidates(self) -> tuple[Tensor, Tensor, Tensor]:
+        # Twice the beam: at most one candidate of each hypothesis is its end, so enough live ones remain.
+        logits_RV, normaliser_R = self.next_logits()
+        scores_RC, ids_RC = top_candidates(logits_RV, 2 * self.width)
+        per_row = ids_RC.shape[1]
+        logs_RC = scores_RC - normaliser_R[:, None] + self.logs_BK.view(-1, 1)
+        logs_BX = logs_RC.view(len(self.index_B), -1)
+        logs_BC, place_BC = logs_BX.topk(min(2 * self.width, logs_BX.shape[1]), dim=1)
+        token_BC = ids_RC.reshape(logs_BX.shape).gather(1, place_BC)
+        return logs_BC, place_BC // per_row, token_BC
+
+    def _keep_ended(self, logs_BC: Tensor, parent_BC: Tensor, is_end_BC: Tensor) -> None:
+        beam = self.width
+        is_new_BK = (is_end_BC & (logs_BC > -math.inf))[:, :beam]
+        self.num_said += 1  # the end token is counted by the penalty, not by the hypothesis' length
+        if not bool(is_new_BK.any()):
+            return
+        logs_BK = logs_BC[:, :beam].where(is_new_BK, -math.inf)
+        scores_BK = logs_BK / penalty(float(self.num_said), self.config.length_penalty, self.config.alpha)
+        said = self.num_said - 1
+        tokens_BKT = self.tokens_BKT[:, :, 1:].gather(1, parent_BC[:, :beam, None].expand(-1, -1, said))
+        room = self.ended_tokens_BKT.new_zeros(*self.ended_tokens_BKT.shape[:2], said)
+        room[:, :, : self.ended_tokens_BKT.shape[2]] = self.ended_tokens_BKT
+        scores = torch.cat([self.ended_scores_BK, scores_BK], dim=1)
+        self.ended_scores_BK, place_BK = scores.topk(beam, dim=1)
+        self.ended_logs_BK = torch.cat([self.ended_logs_BK, logs_BK], dim=1).gather(1, place_BK)
+        lengths = torch.cat([self.ended_lengths_BK, torch.full_like(self.ended_lengths_BK, said)], dim=1)
+        self.ended_lengths_BK = lengths.gather(1, place_BK)
+        tokens = torch.cat([room, tokens_BKT], dim=1)
+        self.ended_tokens_BKT = tokens.gather(1, place_BK[:, :, None].expand(-1, -1, said))
+        self.num_ended_B += is_new_BK.sum(1)
+
+    def _keep_live(self, logs_BC: Tensor, parent_BC: Tensor, token_BC: Tensor, is_end_BC: Tensor) -> None:
+        beam, num_candidates = self.width, logs_BC.shape[1]
+        order_BC = torch.arange(num_candidates, device=logs_BC.device) + num_candidates * is_end_BC
+        chosen_BK = order_BC.topk(min(beam, num_candidates), dim=1, largest=False).indices
+        if num_candidates < beam:  # a vocabulary smaller than the beam: repeat the last one, dead
+            chosen_BK = torch.cat([chosen_BK, chosen_BK[:, -1:].expand(-1, beam - num_candidates)], dim=1)
+        logs_BK = logs_BC.gather(1, chosen_BK).masked_fill(is_end_BC.gather(1, chosen_BK), -math.inf)
+        logs_BK[:, num_candidates:] = -math.inf
+        parent_BK = parent_BC.gather(1, chosen_BK)
+        tokens_BKT = self.tokens_BKT.gather(1, parent_BK[:, :, None].expand_as(self.tokens_BKT))
+        token_BK1 = token_BC.gather(1, chosen_BK)[:, :, None]
+        self.logs_BK, self.tokens_BKT = logs_BK, torch.cat([tokens_BKT, token_BK1], dim=2)
+        self.state.reorder(parent_BK)
+
+    def _is_done(self) -> Tensor:
+        best_live_B = self.logs_BK.amax(1)
+        is_done_B = best_live_B == -math.inf
+        if self.config.stopping == "first":
+            return is_done_B | (self.num_ended_B >= self.width)
+        longest_B = self.limits_B + 1.0
+        attainable_B = best_live_B / penalty(longest_B, self.config.length_penalty, self.config.alpha)
+        return is_done_B | (self.ended_scores_BK[:, -1] >= attainable_B)
+
+    def _leave(self, is_done_B: Tensor) -> None:
+        if not bool(is_done_B.any()):
+            return
+        count = self.config.num_return
+        for row in is_done_B.nonzero()[:, 0].tolist():
+            self.collect(
+                int(self.index_B[row]),
+                self.ended_tokens_BKT[row, :count],
+                self.ended_lengths_BK[row, :count],
+                self.ended_scores_BK[row, :count],
+                self.ended_logs_BK[row, :count],
+            )
+        kept = (~is_done_B).nonzero()[:, 0]
+        self.index_B, self.limits_B = self.index_B[kept], self.limits_B[kept]
+        self.num_ended_B = self.num_ended_B[kept]
+        self.tokens_BKT, self.logs_BK = self.tokens_BKT[kept], self.logs_BK[kept]
+        self.ended_tokens_BKT, self.ended_lengths_BK = (
+            self.ended_tokens_BKT[kept],
+            self.ended_lengths_BK[kept],
+        )
+        self.ended_scores_BK, self.ended_logs_BK = self.ended_scores_BK[kept], self.ended_logs_BK[kept]
+        self.shortest = int(self.limits_B.min()) if len(kept) else 0
+        self.state.select(kept)

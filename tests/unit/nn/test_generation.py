@@ -1,0 +1,238 @@
+"""Decoding against enumeration and against a beam search that is written the slow way."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import pytest
+import torch
+
+from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.nn.config import GenerationConfig, SamplingConfig, TransformerConfig
+from nlgraft.nn.decoding_rules import forbid_repeats, length_limits, penalty, top_candidates
+from nlgraft.nn.generation import beam_search, draw_tokens, sample
+from nlgraft.nn.model import Seq2Seq
+
+SOURCES = [[5, 6, 7, 8, 3], [9, 4, 3], [4, 5, 6, 3], [8, 3]]
+
+
+def make_model(vocab=12, seed=0, sharpness=3.0):
+    torch.manual_seed(seed)
+    config = TransformerConfig(
+        d_model=16, num_encoder_layers=1, num_decoder_layers=2, num_heads=2, ffn_dim=24
+    )
+    model = Seq2Seq(config, 12, vocab).double().eval().requires_grad_(False)
+    model.output_projection.weight.data *= sharpness
+    return model
+
+
+def score(model, source, ids):
+    """Log-probability of ids + end by one full pass."""
+    target = Tokens.from_lists([[2, *ids]])
+    hidden = model(Batch([Tokens.from_lists([source])], target, target.ids))
+    logs = model.logits(hidden)[0].log_softmax(-1)
+    return sum(float(logs[step, token]) for step, token in enumerate([*ids, 3]))
+
+
+def slow_beam(model, source, config, limit):
+    """Reference: fairseq's beam search, one hypothesis at a time, whole prefixes decoded anew."""
+    live, ended = [([], 0.0)], []
+    for step in range(limit + 1):
+        candidates = []
+        for ids, log in live:
+            target = Tokens.from_lists([[2, *ids]])
+            hidden = model(Batch([Tokens.from_lists([source])], target, target.ids))
+            logs = model.logits(hidden[0, -1]).log_softmax(-1)
+            allowed = [t for t in range(len(logs)) if t != 0]
+            if step < config.min_length:
+                allowed.remove(3)
+            if config.no_repeat_ngram:
+                n = config.no_repeat_ngram
+                seen = {tuple(ids[i : i + n]) for i in range(len(ids) - n + 1)}
+                allowed = [t for t in allowed if tuple([*ids, t][-n:]) not in seen]
+            if step == limit:
+                allowed = [3]
+            candidates += [(log + float(logs[t]), ids, t) for t in allowed]
+        candidates = sorted(candidates, key=lambda c: -c[0])[: 2 * config.beam]
+        for log, ids, token in candidates[: config.beam]:
+            if token == 3:
+                ended.append((log / penalty(len(ids) + 1.0, config.length_penalty, config.alpha), ids))
+        live = [([*ids, token], log) for log, ids, token in candidates if token != 3][: config.beam]
+        if len(ended) >= config.beam or not live:
+            break
+    return sorted(ended, key=lambda e: -e[0])
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"beam": 4},
+        {"beam": 3, "length_penalty": "average", "alpha": 1.0},
+        {"beam": 3, "length_penalty": "none", "min_length": 3},
+        {"beam": 2, "no_repeat_ngram": 2, "alpha": 1.5},
+        {"beam": 5, "no_repeat_ngram": 1, "min_length": 2},
+    ],
+)
+def test_equals_slow_beam_search(settings):
+    model = make_model()
+    config = GenerationConfig(max_length_ratio=1, max_length_offset=3, num_return=2, **settings)
+    found = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
+    for source, hypotheses in zip(SOURCES, found, strict=True):
+        expected = slow_beam(model, source, config, len(source) + 3)
+        assert [h.ids for h in hypotheses] == [ids for _, ids in expected[:2]]
+        for hypothesis, (value, _) in zip(hypotheses, expected, strict=False):
+            assert hypothesis.score == pytest.approx(value, abs=1e-6)
+            assert hypothesis.log_probability == pytest.approx(score(model, source, hypothesis.ids), abs=1e-6)
+
+
+def test_greedy_equals_the_slow_search_with_beam_1():
+    model = make_model()
+    config = GenerationConfig(beam=1, max_length_offset=4)
+    found = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
+    for source, hypotheses in zip(SOURCES, found, strict=True):
+        ids, limit = [], len(source) + 4
+        while len(ids) < limit:
+            target = Tokens.from_lists([[2, *ids]])
+            logits = model.logits(model(Batch([Tokens.from_lists([source])], target, target.ids))[0, -1])
+            logits[0] = -math.inf
+            token = int(logits.argmax())
+            if token == 3:
+                break
+            ids.append(token)
+        assert hypotheses[0].ids == ids
+        assert hypotheses[0].log_probability == pytest.approx(score(model, source, ids), abs=1e-9)
+
+
+def test_wide_beam_finds_the_best_of_all_sequences():
+    """Invariant 33: beam >= V^L equals exhaustive search."""
+    model = make_model(vocab=5, sharpness=1.0)
+    config = GenerationConfig(
+        beam=64, max_length_ratio=0, max_length_offset=3, stopping="exact", alpha=1.0, num_return=3
+    )
+    [found] = beam_search(model, [Tokens.from_lists(SOURCES[:1])], config=config)
+    words = [1, 2, 4]
+    ranked = sorted(
+        (
+            (score(model, SOURCES[0], ids) / ((5 + len(ids) + 1) / 6), list(ids))
+            for length in range(4)
+            for ids in itertools.product(words, repeat=length)
+        ),
+        reverse=True,
+    )
+    assert [h.ids for h in found] == [ids for _, ids in ranked[:3]]
+    assert [h.score for h in found] == pytest.approx([value for value, _ in ranked[:3]], abs=1e-6)
+
+
+def test_exact_stopping_is_never_worse_than_first():
+    model = make_model(seed=38)
+    scores = {}
+    for stopping in ("first", "exact"):
+        config = GenerationConfig(beam=2, alpha=2.0, max_length_offset=6, stopping=stopping)
+        found = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
+        scores[stopping] = [hypotheses[0].score for hypotheses in found]
+    gains = [exact - first for exact, first in zip(scores["exact"], scores["first"], strict=True)]
+    assert min(gains) > -1e-9
+    assert max(gains) > 0.1
+
+
+def test_penalties_by_hand():
+    """Invariant 33: GNMT's formula, ((5+n)/6)^alpha: n=7, alpha=1 gives 2; n=1 gives 1."""
+    assert penalty(7.0, "gnmt", 1.0) == 2.0
+    assert penalty(1.0, "gnmt", 0.6) == 1.0
+    assert penalty(7.0, "gnmt", 0.5) == pytest.approx(math.sqrt(2))
+    assert penalty(8.0, "average", 0.5) == pytest.approx(math.sqrt(8))
+    assert penalty(8.0, "none", 0.6) == 1.0
+
+
+def test_no_ngram_comes_twice():
+    """Invariant 33: trigram blocking, also when everything is blocked."""
+    model = make_model(vocab=6, sharpness=0.1)
+    model.output_projection.weight.data[3] = -1.0  # it hardly ever wants to end
+    for beam in (1, 4):
+        config = GenerationConfig(beam=beam, no_repeat_ngram=3, max_length_offset=40)
+        for [best] in beam_search(model, [Tokens.from_lists(SOURCES)], config=config):
+            trigrams = [tuple(best.ids[i : i + 3]) for i in range(len(best.ids) - 2)]
+            assert len(set(trigrams)) == len(trigrams)
+            assert math.isfinite(best.score)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_when_all_is_blocked_the_hypothesis_ends(beam):
+    model = make_model(vocab=6)
+    config = GenerationConfig(beam=beam, no_repeat_ngram=1, min_length=50, max_length_offset=60)
+    for [best] in beam_search(model, [Tokens.from_lists(SOURCES)], config=config):
+        assert sorted(best.ids) == [1, 2, 4, 5]
+        assert math.isfinite(best.score)
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_length_rules(beam):
+    model = make_model()
+    config = GenerationConfig(beam=beam, min_length=4, max_length_ratio=0.5, max_length_offset=4)
+    found = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
+    for source, [best] in zip(SOURCES, found, strict=True):
+        assert 4 <= len(best.ids) <= len(source) // 2 + 4
+    limits = length_limits(Tokens.from_lists([[5, 3], []]), 1.5, 0)
+    assert limits.tolist() == [3, 1]
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_chunks_do_not_matter(beam):
+    model = make_model(seed=1)
+    sources = [Tokens.from_lists(SOURCES * 3)]
+    whole = beam_search(model, sources, config=GenerationConfig(beam=beam, num_return=beam))
+    parts = beam_search(
+        model, sources, config=GenerationConfig(beam=beam, num_return=beam, batch_sentences=2)
+    )
+    assert [[h.ids for h in hs] for hs in whole] == [[h.ids for h in hs] for hs in parts]
+    assert whole[0] == whole[4] == whole[8]
+
+
+def test_the_model_keeps_its_mode():
+    model = make_model().train()
+    beam_search(model, [Tokens.from_lists(SOURCES)], config=GenerationConfig(max_length_offset=2))
+    assert model.training
+
+
+def test_samples_follow_the_model():
+    model = make_model(vocab=8, sharpness=1.0)
+    source = Tokens.from_lists(SOURCES[:1])
+    config = SamplingConfig(num_return=2000, max_length_ratio=0, max_length_offset=1)
+    [samples] = sample(model, [source], config=config, generator=torch.Generator().manual_seed(5))
+    hidden = model(Batch([source], Tokens.from_lists([[2]]), torch.tensor([[0]])))
+    logits = model.logits(hidden)[0, 0]
+    logits[0] = -math.inf
+    for token, expected in enumerate(logits.softmax(-1).tolist()):
+        wanted = [] if token == 3 else [token]
+        share = sum(s.ids == wanted for s in samples) / 2000
+        assert share == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / 2000) + 1e-9)
+    first = samples[0]
+    assert first.log_probability == pytest.approx(score(model, SOURCES[0], first.ids), abs=1e-6)
+
+
+def test_top_k_and_top_p_cut_the_tail():
+    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).expand(500, -1)
+    generator = torch.Generator().manual_seed(0)
+    assert set(draw_tokens(logits, SamplingConfig(top_k=2), generator).tolist()) == {0, 1}
+    assert set(draw_tokens(logits, SamplingConfig(top_p=0.75), generator).tolist()) == {0, 1}
+    assert set(draw_tokens(logits, SamplingConfig(top_p=0.81), generator).tolist()) == {0, 1, 2}
+    assert set(draw_tokens(logits, SamplingConfig(temperature=0.01), generator).tolist()) == {0}
+
+
+@pytest.mark.parametrize("vocab", [5, 64, 1000, 1031])
+def test_top_candidates_equal_a_full_sort(vocab):
+    torch.manual_seed(0)
+    logits = torch.randn(7, vocab)
+    logits[3, : vocab // 2] = -math.inf
+    scores, ids = top_candidates(logits, 6)
+    expected = logits.sort(dim=1, descending=True)
+    assert torch.equal(scores, expected.values[:, : min(6, vocab)])
+    assert torch.equal(logits.gather(1, ids), scores)
+
+
+def test_repeats_by_hand():
+    logits = torch.zeros(2, 6)
+    forbid_repeats(logits, torch.tensor([[4, 5, 4, 5, 4], [1, 2, 3, 4, 5]]), 3)
+    assert logits[0].tolist() == [0, 0, 0, 0, 0, -math.inf]
+    assert logits[1].tolist() == [0] * 6
