@@ -47,6 +47,14 @@ class Checkpoints:
             logger.warning("checkpoint %s is passed over: %s", path, damage)
         return None
 
+    def newest_step(self) -> int | None:
+        """Look up the newest step that was saved, without reading it.
+
+        Returns:
+            The step, None when there is none.
+        """
+        return max(self._steps(), default=None)
+
     def save(self, step: int, write: Callable[[Path], None]) -> None:
         """Write one checkpoint and let go of all but the newest two.
 

@@ -1,0 +1,94 @@
+"""Run one stage in this process."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from nlgraft.errors import ContractError
+from nlgraft.pipeline.integrity import remove_tree
+from nlgraft.pipeline.results import check_results
+from nlgraft.pipeline.stage import Reporter, Stage, StageContext
+from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore
+
+logger = logging.getLogger(__name__)
+
+
+def execute_stage(
+    stage: Stage,
+    store: ArtifactStore,
+    *,
+    reporter: Reporter,
+    rank: int = 0,
+    world_size: int = 1,
+    device: str = "cpu",
+    inputs: Mapping[str, Path] | None = None,
+    reason: str = "",
+) -> None:
+    """Run one stage in this process, whether or not its artifact exists, and publish what it wrote.
+
+    In a worker group every rank calls this; only rank 0 publishes, what others wrote is dropped. Once the
+    artifact is published the stage's checkpoints are cleared.
+
+    Args:
+        stage: The stage; its inputs are stored.
+        store: Where artifacts are.
+        reporter: Where its progress goes.
+        rank: This process's number in the worker group.
+        world_size: Size of the worker group.
+        device: ``cpu``, ``cuda`` or ``cuda:0``...
+        inputs: Directories of its inputs by name, fetched from the store when left out.
+        reason: Why it runs, for the manifest.
+
+    Raises:
+        ArtifactDamaged: An input is damaged; it has been removed, so that the next attempt makes it anew.
+        ContractError: ``stage.run`` names no function, or it wrote what cannot be stored.
+        FloatingPointError: It scored something that is no finite number.
+        Exception: Whatever the stage raises.
+    """
+    function = _load_function(stage)
+    if inputs is None:
+        inputs = {name: _fetch_or_discard(upstream, store) for name, upstream in stage.inputs.items()}
+    scratch = store.new_scratch(stage)
+    checkpoints = store.checkpoints(stage, is_writable=rank == 0)
+    context = StageContext(
+        stage=stage,
+        directory=scratch,
+        inputs=dict(inputs),
+        checkpoints=checkpoints,
+        reporter=reporter,
+        rank=rank,
+        world_size=world_size,
+        device=device,
+    )
+    started_at = time.time()
+    started = time.perf_counter()
+    try:
+        function(context)
+        if rank == 0:
+            check_results(scratch)
+            duration_s = time.perf_counter() - started
+            store.publish(stage, scratch, started_at=started_at, duration_s=duration_s, reason=reason)
+            checkpoints.clear()
+            logger.info("stage %s %s: stored after %.1f s", stage.name, stage.fingerprint[:12], duration_s)
+    finally:
+        remove_tree(scratch)
+
+
+def _load_function(stage: Stage) -> Callable[[StageContext], object]:
+    module_name, _, name = stage.run.partition(":")
+    function = getattr(importlib.import_module(module_name), name, None)
+    if not callable(function):
+        raise ContractError(f"stage {stage.name}: {module_name} has no function {name!r}")
+    return function
+
+
+def _fetch_or_discard(stage: Stage, store: ArtifactStore) -> Path:
+    try:
+        return store.fetch(stage)
+    except ArtifactDamaged:
+        store.discard(stage)
+        raise

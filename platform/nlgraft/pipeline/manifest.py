@@ -1,0 +1,188 @@
+"""The manifest of an artifact: what it is, what it was made from, where, and the checksums of its files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from nlgraft.errors import StoreError
+from nlgraft.pipeline.environment import environment
+from nlgraft.pipeline.fingerprint import canonical_json
+from nlgraft.pipeline.integrity import FileEntry
+from nlgraft.pipeline.stage import Stage
+
+MANIFEST = "manifest.json"
+SCHEMA = 1
+_MAX_CHANGES = 4
+_MAX_VALUE_CHARACTERS = 40
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """What the store says of one artifact.
+
+    Attributes:
+        name: The stage's name.
+        fingerprint: The stage's fingerprint.
+        version: The stage's version.
+        run: The function that made it.
+        config: The slice of config it read.
+        inputs: Fingerprints of its inputs by name.
+        seed: Its seed, None when it used none.
+        files: Size and checksum by relative path.
+        location: Folder beside the manifest that holds the files; empty when they lie beside it themselves.
+        reason: Why it was made.
+        host: Where it was made.
+        versions: Of Python and packages.
+        git: Commit and dirty flag of the code, None when it ran from no checkout.
+        started_at: Unix seconds.
+        duration_s: How long it took.
+        bytes: Sum over the files.
+        schema: Version of this document.
+    """
+
+    name: str
+    fingerprint: str
+    version: int
+    run: str
+    config: dict[str, Any]
+    inputs: dict[str, str]
+    seed: int | None
+    files: dict[str, FileEntry]
+    location: str = ""
+    reason: str = ""
+    host: str = ""
+    versions: dict[str, str]
+    git: dict[str, Any] | None = None
+    started_at: float = 0.0
+    duration_s: float = 0.0
+    bytes: int = 0
+    schema: int = SCHEMA
+
+    def encode(self) -> bytes:
+        """Write the manifest as JSON.
+
+        Returns:
+            UTF-8 text.
+        """
+        return json.dumps(asdict(self), indent=1, sort_keys=True).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Manifest:
+        """Read what `encode` wrote; keys of a later version are dropped.
+
+        Args:
+            data: UTF-8 text.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            StoreError: It is no manifest.
+        """
+        try:
+            document = json.loads(data)
+            known = {entry.name for entry in fields(cls)}
+            manifest = cls(**{key: value for key, value in document.items() if key in known})
+            for entry in manifest.files.values():
+                _ = entry["sha256"], entry["bytes"]
+        except (ValueError, TypeError, AttributeError, KeyError) as error:
+            raise StoreError(f"its {MANIFEST} cannot be read ({type(error).__name__}: {error})") from error
+        return manifest
+
+
+def describe_artifact(
+    stage: Stage,
+    files: dict[str, FileEntry],
+    *,
+    started_at: float,
+    duration_s: float,
+    reason: str,
+    location: str,
+) -> Manifest:
+    """Make the manifest of an artifact about to be published.
+
+    Args:
+        stage: Whose artifact it is.
+        files: Its files.
+        started_at: Unix seconds.
+        duration_s: How long it took.
+        reason: Why it was made.
+        location: See `Manifest.location`.
+
+    Returns:
+        The manifest.
+    """
+    return Manifest(
+        name=stage.name,
+        fingerprint=stage.fingerprint,
+        version=stage.version,
+        run=stage.run,
+        config=dict(stage.config),
+        inputs={key: upstream.fingerprint for key, upstream in stage.inputs.items()},
+        seed=stage.seed,
+        files=files,
+        location=location,
+        reason=reason,
+        started_at=started_at,
+        duration_s=duration_s,
+        bytes=sum(entry["bytes"] for entry in files.values()),
+        **environment(),
+    )
+
+
+def explain_miss(stage: Stage, stored: Sequence[Manifest]) -> str:
+    """Say why a stage's artifact is not there, against the nearest that is.
+
+    Args:
+        stage: The stage.
+        stored: Manifests of artifacts of the same stage name.
+
+    Returns:
+        One line, e.g. ``changed field train.peak_lr (0.001 -> 0.002) since 3f2a...``.
+    """
+    compared = [(_changes(stage, manifest), manifest.fingerprint) for manifest in stored]
+    if not compared:
+        return f"missing: the store has no artifact of stage {stage.name!r}"
+    changes, nearest = min(compared, key=lambda pair: len(pair[0]))
+    if not changes:
+        return "missing: no longer in the store"
+    more = f" and {len(changes) - _MAX_CHANGES} more" if len(changes) > _MAX_CHANGES else ""
+    return f"{', '.join(changes[:_MAX_CHANGES])}{more} since {nearest[:12]}"
+
+
+def _changes(stage: Stage, manifest: Manifest) -> list[str]:
+    changes = []
+    if stage.version != manifest.version:
+        changes.append(f"new version {stage.version} (was {manifest.version})")
+    old, new = _flat(manifest.config), _flat(stage.config)
+    for path in sorted(old.keys() | new.keys()):
+        before, after = old.get(path, "absent"), new.get(path, "absent")
+        if before != after:
+            changes.append(f"changed field {path} ({_short(before)} -> {_short(after)})")
+    for name in sorted(manifest.inputs.keys() | stage.inputs.keys()):
+        upstream = stage.inputs.get(name)
+        if upstream is None or name not in manifest.inputs:
+            changes.append(f"{'dropped' if upstream is None else 'new'} input {name}")
+        elif upstream.fingerprint != manifest.inputs[name]:
+            changes.append(f"changed input {name}")
+    if stage.seed != manifest.seed:
+        changes.append(f"changed seed ({manifest.seed} -> {stage.seed})")
+    return changes
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Canonical JSON of every leaf by dotted path; lists are leaves."""
+    leaves: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            leaves.update(_flat(value, f"{prefix}{key}."))
+        else:
+            leaves[f"{prefix}{key}"] = canonical_json(value)
+    return leaves
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_VALUE_CHARACTERS else f"{text[: _MAX_VALUE_CHARACTERS - 3]}..."
