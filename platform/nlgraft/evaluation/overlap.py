@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,8 +136,9 @@ def meteor_rows(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[N
     from sacrebleu.tokenizers.tokenizer_13a import Tokenizer13a
 
     tokenize = Tokenizer13a()
+    no_synonyms: Any = _NoSynonyms()
     values = [
-        single_meteor_score(tokenize(reference).split(), tokenize(hypothesis).split(), wordnet=_NoSynonyms())
+        single_meteor_score(tokenize(reference).split(), tokenize(hypothesis).split(), wordnet=no_synonyms)
         for hypothesis, reference in zip(hypotheses, references, strict=True)
     ]
     signature = (

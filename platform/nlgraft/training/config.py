@@ -1,0 +1,121 @@
+"""What a study says about one training stage. Torch-free: a study is read without torch."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+
+def _pattern(value: str) -> str:
+    try:
+        re.compile(value)
+    except re.error as error:
+        raise ValueError(f"'{value}' is not a regular expression: {error}") from error
+    return value
+
+
+Pattern = Annotated[str, AfterValidator(_pattern)]
+"""A regular expression searched for in dotted parameter names, e.g. ``^fine_encoder\\.``."""
+
+
+class ParameterGroup(BaseModel):
+    """Parameters that learn at their own pace."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    pattern: Pattern
+    """Regular expression searched for in parameter names; one that matches nothing is an error."""
+    lr_multiplier: float = Field(gt=0)
+    """Factor on the learning rate at every step, e.g. 10 for TRICE's fine encoder."""
+
+
+class TrainConfig(BaseModel):
+    """One training stage: how long, how fast, what is kept."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    max_steps: int = Field(default=10_000, ge=1)
+    """Optimiser steps."""
+    batch_tokens: int = Field(default=4096, ge=1)
+    """Tokens, padding included, of a batch on its longest side; a step takes ``accumulation`` batches."""
+    accumulation: int = Field(default=1, ge=1)
+    """Batches whose gradients are added before a step; the gradient is that of one batch of their size."""
+
+    peak_lr: float = Field(default=5e-4, gt=0)
+    """Learning rate at the end of warm-up."""
+    lr_schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
+    """How the learning rate falls after warm-up; formulas in ``nlgraft.training.schedules``."""
+    warmup_steps: int = Field(default=400, ge=0)
+    """Steps over which the learning rate rises linearly to its peak."""
+    initial_lr: float = Field(default=0.0, ge=0)
+    """Learning rate from which warm-up rises."""
+    final_lr_ratio: float = Field(default=0.0, ge=0, le=1)
+    """Fraction of the peak that linear and cosine end at."""
+    betas: tuple[float, float] = (0.9, 0.98)
+    """AdamW's decay of the two moments."""
+    epsilon: float = Field(default=1e-8, gt=0)
+    """AdamW's term in the denominator."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's decoupled decay of weight matrices and tables (not of biases and norms)."""
+    clip_norm: float | None = Field(default=1.0, gt=0)
+    """Largest norm of the whole gradient; null for no clipping."""
+
+    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
+    """Probability mass taken from the true token (Szegedy et al. 2016)."""
+    smoothing_kind: Literal["uniform_all", "uniform_others"] = "uniform_all"
+    """Who gets that mass: all V tokens, the true one too, or the V - 1 others (fusion.md, invariant 30)."""
+
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """bf16: forward pass in bfloat16 where torch's autocast allows it; weights and moments stay fp32."""
+
+    report_every_steps: int = Field(default=50, ge=1)
+    """Steps between reports of the training loss; early stopping from outside is asked for at each."""
+    eval_every_steps: int = Field(default=500, ge=1)
+    """Steps between evaluations on dev; the last step is always evaluated."""
+    is_evaluated_at_start: bool = False
+    """Whether to evaluate before the first step, e.g. to see what a transfer brings untrained."""
+    checkpoint_every_steps: int = Field(default=500, ge=1)
+    """Steps between checkpoints, from which a killed training resumes bit for bit (CPU)."""
+    best_metric: str = "dev/loss"
+    """Dev metric that decides what is best, for ``patience`` and ``keep_best``."""
+    best_direction: Literal["minimize", "maximize"] = "minimize"
+    """Whether a smaller or a larger ``best_metric`` is better."""
+    patience: int | None = Field(default=None, ge=1)
+    """Evaluations without a new best after which training ends; null: train to ``max_steps``."""
+    keep_best: bool = True
+    """Whether the weights of the best evaluation are the result, not the last ones."""
+    average_last: int = Field(default=0, ge=0)
+    """Result is the mean of the weights at this many last evaluation points; 0: no averaging."""
+
+    freeze: tuple[Pattern, ...] = ()
+    """Parameters whose name one of these matches do not learn."""
+    train_only: tuple[Pattern, ...] = ()
+    """If given, only parameters whose name one of these matches learn."""
+    groups: tuple[ParameterGroup, ...] = ()
+    """Own learning rates; the first group that matches a name counts."""
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> TrainConfig:
+        if self.average_last and self.keep_best:
+            raise ValueError(
+                f"average_last={self.average_last} and keep_best=true both say which weights are the result; "
+                "set keep_best: false to average, or average_last: 0"
+            )
+        falls_to_end = self.lr_schedule in ("linear", "cosine")
+        if self.final_lr_ratio and not falls_to_end:
+            raise ValueError(
+                f"final_lr_ratio={self.final_lr_ratio} means nothing for lr_schedule={self.lr_schedule}; "
+                "allowed with linear and cosine"
+            )
+        if falls_to_end and self.warmup_steps > self.max_steps:
+            raise ValueError(
+                f"warmup_steps={self.warmup_steps} exceeds max_steps={self.max_steps}, after which "
+                f"lr_schedule={self.lr_schedule} ends"
+            )
+        if self.initial_lr > self.peak_lr:
+            raise ValueError(f"initial_lr={self.initial_lr} exceeds peak_lr={self.peak_lr}")
+        if not all(0 <= beta < 1 for beta in self.betas):
+            raise ValueError(f"betas={list(self.betas)}: each must be at least 0 and less than 1")
+        return self

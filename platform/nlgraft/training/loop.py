@@ -1,0 +1,299 @@
+"""The training loop: the same function in a Tune actor, in a Ray Train worker and in a test.
+
+**Global batches**: a step takes ``accumulation`` batches of the data, whose rows are dealt to the workers;
+the gradient is that of the loss summed over all their tokens, divided by the number of all their tokens. One
+worker, two workers and accumulation therefore give the same curve to within floating point (without dropout).
+**Resume**: killed at any moment and started again, it ends with the bits of an undisturbed run on the CPU.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from nlgraft.errors import ContractError, DataError
+from nlgraft.pipeline.stage import StageContext, TrialStopped
+from nlgraft.training.config import TrainConfig
+from nlgraft.training.losses import Objective
+from nlgraft.training.parameters import choose_trained, count_parameters, make_optimizer
+from nlgraft.training.progress import (
+    Curves,
+    TrainState,
+    Window,
+    copy_to_cpu,
+    learned_state,
+    optimizer_state,
+    overwrite,
+)
+from nlgraft.training.schedules import learning_rate
+from nlgraft.training.state import average_weights, save_model
+from nlgraft.training.step import Rows, Stepper, TrainData, TrainingDiverged
+from nlgraft.training.workers import Workers
+
+__all__ = ["TrainData", "TrainOutcome", "TrainingDiverged", "train"]
+
+CURVES_FILE = "curves.json"
+Evaluate = Callable[[Any], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class TrainOutcome:
+    """What came of a training.
+
+    Attributes:
+        steps: Optimiser steps done.
+        end_reason: ``max_steps`` or ``patience``.
+        best_step: Step of the best evaluation, None without evaluations.
+        best_value: Its value.
+        num_tokens: Tokens learned from.
+        seconds: Time spent in steps, evaluation not counted, resumed parts included.
+        num_parameters: Of the model, tied ones once.
+        num_trained_parameters: Those that learned.
+        curves: Points [step, value, unix milliseconds] by metric.
+    """
+
+    steps: int
+    end_reason: str
+    best_step: int | None
+    best_value: float | None
+    num_tokens: int
+    seconds: float
+    num_parameters: int
+    num_trained_parameters: int
+    curves: Curves
+
+
+def train(
+    model: nn.Module,
+    objective: Objective,
+    data: TrainData,
+    config: TrainConfig,
+    context: StageContext,
+    *,
+    evaluate: Evaluate | None = None,
+    save: Callable[[Any, Path], None] = save_model,
+) -> TrainOutcome:
+    """Train a model, from its last checkpoint if there is one, and write it into the stage's artifact.
+
+    Args:
+        model: Initialised from the stage's seed; moved to the context's device and changed in place. It ends
+            with the weights that are the result, on every worker.
+        objective: Loss of a batch, summed over tokens, and their number.
+        data: Batches.
+        config: How long, how fast, what is kept.
+        context: Seed, device, workers, checkpoints, reporter, artifact directory.
+        evaluate: Dev metrics of the model, called on the first worker with the model in eval mode and without
+            gradients.
+        save: Writes the model into the artifact; gets the model and the directory.
+
+    Returns:
+        What came of it.
+
+    Raises:
+        TrainingDiverged: A loss, gradient or dev metric is not finite.
+        TrialStopped: The reporter said so; a checkpoint was left.
+        ContractError: The stage has no seed, a pattern matches nothing, or what is best is asked for but
+            cannot be known.
+    """
+    loop = _Loop(model, objective, data, config, context, evaluate)
+    cuda = [loop.device] if loop.device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):  # the caller's own draws stay as if nothing was trained
+        loop.run()
+    loop.choose_result()
+    if loop.workers.is_first:
+        text = json.dumps(loop.state.progress.curves, allow_nan=False)
+        (context.directory / CURVES_FILE).write_text(text + "\n", encoding="utf-8")
+        save(model, context.directory)
+    return loop.outcome()
+
+
+class _Loop:
+    """One training in progress."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        data: TrainData,
+        config: TrainConfig,
+        context: StageContext,
+        evaluate: Evaluate | None,
+    ) -> None:
+        if context.seed is None:
+            raise ContractError(f"stage {context.stage.name} trains but has no seed; give its Stage one")
+        if evaluate is None and (config.patience is not None or config.keep_best):
+            raise ContractError(
+                f"stage {context.stage.name}: keep_best={config.keep_best} and patience={config.patience} "
+                "need an evaluate function; give one, or set keep_best: false and patience: null"
+            )
+        self.model, self.data, self.config, self.context = model, data, config, context
+        self.evaluate = evaluate
+        self.device = torch.device(context.device)
+        self.workers = Workers(context.rank, context.world_size, self.device)
+        model.to(self.device)
+        choose_trained(model, config)
+        self.state = TrainState(model, make_optimizer(model, config))
+        self._resume()
+        self.stepper = Stepper(
+            model, objective, data, config, self.state.optimizer, self.workers, context.seed
+        )
+        self._epoch: tuple[int, Sequence[Rows]] | None = None
+
+    def _resume(self) -> None:
+        """Take up the newest checkpoint; the first worker reads it and tells the others."""
+
+        def read() -> Any:
+            latest = self.context.checkpoints.latest()
+            if latest is not None:
+                self.state.read(latest[1])
+            return self.state.progress
+
+        self.state.progress = self.workers.ask_first(read)
+        if self.state.progress.step:
+            self.workers.take_from_first(optimizer_state(self.state.optimizer).values())
+        self.workers.take_from_first(learned_state(self.model).values())
+
+    def run(self) -> None:
+        """Train until something ends it."""
+        progress, config = self.state.progress, self.config
+        self.model.train()
+        if config.is_evaluated_at_start and progress.step == 0:
+            metrics = self._evaluate()
+            progress.record(metrics)
+            self._report(metrics)
+        while progress.end_reason is None:
+            self._take_step()
+            is_last = progress.step == config.max_steps
+            is_evaluated = is_last or progress.step % config.eval_every_steps == 0
+            metrics: dict[str, float] = {}
+            if is_evaluated or progress.step % config.report_every_steps == 0:
+                metrics = progress.window.metrics() | {"train/lr": learning_rate(config, progress.step)}
+                progress.window = Window()
+            if is_evaluated:
+                metrics |= self._evaluate()
+            if is_last and progress.end_reason is None:
+                progress.end_reason = "max_steps"
+            progress.record(metrics)
+            if progress.end_reason is None and progress.step % config.checkpoint_every_steps == 0:
+                self.context.checkpoints.save(progress.step, self.state.write)
+            if metrics:
+                self._report(metrics)
+
+    def _take_step(self) -> None:
+        progress = self.state.progress
+        started = time.perf_counter()
+        try:
+            sums = self.stepper.take(progress.step + 1, self._next_batches())
+        except TrainingDiverged as error:
+            raise TrainingDiverged(f"stage {self.context.stage.name}: {error}") from error
+        seconds = time.perf_counter() - started
+        progress.step += 1
+        progress.num_tokens += sums.tokens
+        progress.seconds += seconds
+        progress.window.add(sums, seconds)
+
+    def _next_batches(self) -> list[tuple[int, Rows]]:
+        """Take the global batches of one step, each with its epoch."""
+        progress = self.state.progress
+        taken: list[tuple[int, Rows]] = []
+        while len(taken) < self.config.accumulation:
+            if self._epoch is None or self._epoch[0] != progress.epoch:
+                self._epoch = (progress.epoch, self.data.epoch(progress.epoch))
+            batches = self._epoch[1]
+            if not batches:
+                raise DataError(f"epoch {progress.epoch} of stage {self.context.stage.name} has no batches")
+            if progress.batch == len(batches):
+                progress.epoch, progress.batch = progress.epoch + 1, 0
+                continue
+            taken.append((progress.epoch, batches[progress.batch]))
+            progress.batch += 1
+        return taken
+
+    def _evaluate(self) -> dict[str, float]:
+        """Measure on dev, keep what is best, take the snapshot to average."""
+        if self.config.average_last and self.workers.is_first:
+            self.state.snapshots.append(copy_to_cpu(learned_state(self.model)))
+            del self.state.snapshots[: -self.config.average_last]
+        evaluate = self.evaluate
+        if evaluate is None:
+            return {}
+        self.model.eval()
+        with torch.no_grad():
+            metrics = dict(self.workers.ask_first(lambda: evaluate(self.model)))
+        self.model.train()
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise TrainingDiverged(
+                    f"{self.context.stage.name}: {name} is {value} at step {self.state.progress.step}"
+                )
+        self._judge(metrics)
+        return metrics
+
+    def _judge(self, metrics: Mapping[str, float]) -> None:
+        """Decide whether these dev metrics are the best so far and whether patience has run out."""
+        progress, config = self.state.progress, self.config
+        value = metrics.get(config.best_metric)
+        if value is None:
+            if config.keep_best or config.patience is not None:
+                raise ContractError(
+                    f"{self.context.stage.name}: best_metric={config.best_metric} is not measured; "
+                    f"measured: {', '.join(metrics)}"
+                )
+            return
+        sign = 1 if config.best_direction == "maximize" else -1
+        if progress.best_value is None or sign * value > sign * progress.best_value:
+            progress.best_value, progress.best_step, progress.num_since_best = value, progress.step, 0
+            if config.keep_best and self.workers.is_first:
+                self.state.best = copy_to_cpu(learned_state(self.model))
+        else:
+            progress.num_since_best += 1
+            if config.patience is not None and progress.num_since_best >= config.patience:
+                progress.end_reason = "patience"
+
+    def _report(self, metrics: Mapping[str, float]) -> None:
+        """Report metrics, then ask whether to go on."""
+        progress = self.state.progress
+        self.context.report(progress.step, metrics)
+        if progress.end_reason is not None:
+            return
+        reason = self.workers.ask_first(self.context.should_stop)
+        if reason is not None:
+            self.context.checkpoints.save(progress.step, self.state.write)
+            raise TrialStopped(reason)
+
+    def choose_result(self) -> None:
+        """Put the resulting weights into the model: the last, the best, or the mean of the last few."""
+        self.model.eval()
+        if self.workers.is_first:
+            if self.config.keep_best and self.state.best is not None:
+                overwrite(learned_state(self.model), self.state.best, "best weights")
+            elif self.state.snapshots:
+                overwrite(
+                    learned_state(self.model), average_weights(self.state.snapshots), "averaged weights"
+                )
+        self.workers.take_from_first(learned_state(self.model).values())
+
+    def outcome(self) -> TrainOutcome:
+        """Say what came of it."""
+        progress = self.state.progress
+        num_parameters, num_trained = count_parameters(self.model)
+        assert progress.end_reason is not None
+        return TrainOutcome(
+            steps=progress.step,
+            end_reason=progress.end_reason,
+            best_step=progress.best_step,
+            best_value=progress.best_value,
+            num_tokens=progress.num_tokens,
+            seconds=progress.seconds,
+            num_parameters=num_parameters,
+            num_trained_parameters=num_trained,
+            curves=progress.curves,
+        )

@@ -1,0 +1,184 @@
+"""Objectives: what a training adds up over real tokens, and the loss of every segment.
+
+Shape letters: B sentences, J target positions, R real target positions, V vocabulary, d model width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from nlgraft.nn.batch import Batch
+
+SmoothingKind = Literal["uniform_all", "uniform_others"]
+
+
+class Loss(NamedTuple):
+    """What an objective returns for a batch; a plain ``(loss_sum, num_tokens)`` will do as well.
+
+    Attributes:
+        loss_sum: Loss summed over the batch's tokens, differentiable, scalar.
+        num_tokens: How many tokens that is: the loop divides by the count of the whole global batch.
+        terms: Parts of the sum for the learning curves, as detached sums over the same tokens.
+    """
+
+    loss_sum: Tensor
+    num_tokens: int
+    terms: Mapping[str, Tensor] = {}
+
+
+Objective = Callable[[Any, Any], Loss | tuple[Tensor, int]]
+"""``objective(model, batch)``; the batch is what the data made, moved to the device."""
+
+
+class Translator(Protocol):
+    """A model that reads a batch and says what it thinks at every target position."""
+
+    def __call__(self, batch: Batch) -> Tensor:
+        """Map a batch to hidden states [B, J, d]."""
+        ...
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Map hidden states [..., d] to logits [..., V]."""
+        ...
+
+
+def smoothed_cross_entropy(
+    logits_RV: Tensor, target_R: Tensor, smoothing: float, kind: SmoothingKind
+) -> Tensor:
+    """Sum the cross-entropy against smoothed targets.
+
+    ``uniform_all``: q = (1 - e) [v = y] + e / V, so the true token keeps 1 - e + e / V.
+    ``uniform_others``: q = 1 - e for the true token, e / (V - 1) for each other one.
+
+    Args:
+        logits_RV: Unnormalised log-probabilities; computed in at least fp32.
+        target_R: True tokens, int64.
+        smoothing: e, the probability mass taken from the true token.
+        kind: Who gets it.
+
+    Returns:
+        ``-sum_r sum_v q log p``, scalar.
+
+    Source: Szegedy et al. (2016), section 7; fusion.md invariant 30.
+    """
+    if logits_RV.dtype in (torch.bfloat16, torch.float16):
+        logits_RV = logits_RV.float()
+    if not smoothing:
+        return F.cross_entropy(logits_RV, target_R, reduction="sum")
+    vocabulary = logits_RV.shape[-1]
+    if kind == "uniform_others":
+        # q of uniform_others with e is q of uniform_all with e * V / (V - 1)
+        smoothing = smoothing * vocabulary / (vocabulary - 1)
+    normaliser_R = torch.logsumexp(logits_RV, dim=-1)
+    true_R = logits_RV.gather(-1, target_R[:, None])[:, 0]
+    mean_R = logits_RV.mean(-1)
+    return (normaliser_R - (1 - smoothing) * true_R - smoothing * mean_R).sum()
+
+
+def real_logits(model: Translator, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Run the model and give its logits at real target positions only: padding costs no softmax.
+
+    Args:
+        model: The model.
+        batch: Target positions [B, J], R of them real.
+
+    Returns:
+        Logits [R, V] and true tokens [R], row by row.
+    """
+    hidden_BJd = model(batch)
+    hidden, target = hidden_BJd.flatten(0, 1), batch.target_output.flatten()
+    if batch.target_input.has_padding:
+        positions_R = batch.target_input.valid.flatten().nonzero()[:, 0]
+        hidden, target = hidden.index_select(0, positions_R), target.index_select(0, positions_R)
+    return model.logits(hidden), target
+
+
+@dataclass(frozen=True)
+class Seq2SeqObjective:
+    """Label-smoothed cross-entropy of the target given the sources.
+
+    Attributes:
+        smoothing: Probability mass taken from the true token.
+        kind: Who gets it.
+    """
+
+    smoothing: float = 0.1
+    kind: SmoothingKind = "uniform_all"
+
+    def __call__(self, model: Translator, batch: Batch) -> Loss:
+        """Compute the summed loss of a batch and its number of real target tokens."""
+        logits_RV, target_R = real_logits(model, batch)
+        return Loss(smoothed_cross_entropy(logits_RV, target_R, self.smoothing, self.kind), len(target_R))
+
+
+@dataclass(frozen=True)
+class SegmentLosses:
+    """Negative log-likelihood of every target, without smoothing.
+
+    Attributes:
+        statistics: Nats and tokens of each segment, [N, 2], in the order of the data.
+        batches: How many batches were run.
+    """
+
+    statistics: NDArray[np.float64]
+    batches: int = field(default=0)
+
+    @property
+    def per_token(self) -> float:
+        """Nats per token over all segments."""
+        nats, tokens = self.statistics.sum(0)
+        return float(nats / tokens)
+
+
+@torch.no_grad()
+def segment_losses(
+    model: Any,
+    batches: Iterable[tuple[NDArray[np.int64], Batch]],
+    num_segments: int,
+    device: torch.device | str = "cpu",
+) -> SegmentLosses:
+    """Compute the negative log-likelihood of every segment; the model is put into eval mode meanwhile.
+
+    Args:
+        model: A model with ``model(batch) -> [B, J, d]`` and ``logits``.
+        batches: Row numbers [B] and the batch of these rows.
+        num_segments: Number of segments in all.
+        device: Where the model is.
+
+    Returns:
+        Nats and tokens of each segment.
+    """
+    was_training = model.training
+    model.eval()
+    statistics = np.zeros((num_segments, 2))
+    count = 0
+    for rows, cpu_batch in batches:
+        logits_RV, target_R = real_logits(model, cpu_batch.to(device))
+        nats_R = F.cross_entropy(logits_RV.float(), target_R, reduction="none").double().cpu().numpy()
+        tokens_B = cpu_batch.target_input.valid.sum(1).numpy()
+        owner_R = np.repeat(rows, tokens_B)
+        np.add.at(statistics[:, 0], owner_R, nats_R)
+        statistics[rows, 1] = tokens_B
+        count += 1
+    model.train(was_training)
+    return SegmentLosses(statistics, count)
+
+
+def freeze_module(module: nn.Module) -> nn.Module:
+    """Stop a module from learning and from dropping out, for good: a teacher.
+
+    Args:
+        module: Changed in place.
+
+    Returns:
+        The same module, in eval mode, without gradients.
+    """
+    return module.eval().requires_grad_(False)

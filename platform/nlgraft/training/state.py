@@ -1,0 +1,258 @@
+"""Weights on disk and between stages: safetensors with tied tensors, carry-over, averaging."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from nlgraft.errors import ContractError, StoreError, nearest
+
+MODEL_FILE = "model.safetensors"
+Weights = dict[str, Tensor]
+
+
+def _storage_key(tensor: Tensor) -> tuple[int, int, torch.Size]:
+    return tensor.untyped_storage().data_ptr(), int(tensor.storage_offset()), tensor.shape
+
+
+def tied_names(state: Mapping[str, Tensor]) -> dict[str, str]:
+    """Find names that share one tensor.
+
+    Args:
+        state: Tensors by name, as ``state_dict`` gives them.
+
+    Returns:
+        For each further name of a tensor its first name in sorted order.
+    """
+    first: dict[tuple[int, int, torch.Size], str] = {}
+    aliases = {}
+    for name in sorted(state):
+        if state[name].numel() == 0:
+            continue
+        key = _storage_key(state[name])
+        if key in first:
+            aliases[name] = first[key]
+        else:
+            first[key] = name
+    return aliases
+
+
+def save_weights(state: Mapping[str, Tensor], path: Path) -> None:
+    """Write named tensors as safetensors; a tied tensor is written once.
+
+    Args:
+        state: Tensors by name.
+        path: File to write.
+    """
+    aliases = tied_names(state)
+    tensors = {
+        name: tensor.detach().to("cpu").contiguous()
+        for name, tensor in sorted(state.items())
+        if name not in aliases
+    }
+    save_file(tensors, path, metadata={"tied": json.dumps(aliases, sort_keys=True)})
+
+
+def load_weights(path: Path) -> Weights:
+    """Read what ``save_weights`` wrote, every name of a tied tensor included.
+
+    Args:
+        path: File to read.
+
+    Returns:
+        Tensors by name, on the CPU.
+
+    Raises:
+        StoreError: The file is missing or no safetensors file.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            aliases = json.loads((file.metadata() or {}).get("tied", "{}"))
+        weights = load_file(path)
+    except Exception as error:
+        raise StoreError(f"{path}: no readable safetensors file ({error})") from error
+    for alias, name in aliases.items():
+        weights[alias] = weights[name]
+    return weights
+
+
+def save_model(
+    model: nn.Module, directory: Path, omitted: Mapping[str, Mapping[str, str]] | None = None
+) -> None:
+    """Write a model's weights into an artifact.
+
+    Args:
+        model: Any module.
+        directory: Artifact being written; gets ``model.safetensors``.
+        omitted: Prefixes of frozen parts that are not written, each with what identifies them (checkpoint id
+            and sha256), which goes into ``omitted.json``; whoever loads the model builds them from there.
+
+    Raises:
+        ContractError: A part that would be left out has learned.
+    """
+    omitted = omitted or {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad and name.startswith(tuple(omitted)):
+            raise ContractError(f"'{name}' learns, so it cannot be left out of the saved model")
+    state = {
+        name: tensor for name, tensor in model.state_dict().items() if not name.startswith(tuple(omitted))
+    }
+    save_weights(state, directory / MODEL_FILE)
+    if omitted:
+        text = json.dumps({prefix: dict(identity) for prefix, identity in omitted.items()}, indent=1)
+        (directory / "omitted.json").write_text(text + "\n", encoding="utf-8")
+
+
+def load_model(model: nn.Module, directory: Path) -> None:
+    """Load an artifact's weights into a model of the same architecture.
+
+    Args:
+        model: Changed in place; parts that were omitted when saving keep the weights they have.
+        directory: An artifact with ``model.safetensors``.
+
+    Raises:
+        StoreError: The file is missing or unreadable.
+        ContractError: Names or shapes differ.
+    """
+    omitted_file = directory / "omitted.json"
+    omitted = json.loads(omitted_file.read_text(encoding="utf-8")) if omitted_file.exists() else {}
+    report = carry_over(
+        model, load_weights(directory / MODEL_FILE), fresh=[f"^{re.escape(prefix)}" for prefix in omitted]
+    )
+    if report.dropped:
+        raise ContractError(f"{directory}: weights that the model does not have: {report.dropped}")
+
+
+@dataclass(frozen=True)
+class CarryReport:
+    """What became of the weights between two stages.
+
+    Attributes:
+        carried: Names whose tensor was copied, bit for bit.
+        initialised: Names of the model that kept their fresh initialisation.
+        dropped: Names of the earlier stage that the model does not use.
+    """
+
+    carried: list[str]
+    initialised: list[str]
+    dropped: list[str]
+
+    def write(self, path: Path) -> None:
+        """Write the report as JSON.
+
+        Args:
+            path: File to write.
+        """
+        path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+
+def _matches(patterns: Sequence[str], name: str) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)
+
+
+def _renamed(weights: Mapping[str, Tensor], rename: Sequence[tuple[str, str]]) -> Weights:
+    new: Weights = {}
+    for name, tensor in weights.items():
+        target = name
+        for pattern, replacement in rename:
+            target = re.sub(pattern, replacement, target)
+        if target in new:
+            raise ContractError(f"carry-over: two tensors would both be named '{target}'")
+        new[target] = tensor
+    return new
+
+
+@torch.no_grad()
+def carry_over(
+    model: nn.Module,
+    weights: Mapping[str, Tensor],
+    *,
+    rename: Sequence[tuple[str, str]] = (),
+    fresh: Sequence[str] = (),
+    drop: Sequence[str] = (),
+) -> CarryReport:
+    """Copy an earlier stage's weights into a model by name; what is not declared is an error.
+
+    Args:
+        model: Freshly initialised; changed in place.
+        weights: Tensors of the earlier stage.
+        rename: Regular expression and replacement, applied to the earlier names in turn.
+        fresh: Patterns of names that keep their initialisation (new parts, parts to reset).
+        drop: Patterns of earlier names, after renaming, that are not used.
+
+    Returns:
+        What was carried, initialised and dropped.
+
+    Raises:
+        ContractError: A name is missing, left over, or of another shape, and no pattern says that it may be;
+            or two names that the model ties would get different weights.
+
+    Source: fusion.md section 2 (gradual finetuning), invariants 10 and 12.
+    """
+    state = model.state_dict()
+    earlier = _renamed(weights, rename)
+    carried = sorted(name for name in state if name in earlier and not _matches(fresh, name))
+    initialised = sorted(set(state) - set(carried))
+    dropped = sorted(set(earlier) - set(carried))
+    problems = [
+        f"'{name}' is not among the earlier weights. {nearest(name, sorted(earlier))[:200]}"
+        for name in initialised
+        if not _matches(fresh, name)
+    ]
+    problems += [
+        f"'{name}' has no place in the model; name it in drop"
+        for name in dropped
+        if not _matches([*drop, *fresh], name)
+    ]
+    problems += [
+        f"'{name}' is {tuple(earlier[name].shape)} earlier and {tuple(state[name].shape)} now"
+        for name in carried
+        if earlier[name].shape != state[name].shape
+    ]
+    for alias, name in tied_names(state).items():
+        both = alias in carried and name in carried
+        if both and not torch.equal(earlier[alias], earlier[name]):
+            problems.append(f"'{alias}' and '{name}' are tied now but had different weights")
+    if problems:
+        raise ContractError("carry-over: " + "; ".join(problems))
+    for name in carried:
+        state[name].copy_(earlier[name])
+    return CarryReport(carried, initialised, dropped)
+
+
+def average_weights(snapshots: Sequence[Mapping[str, Tensor]]) -> Weights:
+    """Average weights name by name.
+
+    Args:
+        snapshots: Weights of the same names and shapes, oldest first.
+
+    Returns:
+        Means, computed in fp64 and given in the original type; integer tensors and tensors that are the same
+        in all snapshots are the newest's own.
+
+    Raises:
+        ContractError: There is nothing to average, or the names differ.
+
+    Source: Vaswani et al. (2017), section 6.1; fusion.md invariant 32.
+    """
+    if not snapshots:
+        raise ContractError("no snapshots to average; was average_last larger than 0?")
+    newest = snapshots[-1]
+    if any(set(snapshot) != set(newest) for snapshot in snapshots):
+        raise ContractError("the snapshots to average have different names")
+    averaged: Weights = {}
+    for name, tensor in newest.items():
+        tensors = [snapshot[name] for snapshot in snapshots]
+        if not tensor.is_floating_point() or all(torch.equal(tensor, other) for other in tensors):
+            averaged[name] = tensor
+        else:
+            averaged[name] = torch.stack([other.double() for other in tensors]).mean(0).to(tensor.dtype)
+    return averaged

@@ -1,0 +1,171 @@
+"""One optimiser step: gradients of a global batch, whoever holds its rows, divided by all its tokens."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from nlgraft.errors import DataError, NlgraftError
+from nlgraft.training.config import TrainConfig
+from nlgraft.training.losses import Loss, Objective
+from nlgraft.training.schedules import learning_rate
+from nlgraft.training.seeds import derive_seed
+from nlgraft.training.workers import Workers
+
+Rows = NDArray[np.int64]
+
+
+class TrainingDiverged(NlgraftError, FloatingPointError):
+    """A loss, a gradient or a dev metric is not a finite number."""
+
+
+class TrainData(Protocol):
+    """What the loop draws its batches from.
+
+    **Determinism**: both methods depend on their arguments alone, not on earlier calls.
+    """
+
+    def epoch(self, index: int) -> Sequence[Rows]:
+        """Give the rows of each global batch of an epoch, in training order."""
+        ...
+
+    def batch(self, rows: Rows, epoch: int) -> Any:
+        """Make the batch of some rows; it must have ``to(device)``."""
+        ...
+
+
+@dataclass(frozen=True)
+class StepSums:
+    """What one step saw, over all workers.
+
+    Attributes:
+        tokens: Tokens of the global batch.
+        losses: Sums over these tokens: ``loss`` and the objective's terms.
+        gradient_norm: Norm of the mean gradient before clipping; None when it is not clipped.
+    """
+
+    tokens: int
+    losses: dict[str, float]
+    gradient_norm: float | None
+
+
+class _Objective(nn.Module):
+    """The objective as a module, so that all of a step's computation lies inside DDP's forward."""
+
+    def __init__(self, model: nn.Module, objective: Objective) -> None:
+        super().__init__()
+        self.model = model
+        self._objective = objective
+
+    def forward(self, batch: Any) -> Loss:
+        result = self._objective(self.model, batch)
+        return result if isinstance(result, Loss) else Loss(result[0], result[1])
+
+
+class Stepper:
+    """Takes optimiser steps.
+
+    Attributes:
+        optimizer: AdamW of ``make_optimizer``.
+        workers: Who shares the rows.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        objective: Objective,
+        data: TrainData,
+        config: TrainConfig,
+        optimizer: torch.optim.Optimizer,
+        workers: Workers,
+        seed: int,
+    ) -> None:
+        self.optimizer, self.workers = optimizer, workers
+        self._data, self._config, self._seed = data, config, seed
+        self._module: nn.Module = _Objective(model, objective)
+        if workers.size > 1:
+            self._module = DistributedDataParallel(self._module, broadcast_buffers=False)
+        self._loss_names: list[str] | None = None
+
+    def take(self, step: int, batches: Sequence[tuple[int, Rows]]) -> StepSums:
+        """Add up the gradients of a step's batches, divide by their tokens, clip, update.
+
+        Args:
+            step: Step, counted from 1.
+            batches: Epoch and rows of each global batch.
+
+        Returns:
+            What the step saw.
+
+        Raises:
+            TrainingDiverged: The loss or the gradient is not finite; the weights were not updated.
+            DataError: There was no token to learn from.
+        """
+        sums: dict[str, Tensor] = {}
+        my_tokens = 0
+        for number, (epoch, rows) in enumerate(batches):
+            torch.manual_seed(derive_seed(self._seed, "step", step, number, self.workers.rank))
+            loss = self._add_gradient(rows, epoch, is_last=number == len(batches) - 1)
+            if loss is None:
+                continue
+            my_tokens += loss.num_tokens
+            for name, value in {"loss": loss.loss_sum, **loss.terms}.items():
+                sums[name] = sums.get(name, 0.0) + value.detach().double()
+        if self._loss_names is None:
+            # another worker may have got no row of the first batch; the first worker always gets one
+            self._loss_names = self.workers.ask_first(lambda: list(sums))
+        mine = [float(sums[name]) if sums else 0.0 for name in self._loss_names]
+        tokens, *totals = self.workers.sum([my_tokens, *mine])
+        losses = dict(zip(self._loss_names, totals, strict=True))
+        if not math.isfinite(losses["loss"]):
+            raise TrainingDiverged(f"the loss is {losses['loss']} at step {step}")
+        if not tokens:
+            raise DataError(f"the batches of step {step} hold no target token to learn from")
+        norm = self._scale_gradient(tokens, step)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self._config, step) * group["lr_multiplier"]
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return StepSums(int(tokens), losses, norm)
+
+    def _add_gradient(self, rows: Rows, epoch: int, *, is_last: bool) -> Loss | None:
+        """Run this worker's rows of a global batch forward and backward; None when it got none."""
+        mine = rows[self.workers.rank :: self.workers.size]
+        has_rows = len(mine) > 0
+        # DDP waits for a gradient of every worker: one without rows sends that of another's row times zero
+        batch = self._data.batch(mine if has_rows else rows[:1], epoch).to(self.workers.device)
+        is_bf16 = self._config.precision == "bf16"
+        module = self._module
+        is_unsynchronised = isinstance(module, DistributedDataParallel) and not is_last
+        with module.no_sync() if is_unsynchronised else nullcontext():  # type: ignore[operator]
+            with torch.autocast(self.workers.device.type, dtype=torch.bfloat16, enabled=is_bf16):
+                loss: Loss = module(batch)
+            (loss.loss_sum if has_rows else loss.loss_sum * 0.0).backward()
+        return loss if has_rows else None
+
+    def _scale_gradient(self, tokens: float, step: int) -> float | None:
+        """Turn summed gradients into the gradient of the mean over all tokens, and clip it."""
+        gradients = [
+            parameter.grad
+            for group in self.optimizer.param_groups
+            for parameter in group["params"]
+            if parameter.grad is not None
+        ]
+        scale = self.workers.size / tokens  # DDP has divided by the number of workers
+        norm = None
+        if self._config.clip_norm is not None:
+            norm = float(torch.nn.utils.get_total_norm(gradients)) * scale
+            if not math.isfinite(norm):
+                raise TrainingDiverged(f"the gradient's norm is {norm} at step {step}")
+            scale *= min(1.0, self._config.clip_norm / (norm + 1e-6))
+        torch._foreach_mul_(gradients, scale)  # pyright: ignore[reportPrivateImportUsage]
+        return norm

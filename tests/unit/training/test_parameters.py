@@ -1,0 +1,78 @@
+"""Freezing, training only some, learning-rate groups."""
+
+import pytest
+
+from nlgraft.errors import ContractError
+from nlgraft.training.config import ParameterGroup, TrainConfig
+from nlgraft.training.parameters import choose_trained, count_parameters, make_optimizer, parameter_groups
+from tests.unit.training.toy import VOCABULARY, ToyModel
+
+
+def trained(**fields):
+    return set(choose_trained(ToyModel(), TrainConfig(**fields)))
+
+
+def test_trained_sets_by_pattern():
+    everything = {"source.weight", "target.weight", "mix.weight", "mix.bias", "norm.weight", "norm.bias"}
+    assert trained() == everything
+    assert trained(freeze=(r"^source\.", r"bias$")) == {"target.weight", "mix.weight", "norm.weight"}
+    assert trained(train_only=(r"^mix\.",)) == {"mix.weight", "mix.bias"}
+    assert trained(train_only=(r"^mix\.",), freeze=("bias",)) == {"mix.weight"}
+
+
+def test_what_the_model_froze_stays_frozen():
+    model = ToyModel()
+    model.source.weight.requires_grad_(False)
+    assert "source.weight" not in choose_trained(model, TrainConfig(train_only=("source", "mix")))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"freeze": ("fine_encoder",)}, "freeze: pattern 'fine_encoder' matches no parameter"),
+        ({"train_only": ("adapter",)}, "train_only: pattern 'adapter' matches no parameter"),
+        ({"freeze": (".",)}, "nothing learns"),
+    ],
+)
+def test_patterns_must_match_something_but_not_everything(fields, message):
+    """Invariant 12."""
+    with pytest.raises(ContractError, match=message):
+        trained(**fields)
+
+
+def test_groups_by_multiplier_and_decay():
+    model = ToyModel()
+    config = TrainConfig(
+        weight_decay=0.01,
+        groups=(
+            ParameterGroup(pattern=r"mix\.weight", lr_multiplier=10),
+            ParameterGroup(pattern="mix", lr_multiplier=2),
+        ),
+    )
+    choose_trained(model, config)
+    groups = {tuple(group["names"]): group for group in parameter_groups(model, config)}
+    assert set(groups) == {
+        ("source.weight", "target.weight"),
+        ("mix.weight",),
+        ("mix.bias",),
+        ("norm.weight", "norm.bias"),
+    }
+    assert groups[("mix.weight",)]["lr_multiplier"] == 10
+    assert groups[("mix.bias",)]["lr_multiplier"] == 2
+    assert groups[("source.weight", "target.weight")]["weight_decay"] == 0.01
+    assert groups[("norm.weight", "norm.bias")]["weight_decay"] == 0.0
+
+
+def test_group_that_matches_only_frozen_parameters_is_an_error():
+    model = ToyModel()
+    config = TrainConfig(freeze=("mix",), groups=(ParameterGroup(pattern="mix", lr_multiplier=10),))
+    choose_trained(model, config)
+    with pytest.raises(ContractError, match="groups: pattern 'mix'"):
+        make_optimizer(model, config)
+
+
+def test_tied_parameters_count_once():
+    model = ToyModel()
+    choose_trained(model, TrainConfig(freeze=("source",)))
+    expected = 2 * VOCABULARY * 8 + 16 * 8 + 8 + 16
+    assert count_parameters(model) == (expected, expected - VOCABULARY * 8)
