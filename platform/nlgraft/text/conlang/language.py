@@ -1,0 +1,335 @@
+"""How each of the three languages says a meaning.
+
+The first source language has articles and no case; it leaves the number of lifeless things unsaid. The
+second has case and no articles; it tells no future from present and nothing definite from indefinite. Each
+lets a few roots fall together that the other keeps apart. The target language says all of it, verb first,
+with nouns of three genders that adjectives, articles and auxiliaries agree with.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from nlgraft.text.conlang.lexicon import COMPOUND, DERIVATIONS, NUM_GENDERS, Lexeme, Lexicon
+from nlgraft.text.conlang.meaning import NUM_LINKS, NUM_RELATIONS, Clause, Entity, Sentence, Tense
+from nlgraft.text.conlang.sounds import SoundChange, affix_form, proto_form
+
+Slot = Literal["subject", "object", "place"]
+Case = Literal["subject", "object", "place", "owner"]
+
+
+@dataclass(frozen=True)
+class Typology:
+    """What kind of language it is.
+
+    Attributes:
+        order: Order of the parts of a clause.
+        has_adjective_first: Adjectives stand before their noun.
+        has_relation_first: Prepositions, not postpositions.
+        has_articles: Definite and indefinite are words.
+        has_auxiliary: Tense, with agreement, is a word before the verb, not a suffix of it.
+        has_all_plurals: Plurals are marked on all nouns, not on living ones alone.
+        has_future: Future differs from present.
+        has_case: Nouns carry their role.
+        has_agreement: Adjectives, articles and auxiliaries carry gender and number.
+        has_verbal_negation: Negation is a suffix of the verb, not a word before it.
+        has_modifier_first: Compounds end in their head.
+        num_homonyms: Pairs of noun roots that sound alike.
+        new_roots: Share of roots that do not come from the proto-language.
+    """
+
+    order: tuple[str, ...]
+    has_adjective_first: bool
+    has_relation_first: bool
+    has_articles: bool = False
+    has_auxiliary: bool = False
+    has_all_plurals: bool = True
+    has_future: bool = True
+    has_case: bool = False
+    has_agreement: bool = False
+    has_verbal_negation: bool = False
+    has_modifier_first: bool = True
+    num_homonyms: int = 0
+    new_roots: float = 0.4
+
+
+TYPOLOGIES = {
+    "first": Typology(
+        order=("subject", "verb", "object", "place", "adverb"),
+        has_adjective_first=True,
+        has_relation_first=True,
+        has_articles=True,
+        has_all_plurals=False,
+        num_homonyms=6,
+    ),
+    "second": Typology(
+        order=("adverb", "subject", "place", "object", "verb"),
+        has_adjective_first=False,
+        has_relation_first=False,
+        has_future=False,
+        has_case=True,
+        has_verbal_negation=True,
+        num_homonyms=6,
+    ),
+    "target": Typology(
+        order=("verb", "subject", "object", "adverb", "place"),
+        has_adjective_first=False,
+        has_relation_first=True,
+        has_articles=True,
+        has_auxiliary=True,
+        has_case=True,
+        has_agreement=True,
+        has_modifier_first=False,
+        new_roots=0.5,
+    ),
+}
+
+
+class Language:
+    """One language: the shapes of its words and its grammar."""
+
+    def __init__(self, lexicon: Lexicon, protos: list[str], kind: Typology, rng: random.Random) -> None:
+        """Draw a language.
+
+        Args:
+            lexicon: The words as meanings.
+            protos: Proto-form of every lexeme; used for roots.
+            kind: The kind of language.
+            rng: Source of chance for all shapes.
+        """
+        self.kind = kind
+        self._lexemes = lexicon.lexemes
+        self._sounds = SoundChange.draw(rng)
+        self._used: set[str] = set()
+        self._affixes = self._draw_affixes(rng)
+        self._is_prefix = {name: rng.random() < 0.2 for name in DERIVATIONS} | {
+            "opposite": True,
+            "again": True,
+        }
+        self._words = {name: self._fresh(rng, "CV", "CVC", "VC") for name in _function_words()}
+        self._link = rng.choice("aeiou")
+        self.stems = self._draw_stems(lexicon, protos, rng)
+        self._forms: dict[tuple[object, ...], str] = {}
+
+    def _fresh(self, rng: random.Random, *shapes: str) -> str:
+        while True:
+            form = affix_form(rng, rng.choice(shapes))
+            if form not in self._used:
+                self._used.add(form)
+                return form
+
+    def _draw_affixes(self, rng: random.Random) -> dict[str, str]:
+        affixes = {name: self._fresh(rng, "VC", "CVC", "VCV") for name in DERIVATIONS}
+        genders = range(NUM_GENDERS) if self.kind.has_agreement else range(1)
+        for gender in genders:
+            affixes[f"plural {gender}"] = self._fresh(rng, "VC")
+            affixes[f"singular {gender}"] = self._fresh(rng, "V") if self.kind.has_agreement else ""
+            for number in ("singular", "plural"):
+                affixes[f"verb {gender} {number}"] = self._fresh(rng, "VC") if self.kind.has_agreement else ""
+        for tense in Tense:
+            affixes[f"tense {tense}"] = self._fresh(rng, "VC", "V")
+        if not self.kind.has_future:
+            affixes[f"tense {Tense.FUTURE}"] = affixes[f"tense {Tense.PRESENT}"]
+        for case in ("object", "place", "owner"):
+            affixes[f"case {case}"] = self._fresh(rng, "CV", "VC") if self.kind.has_case else ""
+        affixes["case subject"] = ""
+        affixes["not"] = self._fresh(rng, "CVC") if self.kind.has_verbal_negation else ""
+        return affixes
+
+    def _draw_stems(self, lexicon: Lexicon, protos: list[str], rng: random.Random) -> list[str]:
+        stems: list[str] = []
+        for lexeme, proto in zip(lexicon.lexemes, protos, strict=True):
+            if lexeme.derivation is not None:
+                stems.append("")
+                continue
+            form = proto_form(rng) if rng.random() < self.kind.new_roots else self._sounds.apply(proto)
+            while form in self._used:
+                form = proto_form(rng)
+            self._used.add(form)
+            stems.append(form)
+        common, own_a, _ = lexicon.roots["noun"]
+        confused = rng.sample(common[5:] + own_a[5:], 2 * self.kind.num_homonyms)
+        for one, other in zip(confused[::2], confused[1::2], strict=True):
+            stems[other] = stems[one]
+        for lexeme in lexicon.lexemes:  # parts come before what is built from them
+            if lexeme.derivation is not None:
+                stems[lexeme.id] = self._built(lexeme, stems)
+        return stems
+
+    def _built(self, lexeme: Lexeme, stems: list[str]) -> str:
+        if lexeme.derivation == COMPOUND:
+            modifier, head = (stems[part] for part in lexeme.parts)
+            first, last = (modifier, head) if self.kind.has_modifier_first else (head, modifier)
+            is_consonant = first[-1] not in "aeiou"
+            return self._sounds.join([first, self._link, last] if is_consonant else [first, last])
+        name = lexeme.derivation or ""
+        stem, affix = stems[lexeme.parts[0]], self._affixes[name]
+        return self._sounds.join([affix, stem] if self._is_prefix[name] else [stem, affix])
+
+    def say(self, sentence: Sentence, hole: Slot | None = None) -> str:
+        """Say a meaning.
+
+        Args:
+            sentence: The meaning.
+            hole: Ask for this part of the first clause: a question word leads and the part is left out.
+
+        Returns:
+            The line, with a final stop or question mark.
+        """
+        words = [self._words["stress"]] if sentence.is_stressed else []
+        if hole is not None:
+            words.append(self._question_word(sentence.clauses[0], hole))
+        for number, clause in enumerate(sentence.clauses):
+            if number and sentence.link is not None:
+                words.append(self._words[f"link {sentence.link}"])
+            words += self._clause(clause, hole if number == 0 else None)
+        return " ".join(words) + ("." if hole is None else "?")
+
+    def name(self, entity: Entity) -> str:
+        """Name a thing by itself, as an answer does.
+
+        Args:
+            entity: The thing.
+
+        Returns:
+            The phrase in the role of a subject, without stop.
+        """
+        return " ".join(self._phrase(entity, "subject"))
+
+    def _question_word(self, clause: Clause, hole: Slot) -> str:
+        if hole == "place":
+            return self._words[f"where {clause.relation}"]
+        entity = clause.subject if hole == "subject" else clause.object
+        is_animate = entity is not None and self._lexemes[entity.noun].is_animate
+        return self._words[f"{'who' if is_animate else 'what'} {hole}"]
+
+    def _clause(self, clause: Clause, hole: Slot | None) -> list[str]:
+        words: list[str] = []
+        for part in self.kind.order:
+            if part == hole:
+                continue
+            if part == "subject":
+                words += self._phrase(clause.subject, "subject")
+            elif part == "object" and clause.object is not None:
+                words += self._phrase(clause.object, "object")
+            elif part == "verb":
+                if clause.is_negated and not self.kind.has_verbal_negation:
+                    words.append(self._words["not"])
+                words += self._verb(clause)
+            elif part == "adverb" and clause.adverb is not None:
+                words.append(self.stems[clause.adverb])
+            elif part == "place" and clause.place is not None:
+                relation = self._words[f"relation {clause.relation}"]
+                phrase = self._phrase(clause.place, "place")
+                words += [relation, *phrase] if self.kind.has_relation_first else [*phrase, relation]
+        return words
+
+    def _verb(self, clause: Clause) -> list[str]:
+        gender, number = self._agreement(clause.subject)
+        key = (clause.verb, gender, number, clause.tense, clause.is_negated)
+        if key not in self._forms:
+            negation = self._affixes["not"] if clause.is_negated else ""
+            inflection = [self._affixes[f"tense {clause.tense}"], self._affixes[f"verb {gender} {number}"]]
+            stem = self.stems[clause.verb]
+            if self.kind.has_auxiliary:
+                auxiliary = self._sounds.join([self._words["auxiliary"], *inflection])
+                self._forms[key] = f"{auxiliary} {self._sounds.join([stem, negation])}"
+            else:
+                self._forms[key] = self._sounds.join([stem, *inflection, negation])
+        return [self._forms[key]]
+
+    def _agreement(self, entity: Entity) -> tuple[int, str]:
+        gender = self._lexemes[entity.noun].gender if self.kind.has_agreement else 0
+        return gender, "plural" if entity.is_plural else "singular"
+
+    def _phrase(self, entity: Entity, case: Case) -> list[str]:
+        if entity.is_pronoun:
+            gender, number = self._agreement(entity)
+            return [
+                self._sounds.join([self._words[f"pronoun {gender} {number}"], self._affixes[f"case {case}"]])
+            ]
+        adjectives = [self._adjective(word, entity) for word in entity.adjectives]
+        noun = self._noun(entity, case)
+        words = [*reversed(adjectives), noun] if self.kind.has_adjective_first else [noun, *adjectives]
+        if self.kind.has_articles:
+            words.insert(0, self._article(entity))
+        if entity.owner is not None:
+            owner = self._phrase(entity.owner, "owner")
+            words += owner if self.kind.has_case else [self._words["of"], *owner]
+        return words
+
+    def _article(self, entity: Entity) -> str:
+        word = self._words["definite" if entity.is_definite else "indefinite"]
+        if not self.kind.has_agreement:
+            return word
+        gender, number = self._agreement(entity)
+        return self._sounds.join([word, self._affixes[f"{number} {gender}"]])
+
+    def _noun(self, entity: Entity, case: Case) -> str:
+        key = (entity.noun, entity.is_plural, case)
+        if key not in self._forms:
+            gender, number = self._agreement(entity)
+            is_marked = entity.is_plural and (
+                self.kind.has_all_plurals or self._lexemes[entity.noun].is_animate
+            )
+            ending = self._affixes[f"{number if is_marked else 'singular'} {gender}"]
+            parts = [self.stems[entity.noun], ending, self._affixes[f"case {case}"]]
+            self._forms[key] = self._sounds.join(parts)
+        return self._forms[key]
+
+    def _adjective(self, word: int, entity: Entity) -> str:
+        if not self.kind.has_agreement:
+            return self.stems[word]
+        gender, number = self._agreement(entity)
+        key = (word, gender, number)
+        if key not in self._forms:
+            self._forms[key] = self._sounds.join([self.stems[word], self._affixes[f"{number} {gender}"]])
+        return self._forms[key]
+
+
+def _function_words() -> list[str]:
+    words = ["not", "of", "definite", "indefinite", "stress", "auxiliary"]
+    words += [f"link {number}" for number in range(NUM_LINKS)]
+    words += [f"{word} {number}" for word in ("relation", "where") for number in range(NUM_RELATIONS)]
+    words += [f"{word} {hole}" for word in ("who", "what") for hole in ("subject", "object")]
+    return words + [f"pronoun {g} {n}" for g in range(NUM_GENDERS) for n in ("singular", "plural")]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A language family.
+
+    Attributes:
+        lexicon: The words as meanings.
+        languages: ``first``, ``second`` and ``target``.
+    """
+
+    lexicon: Lexicon
+    languages: dict[str, Language]
+
+
+@lru_cache(maxsize=4)
+def family(seed: int) -> Family:
+    """Draw a language family.
+
+    **Determinism**: the same seed gives the same family in every process.
+
+    Args:
+        seed: Which family.
+
+    Returns:
+        The family.
+    """
+    lexicon = Lexicon.draw(random.Random(f"conlang {seed} lexicon"))
+    rng = random.Random(f"conlang {seed} proto-language")
+    protos = [proto_form(rng) for _ in lexicon.lexemes]
+    return Family(
+        lexicon,
+        {
+            name: Language(lexicon, protos, kind, random.Random(f"conlang {seed} {name}"))
+            for name, kind in TYPOLOGIES.items()
+        },
+    )

@@ -1,0 +1,279 @@
+"""The words of the family as meanings: roots, what is derived and compounded from them, two domains.
+
+Domain b says most of its own things by words built from roots and affixes that domain a also uses, in
+combinations that a never has; only a few of its roots are new. Whoever knows a's parts can guess b's words.
+"""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Literal
+
+Category = Literal["noun", "verb", "adjective", "adverb"]
+Domain = Literal["a", "b"]
+NUM_GENDERS = 3
+NUM_FIELDS = 6
+
+COMPOUND = "compound"
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A way to build words.
+
+    Attributes:
+        base: Category it applies to.
+        result: Category of the new word.
+        is_animate: Animacy of a new noun; None keeps that of the base.
+        gender: Gender of a new noun; None keeps that of the base.
+        flips: Whether good becomes bad.
+        share: How common it is among built words.
+    """
+
+    base: Category
+    result: Category
+    is_animate: bool | None = None
+    gender: int | None = None
+    flips: bool = False
+    share: float = 1.0
+
+
+DERIVATIONS = {
+    "agent": Derivation("verb", "noun", is_animate=True, gender=0, share=2.0),  # who does it
+    "tool": Derivation("verb", "noun", is_animate=False, gender=1),  # what it is done with
+    "place": Derivation("verb", "noun", is_animate=False, gender=2),  # where it is done
+    "quality": Derivation("adjective", "noun", is_animate=False, gender=2),
+    "small": Derivation("noun", "noun", share=1.5),
+    "having": Derivation("noun", "adjective"),
+    "able": Derivation("verb", "adjective"),
+    "opposite": Derivation("adjective", "adjective", flips=True),
+    "cause": Derivation("adjective", "verb"),
+    "again": Derivation("verb", "verb"),
+}
+_COMPOUND_SHARE = 5.0
+
+# Roots by where they occur: in both domains, in a (in b only as parts of words), in b alone.
+_ROOTS: dict[Category, tuple[int, int, int]] = {
+    "noun": (50, 90, 20),
+    "verb": (30, 40, 8),
+    "adjective": (24, 24, 6),
+    "adverb": (14, 0, 0),
+}
+# Built words of a and of b.
+_BUILT: dict[Category, tuple[int, int]] = {"noun": (90, 160), "verb": (16, 40), "adjective": (24, 40)}
+# Running share of: common roots, own roots, built words.
+_SHARES: dict[Domain, tuple[float, float, float]] = {"a": (0.40, 0.38, 0.22), "b": (0.34, 0.10, 0.56)}
+_ZIPF_SHIFT = 2.7  # Mandelbrot's constant for English
+
+
+@dataclass(frozen=True)
+class Lexeme:
+    """A word as a meaning, without sound.
+
+    Attributes:
+        id: Its number.
+        category: What it can do in a sentence.
+        derivation: How it is built: a key of ``DERIVATIONS``, ``compound``, or None for a root.
+        parts: Ids of what it is built from: the base, or modifier and head.
+        is_animate: Whether it can act (nouns).
+        gender: Agreement class in the target language (nouns).
+        field: Semantic field; verbs prefer objects of theirs.
+        valence: 1 good, -1 bad, 0 neither.
+    """
+
+    id: int
+    category: Category
+    derivation: str | None
+    parts: tuple[int, ...]
+    is_animate: bool
+    gender: int
+    field: int
+    valence: int
+
+
+class Urn:
+    """Draws words by their frequency."""
+
+    def __init__(self, weighted: Iterable[tuple[int, float]]) -> None:
+        """Fill the urn.
+
+        Args:
+            weighted: Ids and weights.
+        """
+        pairs = list(weighted)
+        self.ids = [word for word, _ in pairs]
+        self._bounds = list(accumulate(weight for _, weight in pairs))
+        self._total = self._bounds[-1] if pairs else 0.0
+
+    def draw(self, rng: random.Random) -> int:
+        """Draw an id.
+
+        Args:
+            rng: Source of chance.
+
+        Returns:
+            The id.
+        """
+        return self.ids[bisect(self._bounds, rng.random() * self._total, 0, len(self.ids) - 1)]
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """What one domain speaks of, each word with its frequency.
+
+    Attributes:
+        subjects: Nouns that act.
+        things: All nouns.
+        things_by_field: Nouns of each semantic field.
+        verbs: Verbs.
+        adjectives: Adjectives.
+        adverbs: Adverbs.
+    """
+
+    subjects: Urn
+    things: Urn
+    things_by_field: list[Urn]
+    verbs: Urn
+    adjectives: Urn
+    adverbs: Urn
+
+
+@dataclass
+class Lexicon:
+    """All words of the family.
+
+    Attributes:
+        lexemes: By id.
+        roots: Ids of the roots by category and place of use: both domains, a, b.
+        inventories: What each domain speaks of.
+    """
+
+    lexemes: list[Lexeme] = field(default_factory=list)
+    roots: dict[Category, tuple[list[int], list[int], list[int]]] = field(default_factory=dict)
+    built: dict[Category, tuple[list[int], list[int]]] = field(default_factory=dict)
+    inventories: dict[Domain, Inventory] = field(default_factory=dict)
+
+    @staticmethod
+    def draw(rng: random.Random) -> Lexicon:
+        """Draw the words of a family.
+
+        Args:
+            rng: Source of chance.
+
+        Returns:
+            The lexicon.
+        """
+        lexicon = Lexicon()
+        for category, counts in _ROOTS.items():
+            common, own_a, own_b = ([lexicon._root(category, rng) for _ in range(count)] for count in counts)
+            lexicon.roots[category] = (common, own_a, own_b)
+        lexicon._build(rng)
+        for domain in ("a", "b"):
+            lexicon.inventories[domain] = lexicon._inventory(domain, rng)
+        return lexicon
+
+    def _add(
+        self,
+        category: Category,
+        derivation: str | None,
+        parts: tuple[int, ...],
+        *,
+        is_animate: bool,
+        gender: int,
+        field: int,
+        valence: int,
+    ) -> int:
+        new = Lexeme(len(self.lexemes), category, derivation, parts, is_animate, gender, field, valence)
+        self.lexemes.append(new)
+        return new.id
+
+    def _root(self, category: Category, rng: random.Random) -> int:
+        charge = {"noun": 0.0, "verb": 0.4, "adjective": 0.7, "adverb": 0.0}[category]
+        return self._add(
+            category,
+            None,
+            (),
+            is_animate=category == "noun" and rng.random() < 0.45,
+            gender=rng.randrange(NUM_GENDERS),
+            field=rng.randrange(NUM_FIELDS),
+            valence=rng.choice((-1, 1)) if rng.random() < charge else 0,
+        )
+
+    def _build(self, rng: random.Random) -> None:
+        taken: set[tuple[str, tuple[int, ...]]] = set()
+        bases: dict[Category, list[int]] = {
+            category: common + own for category, (common, own, _) in self.roots.items()
+        }
+        for category, counts in _BUILT.items():
+            words = [self._built_word(category, bases, taken, rng) for _ in range(sum(counts))]
+            self.built[category] = (words[: counts[0]], words[counts[0] :])
+        # Some of b's nouns have a built word inside: compounds of what a builds.
+        deeper: dict[Category, list[int]] = {**bases, "noun": bases["noun"][:40] + self.built["noun"][0]}
+        count = _BUILT["noun"][1] // 4
+        self.built["noun"][1][-count:] = [
+            self._built_word("noun", deeper, taken, rng, only=COMPOUND) for _ in range(count)
+        ]
+
+    def _built_word(
+        self,
+        category: Category,
+        bases: dict[Category, list[int]],
+        taken: set[tuple[str, tuple[int, ...]]],
+        rng: random.Random,
+        only: str | None = None,
+    ) -> int:
+        ways = [(name, way.share) for name, way in DERIVATIONS.items() if way.result == category]
+        ways += [(COMPOUND, _COMPOUND_SHARE)] if category == "noun" else []
+        while True:
+            name = only or rng.choices([way for way, _ in ways], [share for _, share in ways])[0]
+            if name == COMPOUND:
+                parts = (rng.choice(bases["noun"]), rng.choice(bases["noun"]))
+            else:
+                parts = (rng.choice(bases[DERIVATIONS[name].base]),)
+            if (name, parts) not in taken and len(set(parts)) == len(parts):
+                break
+        taken.add((name, parts))
+        head = self.lexemes[parts[-1]]
+        way = DERIVATIONS.get(name, Derivation("noun", "noun"))
+        return self._add(
+            category,
+            name,
+            parts,
+            is_animate=head.is_animate if way.is_animate is None else way.is_animate,
+            gender=head.gender if way.gender is None else way.gender,
+            field=head.field,
+            valence=-head.valence if way.flips else head.valence,
+        )
+
+    def _inventory(self, domain: Domain, rng: random.Random) -> Inventory:
+        which = 0 if domain == "a" else 1
+        weights: dict[Category, list[tuple[int, float]]] = {}
+        for category, (common, *own) in self.roots.items():
+            built = self.built.get(category, ([], []))[which]
+            kinds = [rng.sample(common, len(common)), own[which], built]
+            weights[category] = [
+                (word, share * weight)
+                for share, words in zip(_SHARES[domain], kinds, strict=True)
+                for word, weight in _zipf(words)
+            ]
+        things = weights["noun"]
+        return Inventory(
+            subjects=Urn(pair for pair in things if self.lexemes[pair[0]].is_animate),
+            things=Urn(things),
+            things_by_field=[
+                Urn(pair for pair in things if self.lexemes[pair[0]].field == number)
+                for number in range(NUM_FIELDS)
+            ],
+            verbs=Urn(weights["verb"]),
+            adjectives=Urn(weights["adjective"]),
+            adverbs=Urn(weights["adverb"]),
+        )
+
+
+def _zipf(words: Sequence[int]) -> list[tuple[int, float]]:
+    weights = [1 / (rank + 1 + _ZIPF_SHIFT) for rank in range(len(words))]
+    return [(word, weight / sum(weights)) for word, weight in zip(words, weights, strict=True)]
