@@ -1,0 +1,345 @@
+"""The Python API: what the command line calls, and what notebooks call."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pkgutil
+import queue
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nlgraft.errors import NlgraftError
+from nlgraft.execution.cluster import local_capacity
+from nlgraft.pipeline.stage import Reporter
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.design import Cell, cells, find_cell, select_cells
+from nlgraft.study.plan import Plan
+from nlgraft.study.spec import Study
+from nlgraft.study.system import load_system, resolve_config
+
+if TYPE_CHECKING:
+    from nlgraft.analysis.results import StudyResult
+    from nlgraft.execution.units import Event, Observer
+    from nlgraft.pipeline.record import TrialRecord
+
+SYSTEMS_PACKAGE = "trainables"
+
+
+def open_store(study: Study) -> ArtifactStore:
+    """Open the store that a study names."""
+    return ArtifactStore.open(study.storage.path)
+
+
+def tracking_uri(study: Study, store: ArtifactStore, explicit: str | None = None) -> str:
+    """Where MLflow keeps a study.
+
+    Args:
+        study: The study.
+        store: Its artifact store.
+        explicit: Wins over everything.
+
+    Returns:
+        The explicit URI, the study's, ``MLFLOW_TRACKING_URI``, or a SQLite file beside a local store.
+    """
+    chosen = explicit or study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
+    if chosen:
+        return chosen
+    root = Path(store.uri).resolve() if store.is_local else Path.cwd()
+    return f"sqlite:///{root / 'mlflow.db'}"
+
+
+def report_directory(study: Study, store: ArtifactStore) -> Path:
+    """Where the report of a study is written: beside a local store's artifacts, else below the working directory."""
+    root = Path(store.uri) if store.is_local else Path.cwd()
+    return root / "reports" / study.name
+
+
+def plan(study: Study) -> Plan:
+    """Work out what a run would do, against the study's store and this machine; nothing is started."""
+    store = open_store(study)
+    return study.plan(store, None if os.environ.get("RAY_ADDRESS") else local_capacity())
+
+
+def chosen_cells(study: Study, only: Sequence[str] = ()) -> list[Cell]:
+    """The cells to run.
+
+    Args:
+        study: The study.
+        only: ``factor=level`` or level names; none means all cells.
+
+    Returns:
+        The named cells and the baseline, which every comparison needs, in the study's order.
+
+    Raises:
+        StudyError: A name is no cell.
+    """
+    every = cells(study)
+    if not only:
+        return every
+    wanted = {cell.key for text in only for cell in select_cells(study, [text])}
+    return [cell for cell in every if cell.is_baseline or cell.key in wanted]
+
+
+def launch(
+    study: Study,
+    *,
+    address: str | None = None,
+    only: Sequence[str] = (),
+    tracking_uri: str | None = None,
+    on_event: Observer | None = None,
+    wait: bool = True,
+) -> Any:
+    """Run what a study plans and its store does not hold; running twice is running once.
+
+    Args:
+        study: The study.
+        address: A running Ray cluster; None starts a local one when there is something to run.
+        only: Run these cells only, and the baseline.
+        tracking_uri: MLflow; see `tracking_uri`.
+        on_event: Receives every event of the sweep.
+        wait: False returns a `Handle` at once; the sweep then runs in a thread of this process.
+
+    Returns:
+        The `StudyResult`, or a `Handle`.
+
+    Raises:
+        StudyError: ``only`` names no cell.
+        CapacityError: A trial can never fit the cluster; nothing was started.
+        StudyLockedError: Another driver runs this study on this store.
+    """
+    run = _Run(study, address, only, tracking_uri, on_event)
+    return run.result() if wait else Handle(run)
+
+
+def load(study: Study | str | os.PathLike[str]) -> StudyResult:
+    """Collect what the store holds of a study.
+
+    Args:
+        study: A study, or the path of its file.
+
+    Returns:
+        The result so far.
+    """
+    from nlgraft.analysis.results import collect
+
+    if not isinstance(study, Study):
+        study = Study.from_yaml(study)
+    return collect(study, open_store(study))
+
+
+def run_one(study: Study, cell: str, seed: int | None, reporter: Reporter) -> TrialRecord:
+    """Run one trial of a study in this process, without Ray.
+
+    Args:
+        study: The study.
+        cell: A cell, by ``factor=level`` or by a level's name.
+        seed: Any seed; None takes the study's first one.
+        reporter: Receives the trial's reports.
+
+    Returns:
+        The trial's record.
+    """
+    from nlgraft.pipeline.trial import run_trial
+
+    found = find_cell(study, cell)
+    config = resolve_config(study, found)
+    graph = load_system(study.system).stage_graph(
+        config, seed=study.seeds[0] if seed is None else seed, splits=("dev", "test")
+    )
+    return run_trial(
+        graph, open_store(study), reporter=reporter, config=config.model_dump(mode="json"), is_waiting=True
+    )
+
+
+def status(study: Study) -> dict[str, Any]:
+    """Count the trials of each cell by state.
+
+    Args:
+        study: The study.
+
+    Returns:
+        ``{"study", "is_running", "counts": {...}, "cells": [{"cell", "label", "counts"}]}``.
+    """
+    from nlgraft.execution.status import read_status
+
+    return read_status(study, open_store(study))
+
+
+def systems() -> list[dict[str, str]]:
+    """List the systems that come with nlgraft.
+
+    Returns:
+        Name, description and paper of each.
+    """
+    package = importlib.import_module(SYSTEMS_PACKAGE)
+    names = [f"{SYSTEMS_PACKAGE}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
+    found = [load_system(name) for name in sorted(names)]
+    return [{"name": s.name, "description": s.description, "paper": s.paper} for s in found]
+
+
+def knobs(name: str) -> list[dict[str, Any]]:
+    """List every knob of a system.
+
+    Args:
+        name: Import path, or the name of a system that comes with nlgraft.
+
+    Returns:
+        Path, type, default, allowed values and description of each.
+    """
+    path = name if "." in name else f"{SYSTEMS_PACKAGE}.{name}"
+    return [knob.to_json() for knob in load_system(path).knobs()]
+
+
+class _Run:
+    """One run of a study: lock, tracking, sweep, report."""
+
+    def __init__(
+        self,
+        study: Study,
+        address: str | None,
+        only: Sequence[str],
+        uri: str | None,
+        on_event: Observer | None,
+    ) -> None:
+        self.study = study
+        self.store = open_store(study)
+        self._address = address
+        self._cells = chosen_cells(study, only)
+        self._uri = tracking_uri(study, self.store, uri)
+        self.on_event = on_event
+        self._is_stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Start no further trial and ask the running ones to end."""
+        self._is_stopping.set()
+
+    def _stop_reason(self) -> str | None:
+        return "stopped by its owner" if self._is_stopping.is_set() else None
+
+    def result(self) -> StudyResult:
+        """Run to the end and give back the result."""
+        from nlgraft.analysis.results import collect
+        from nlgraft.execution.status import RunningRecord, study_key
+        from nlgraft.execution.sweep import Interrupted, run_sweep
+        from nlgraft.tracking import MlflowTracker
+
+        with self.store.lock_study(study_key(self.study)):
+            tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.name)
+            running = RunningRecord(self.study, self.store)
+            observers = [running.observe, _tracking_observer(tracker, self.store)]
+            if self.on_event is not None:
+                observers.append(self.on_event)
+
+            def observe(event: Event) -> None:
+                for observer in observers:
+                    observer(event)
+
+            try:
+                tracker.start_study(self.study, self.study.fingerprint, self._cells)
+                outcome = run_sweep(
+                    self.study, self.store, self._cells, observe, self._address, self._stop_reason
+                )
+                result = collect(self.study, self.store)
+                directory = report_directory(self.study, self.store)
+                result.attach_run(
+                    outcome.num_run,
+                    outcome.num_reused,
+                    outcome.num_failed,
+                    report_dir=str(directory),
+                    tracking_uri=self._uri,
+                    experiment=tracker.experiment,
+                )
+                result.report(directory, formats=["md", "html", "latex", "csv", "json"])
+                tracker.finish_study(result.to_json(), result.note(), directory)
+            except Interrupted:
+                tracker.interrupt()
+                raise
+            finally:
+                running.close()
+                tracker.close()
+        return result
+
+
+def _tracking_observer(tracker: Any, store: ArtifactStore) -> Observer:
+    from nlgraft.execution.units import TrialEnded, TrialProgress, TrialStarted
+
+    def observe(event: Event) -> None:
+        match event:
+            case TrialStarted(unit=unit):
+                tracker.trial_started(unit)
+            case TrialProgress(unit=unit):
+                tracker.trial_metrics(unit.fingerprint, event.step, event.metrics, event.unix_ms)
+            case TrialEnded(unit=unit, record=record):
+                tracker.trial_finished(unit, record, store)
+            case _:
+                pass
+
+    return observe
+
+
+class Handle:
+    """A study that runs in a thread of this process.
+
+    Args:
+        run: The run to start.
+    """
+
+    def __init__(self, run: _Run) -> None:
+        self._run = run
+        self._events: queue.Queue[Event | None] = queue.Queue()
+        self._outcome: StudyResult | BaseException | None = None
+        passed_on = run.on_event
+
+        def observe(event: Event) -> None:
+            self._events.put(event)
+            if passed_on is not None:
+                passed_on(event)
+
+        run.on_event = observe
+        self._thread = threading.Thread(target=self._work, name=f"nlgraft-{run.study.name}", daemon=True)
+        self._thread.start()
+
+    def _work(self) -> None:
+        try:
+            self._outcome = self._run.result()
+        except BaseException as error:
+            self._outcome = error
+        finally:
+            self._events.put(None)
+
+    def events(self) -> Iterator[Event]:
+        """Yield the sweep's events as they come, until it ends."""
+        while (event := self._events.get()) is not None:
+            yield event
+        self._events.put(None)
+
+    def status(self) -> dict[str, Any]:
+        """Count the trials of each cell by state."""
+        return status(self._run.study)
+
+    def stop(self) -> None:
+        """Start no further trial and ask the running ones to end themselves at their next report."""
+        self._run.stop()
+
+    def result(self, timeout_s: float | None = None) -> StudyResult:
+        """Wait for the end.
+
+        Args:
+            timeout_s: Seconds to wait at most; None waits for ever.
+
+        Returns:
+            The result.
+
+        Raises:
+            NlgraftError: The sweep is still running after ``timeout_s``.
+        """
+        self._thread.join(timeout_s)
+        if self._thread.is_alive():
+            raise NlgraftError(f"{self._run.study.name} is still running after {timeout_s:g} s")
+        if isinstance(self._outcome, BaseException):
+            raise self._outcome
+        assert self._outcome is not None
+        return self._outcome

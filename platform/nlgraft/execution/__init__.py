@@ -1,0 +1,1 @@
+"""Where a study runs: the only package that imports ray and optuna."""

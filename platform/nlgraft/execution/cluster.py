@@ -1,0 +1,155 @@
+"""Which Ray cluster a sweep runs on, what it can hold, and what can never fit."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from nlgraft.errors import CapacityError
+from nlgraft.study.spec import Resources
+
+# A trial of several workers is driven by a process that must hold no CPU, or drivers would take what their own
+# workers wait for. Every Ray cluster has this resource, on its head only.
+HEAD_RESOURCE = "node:__internal_head__"
+DRIVER_SHARE = 0.001
+
+_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_GLOBAL_CHECKPOINT_S": "600",
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+}
+
+
+def num_local_gpus() -> int:
+    """Count the NVIDIA GPUs of this machine without loading a driver library.
+
+    Returns:
+        Those that ``CUDA_VISIBLE_DEVICES`` leaves, when it is set.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return len([entry for entry in visible.split(",") if entry.strip() not in ("", "-1")])
+    listing = Path("/proc/driver/nvidia/gpus")
+    return len(list(listing.iterdir())) if listing.is_dir() else 0
+
+
+def local_capacity() -> dict[str, float]:
+    """What a Ray started on this machine would have.
+
+    Returns:
+        ``{"CPU": ..., "GPU": ...}``; the CPUs are those this process may use.
+    """
+    return {"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(num_local_gpus())}
+
+
+def check_fit(resources: Resources, capacity: Mapping[str, float], where: str) -> int:
+    """Compute how many trials run at once.
+
+    Args:
+        resources: The shape of one trial.
+        capacity: What the cluster has.
+        where: Name of the cluster, for the message.
+
+    Returns:
+        Trials at once, at least 1.
+
+    Raises:
+        CapacityError: One trial can never fit; Ray itself would wait for ever without a word.
+    """
+    shape = {
+        "CPU": resources.workers * resources.cpus_per_worker,
+        "GPU": resources.workers * resources.gpus_per_worker,
+    }
+    missing = [
+        f"{amount:g} {kind}s ({resources.workers} workers x {amount / resources.workers:g}), "
+        f"{where} has {capacity.get(kind, 0.0):g}"
+        for kind, amount in shape.items()
+        if amount > capacity.get(kind, 0.0) + 1e-9
+    ]
+    if missing:
+        raise CapacityError(
+            f"resources: one trial asks for {'; and for '.join(missing)}. Lower resources.workers, "
+            "resources.cpus_per_worker or resources.gpus_per_worker, or name a larger cluster by --address"
+        )
+    fits = [math.floor(capacity[kind] / amount + 1e-9) for kind, amount in shape.items() if amount > 0]
+    limit = min(fits, default=1)
+    return max(1, limit if resources.max_concurrent is None else min(limit, resources.max_concurrent))
+
+
+def _import_path() -> str:
+    """Directories that this process imports from beside its installation: workers need the same ones."""
+    prefix = str(Path(sys.prefix).resolve())
+    entries = [str(Path(entry or ".").resolve()) for entry in sys.path]
+    own = [entry for entry in entries if Path(entry).is_dir() and not entry.startswith(prefix)]
+    standard = str(Path(os.__file__).parent)
+    return os.pathsep.join(dict.fromkeys(entry for entry in own if not entry.startswith(standard)))
+
+
+@contextmanager
+def connected(address: str | None, resources: Resources) -> Iterator[dict[str, float]]:
+    """Hold a connection to a Ray cluster.
+
+    Args:
+        address: A running cluster (``auto`` finds the one of this machine); None starts a local one, unless
+            ``RAY_ADDRESS`` is set, as it is inside ``ray job submit``.
+        resources: The shape of one trial; sets the threads of the workers.
+
+    Yields:
+        What the cluster has, by resource name.
+    """
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    import ray
+
+    if ray.is_initialized():
+        yield dict(ray.cluster_resources())
+        return
+    address = address or os.environ.get("RAY_ADDRESS")
+    threads = {"OMP_NUM_THREADS": str(max(1, int(resources.cpus_per_worker)))}
+    directory: Path | None = None
+    if address is None:
+        # Unix sockets below it must stay under 108 characters: the system's temporary directory, a short name.
+        directory = Path(tempfile.mkdtemp(prefix="nlg-"))
+        _start_local(ray, directory, threads)
+    else:
+        in_job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level="ERROR",
+            runtime_env=None if in_job else {"env_vars": threads},
+        )
+    try:
+        yield dict(ray.cluster_resources())
+    finally:
+        ray.shutdown()
+        if directory is not None:
+            shutil.rmtree(directory, ignore_errors=True)
+
+
+def _start_local(ray: Any, directory: Path, threads: Mapping[str, str]) -> None:
+    """Start a cluster of this machine alone, reachable from nowhere else."""
+    capacity = local_capacity()
+    ray.init(
+        address="local",
+        num_cpus=int(capacity["CPU"]),
+        num_gpus=int(capacity["GPU"]),
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        _node_ip_address="127.0.0.1",
+        _temp_dir=str(directory),
+        runtime_env={"env_vars": {**threads, "PYTHONPATH": _import_path()}},
+    )

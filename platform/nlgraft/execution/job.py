@@ -1,0 +1,71 @@
+"""``nlgraft submit``: `ray job submit` with this repository's runtime environment."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nlgraft.errors import NlgraftError
+
+RUNTIME_ENV_FILE = "runtime_env.yaml"
+
+
+def submit_run(
+    study_file: str, overrides: Sequence[str], address: str | None, options: Sequence[str] = ()
+) -> str:
+    """Submit ``nlgraft run`` of a study to a Ray cluster's job server.
+
+    Args:
+        study_file: The study, by its path below the working directory.
+        overrides: Overrides of the study.
+        address: The job server, e.g. ``http://HEAD:8265``; None uses ``RAY_API_SERVER_ADDRESS`` or this machine.
+        options: Further options of ``nlgraft run``.
+
+    Returns:
+        The job id.
+
+    Raises:
+        NlgraftError: The study lies outside the working directory, or the job server cannot be reached.
+    """
+    directory = Path.cwd()
+    path = Path(study_file).resolve()
+    if not path.is_relative_to(directory):
+        raise NlgraftError(
+            f"{study_file}: lies outside {directory}, which is what travels to the cluster; "
+            "run `nlgraft submit` in a directory above the study"
+        )
+    from ray.job_submission import JobSubmissionClient
+
+    relative = path.relative_to(directory).as_posix()
+    entrypoint = shlex.join(["python", "-m", "nlgraft", "run", relative, *overrides, *options])
+    try:
+        client = JobSubmissionClient(address)
+        return client.submit_job(entrypoint=entrypoint, runtime_env=runtime_env(directory))
+    except (ConnectionError, RuntimeError) as error:
+        raise NlgraftError(
+            f"no job server answers at {address or 'the default address'}: {error}. Start a cluster with "
+            "`ray up cluster.yaml`, or name its dashboard by --address http://HEAD:8265; with token "
+            "authentication set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
+        ) from error
+
+
+def runtime_env(directory: Path) -> dict[str, Any]:
+    """Read the repository's runtime environment.
+
+    Args:
+        directory: The working directory of the job.
+
+    Returns:
+        The environment of ``runtime_env.yaml``, or one that makes the directory importable, with the directory as
+        ``working_dir``.
+    """
+    from ruamel.yaml import YAML
+
+    file = directory / RUNTIME_ENV_FILE
+    if file.is_file():
+        environment = dict(YAML(typ="safe").load(file))
+    else:
+        environment = {"env_vars": {"PYTHONPATH": "platform:."}}
+    return {**environment, "working_dir": str(directory)}

@@ -1,0 +1,130 @@
+"""What ``nlgraft status`` tells: the store's records, and what the living driver says is running."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Any
+
+from nlgraft.execution.units import Event, TrialEnded, TrialStarted
+from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import finished_record
+from nlgraft.study.design import Cell, cells
+from nlgraft.study.selection import best_proposal, load_proposals
+from nlgraft.study.spec import Study
+from nlgraft.study.system import load_system, resolve_config
+
+STATES = ("planned", "waiting", "running", "finished", "stopped", "failed")
+_KIND = "studies"
+
+
+def study_key(study: Study) -> str:
+    """What only one driver at a time may run on a store: this definition under this name."""
+    return fingerprint({"name": study.name, "study": study.fingerprint})
+
+
+class RunningRecord:
+    """Keeps the trials that are running in the store, for ``nlgraft status`` in another process.
+
+    Args:
+        study: The study.
+        store: Its artifact store.
+    """
+
+    def __init__(self, study: Study, store: ArtifactStore) -> None:
+        self._store = store
+        self._key = study_key(study)
+        self._running: dict[str, str] = {}
+        self._write()
+
+    def observe(self, event: Event) -> None:
+        """Take an event of the sweep."""
+        if isinstance(event, TrialStarted):
+            self._running[event.unit.key] = event.unit.cell.key
+        elif isinstance(event, TrialEnded) and not event.is_reused:
+            self._running.pop(event.unit.key, None)
+        else:
+            return
+        self._write()
+
+    def close(self) -> None:
+        """Nothing runs any more."""
+        self._running = {}
+        self._write()
+
+    def _write(self) -> None:
+        document = {"running": dict(self._running), "updated_at": time.time()}
+        self._store.write_record(_KIND, self._key, document)
+
+
+def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
+    """Count the trials of each cell by state.
+
+    Args:
+        study: The study.
+        store: Its artifact store.
+
+    Returns:
+        ``{"study", "is_running", "counts": {...}, "cells": [{"cell", "label", "counts", "reasons"}]}``;
+        ``planned`` counts all trials of a cell, and the other states add up to it.
+    """
+    key = study_key(study)
+    is_running = store.leases.is_study_locked(key)
+    document = store.read_record(_KIND, key) if is_running else None
+    running = Counter((document or {}).get("running", {}).values())
+    rows = [_cell_status(study, store, cell, running[cell.key]) for cell in cells(study)]
+    total = {state: sum(row["counts"][state] for row in rows) for state in STATES}
+    return {"study": study.name, "is_running": is_running, "counts": total, "cells": rows}
+
+
+def _cell_status(study: Study, store: ArtifactStore, cell: Cell, num_running: int) -> dict[str, Any]:
+    planned = len(study.seeds)
+    states: Counter[str] = Counter()
+    reasons: list[str] = []
+    params: dict[str, Any] | None = {}
+    if study.search is not None:
+        planned += study.search.trials
+        proposals = [p for p in load_proposals(study, cell, store) if p.number < study.search.trials]
+        for proposal in proposals:
+            if proposal.record is not None:
+                _count(states, reasons, proposal.record.state, proposal.record.reason)
+        ended = [p for p in proposals if p.record is not None]
+        best = best_proposal(study.objectives, proposals) if len(ended) == study.search.trials else None
+        params = None if best is None else dict(best.params)
+    if params is not None:
+        for state, reason in _replicate_states(study, store, cell, params):
+            _count(states, reasons, state, reason)
+    known = {state: states[state] for state in ("finished", "stopped", "failed")}
+    left = planned - sum(known.values())
+    counts = {
+        "planned": planned,
+        "waiting": max(0, left - num_running),
+        "running": min(num_running, left),
+        **known,
+    }
+    return {"cell": dict(cell.levels), "label": cell.label, "counts": counts, "reasons": reasons}
+
+
+def _count(states: Counter[str], reasons: list[str], state: str, reason: str) -> None:
+    states[state] += 1
+    if state == "failed":
+        reasons.append(reason)
+
+
+def _replicate_states(
+    study: Study, store: ArtifactStore, cell: Cell, params: dict[str, Any]
+) -> list[tuple[str, str]]:
+    """State and reason of the replicates that have ended."""
+    system = load_system(study.system)
+    config = resolve_config(study, cell, params)
+    found = []
+    for seed in study.seeds:
+        graph = system.stage_graph(config, seed=seed, splits=("dev", "test"))
+        if finished_record(graph, store) is not None:
+            found.append(("finished", ""))
+            continue
+        document = store.read_record("trials", graph.fingerprint)
+        if document is not None and document["state"] in ("failed", "stopped"):
+            found.append((document["state"], document["reason"]))
+    return found

@@ -1,0 +1,253 @@
+"""The Ray Tune sweep over what is planned and not finished."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from nlgraft.execution.cluster import (
+    DRIVER_SHARE,
+    HEAD_RESOURCE,
+    check_fit,
+    connected,
+    local_capacity,
+)
+from nlgraft.execution.sampling import CellSearch
+from nlgraft.execution.units import Observer, Unit
+from nlgraft.execution.work import WorkQueue
+from nlgraft.pipeline.stage import StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.design import Cell
+from nlgraft.study.selection import search_key
+from nlgraft.study.spec import Study, TrialScheduler
+from nlgraft.study.system import load_system
+
+
+class Interrupted(BaseException):
+    """A signal asked the driver to end.
+
+    Attributes:
+        signum: The signal's number.
+    """
+
+    def __init__(self, signum: int) -> None:
+        self.signum = signum
+        super().__init__(f"interrupted by {signal.Signals(signum).name}")
+
+
+@dataclass(frozen=True)
+class SweepOutcome:
+    """What a sweep did.
+
+    Attributes:
+        num_run: Trials that ran.
+        num_reused: Trials that were finished before.
+        num_failed: Trials that failed, now or before.
+        stop_reason: Why the sweep ended before its time, or None.
+    """
+
+    num_run: int
+    num_reused: int
+    num_failed: int
+    stop_reason: str | None
+
+
+def run_sweep(
+    study: Study,
+    store: ArtifactStore,
+    cells: Sequence[Cell],
+    observe: Observer,
+    address: str | None = None,
+    stop_requested: Callable[[], str | None] = lambda: None,
+) -> SweepOutcome:
+    """Run every trial of a study that the store does not hold yet.
+
+    Args:
+        study: The study.
+        store: The artifact store.
+        cells: The cells to run.
+        observe: Receives every event, in order, in this thread.
+        address: A running Ray cluster; None starts a local one when there is something to run.
+        stop_requested: Asked often; a reason ends the sweep early.
+
+    Returns:
+        Counts of what happened.
+
+    Raises:
+        CapacityError: A trial can never fit; nothing was started.
+        Interrupted: A signal arrived; running trials are recorded as killed.
+    """
+    is_local = address is None and "RAY_ADDRESS" not in os.environ
+    if is_local:
+        max_concurrent = check_fit(study.resources, local_capacity(), "this machine")
+        queue = _new_queue(study, store, cells, observe, max_concurrent, stop_requested)
+        if not queue.is_done:
+            with connected(None, study.resources):
+                _drive(study, store, queue, max_concurrent)
+    else:
+        with connected(address, study.resources) as capacity:
+            max_concurrent = check_fit(study.resources, capacity, "the cluster")
+            queue = _new_queue(study, store, cells, observe, max_concurrent, stop_requested)
+            if not queue.is_done:
+                _drive(study, store, queue, max_concurrent)
+    return SweepOutcome(queue.num_run, queue.num_reused, queue.num_failed, queue.stop_reason)
+
+
+def _new_queue(
+    study: Study,
+    store: ArtifactStore,
+    cells: Sequence[Cell],
+    observe: Observer,
+    max_concurrent: int,
+    stop_requested: Callable[[], str | None],
+) -> WorkQueue:
+    def new_search(cell: Cell) -> CellSearch:
+        assert study.search is not None
+        name = f"{study.name}/{cell.label}@{search_key(study, cell)[:8]}"
+        return CellSearch(name, study.search, study.objectives, _optuna_url(store))
+
+    queue = WorkQueue(study, store, list(cells), new_search, observe, max_concurrent, stop_requested)
+    queue.open()
+    return queue
+
+
+def _optuna_url(store: ArtifactStore) -> str | None:
+    """Optuna's database lies in a local store; with a remote one it is rebuilt from the proposals each time."""
+    if not store.is_local:
+        return None
+    root = Path(store.uri)
+    root.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{root / 'optuna.db'}"
+
+
+def _watched(study: Study, graph: StageGraph) -> tuple[str, str | None]:
+    """The stage and the metric that the trial scheduler judges: the last training stage's."""
+    training = [stage.name for stage in graph.stages if stage.is_distributed]
+    scheduler = _trial_scheduler(study)
+    if scheduler is None or not training:
+        return "", None
+    return training[-1], scheduler.metric or study.objectives[0].metric
+
+
+def _trial_scheduler(study: Study) -> TrialScheduler | None:
+    spec = study.search.trial_scheduler if study.search is not None else None
+    return None if spec is None or spec.name == "none" else spec
+
+
+def _drive(study: Study, store: ArtifactStore, queue: WorkQueue, max_concurrent: int) -> None:
+    import ray
+    from ray import tune
+
+    from nlgraft.execution.scheduling import CooperativeScheduler, scheduler_for
+    from nlgraft.execution.searcher import WorkSearcher
+    from nlgraft.execution.trainable import Board, Order, run_order
+    from nlgraft.execution.workers import WorkerGroup
+
+    resources = study.resources
+    board = Board.remote()
+    directory = str(Path(store.uri) / "ray") if store.is_local else store.uri.rstrip("/") + "/ray"
+    group = WorkerGroup(
+        resources.workers,
+        resources.cpus_per_worker,
+        resources.gpus_per_worker,
+        resources.max_failures,
+        directory,
+    )
+
+    def order_for(unit: Unit) -> dict[str, Any]:
+        stage, metric = _watched(study, unit.graph) if unit.kind == "search" else ("", None)
+        order = Order(unit.graph, unit.config, store.uri, unit.key, group, stage, metric)
+        return {"order": order.to_text()}
+
+    def ask_to_stop(unit: Unit, reason: str) -> None:
+        ray.get(board.request_stop.remote(unit.key, reason))
+
+    searcher = WorkSearcher(queue, store, order_for, ask_to_stop)
+    scheduler = None
+    spec = _trial_scheduler(study)
+    if spec is not None:
+        mode = _mode(study, spec.metric or study.objectives[0].metric)
+
+        def group_of(trial: Any) -> str | None:
+            unit = searcher.unit_of(trial.trial_id)
+            return unit.cell.key if unit is not None and unit.kind == "search" else None
+
+        def request_stop(trial: Any, reason: str) -> None:
+            unit = searcher.unit_of(trial.trial_id)
+            if unit is not None:
+                ask_to_stop(unit, reason)
+
+        scheduler = CooperativeScheduler(group_of, lambda: scheduler_for(spec, mode), request_stop)
+    shape = (
+        {"CPU": resources.cpus_per_worker, "GPU": resources.gpus_per_worker}
+        if resources.workers == 1
+        else {HEAD_RESOURCE: DRIVER_SHARE}
+    )
+    trainable = tune.with_resources(tune.with_parameters(run_order, board=board), shape)
+    with tempfile.TemporaryDirectory(prefix="nlg-tune-") as scratch:
+        tuner = tune.Tuner(
+            trainable,
+            tune_config=tune.TuneConfig(
+                search_alg=searcher,
+                scheduler=scheduler,
+                num_samples=-1,
+                reuse_actors=True,
+                trial_name_creator=lambda trial: trial.trial_id,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=tune.RunConfig(
+                name=f"{study.name}-{int(time.time())}",
+                storage_path=scratch if store.is_local else directory,
+                verbose=0,
+                failure_config=tune.FailureConfig(max_failures=resources.max_failures),
+            ),
+        )
+        with _signals_raise():
+            try:
+                tuner.fit()
+            except Interrupted as interrupted:
+                _mark_killed(queue, str(interrupted))
+                raise
+
+
+def _mode(study: Study, metric: str) -> str:
+    direction = load_system(study.system).metrics[metric].direction
+    return "max" if direction == "maximize" else "min"
+
+
+def _mark_killed(queue: WorkQueue, reason: str) -> None:
+    """Record the running trials as killed, so that status and tracking do not show them running for ever."""
+    queue.stop(reason)
+    for unit in queue.running:
+        queue.kill(unit, reason)
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """Turn the first SIGTERM or SIGINT into ``Interrupted``; the second one ends the process at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        for name in before:
+            signal.signal(name, signal.SIG_DFL)
+        raise Interrupted(signum)
+
+    before = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGINT)}
+    for name in before:
+        signal.signal(name, handle)
+    try:
+        yield
+    finally:
+        for name, handler in before.items():
+            signal.signal(name, handler)

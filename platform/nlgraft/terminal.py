@@ -1,0 +1,259 @@
+"""What the command line shows a person; the only module that imports rich."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from nlgraft.execution.units import (
+    CellSearched,
+    Event,
+    Notice,
+    SweepStarted,
+    TrialEnded,
+    TrialProgress,
+    TrialStarted,
+)
+from nlgraft.study.plan import Plan
+from nlgraft.study.spec import Study
+
+_WATCH_PAUSE_S = 2.0
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+class Progress:
+    """Shows a sweep's events: a live line with an ETA on a terminal, plain lines elsewhere.
+
+    Args:
+        stream: Where to write.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._console = Console(file=stream, highlight=False, soft_wrap=True)
+        self._live: Live | None = None
+        self._num_trials = 0
+        self._num_ended = 0
+        self._num_run = 0
+        self._started_s = time.monotonic()
+        self._running: dict[str, str] = {}
+
+    def __enter__(self) -> Progress:
+        if self._console.is_terminal:
+            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def show(self, event: Event) -> None:
+        """Show one event."""
+        match event:
+            case SweepStarted():
+                self._num_trials = event.num_trials
+                self._print(
+                    f"{event.num_trials} trials planned, {event.num_reused} finished before, "
+                    f"{event.max_concurrent} at once"
+                )
+            case TrialStarted():
+                self._running[event.unit.key] = event.unit.name
+                if self._live is None:
+                    self._print(f"started   {event.unit.name}")
+            case TrialProgress():
+                values = ", ".join(f"{name} {value:.4g}" for name, value in event.metrics.items())
+                self._running[event.unit.key] = (
+                    f"{event.unit.name}: {event.stage} step {event.step}, {values}"
+                )
+            case TrialEnded():
+                self._end(event)
+            case CellSearched(cell=cell, params=params):
+                best = "no trial finished" if params is None else f"best: {dict(params)}"
+                self._print(f"searched  {cell.label}: {best}")
+            case Notice(message=message):
+                self._print(message)
+        if self._live is not None:
+            self._live.update(self._picture())
+
+    def _end(self, event: TrialEnded) -> None:
+        self._running.pop(event.unit.key, None)
+        self._num_ended += 1
+        record = event.record
+        if event.is_reused:
+            return
+        self._num_run += 1
+        shown = {name: value for name, value in record.metrics.items() if name.endswith("/bleu")}
+        values = ", ".join(f"{name} {value:.2f}" for name, value in sorted(shown.items()))
+        note = record.reason or values
+        self._print(f"{record.state:9} {event.unit.name}: {note} {self._tail()}")
+
+    def _tail(self) -> str:
+        left = max(0, self._num_trials - self._num_ended)
+        elapsed_s = time.monotonic() - self._started_s
+        eta = f", about {_clock(elapsed_s / self._num_run * left)} left" if left and self._num_run else ""
+        return f"[{self._num_ended}/{self._num_trials}, {_clock(elapsed_s)}{eta}]"
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(line))
+
+    def _picture(self) -> Text:
+        return Text("\n".join([*self._running.values(), self._tail()]), overflow="ellipsis", no_wrap=True)
+
+
+class LineReporter:
+    """Reporter of a trial that runs in this process: one line a report.
+
+    Args:
+        stream: Where to write.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
+        """Print the metrics."""
+        values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+        print(f"{stage}  step {step}  {values}", file=self._stream, flush=True)
+
+    def should_stop(self) -> str | None:
+        """Never."""
+        return None
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> Table:
+    table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
+    for row in rows:
+        table.add_row(*[str(value) for value in row])
+    return table
+
+
+def _print(*renderables: Any) -> None:
+    console = Console(file=sys.stdout, highlight=False)
+    if not console.is_terminal:
+        console = Console(file=sys.stdout, highlight=False, width=160)
+    for renderable in renderables:
+        console.print(renderable)
+
+
+def plan_table(study: Study, plan: Plan) -> None:
+    """Print a plan.
+
+    Args:
+        study: The study.
+        plan: Its plan.
+    """
+    document = plan.to_json()
+    stages = document["stages"]
+    rows = [
+        ("cells", document["cells"]),
+        ("trials", document["trials"]),
+        ("stages planned", stages["planned"]),
+        ("stages that differ", f"{stages['distinct']} ({stages['planned'] - stages['distinct']} shared)"),
+        ("stages finished", stages["finished"]),
+        ("trials at once", document["max_concurrent"]),
+    ]
+    if plan.cost_s is not None:
+        rows.append(("worker time, from earlier runs", _clock(plan.cost_s)))
+    if plan.disk_bytes is not None:
+        rows.append(("disk, from earlier runs", f"{plan.disk_bytes / 1e6:.1f} MB"))
+    _print(_table(("plan", study.name), rows))
+
+
+def result_table(document: Mapping[str, Any], rows: Sequence[Sequence[str]]) -> None:
+    """Print the comparison table, the claims and where everything is.
+
+    Args:
+        document: The result as of ``run --json``.
+        rows: The comparison table, its header first.
+    """
+    _print(_table(rows[0], rows[1:], title=str(document["study"])))
+    if document["claims"]:
+        claims = [(claim["text"], claim["verdict"], claim["source"]) for claim in document["claims"]]
+        _print("", _table(("claim", "verdict", "source"), claims))
+    trials = document["trials"]
+    _print(
+        "",
+        f"trials: {trials['run']} run, {trials['reused']} reused, {trials['failed']} failed",
+        Text(f"report: {document['report_dir']}/report.html"),
+        Text(f"MLflow: {document['tracking_uri']}, experiment {document['experiment']}"),
+    )
+
+
+def status_table(document: Mapping[str, Any]) -> None:
+    """Print the status of a study.
+
+    Args:
+        document: The status as of ``status --json``.
+    """
+    _print(_status(document))
+
+
+def _status(document: Mapping[str, Any]) -> Table:
+    names = list(document["counts"])
+    rows = [
+        [cell.get("label", str(cell["cell"])), *[cell["counts"][name] for name in names]]
+        for cell in document["cells"]
+    ]
+    rows.append(["all", *[document["counts"][name] for name in names]])
+    return _table(["cell", *names], rows, title=str(document["study"]))
+
+
+def watch_status(read: Callable[[], Mapping[str, Any]]) -> None:
+    """Show the status until nothing runs and nothing waits for a driver that is alive.
+
+    Args:
+        read: Reads the status anew.
+    """
+    with Live(console=Console(), auto_refresh=False) as live:
+        while True:
+            document = read()
+            live.update(_status(document), refresh=True)
+            if not document["is_running"]:
+                return
+            time.sleep(_WATCH_PAUSE_S)
+
+
+def systems_table(systems: Sequence[Mapping[str, str]]) -> None:
+    """Print the systems.
+
+    Args:
+        systems: Name, description and paper of each.
+    """
+    rows = [(entry["name"], entry["description"], entry["paper"]) for entry in systems]
+    _print(_left(_table(("system", "what it is", "paper"), rows)))
+
+
+def knobs_table(knobs: Sequence[Mapping[str, Any]]) -> None:
+    """Print every knob of a system.
+
+    Args:
+        knobs: Path, type, default, allowed values and description of each.
+    """
+    rows = [
+        (knob["path"], knob["type"], knob["default"], knob["allowed"], knob["description"]) for knob in knobs
+    ]
+    _print(_left(_table(("knob", "type", "default", "allowed", "meaning"), rows)))
+
+
+def _left(table: Table) -> Table:
+    for column in table.columns:
+        column.justify = "left"
+        column.overflow = "fold"
+    return table

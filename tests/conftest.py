@@ -1,0 +1,52 @@
+"""Where the tests find the toy system and the real text."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parent
+TOY = TESTS / "integration" / "toy"
+SHARED_DATA = TESTS.parent.parent / "shared" / "data"
+
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+
+@pytest.fixture
+def toy_on_path(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Make ``toy_system`` importable here and in the processes that this one starts."""
+    monkeypatch.syspath_prepend(str(TOY))
+    path = os.pathsep.join([str(TOY), str(TESTS.parent / "platform"), str(TESTS.parent)])
+    monkeypatch.setenv("PYTHONPATH", path)
+    sys.modules.pop("toy_system", None)
+    return TOY
+
+
+@pytest.fixture
+def toy_document(tmp_path: Path, toy_on_path: Path) -> dict[str, Any]:
+    """A study of the toy system: two cells, two seeds."""
+    return {
+        "name": "toy",
+        "system": "toy_system",
+        "base": {"log": str(tmp_path / "log"), "steps": 3},
+        "factors": {"gain": {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}},
+        "objective": {"metric": "dev/score", "direction": "maximize"},
+        "seeds": [1, 2],
+        "storage": {"path": str(tmp_path / "store")},
+    }
+
+
+@pytest.fixture(scope="session")
+def multi30k() -> Path:
+    """Real parallel text; tests that need it say when it is missing."""
+    root = Path(os.environ.get("NLGRAFT_DATA", SHARED_DATA)) / "multi30k"
+    if not root.is_dir():
+        pytest.skip(
+            f"real text is missing: set NLGRAFT_DATA to the directory above multi30k (looked at {root})"
+        )
+    return root

@@ -1,0 +1,178 @@
+"""The command line on a real Ray and a real MLflow store: exit codes, crashes, locks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+
+@pytest.fixture
+def study_file(toy_document: dict[str, Any], tmp_path: Path) -> Path:
+    return write(tmp_path / "toy.yaml", toy_document)
+
+
+def write(path: Path, document: dict[str, Any]) -> Path:
+    with path.open("w") as file:
+        YAML().dump(document, file)
+    return path
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "nlgraft", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def call(*arguments: str | Path, timeout_s: float = 150) -> subprocess.CompletedProcess[str]:
+    process = start(*arguments)
+    out, err = process.communicate(timeout=timeout_s)
+    return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def without_times(document: dict[str, Any]) -> dict[str, Any]:
+    """A result without what may differ between two runs: places and counts of reuse."""
+    kept = {"study", "fingerprint", "baseline", "cells", "claims"}
+    return {key: value for key, value in document.items() if key in kept}
+
+
+def wait_for(path: Path, word: str, timeout_s: float = 90) -> list[str]:
+    end_s = time.monotonic() + timeout_s
+    while time.monotonic() < end_s:
+        lines = path.read_text().splitlines() if path.exists() else []
+        found = [line for line in lines if line.startswith(word)]
+        if found:
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"{path} never said {word!r}")
+
+
+def test_run_status_report_and_reuse(study_file: Path, tmp_path: Path) -> None:
+    first = call("run", study_file, "--json")
+    assert first.returncode == 0, first.stderr
+    result = json.loads(first.stdout.splitlines()[-1])
+    assert result["trials"] == {"run": 4, "reused": 0, "failed": 0}
+    assert [cell["state"] for cell in result["cells"]] == ["finished", "finished"]
+    assert result["cells"][1]["metrics"]["test/score"]["n"] == 2
+    again = call("run", study_file, "--json")
+    second = json.loads(again.stdout.splitlines()[-1])
+    assert second["trials"] == {"run": 0, "reused": 4, "failed": 0}
+    assert without_times(second) == without_times(result)
+    status = json.loads(call("status", study_file, "--json").stdout)
+    assert status["counts"] == {
+        "planned": 4,
+        "waiting": 0,
+        "running": 0,
+        "finished": 4,
+        "stopped": 0,
+        "failed": 0,
+    }
+    reported = json.loads(call("report", study_file, "--format", "json").stdout)
+    assert reported["cells"] == result["cells"]
+    assert Path(result["report_dir"], "report.html").is_file()
+    plan = json.loads(call("plan", study_file, "--json").stdout)
+    assert plan["stages"] == {"planned": 12, "distinct": 9, "finished": 9}
+
+
+def test_a_killed_driver_loses_nothing(toy_document: dict[str, Any], tmp_path: Path) -> None:
+    toy_document["base"] |= {"steps": 6, "pause_s": 0.4}
+    study_file = write(tmp_path / "toy.yaml", toy_document)
+    process = start("run", study_file, "--json")
+    wait_for(tmp_path / "log", "training")
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    process.stderr.close()
+    resumed = call("run", study_file, "--json")
+    assert resumed.returncode == 0, resumed.stderr
+    undisturbed = call(
+        "run",
+        study_file,
+        "--json",
+        "--storage",
+        tmp_path / "other",
+        "--tracking-uri",
+        f"sqlite:///{tmp_path / 'o.db'}",
+    )
+    result = json.loads(resumed.stdout.splitlines()[-1])
+    assert without_times(result) == without_times(json.loads(undisturbed.stdout.splitlines()[-1]))
+
+    from mlflow import MlflowClient
+
+    client = MlflowClient(result["tracking_uri"])
+    experiment = client.get_experiment_by_name("toy")
+    runs = client.search_runs([experiment.experiment_id])
+    trials = [run for run in runs if run.data.tags["nlgraft.kind"] == "trial"]
+    assert len(trials) == 4
+    assert {run.info.status for run in runs} == {"FINISHED"}
+
+
+def test_a_second_driver_is_refused_and_a_signal_ends_the_first(
+    toy_document: dict[str, Any], tmp_path: Path
+) -> None:
+    toy_document["base"] |= {"steps": 200, "pause_s": 0.3}
+    study_file = write(tmp_path / "toy.yaml", toy_document)
+    first = start("run", study_file)
+    wait_for(tmp_path / "log", "training")
+    second = call("run", study_file)
+    assert second.returncode == 4
+    assert str(first.pid) in second.stderr
+    status = json.loads(call("status", study_file, "--json").stdout)
+    assert status["is_running"]
+    assert status["counts"]["running"] >= 1
+    os.kill(first.pid, signal.SIGTERM)
+    _, err = first.communicate(timeout=40)
+    assert first.returncode == 143, err
+
+
+def test_different_studies_at_once_compute_a_shared_stage_once(
+    toy_document: dict[str, Any], tmp_path: Path
+) -> None:
+    toy_document["base"] |= {"upstream_pause_s": 6.0}
+    toy_document["seeds"] = [1]
+    one = write(tmp_path / "one.yaml", {**toy_document, "name": "one", "factors": {}})
+    other = {**toy_document["base"], "steps": 5}
+    two = write(tmp_path / "two.yaml", {**toy_document, "name": "two", "factors": {}, "base": other})
+    processes = [start("run", one), start("run", two)]
+    for process in processes:
+        _, err = process.communicate(timeout=150)
+        assert process.returncode == 0, err
+    log = (tmp_path / "log").read_text().splitlines()
+    assert len([line for line in log if line.startswith("upstream")]) == 1
+
+
+def test_failed_cells_exit_with_1_and_say_why(toy_document: dict[str, Any], tmp_path: Path) -> None:
+    toy_document["factors"] = {
+        "behaviour": {"target": "behaviour", "levels": ["good", "nan"], "baseline": "good"}
+    }
+    study_file = write(tmp_path / "toy.yaml", toy_document)
+    ran = call("run", study_file, "--json")
+    assert ran.returncode == 1, ran.stderr
+    result = json.loads(ran.stdout.splitlines()[-1])
+    assert [cell["state"] for cell in result["cells"]] == ["finished", "failed"]
+    status = json.loads(call("status", study_file, "--json").stdout)
+    assert status["counts"]["failed"] == 2
+    assert "nan" in status["cells"][1]["reasons"][0]
+
+
+def test_what_never_fits_exits_with_3_at_once(toy_document: dict[str, Any], tmp_path: Path) -> None:
+    toy_document["resources"] = {"workers": 3, "gpus_per_worker": 1}
+    study_file = write(tmp_path / "toy.yaml", toy_document)
+    began_s = time.monotonic()
+    ran = call("run", study_file)
+    assert ran.returncode == 3
+    assert "GPU" in ran.stderr
+    assert time.monotonic() - began_s < 30
+    assert call("plan", study_file).returncode == 3

@@ -1,0 +1,144 @@
+"""Sweeps on a real local Ray: sharing, reuse, failure, early stopping, lost workers."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from nlgraft.execution.cluster import connected
+from nlgraft.execution.sweep import SweepOutcome, run_sweep
+from nlgraft.execution.units import Event, TrialEnded
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.design import cells
+from nlgraft.study.spec import Resources, Study
+
+ROOT = Path(__file__).parents[2]
+TOY = Path(__file__).parent / "toy"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def ray_cluster() -> Iterator[None]:
+    """One local cluster for the module: starting one costs seconds."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(str(p) for p in (TOY, ROOT / "platform", ROOT))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(TOY))
+        with connected(None, Resources()):
+            yield
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+class Sweep:
+    """One sweep of a study, with its events."""
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self.study = Study.from_dict(document)
+        self.store = ArtifactStore.open(self.study.storage.path)
+        self.events: list[Event] = []
+        self.outcome: SweepOutcome = run_sweep(self.study, self.store, cells(self.study), self.events.append)
+
+    def records(self) -> dict[str, Any]:
+        return {event.unit.name: event.record for event in self.events if isinstance(event, TrialEnded)}
+
+
+def log_of(tmp_path: Path) -> list[str]:
+    return [line.split()[0] for line in (tmp_path / "log").read_text().splitlines()]
+
+
+def test_shared_stages_run_once_and_a_second_sweep_runs_nothing(
+    toy_document: dict[str, Any], tmp_path: Path
+) -> None:
+    first = Sweep(toy_document)
+    assert (first.outcome.num_run, first.outcome.num_failed) == (4, 0)
+    assert log_of(tmp_path).count("upstream") == 1
+    assert log_of(tmp_path).count("training") == 4
+    second = Sweep(toy_document)
+    assert (second.outcome.num_run, second.outcome.num_reused) == (0, 4)
+    for name, record in first.records().items():
+        assert second.records()[name].metrics == record.metrics
+
+
+def test_failures_are_recorded_and_the_others_finish(toy_document: dict[str, Any]) -> None:
+    toy_document["factors"] = {
+        "behaviour": {"target": "behaviour", "levels": ["good", "nan", "raise", "exit"], "baseline": "good"}
+    }
+    toy_document["seeds"] = [1]
+    toy_document["resources"] = {"max_failures": 1}
+    records = Sweep(toy_document).records()
+    assert records["baseline, seed 1"].state == "finished"
+    assert records["behaviour=nan, seed 1"].state == "failed"
+    assert "nan" in records["behaviour=nan, seed 1"].reason
+    assert "this arm cannot work" in records["behaviour=raise, seed 1"].reason
+    assert "process died" in records["behaviour=exit, seed 1"].reason
+
+
+def test_asha_stops_trials_cooperatively_and_optuna_hears_of_it(
+    toy_document: dict[str, Any], tmp_path: Path
+) -> None:
+    del toy_document["factors"]
+    toy_document["base"]["steps"] = 9
+    toy_document["seeds"] = [1]
+    toy_document["search"] = {
+        "sampler": {"name": "random", "seed": 1},
+        "trial_scheduler": {"name": "asha", "grace_steps": 1, "reduction_factor": 2},
+        "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}},
+        "trials": 6,
+    }
+    sweep = Sweep(toy_document)
+    states = [record.state for name, record in sweep.records().items() if "search" in name]
+    assert len(states) == 6
+    assert states.count("stopped") >= 1
+    assert states.count("finished") >= 1
+    stopped = next(record for record in sweep.records().values() if record.state == "stopped")
+    assert "trial scheduler" in stopped.reason
+    storage = f"sqlite:///{tmp_path / 'store' / 'optuna.db'}"
+    [summary] = optuna.get_all_study_summaries(storage)
+    trials = optuna.load_study(study_name=summary.study_name, storage=storage).trials
+    assert [trial.state.name for trial in trials].count("PRUNED") == states.count("stopped")
+    assert not [trial for trial in trials if trial.state.name == "RUNNING"]
+
+
+def test_a_lost_worker_resumes_at_its_last_checkpoint(toy_document: dict[str, Any], tmp_path: Path) -> None:
+    toy_document["factors"] = {}
+    toy_document["seeds"] = [1]
+    toy_document["base"] |= {"steps": 8, "pause_s": 0.3}
+
+    def kill_when_training() -> None:
+        log = tmp_path / "log"
+        for _ in range(600):
+            lines = log.read_text().splitlines() if log.exists() else []
+            training = [line for line in lines if line.startswith("training")]
+            if training:
+                time.sleep(1.2)
+                os.kill(int(training[0].split()[2]), signal.SIGKILL)
+                return
+            time.sleep(0.1)
+
+    killer = threading.Thread(target=kill_when_training)
+    killer.start()
+    sweep = Sweep(toy_document)
+    killer.join()
+    assert [record.state for record in sweep.records().values()] == ["finished"]
+    assert log_of(tmp_path).count("training") == 2
+    assert log_of(tmp_path).count("upstream") == 1
+
+
+def test_two_workers_share_one_trial(toy_document: dict[str, Any]) -> None:
+    toy_document["factors"] = {}
+    toy_document["seeds"] = [1]
+    one = Sweep(toy_document)
+    toy_document["storage"]["path"] += "-two"
+    toy_document["resources"] = {"workers": 2}
+    two = Sweep(toy_document)
+    assert [r.metrics for r in two.records().values()] == [r.metrics for r in one.records().values()]

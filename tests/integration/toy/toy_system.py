@@ -1,0 +1,111 @@
+"""A system whose trials take no time: to watch the machinery, not the modelling."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
+from nlgraft.study.system import Metric
+
+DESCRIPTION = "A toy"
+PAPER = "none"
+METRICS = {
+    "dev/score": Metric(direction="maximize", unit="points", split="dev"),
+    "test/score": Metric(direction="maximize", unit="points", split="test"),
+}
+
+
+class Config(BaseModel):
+    """What the toy knows."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: dict[str, Any] = {}
+    behaviour: Literal["good", "nan", "raise", "exit", "slow"] = "good"
+    upstream: int = 0
+    gain: float = 0.0
+    steps: int = 3
+    pause_s: float = 0.0
+    upstream_pause_s: float = 0.0
+    log: str = ""
+
+
+def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+    """corpus -> upstream -> training -> scores."""
+    upstream = Stage(
+        name="upstream",
+        run="toy_system:run_upstream",
+        config={"upstream": config.upstream, "log": config.log, "pause_s": config.upstream_pause_s},
+    )
+    training = Stage(
+        name="training",
+        run="toy_system:run_training",
+        config=config.model_dump(include={"behaviour", "gain", "steps", "pause_s", "log"}),
+        inputs={"upstream": upstream},
+        seed=seed,
+        is_distributed=True,
+    )
+    scores = Stage(
+        name="scores",
+        run="toy_system:run_scores",
+        config={"splits": list(splits)},
+        inputs={"training": training},
+    )
+    return StageGraph(scores)
+
+
+def _note(context: StageContext) -> None:
+    path = context.config["log"]
+    if path and context.rank == 0:
+        with Path(path).open("a") as file:
+            file.write(f"{context.stage.name} {context.stage.fingerprint} {os.getpid()}\n")
+
+
+def run_upstream(context: StageContext) -> None:
+    """Wait a little and leave a file."""
+    _note(context)
+    time.sleep(context.config["pause_s"])
+    (context.directory / "upstream.json").write_text(json.dumps(context.config["upstream"]))
+
+
+def run_training(context: StageContext) -> None:
+    """Report a rising score; behave as the config says."""
+    _note(context)
+    config = context.config
+    latest = context.checkpoints.latest()
+    first = 1 + (latest[0] if latest else 0)
+    score = math.nan
+    for step in range(first, config["steps"] + 1):
+        time.sleep(config["pause_s"])
+        if config["behaviour"] == "raise" and step == 2:
+            raise ValueError("this arm cannot work")
+        if config["behaviour"] == "exit" and step == 2:
+            os._exit(17)
+        score = math.nan if config["behaviour"] == "nan" else 10 * config["gain"] + step + context.seed / 10
+        if config["behaviour"] == "nan":
+            raise FloatingPointError(f"loss is nan at step {step}")
+        context.report(step, {"dev/score": score, "train/loss": 1 / step})
+        context.raise_if_stopped()
+        context.checkpoints.save(step, lambda directory: (directory / "state.json").write_text("{}"))
+    score = 10 * config["gain"] + config["steps"] + context.seed / 10
+    (context.directory / "score.json").write_text(json.dumps(score))
+    (context.directory / "curves.json").write_text(
+        json.dumps({"dev/score": [[config["steps"], score, 1000]]})
+    )
+
+
+def run_scores(context: StageContext) -> None:
+    """Score the splits."""
+    score = json.loads((context.inputs["training"] / "score.json").read_text())
+    values = {
+        f"{split}/score": {"value": score + (0.5 if split == "test" else 0.0), "n": 10, "signature": "toy"}
+        for split in context.config["splits"]
+    }
+    (context.directory / "metrics.json").write_text(json.dumps(values))

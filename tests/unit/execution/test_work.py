@@ -1,0 +1,237 @@
+"""The work queue without Ray: order, sharing, failure, budgets, search."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlgraft.errors import TrialFailed
+from nlgraft.execution.sampling import CellSearch
+from nlgraft.execution.units import CellSearched, Event, Notice, SweepStarted, TrialEnded, Unit
+from nlgraft.execution.work import WorkQueue
+from nlgraft.pipeline.record import TrialRecord
+from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import run_trial
+from nlgraft.study.design import Cell, cells
+from nlgraft.study.spec import Study
+
+
+class Bench:
+    """A queue with everything it says."""
+
+    def __init__(self, document: dict[str, Any], max_concurrent: int = 2) -> None:
+        self.study = Study.from_dict(document)
+        self.store = ArtifactStore.open(self.study.storage.path)
+        self.events: list[Event] = []
+        self.clock_s = 0.0
+        self.queue = WorkQueue(
+            self.study,
+            self.store,
+            cells(self.study),
+            self.new_search,
+            self.events.append,
+            max_concurrent,
+            clock=lambda: self.clock_s,
+        )
+        self.queue.open()
+
+    def new_search(self, cell: Cell) -> CellSearch:
+        assert self.study.search is not None
+        return CellSearch(cell.label, self.study.search, self.study.objectives, None)
+
+    def take(self) -> Unit | None:
+        self.clock_s += 10.0  # past every pause
+        return self.queue.take()
+
+    def run(self, unit: Unit) -> TrialRecord:
+        with contextlib.suppress(TrialFailed):
+            run_trial(
+                unit.graph, self.store, reporter=NullReporter(), config=dict(unit.config), is_waiting=False
+            )
+        document = self.store.read_record("trials", unit.fingerprint)
+        assert document is not None
+        record = TrialRecord.from_json(document)
+        self.queue.end(unit, record)
+        return record
+
+    def run_all(self) -> None:
+        while not self.queue.is_done:
+            unit = self.take()
+            assert unit is not None
+            self.run(unit)
+
+    def ended(self) -> list[TrialEnded]:
+        return [event for event in self.events if isinstance(event, TrialEnded)]
+
+
+def test_every_trial_is_handed_out_once_and_reused_afterwards(toy_document: dict[str, Any]) -> None:
+    first = Bench(toy_document)
+    first.run_all()
+    assert [event.unit.name for event in first.ended()] == [
+        "baseline, seed 1",
+        "baseline, seed 2",
+        "gain=1.0, seed 1",
+        "gain=1.0, seed 2",
+    ]
+    again = Bench(toy_document)
+    assert again.queue.is_done
+    assert again.events[0] == SweepStarted(num_trials=4, num_reused=4, max_concurrent=2)
+    assert [event.record.metrics for event in again.ended()] == [
+        event.record.metrics for event in first.ended()
+    ]
+
+
+def test_a_stage_in_work_holds_back_those_who_need_it(toy_document: dict[str, Any]) -> None:
+    bench = Bench(toy_document, max_concurrent=4)
+    unit = bench.take()
+    assert unit is not None
+    assert bench.take() is None, "the others need the upstream stage that the first one computes"
+    upstream = unit.graph.find("upstream")
+    scratch = bench.store.new_scratch(upstream)
+    (scratch / "upstream.json").write_text("0")
+    bench.store.publish(upstream, scratch)
+    second = bench.take()
+    assert second is not None
+    assert second.seed == 2
+
+
+def test_no_more_than_max_concurrent(toy_document: dict[str, Any]) -> None:
+    toy_document["factors"] = {"upstream": {"target": "upstream", "levels": [0, 1, 2], "baseline": 0}}
+    bench = Bench(toy_document, max_concurrent=2)
+    assert bench.take() is not None
+    assert bench.take() is not None
+    assert bench.take() is None
+
+
+def test_a_failed_stage_fails_those_who_need_it_without_running_them(toy_document: dict[str, Any]) -> None:
+    toy_document["factors"]["behaviour"] = {
+        "target": "behaviour",
+        "levels": ["good", "raise"],
+        "baseline": "good",
+    }
+    bench = Bench(toy_document)
+    bench.run_all()
+    states = {(event.unit.name, event.record.state) for event in bench.ended()}
+    assert ("behaviour=raise, seed 1", "failed") in states
+    assert ("gain=1.0, seed 2", "finished") in states
+    reasons = [event.record.reason for event in bench.ended() if event.record.state == "failed"]
+    assert all("this arm cannot work" in reason for reason in reasons)
+    assert bench.queue.num_failed == 2
+
+
+def test_failed_trials_run_again(toy_document: dict[str, Any]) -> None:
+    toy_document["base"]["behaviour"] = "nan"
+    Bench(toy_document).run_all()
+    again = Bench(toy_document)
+    assert again.take() is not None
+
+
+def test_max_failed_fraction_stops_the_sweep(toy_document: dict[str, Any]) -> None:
+    toy_document["base"]["behaviour"] = "raise"
+    toy_document["budget"] = {"max_failed_fraction": 0.5}
+    bench = Bench(toy_document)
+    unit = bench.take()
+    assert unit is not None
+    bench.run(unit)
+    assert bench.take() is None
+    assert bench.queue.is_done
+    assert "max_failed_fraction" in str(bench.queue.stop_reason)
+
+
+def test_wall_clock_and_trial_budgets(toy_document: dict[str, Any]) -> None:
+    toy_document["budget"] = {"wall_clock": 15}
+    bench = Bench(toy_document)
+    unit = bench.take()
+    assert unit is not None
+    bench.run(unit)
+    assert bench.take() is None
+    assert "wall clock" in str(bench.queue.stop_reason)
+
+    toy_document["budget"] = {"trials": 1}
+    bench = Bench(toy_document)
+    unit = bench.take()
+    assert unit is not None
+    assert bench.take() is None
+    bench.run(unit)
+    assert bench.take() is None
+    assert bench.queue.is_done
+    assert any(isinstance(event, Notice) for event in bench.events)
+
+
+def test_a_busy_stage_defers_a_trial(toy_document: dict[str, Any]) -> None:
+    bench = Bench(toy_document)
+    unit = bench.take()
+    assert unit is not None
+    bench.queue.defer(unit, "another sweep")
+    other = bench.queue.take()
+    assert other is not None
+    assert other.key != unit.key, "the deferred one comes back after a pause"
+
+
+@pytest.fixture
+def search_document(toy_document: dict[str, Any]) -> dict[str, Any]:
+    toy_document["factors"] = {"upstream": {"target": "upstream", "levels": [0, 1], "baseline": 0}}
+    toy_document["search"] = {
+        "sampler": {"name": "random", "seed": 3},
+        "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}},
+        "trials": 3,
+    }
+    return toy_document
+
+
+def test_search_proposes_equally_and_replicates_the_best(search_document: dict[str, Any]) -> None:
+    bench = Bench(search_document)
+    bench.run_all()
+    searched = [event for event in bench.events if isinstance(event, CellSearched)]
+    assert [event.cell.label for event in searched] == ["baseline", "upstream=1"]
+    kinds = [(event.unit.cell.label, event.unit.kind) for event in bench.ended()]
+    for label in ("baseline", "upstream=1"):
+        assert kinds.count((label, "search")) == 3
+        assert kinds.count((label, "replicate")) == 2
+    for event in searched:
+        gains = [
+            e.unit.params["gain"]
+            for e in bench.ended()
+            if e.unit.kind == "search" and e.unit.cell == event.cell
+        ]
+        assert event.params == {"gain": max(gains)}
+
+
+def test_an_interrupted_search_makes_the_same_proposals(
+    search_document: dict[str, Any], tmp_path: Path
+) -> None:
+    search_document["search"]["sampler"] = {"name": "tpe", "seed": 5}
+    whole = Bench(search_document)
+    whole.run_all()
+    search_document["storage"] = {"path": str(tmp_path / "second")}
+    cut = Bench(search_document)
+    for _ in range(2):
+        unit = cut.take()
+        assert unit is not None
+        cut.run(unit)
+    assert cut.take() is not None, "this one is lost with its driver"
+    resumed = Bench(search_document)
+    resumed.run_all()
+
+    def proposals(bench: Bench) -> set[tuple[str, int | None, float]]:
+        ended = [event.unit for event in bench.ended() if event.unit.kind == "search"]
+        return {(unit.cell.label, unit.number, unit.params["gain"]) for unit in ended}
+
+    assert proposals(resumed) == proposals(whole)
+
+
+def test_killed_trials_are_recorded_and_run_again(toy_document: dict[str, Any]) -> None:
+    bench = Bench(toy_document)
+    unit = bench.take()
+    assert unit is not None
+    bench.queue.stop("SIGTERM")
+    bench.queue.kill(unit, "SIGTERM")
+    assert bench.queue.is_done
+    document = bench.store.read_record("trials", unit.fingerprint)
+    assert document is not None
+    assert document["state"] == "killed"
+    assert Bench(toy_document).take() is not None
