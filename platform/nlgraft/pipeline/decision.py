@@ -21,6 +21,10 @@ class Decision(StrEnum):
     """It runs on from a checkpoint."""
     WAIT = "wait"
     """Another owner computed it while this one waited."""
+    FAILED = "failed"
+    """It ran and raised."""
+    STOPPED = "stopped"
+    """It ran and ended early on request."""
 
 
 @dataclass(frozen=True)

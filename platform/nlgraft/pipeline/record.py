@@ -22,8 +22,8 @@ class TrialRecord:
         metrics: Last known value by metric name.
         signatures: How a metric was computed, by metric name, where it has a signature.
         curves: ``[step, value, unix_ms]`` points by name.
-        stages: One entry per stage of the graph: name, fingerprint, decision, reason, duration_s, and
-            traceback where it failed.
+        stages: One entry per stage of the graph: name, fingerprint, decision, reason, duration_s; where it
+            failed or was stopped also ran_because, and traceback where it failed.
         started_at: Unix seconds.
         ended_at: Unix seconds.
         host: Where it ran.

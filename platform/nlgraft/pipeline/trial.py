@@ -241,21 +241,18 @@ class _StageRunner:
         started = time.monotonic()
         try:
             self._run(stage, verdict.reason)
-        except (TrialStopped, StageBusy) as error:
-            self._note(stage, verdict, time.monotonic() - started, error=str(error))
+        except StageBusy:
+            raise
+        except TrialStopped as stopped:
+            self._note_end(stage, Decision.STOPPED, stopped.reason, verdict, started)
             raise
         except (Exception, SystemExit) as error:
-            if getattr(error, "is_ray_terminate", False):
-                raise  # Ray ends this process; the stage did not fail
+            if hasattr(error, "ray_terminate_msg"):
+                raise  # Ray ends this process by SystemExit; the stage did not fail
             if not self._store.has(stage):
                 failed = error if isinstance(error, TrialFailed) else TrialFailed(stage.name, one_line(error))
-                self._note(
-                    stage,
-                    verdict,
-                    time.monotonic() - started,
-                    error=failed.reason,
-                    traceback=traceback.format_exc(),
-                )
+                self._note_end(stage, Decision.FAILED, failed.reason, verdict, started)
+                self._entries[stage.fingerprint]["traceback"] = traceback.format_exc()
                 raise failed from error
             # Another owner, who took this lease over, was quicker and has cleared up behind itself.
             logger.warning("stage %s failed after it was stored: %s", stage.name, one_line(error))
@@ -291,10 +288,13 @@ class _StageRunner:
             raise TrialStopped(reason)
         time.sleep(pause_s)
 
-    def _note(self, stage: Stage, verdict: Verdict, duration_s: float, **details: str) -> None:
-        self._entries[stage.fingerprint] = {**_entry(stage, verdict, duration_s), **details}
-        if not details:
-            self._stored.add(stage.fingerprint)
+    def _note(self, stage: Stage, verdict: Verdict, duration_s: float) -> None:
+        self._entries[stage.fingerprint] = _entry(stage, verdict, duration_s)
+        self._stored.add(stage.fingerprint)
+
+    def _note_end(self, stage: Stage, decision: Decision, reason: str, ran: Verdict, started: float) -> None:
+        entry = _entry(stage, Verdict(decision, reason), time.monotonic() - started)
+        self._entries[stage.fingerprint] = {**entry, "ran_because": ran.reason}
 
 
 def _entry(stage: Stage, verdict: Verdict, duration_s: float) -> dict[str, Any]:
