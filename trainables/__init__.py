@@ -1,0 +1,1 @@
+"""The published systems; each is imported by its own path and none by another."""

@@ -1,0 +1,1 @@
+"""Embedding transfer (Liu et al. 2021, Bridging Subword Gaps)."""

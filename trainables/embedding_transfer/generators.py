@@ -1,0 +1,133 @@
+"""Embedding generators: AVG-EG, ATT-EG and PATT-EG.
+
+Shape letters: N tokens to generate, W width of the table of similar tokens, V old vocabulary, D model width.
+Source: Liu et al. (2021), section 3.2. Differs: weights sum to one (equations 2 and 3 print a further 1/|S_m|
+that the authors' code does not have and that would shrink every generated row); `scale="inv_size"` restores
+it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from nlgraft.vocab.similar import NUM_RELATIONS, Relation, SimilarTokens
+
+Kind = Literal["avg", "att", "patt"]
+Scale = Literal["none", "inv_size"]
+Init = Literal["zeros", "normal"]
+
+CHUNK_TOKENS = 4096
+"""Tokens generated at once when a whole vocabulary is: bounds memory, changes no result."""
+
+
+class EmbeddingGenerator(nn.Module):
+    """Makes the row of a token from the rows of its similar tokens.
+
+    AVG has no parameters, ATT one weight vector, PATT one for each relation. With zero weights both are AVG.
+    """
+
+    weight: nn.Parameter | None
+
+    def __init__(self, kind: Kind, d_model: int, *, scale: Scale = "none", init: Init = "zeros") -> None:
+        """Build the generator; ``init="normal"`` draws from torch's global generator.
+
+        Args:
+            kind: avg (eq. 1), att (eq. 2) or patt (eq. 3).
+            d_model: Width D.
+            scale: ``inv_size`` multiplies by 1/|S_m| as equations 2 and 3 print it.
+            init: Zero weights, so that training starts from AVG; or N(0, 1), as the authors' code.
+        """
+        super().__init__()
+        self.kind = kind
+        self.scale = scale
+        if kind == "avg":
+            self.register_parameter("weight", None)
+            return
+        shape = (d_model,) if kind == "att" else (NUM_RELATIONS, d_model)
+        self.weight = nn.Parameter(torch.zeros(shape) if init == "zeros" else torch.randn(shape))
+
+    def weights(self, rows_NWD: Tensor, relations_NW: Tensor) -> Tensor:
+        """Weigh the similar tokens.
+
+        Args:
+            rows_NWD: Old rows of the similar tokens; whatever a padded slot holds has no influence.
+            relations_NW: ``Relation`` of each slot, PAD where there is no token.
+
+        Returns:
+            Weights [N, W], zero in padded slots; they sum to one (to 1/|S_m| with ``inv_size``) wherever
+            there is a similar token.
+        """
+        valid_NW = relations_NW != int(Relation.PAD)
+        size_N1 = valid_NW.sum(1, keepdim=True).clamp(min=1).to(rows_NWD.dtype)
+        if self.weight is None:
+            return valid_NW / size_N1
+        if self.kind == "att":
+            scores_NW = rows_NWD @ self.weight
+        else:
+            # one product with all six rows, then the row of each slot's relation
+            all_NWR = rows_NWD @ self.weight.T
+            own_NW1 = relations_NW.clamp(max=NUM_RELATIONS - 1)[..., None]
+            scores_NW = all_NWR.gather(2, own_NW1)[..., 0]
+        scores_NW = scores_NW.masked_fill(~valid_NW, float("-inf"))
+        # a token without similar tokens has no softmax: its weights are zero, not NaN
+        scores_NW = scores_NW.masked_fill(~valid_NW.any(1, keepdim=True), 0.0)
+        weights_NW = scores_NW.softmax(1) * valid_NW
+        return weights_NW / size_N1 if self.scale == "inv_size" else weights_NW
+
+    def forward(self, table_VD: Tensor, members_NW: Tensor, relations_NW: Tensor) -> Tensor:
+        """Generate rows.
+
+        Args:
+            table_VD: Old embedding table.
+            members_NW: Ids of the similar tokens; any id in padded slots.
+            relations_NW: ``Relation`` of each slot.
+
+        Returns:
+            Generated rows [N, D]; zero where there is no similar token.
+        """
+        rows_NWD = table_VD[members_NW]
+        weights_NW = self.weights(rows_NWD, relations_NW)
+        return combine(weights_NW, rows_NWD)
+
+
+def combine(weights_NW: Tensor, rows_NWD: Tensor) -> Tensor:
+    """Add up rows by weight.
+
+    Args:
+        weights_NW: Zero where a slot must not count.
+        rows_NWD: Rows; infinite or NaN padding is not allowed.
+
+    Returns:
+        Sums [N, D].
+    """
+    return torch.einsum("nw,nwd->nd", weights_NW, rows_NWD)
+
+
+@torch.no_grad()
+def generator_weights(
+    generator: EmbeddingGenerator, table_VD: Tensor, similar: SimilarTokens
+) -> list[dict[int, float]]:
+    """Say for every token how its row is put together: what a transfer plan needs.
+
+    Args:
+        generator: A trained generator.
+        table_VD: Old embedding table, any device.
+        similar: Similar tokens of N tokens.
+
+    Returns:
+        Old id -> weight of each token; empty where there is no similar token.
+    """
+    members, relations = (torch.from_numpy(array) for array in similar.padded())
+    found: list[dict[int, float]] = []
+    for start in range(0, len(similar), CHUNK_TOKENS):
+        ids_NW = members[start : start + CHUNK_TOKENS].to(table_VD.device)
+        kinds_NW = relations[start : start + CHUNK_TOKENS].to(table_VD.device)
+        weights_NW = generator.weights(table_VD[ids_NW].float(), kinds_NW).cpu()
+        sizes = similar.sizes[start : start + CHUNK_TOKENS]
+        for row, size in enumerate(sizes.tolist()):
+            slots = zip(ids_NW[row, :size].tolist(), weights_NW[row, :size].tolist(), strict=True)
+            found.append(dict(slots))
+    return found

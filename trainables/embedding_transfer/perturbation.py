@@ -1,0 +1,165 @@
+"""Split and merge tokens of a sentence so that it holds tokens the vocabulary does not know.
+
+Works on words: pieces of one word are split or joined, never pieces of two. The text stays the same.
+Source: Liu et al. (2021), section 3.3; probabilities from the authors' code, its defects left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from nlgraft.vocab.tokens import Kind, Tok, character_boundaries, merge_toks, split_tok
+from nlgraft.vocab.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True)
+class Rates:
+    """How often and how words are changed.
+
+    Attributes:
+        split: Probability that a token that is long enough may be split.
+        cut: Probability of a cut at each inner character boundary of such a token.
+        cut_edge: The same where a cut leaves one character on either side.
+        min_split_chars: Shortest token that may be split, in characters.
+        merge: Probability that a token is joined with the next one of its word, again and again.
+        is_forced: Whether tokens that the vocabulary has are generated too, when split or merge made them.
+    """
+
+    split: float = 0.4
+    cut: float = 0.2
+    cut_edge: float = 0.05
+    min_split_chars: int = 7
+    merge: float = 0.5
+    is_forced: bool = False
+
+
+@dataclass(frozen=True)
+class PerturbedSentence:
+    """A sentence in another segmentation.
+
+    Attributes:
+        tokens: Vocabulary ids, or tokens that are to be generated.
+        words: Word number of each token.
+    """
+
+    tokens: list[int | Tok]
+    words: list[int]
+
+
+class Perturber:
+    """Changes the segmentation of sentences of one vocabulary."""
+
+    def __init__(self, vocabulary: Vocabulary, rates: Rates) -> None:
+        self.vocabulary = vocabulary
+        self.rates = rates
+
+    @cached_property
+    def _boundaries(self) -> list[list[int]]:
+        """Where each token may be cut, worked out once: sentences are perturbed by the million."""
+        return [
+            character_boundaries(tok.core) if tok is not None and tok.kind is Kind.NORMAL else []
+            for tok in self.vocabulary.tokens
+        ]
+
+    def words(self, ids: Sequence[int]) -> list[int]:
+        """Number the words of a sentence.
+
+        Args:
+            ids: Vocabulary ids without begin and end.
+
+        Returns:
+            Word of each token, from 0.
+        """
+        numbers: list[int] = []
+        current, is_open = -1, False
+        for identity in ids:
+            tok = self.vocabulary.tokens[identity]
+            starts = tok is not None and tok.starts_word
+            if not is_open or starts:
+                current += 1
+            # marks of the end close a word; a tokenizer without them leaves it open until the next start
+            is_open = tok is None or tok.ends_word is not True
+            numbers.append(current)
+        return numbers
+
+    def perturb(self, ids: Sequence[int], generator: np.random.Generator) -> PerturbedSentence:
+        """Split or merge tokens at random.
+
+        Args:
+            ids: Vocabulary ids of a sentence, without begin and end.
+            generator: Source of randomness; one of its own for every sentence and epoch.
+
+        Returns:
+            The same text in another segmentation.
+        """
+        words = self.words(ids)
+        tokens: list[int | Tok] = []
+        numbers: list[int] = []
+        start = 0
+        for end in range(1, len(ids) + 1):
+            if end < len(ids) and words[end] == words[start]:
+                continue
+            changed = self._change_word(ids[start:end], generator.random)
+            tokens.extend(changed)
+            numbers.extend([words[start]] * len(changed))
+            start = end
+        return PerturbedSentence(tokens, numbers)
+
+    def _change_word(self, ids: Sequence[int], draw: Callable[[], float]) -> list[int | Tok]:
+        """Split tokens of a word; where none was split, merge some."""
+        pieces: list[list[Tok]] = [self._split(identity, draw) for identity in ids]
+        if any(len(parts) > 1 for parts in pieces):
+            changed: list[int | Tok] = []
+            for identity, parts in zip(ids, pieces, strict=True):
+                changed.extend([identity] if len(parts) < 2 else map(self._known, parts))
+            return changed
+        return self._merge(ids, draw)
+
+    def _split(self, identity: int, draw: Callable[[], float]) -> list[Tok]:
+        boundaries, rates = self._boundaries[identity], self.rates
+        num_chars = len(boundaries) + 1
+        if num_chars < rates.min_split_chars or draw() >= rates.split:
+            return []
+        tok = self.vocabulary.tokens[identity]
+        assert tok is not None
+        cuts: list[int] = []
+        for index, offset in enumerate(boundaries):
+            previous = cuts[-1] if cuts else 0
+            leaves_one = previous == (boundaries[index - 1] if index else 0) or index == len(boundaries) - 1
+            if draw() >= (rates.cut_edge if leaves_one else rates.cut):
+                continue
+            left = split_tok(tok, [*cuts, offset])[-2]
+            # a piece that exists already would teach nothing
+            if self.vocabulary.find(left) is None:
+                cuts.append(offset)
+        return split_tok(tok, cuts)
+
+    def _merge(self, ids: Sequence[int], draw: Callable[[], float]) -> list[int | Tok]:
+        changed: list[int | Tok] = []
+        start = 0
+        while start < len(ids):
+            end = start + 1
+            while end < len(ids) and self._is_joinable(ids[end - 1], ids[end]) and draw() < self.rates.merge:
+                end += 1
+            if end == start + 1:
+                changed.append(ids[start])
+            else:
+                toks = [tok for i in ids[start:end] if (tok := self.vocabulary.tokens[i]) is not None]
+                changed.append(self._known(merge_toks(toks)))
+            start = end
+        return changed
+
+    def _is_joinable(self, left: int, right: int) -> bool:
+        toks = (self.vocabulary.tokens[left], self.vocabulary.tokens[right])
+        return all(tok is not None and tok.kind is Kind.NORMAL for tok in toks)
+
+    def _known(self, tok: Tok) -> int | Tok:
+        """Use the old row of a token that exists, unless all are to be generated."""
+        if self.rates.is_forced:
+            return tok
+        identity = self.vocabulary.find(tok)
+        return tok if identity is None else identity
