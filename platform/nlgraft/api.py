@@ -52,7 +52,7 @@ def tracking_uri(study: Study, store: ArtifactStore, explicit: str | None = None
 
 
 def report_directory(study: Study, store: ArtifactStore) -> Path:
-    """Where the report of a study is written: beside a local store's artifacts, else below the working directory."""
+    """Where the report is written: in a local store, else below the working directory."""
     root = Path(store.uri) if store.is_local else Path.cwd()
     return root / "reports" / study.name
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -78,8 +77,8 @@ def main() -> None:
     STUDY.yaml is followed by overrides: key=value, or @scale for a named set of them.
     """
     # a system is named by import path and may lie in the working directory, as uvicorn takes module:app
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
 
 
 @_study_command("validate")

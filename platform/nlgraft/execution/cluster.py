@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import shutil
@@ -15,8 +16,8 @@ from typing import Any
 from nlgraft.errors import CapacityError
 from nlgraft.study.spec import Resources
 
-# A trial of several workers is driven by a process that must hold no CPU, or drivers would take what their own
-# workers wait for. Every Ray cluster has this resource, on its head only.
+# A trial of several workers is driven by a process that must hold no CPU, or drivers would take what their
+# own workers wait for. Every Ray cluster has this resource, on its head only.
 HEAD_RESOURCE = "node:__internal_head__"
 DRIVER_SHARE = 0.001
 
@@ -120,7 +121,7 @@ def connected(address: str | None, resources: Resources) -> Iterator[dict[str, f
     threads = {"OMP_NUM_THREADS": str(max(1, int(resources.cpus_per_worker)))}
     directory: Path | None = None
     if address is None:
-        # Unix sockets below it must stay under 108 characters: the system's temporary directory, a short name.
+        # Unix sockets below it must stay under 108 characters: a short name in a short place.
         directory = Path(tempfile.mkdtemp(prefix="nlg-"))
         _start_local(ray, directory, threads)
     else:
@@ -128,7 +129,7 @@ def connected(address: str | None, resources: Resources) -> Iterator[dict[str, f
         ray.init(
             address=address,
             log_to_driver=False,
-            logging_level="ERROR",
+            logging_level=logging.ERROR,
             runtime_env=None if in_job else {"env_vars": threads},
         )
     try:
@@ -148,7 +149,7 @@ def _start_local(ray: Any, directory: Path, threads: Mapping[str, str]) -> None:
         num_gpus=int(capacity["GPU"]),
         include_dashboard=False,
         log_to_driver=False,
-        logging_level="ERROR",
+        logging_level=logging.ERROR,
         _node_ip_address="127.0.0.1",
         _temp_dir=str(directory),
         runtime_env={"env_vars": {**threads, "PYTHONPATH": _import_path()}},

@@ -20,7 +20,7 @@ def submit_run(
     Args:
         study_file: The study, by its path below the working directory.
         overrides: Overrides of the study.
-        address: The job server, e.g. ``http://HEAD:8265``; None uses ``RAY_API_SERVER_ADDRESS`` or this machine.
+        address: The job server, e.g. ``http://HEAD:8265``; None uses ``RAY_API_SERVER_ADDRESS``.
         options: Further options of ``nlgraft run``.
 
     Returns:
@@ -58,8 +58,8 @@ def runtime_env(directory: Path) -> dict[str, Any]:
         directory: The working directory of the job.
 
     Returns:
-        The environment of ``runtime_env.yaml``, or one that makes the directory importable, with the directory as
-        ``working_dir``.
+        The environment of ``runtime_env.yaml``, or one that makes the directory importable, with the
+        directory as ``working_dir``.
     """
     from ruamel.yaml import YAML
 

@@ -62,7 +62,7 @@ def _grid_values(domain: Domain) -> Sequence[Any]:
         return list(distribution.choices)
     assert isinstance(distribution, (FloatDistribution, IntDistribution))
     assert distribution.step is not None, "the study refuses a grid over a domain without step"
-    count = int(math.floor((distribution.high - distribution.low) / distribution.step + 1e-9)) + 1
+    count = math.floor((distribution.high - distribution.low) / distribution.step + 1e-9) + 1
     return [distribution.low + index * distribution.step for index in range(count)]
 
 
@@ -124,7 +124,7 @@ class CellSearch:
             directions=[objective.direction for objective in self._objectives],
             load_if_exists=True,
         )
-        self._study.set_metric_names([objective.metric for objective in self._objectives])
+        self._study.set_user_attr("nlgraft.metrics", [objective.metric for objective in self._objectives])
         self._live: dict[int, Trial] = {}
 
     @property

@@ -34,8 +34,8 @@ def scheduler_for(spec: TrialSchedulerSpec, mode: str) -> TrialScheduler:
         mode: ``max`` or ``min``.
 
     Returns:
-        A scheduler that compares ``nlgraft_value`` at equal ``nlgraft_step``. HyperBand is the asynchronous one
-        of several brackets: the synchronous one pauses trials, which would hold their workers.
+        A scheduler that compares ``nlgraft_value`` at equal ``nlgraft_step``. HyperBand is the asynchronous
+        one of several brackets: the synchronous one pauses trials, which would hold their workers.
     """
     if spec.name == "median":
         return MedianStoppingRule(

@@ -52,7 +52,7 @@ class WorkSearcher(Searcher):
         """The trial behind one of Tune's, or None when it is over."""
         return self._units.get(trial_id)
 
-    def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
+    def suggest(self, trial_id: str) -> Any:
         """Hand out the next trial; None asks Tune to come again."""
         unit = self._queue.take()
         if self._queue.stop_reason is not None and not self._is_stopping:

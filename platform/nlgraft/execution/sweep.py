@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from nlgraft.execution.cluster import (
     DRIVER_SHARE,
@@ -121,7 +121,7 @@ def _new_queue(
 
 
 def _optuna_url(store: ArtifactStore) -> str | None:
-    """Optuna's database lies in a local store; with a remote one it is rebuilt from the proposals each time."""
+    """Optuna's database: in a local store; with a remote one it is rebuilt from the proposals."""
     if not store.is_local:
         return None
     root = Path(store.uri)
@@ -153,7 +153,7 @@ def _drive(study: Study, store: ArtifactStore, queue: WorkQueue, max_concurrent:
     from nlgraft.execution.workers import WorkerGroup
 
     resources = study.resources
-    board = Board.remote()
+    board: Any = cast(Any, Board).remote()
     directory = str(Path(store.uri) / "ray") if store.is_local else store.uri.rstrip("/") + "/ray"
     group = WorkerGroup(
         resources.workers,

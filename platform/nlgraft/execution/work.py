@@ -1,7 +1,7 @@
 """Which trial runs next: the pure logic of a sweep, without Ray.
 
-The store is the truth. What is finished is never handed out; a trial that needs a stage which a running trial is
-computing waits in this queue and so holds no worker; a trial whose stage has failed fails with it.
+The store is the truth. What is finished is never handed out; a trial that needs a stage which a running trial
+is computing waits in this queue and so holds no worker; a trial whose stage has failed fails with it.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
 
 from nlgraft.execution.sampling import CellSearch
+from nlgraft.execution.searching import Searches
 from nlgraft.execution.units import (
     CellSearched,
     Notice,
@@ -27,44 +26,17 @@ from nlgraft.pipeline.record import TrialRecord, TrialState
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import finished_record
 from nlgraft.study.design import Cell
-from nlgraft.study.selection import (
-    Proposal,
-    best_proposal,
-    load_proposals,
-    save_proposal,
-    search_seed,
-)
 from nlgraft.study.spec import Study
-from nlgraft.study.system import load_system, resolve_config
+from nlgraft.study.system import REPLICATE_SPLITS, load_system, resolve_config
 
 _BUSY_PAUSE_S = 5.0
 _STORE_POLL_S = 0.5
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Flatten nested values to dotted paths."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
-    return flat
-
-
-@dataclass
-class _Search:
-    """The state of the search inside one cell."""
-
-    cell: Cell
-    sampler: CellSearch
-    config: Mapping[str, Any]
-    proposals: dict[int, Proposal] = field(default_factory=dict)
-    running: set[int] = field(default_factory=set)
-    is_over: bool = False
-
-
 class WorkQueue:
     """Hands out the trials of a study, one at a time, and takes their ends.
 
-    **Order.** Replicates in the order of cells and seeds; proposals from the cell that has the fewest running.
+    **Order.** Replicates by cells and seeds; proposals from the cell that has the fewest running.
 
     **Failure.** Nothing here raises for a trial that fails: it is recorded and the others go on, until the
     study's budget says otherwise.
@@ -106,10 +78,9 @@ class WorkQueue:
         self._present: set[str] = set()
         self._polled_s = -_STORE_POLL_S
         self._failed_stages: dict[str, str] = {}
-        self._searches = [
-            _Search(cell, new_search(cell), resolve_config(study, cell).model_dump(mode="json"))
-            for cell in (cells if study.search else [])
-        ]
+        self._searches = (
+            Searches(study, study.search, store, cells, new_search) if study.search is not None else None
+        )
         self._deadline_s = None if study.budget.wall_clock_s is None else clock() + study.budget.wall_clock_s
         self._stop_reason: str | None = None
         self._last_notice = ""
@@ -121,17 +92,18 @@ class WorkQueue:
     def open(self) -> None:
         """Find what is planned and not finished; report the rest as reused."""
         reused: list[tuple[Unit, TrialRecord]] = []
-        for search in self._searches:
-            reused += self._open_search(search)
-        if not self._searches:
+        num_unproposed = 0
+        if self._searches is not None:
+            self._waiting, reused = self._searches.resume()
+            num_unproposed = self._searches.num_unproposed
+        else:
             for cell in self._cells:
                 reused += self._enqueue_replicates(cell, {})
-        planned = len(self._waiting) + len(reused) + self._num_unproposed()
+        planned = len(self._waiting) + len(reused) + num_unproposed
         self._observe(SweepStarted(planned, len(reused), self._max_concurrent))
         for unit, record in reused:
             self._take_reused(unit, record)
-        for search in self._searches:
-            self._close_search(search)
+        self._replicate_best()
 
     @property
     def is_done(self) -> bool:
@@ -139,7 +111,7 @@ class WorkQueue:
         if self._running:
             return False
         return self._stop_reason is not None or (
-            not self._waiting and all(search.is_over for search in self._searches)
+            not self._waiting and (self._searches is None or self._searches.is_over)
         )
 
     @property
@@ -186,7 +158,7 @@ class WorkQueue:
             if self._is_ready(unit):
                 self._waiting.remove(unit)
                 return self._start(unit)
-        unit = self._propose()
+        unit = None if self._searches is None else self._searches.propose()
         if unit is None:
             return None
         if self._is_ready(unit):
@@ -200,9 +172,8 @@ class WorkQueue:
 
     def intermediate(self, unit: Unit, value: float, step: int) -> None:
         """Take an intermediate value of the objective of a search trial."""
-        search = self._search_of(unit)
-        if search is not None and unit.number is not None:
-            search.sampler.intermediate(unit.number, value, step)
+        if self._searches is not None and unit.kind == "search":
+            self._searches.intermediate(unit, value, step)
 
     def defer(self, unit: Unit, owner: str) -> None:
         """Take a trial back that found one of its stages being computed by another sweep.
@@ -233,7 +204,9 @@ class WorkQueue:
             self.num_failed += 1
             self._remember_failure(record)
         self._observe(TrialEnded(unit, record))
-        self._settle(unit, record)
+        if self._searches is not None and unit.kind == "search":
+            self._searches.end(unit, record)
+            self._replicate_best()
         self._check_failures()
 
     def kill(self, unit: Unit, reason: str) -> None:
@@ -273,29 +246,12 @@ class WorkQueue:
         self._store.write_record("trials", unit.fingerprint, record.to_json())
         return record
 
-    def _open_search(self, search: _Search) -> list[tuple[Unit, TrialRecord]]:
-        proposals = load_proposals(self._study, search.cell, self._store)
-        assert self._study.search is not None
-        kept = [p for p in proposals if p.number < self._study.search.trials]
-        search.proposals = {p.number: p for p in kept}
-        ended = {p.number: p.record for p in kept if p.record is not None and p.record.state != "killed"}
-        search.sampler.reconcile({p.number: p.params for p in kept}, ended)
-        reused = []
-        for proposal in kept:
-            unit = self._search_unit(search.cell, proposal.number, proposal.params)
-            if proposal.number in ended:
-                reused.append((unit, ended[proposal.number]))
-            else:
-                search.running.add(proposal.number)
-                self._waiting.append(unit)
-        return reused
-
     def _enqueue_replicates(self, cell: Cell, params: Mapping) -> list[tuple[Unit, TrialRecord]]:
         config = resolve_config(self._study, cell, dict(params))
         document = config.model_dump(mode="json")
         reused = []
         for seed in self._study.seeds:
-            graph = self._system.stage_graph(config, seed=seed, splits=("dev", "test"))
+            graph = self._system.stage_graph(config, seed=seed, splits=REPLICATE_SPLITS)
             unit = Unit(
                 kind="replicate", cell=cell, seed=seed, config=document, graph=graph, params=dict(params)
             )
@@ -306,76 +262,19 @@ class WorkQueue:
                 reused.append((unit, record))
         return reused
 
-    def _search_unit(self, cell: Cell, number: int, params: Mapping) -> Unit:
-        seed = search_seed(self._study)
-        config = resolve_config(self._study, cell, dict(params))
-        return Unit(
-            kind="search",
-            cell=cell,
-            seed=seed,
-            config=config.model_dump(mode="json"),
-            graph=self._system.stage_graph(config, seed=seed, splits=("dev",)),
-            params=dict(params),
-            number=number,
-        )
-
-    def _num_unproposed(self) -> int:
-        if self._study.search is None:
-            return 0
-        left = sum(self._study.search.trials - len(search.proposals) for search in self._searches)
-        return left + len(self._searches) * len(self._study.seeds)
-
-    def _propose(self) -> Unit | None:
-        """Ask the search of the cell with the fewest running proposals for another one."""
-        assert self._study.search is not None or not self._searches
-        for search in sorted(self._searches, key=lambda s: (len(s.running), len(s.proposals))):
-            number = len(search.proposals)
-            if search.is_over or number >= self._study.search.trials:  # pyright: ignore[reportOptionalMemberAccess]
-                continue
-            unit = self._search_unit(
-                search.cell, number, search.sampler.propose(number, _flat(search.config))
-            )
-            proposal = Proposal(number, unit.params, unit.seed, unit.fingerprint)
-            save_proposal(self._study, search.cell, self._store, proposal)
-            search.proposals[number] = proposal
-            search.running.add(number)
-            return unit
-        return None
-
-    def _search_of(self, unit: Unit) -> _Search | None:
-        if unit.kind != "search":
-            return None
-        return next(search for search in self._searches if search.cell == unit.cell)
-
     def _take_reused(self, unit: Unit, record: TrialRecord) -> None:
         self.num_reused += 1
         if record.state == "failed":
             self.num_failed += 1
         self._observe(TrialEnded(unit, record, is_reused=True))
 
-    def _settle(self, unit: Unit, record: TrialRecord) -> None:
-        """Tell the search of a cell how its proposal ended; replicate the best one when all have."""
-        search = self._search_of(unit)
-        if search is None or unit.number is None or record.state == "killed":
-            return
-        search.running.discard(unit.number)
-        search.sampler.tell(unit.number, record)
-        known = search.proposals[unit.number]
-        search.proposals[unit.number] = Proposal(
-            known.number, known.params, known.seed, known.fingerprint, record
-        )
-        self._close_search(search)
-
-    def _close_search(self, search: _Search) -> None:
-        assert self._study.search is not None
-        if search.is_over or search.running or len(search.proposals) < self._study.search.trials:
-            return
-        search.is_over = True
-        best = best_proposal(self._study.objectives, search.proposals.values())
-        self._observe(CellSearched(search.cell, None if best is None else best.params))
-        if best is not None:
-            for unit, record in self._enqueue_replicates(search.cell, best.params):
-                self._take_reused(unit, record)
+    def _replicate_best(self) -> None:
+        """Enqueue the replicates of every cell whose search has just ended."""
+        for searched in self._searches.newly_over() if self._searches is not None else ():
+            self._observe(CellSearched(searched.cell, searched.params))
+            if searched.params is not None:
+                for unit, record in self._enqueue_replicates(searched.cell, searched.params):
+                    self._take_reused(unit, record)
 
     def _is_ready(self, unit: Unit) -> bool:
         if self._not_before.get(unit.key, 0.0) > self._clock():
@@ -427,5 +326,6 @@ class WorkQueue:
         ended = self.num_run + self.num_reused
         if self.num_failed > limit * ended:
             self.stop(
-                f"{self.num_failed} of {ended} ended trials failed, more than budget.max_failed_fraction = {limit:g}"
+                f"{self.num_failed} of {ended} ended trials failed, "
+                f"more than budget.max_failed_fraction = {limit:g}"
             )

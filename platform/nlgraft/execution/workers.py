@@ -1,8 +1,8 @@
 """A training stage on a Ray Train worker group.
 
-Train's own results and checkpoints are not used: the stage publishes to the artifact store and keeps its training
-state there, so a group that is started again goes on where the last one saved. Reports travel through a mailbox,
-because the process that started the group is the one that may speak to Tune.
+Train's own results and checkpoints are not used: the stage publishes to the artifact store and keeps its
+training state there, so a group that is started again goes on where the last one saved. Reports travel
+through a mailbox, because the process that started the group is the one that may speak to Tune.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ import pickle
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import ray
 import ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig
-from ray.train.torch import TorchConfig, TorchTrainer
+from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from nlgraft.pipeline.stage import Reporter, Stage, TrialStopped
 from nlgraft.pipeline.store import ArtifactStore
@@ -101,7 +101,7 @@ class _MailReporter:
         """Ask on rank 0 and tell the others; every rank must call this at the same point."""
         import torch.distributed
 
-        answer = [ray.get(self._mailbox.stop_reason.remote()) if self._rank == 0 else None]
+        answer: list[Any] = [ray.get(self._mailbox.stop_reason.remote()) if self._rank == 0 else None]
         torch.distributed.broadcast_object_list(answer, src=0)
         return answer[0]
 
@@ -117,7 +117,7 @@ def _train_loop(config: dict[str, Any]) -> None:
     rank = context.get_world_rank()
     device = "cpu"
     if config["is_gpu"]:
-        device = str(ray.train.torch.get_device())
+        device = str(get_device())
     try:
         execute_stage(
             stage,
@@ -153,10 +153,11 @@ def run_on_workers(stage: Stage, store_uri: str, group: WorkerGroup, reporter: R
         WorkerStageError: The stage raised on a worker.
         RuntimeError: Workers were lost more often than ``max_failures`` allows.
     """
+    failure: BaseException | None = None
     for attempt in range(group.max_failures + 1):
-        mailbox = ray.remote(num_cpus=0)(_Mailbox).remote()
+        mailbox: Any = cast(Any, ray.remote(num_cpus=0)(_Mailbox)).remote()
         failure = _fit(stage, store_uri, group, reporter, mailbox, attempt)
-        posted = ray.get(mailbox.error.remote())
+        posted: Any = ray.get(mailbox.error.remote())
         ray.kill(mailbox)
         if posted is not None:
             what = pickle.loads(posted)

@@ -1,7 +1,7 @@
 """What a search inside a cell has proposed, and which proposal is the best.
 
-The proposals are records beside the artifact store, keyed by what determines them, so that a study that is run
-again, extended by a factor or given more trials finds the ones it already made.
+The proposals are records beside the artifact store, keyed by what determines them, so that a study that is
+run again, extended by a factor or given more trials finds the ones it already made.
 """
 
 from __future__ import annotations
