@@ -35,6 +35,7 @@ class Cell:
         is_baseline: Whether every factor is at its baseline and every component present.
         label: ``baseline``, ``generator=att``, ``without segment_embedding``, or several joined by ``, ``.
         origins: Where in the study file each override stands, by dotted path.
+        changed: Paths of the overrides that come from levels off their baseline.
     """
 
     levels: Mapping[str, Any]
@@ -42,6 +43,7 @@ class Cell:
     is_baseline: bool
     label: str
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    changed: Sequence[str] = field(default=(), compare=False, repr=False)
 
     @cached_property
     def key(self) -> str:
@@ -88,17 +90,20 @@ class Axes:
         """
         baseline = self.baseline
         levels = baseline | dict(levels)
+        off = [name for name in levels if not same(levels[name], baseline[name])]
         overrides: dict[str, Any] = {}
         origins: dict[str, str] = {}
+        changed: list[str] = []
         # Components come last: what is removed stays removed whatever level a factor has.
         for name in (*self.factors, *self.components):
             for path, (value, origin) in self._settings(name, levels[name]).items():
                 overrides[path], origins[path] = value, origin
-        off = [name for name in levels if not same(levels[name], baseline[name])]
-        label = ", ".join(
-            f"without {n}" if n in self.components else f"{n}={level_text(levels[n])}" for n in off
-        )
-        return Cell(levels, overrides, not off, label or "baseline", origins)
+                changed += [path] if name in off else []
+        label = ", ".join(self._departure(name, levels[name]) for name in off)
+        return Cell(levels, overrides, not off, label or "baseline", origins, changed)
+
+    def _departure(self, name: str, level: Any) -> str:
+        return f"{WITHOUT} {name}" if name in self.components else f"{name}={level_text(level)}"
 
     def _settings(self, name: str, level: Any) -> dict[str, tuple[Any, str]]:
         if name in self.components:

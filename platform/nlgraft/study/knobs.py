@@ -51,9 +51,15 @@ class Knob:
     description: str
 
     def to_json(self) -> dict[str, Any]:
-        """Turn the knob into JSON values; a required one has no ``default``."""
-        row = {"path": self.path, "type": self.type, "allowed": self.allowed, "description": self.description}
-        return row if self.default is REQUIRED else row | {"default": self.default}
+        """Turn the knob into JSON values; ``default`` is null where ``is_required``."""
+        return {
+            "path": self.path,
+            "type": self.type,
+            "default": None if self.default is REQUIRED else self.default,
+            "is_required": self.default is REQUIRED,
+            "allowed": self.allowed,
+            "description": self.description,
+        }
 
 
 def knobs(model: type[BaseModel]) -> list[Knob]:
@@ -195,7 +201,9 @@ def _model_knobs(model: type[BaseModel], parent: str, defaults: Any, depth: int)
         default = getattr(defaults, name) if isinstance(defaults, model) else _default(info)
         path = paths.join(parent, name)
         leaf_types: list[str] = []
-        for variant in _variants([info.annotation]):
+        # The variant that the default is made of comes first: where variants share a path, its default counts.
+        variants = sorted(_variants([info.annotation]), key=lambda variant: type(default) is not variant)
+        for variant in variants:
             inner, inside = _nested(variant, path)
             if inner is None:
                 leaf_types.append(_type_text(variant))
@@ -277,8 +285,9 @@ def _allowed(info: FieldInfo) -> str:
 
 
 def _members(variant: Any) -> list[Any]:
-    is_enum = isinstance(variant, type) and issubclass(variant, Enum)
-    return [member.value for member in variant] if is_enum else []
+    if isinstance(variant, type) and issubclass(variant, Enum):
+        return [member.value for member in variant]
+    return []
 
 
 def _join(left: Knob, right: Knob) -> Knob:
@@ -290,7 +299,7 @@ def _join(left: Knob, right: Knob) -> Knob:
     return Knob(
         left.path,
         both(left.type, right.type, " or "),
-        left.default if left.default == right.default else REQUIRED,
+        right.default if left.default is REQUIRED else left.default,
         both(left.allowed, right.allowed, ", "),
         left.description
         if left.description == right.description

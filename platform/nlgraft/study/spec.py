@@ -111,7 +111,7 @@ class TrialScheduler(Part):
     name: Literal["asha", "median", "hyperband", "none"] = "asha"
     """Rule; ``none`` stops nothing."""
     metric: str | None = None
-    """Metric that trials report while they run; none: the first objective."""
+    """Metric compared at equal steps, one that training reports as it goes; none: the first objective's."""
     grace_steps: int = Field(default=1, ge=1)
     """No trial is stopped before this many optimiser steps."""
     reduction_factor: int = Field(default=3, ge=2)
@@ -261,6 +261,13 @@ class Study(Part):
         """The objectives, also when there is only one."""
         return self.objective if isinstance(self.objective, list) else [self.objective]
 
+    @property
+    def warnings(self) -> list[str]:
+        """What is allowed yet likely to disappoint, one sentence each."""
+        from nlgraft.study.checks import warnings  # checks build on this module
+
+        return warnings(self)
+
     @cached_property
     def fingerprint(self) -> str:
         """Digest of what is computed: all fields but those of `NOT_IN_FINGERPRINT`."""
@@ -363,7 +370,7 @@ class Study(Part):
 
         Args:
             store: Where finished stages are looked up; none: nothing counts as finished.
-            capacity: What the cluster has, by Ray's resource names; none: this machine.
+            capacity: What the cluster has, by Ray's resource names; none: unknown, so that everything fits.
 
         Returns:
             Cells, trials, stages, concurrency, cost and what cannot fit.

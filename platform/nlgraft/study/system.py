@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import copy
 import importlib
-import importlib.util
 import pkgutil
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from nlgraft.errors import ContractError, Problem, StudyError, nearest
 from nlgraft.pipeline.fingerprint import canonical_json
@@ -237,4 +235,4 @@ def _neighbours(path: str) -> list[str]:
             return sorted(
                 f"{parent}.{entry.name}" for entry in pkgutil.iter_modules(locations) if entry.ispkg
             )
-    return sorted(entry for entry in sys.modules if entry.startswith("trainables."))
+    return []
