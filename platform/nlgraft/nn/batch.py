@@ -46,6 +46,22 @@ class Tokens:
         ids[valid] = torch.tensor([i for sequence in sequences for i in sequence], dtype=torch.int64)
         return cls(ids, valid)
 
+    def with_layers(self, layers: Tensor) -> Tokens:
+        """The same tokens with the hidden states of their context.
+
+        Args:
+            layers: States [L, B, T, H].
+
+        Returns:
+            Tokens whose context need not be run.
+        """
+        return self._like(Tokens(self.ids, self.valid, layers))
+
+    def _like(self, other: Tokens) -> Tokens:
+        # What is known about padding is kept, so that nothing waits for the device to learn it again.
+        other.__dict__.update(has_padding=self.has_padding, has_absent=self.has_absent)
+        return other
+
     @cached_property
     def has_padding(self) -> bool:
         """Some position holds no token."""
@@ -57,7 +73,7 @@ class Tokens:
         return self.has_padding and not bool(self.valid.any(1).all())
 
     def to(self, device: torch.device | str) -> Tokens:
-        """Move to a device; what is known about padding moves along, so that nothing waits for the device.
+        """Move to a device.
 
         Args:
             device: Where to.
@@ -66,12 +82,8 @@ class Tokens:
             The same tokens there.
         """
         layers = None if self.layers is None else self.layers.to(device, non_blocking=True)
-        moved = Tokens(
-            self.ids.to(device, non_blocking=True), self.valid.to(device, non_blocking=True), layers
-        )
-        moved.__dict__["has_padding"] = self.has_padding
-        moved.__dict__["has_absent"] = self.has_absent
-        return moved
+        ids, valid = self.ids.to(device, non_blocking=True), self.valid.to(device, non_blocking=True)
+        return self._like(Tokens(ids, valid, layers))
 
     def select(self, rows_B: Tensor) -> Tokens:
         """Take some sentences.

@@ -216,6 +216,9 @@ class TransformerConfig(StrictConfig):
                 yield f"{setting} names '{name}' but contexts has: {', '.join(self.contexts) or 'nothing'}"
         for name in sorted(set(self.contexts) - {name for _, name in named}):
             yield f"contexts.{name} is not used by fusion.contexts, source_context or target_context"
+        for name in self.fusion.contexts:
+            if name in self.contexts and self.contexts[name].prepend_id is not None:
+                yield f"fusion.contexts '{name}' with contexts.{name}.prepend_id: only embeddings prepend"
         yield from self._embedding_problems()
 
     def _embedding_problems(self) -> Iterator[str]:
@@ -242,6 +245,16 @@ class TransformerConfig(StrictConfig):
             context = self.contexts.get(name or "")
             if context is None:
                 continue
+            if context.pooling.kind.startswith("dynamic") and setting == "target_context":
+                yield (
+                    f"target_context '{name}' with contexts.{name}.pooling.kind '{context.pooling.kind}': "
+                    "its weights depend on the whole target; use index, output or scalar_mix"
+                )
+            if context.prepend_id is not None and setting == "target_context":
+                yield (
+                    f"target_context '{name}' with contexts.{name}.prepend_id: the decoder input has its "
+                    "start token already"
+                )
             if context.max_tokens is not None:
                 yield f"{setting} '{name}' with contexts.{name}.max_tokens: an embedding needs every token"
             twins = [

@@ -43,6 +43,9 @@ class TableEmbedding(nn.Module):
         """
         return self.table(tokens.ids)
 
+    def new_cache(self) -> None:
+        """A table remembers nothing between steps."""
+
     def step(self, ids_R1: Tensor, cache: EmbeddingCache | None) -> Tensor:
         """Look up one more token of every row.
 

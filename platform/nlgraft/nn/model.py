@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Literal, cast
 
 from torch import Tensor, nn
 
 from nlgraft.errors import ContractError
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.contextual import Context, ContextualEmbedding, ContextualEncoder, build_contexts
 from nlgraft.nn.embedding import InputLayer, TableEmbedding
+from nlgraft.nn.fine_encoder import FineEncoder
 from nlgraft.nn.fusion import Fusion
 from nlgraft.nn.layers import DecoderLayer, EncoderLayer
 from nlgraft.nn.memory import Memory, concatenate, split
@@ -42,13 +44,24 @@ class Seq2Seq(nn.Module):
     **Decoding** step by step gives the same logits as one pass over the whole target.
     """
 
-    def __init__(self, config: TransformerConfig, source_vocab_size: int, target_vocab_size: int) -> None:
+    def __init__(
+        self,
+        config: TransformerConfig,
+        source_vocab_size: int,
+        target_vocab_size: int,
+        encoders: Mapping[str, ContextualEncoder] | None = None,
+    ) -> None:
         """Build the model with fresh weights from torch's global generator.
 
         Args:
             config: Its configuration.
             source_vocab_size: Rows of the source table.
             target_vocab_size: Rows of the target table, V.
+            encoders: Encoders of contexts that are already there, by the context's name; the others are
+                loaded (checkpoints) or made anew (our own language models).
+
+        Raises:
+            ContractError: Vocabularies do not fit the tying or the contexts.
         """
         super().__init__()
         if config.tying == "all" and source_vocab_size != target_vocab_size:
@@ -58,16 +71,18 @@ class Seq2Seq(nn.Module):
             )
         self.config = config
         d_model = config.d_model
-        self.source_embedding = TableEmbedding(source_vocab_size, d_model, config.pad_id)
+        contexts = build_contexts(config.contexts, encoders)
+        self.source_embedding = _embedding(config, "source_context", source_vocab_size, contexts)
         self.target_embedding = (
             self.source_embedding
             if config.tying == "all"
-            else TableEmbedding(target_vocab_size, d_model, config.pad_id)
+            else _embedding(config, "target_context", target_vocab_size, contexts)
         )
         self.output_projection = nn.Linear(d_model, target_vocab_size, bias=config.has_output_bias)
         if config.tying == "none":
             nn.init.normal_(self.output_projection.weight, std=d_model**-0.5)
         else:
+            assert isinstance(self.target_embedding, TableEmbedding), "the configuration refuses other ties"
             self.output_projection.weight = self.target_embedding.table.weight
         if config.has_output_bias:
             nn.init.zeros_(self.output_projection.bias)
@@ -77,11 +92,16 @@ class Seq2Seq(nn.Module):
         self.target_input = InputLayer(
             config, config.target_positions, has_scale=config.has_target_scale, has_segments=False
         )
+        self.contexts = nn.ModuleDict({name: contexts[name] for name in config.fusion.contexts})
+        dims = [contexts[name].output_dim for name in config.fusion.contexts]
+        source_dims = dims if config.fusion.side in ("source", "both") else []
+        target_dims = dims if config.fusion.side in ("target", "both") else []
         self.encoder = nn.ModuleList(
-            EncoderLayer(config, Fusion(config, [])) for _ in range(config.num_encoder_layers)
+            EncoderLayer(config, Fusion(config, source_dims)) for _ in range(config.num_encoder_layers)
         )
+        self.fine_encoder = FineEncoder(config)
         self.decoder = nn.ModuleList(
-            DecoderLayer(config, Fusion(config, [])) for _ in range(config.num_decoder_layers)
+            DecoderLayer(config, Fusion(config, target_dims)) for _ in range(config.num_decoder_layers)
         )
         self.encoder_norm = nn.LayerNorm(d_model) if config.norm == "pre" else None
         self.decoder_norm = nn.LayerNorm(d_model) if config.norm == "pre" else None
@@ -96,18 +116,37 @@ class Seq2Seq(nn.Module):
         Returns:
             What the decoder reads.
         """
+        self._check_inputs(len(sources), contexts or {})
         bank = [
             Memory.of(self.source_input(self.source_embedding(tokens), segment=k), tokens)
             for k, tokens in enumerate(sources)
         ]
+        given = contexts or {}
+        read = {name: self.contexts[name](given[name]) for name in self.config.fusion.contexts}
         if self.config.encoding == "separate":
-            return Encoding([self._encode(memory) for memory in bank], {})
-        return Encoding(split(self._encode(concatenate(bank)), bank), {})
+            coarse = [self._encode(memory, read) for memory in bank]
+        else:
+            coarse = split(self._encode(concatenate(bank), read), bank)
+        return Encoding(self.fine_encoder(coarse), read)
 
-    def _encode(self, x: Memory) -> Memory:
-        for layer in cast("Iterable[EncoderLayer]", self.encoder):
-            x = x.with_states(layer(x, []))
+    def _encode(self, x: Memory, contexts: Mapping[str, Memory]) -> Memory:
+        read = list(contexts.values()) if self.config.fusion.side in ("source", "both") else []
+        for index, layer in enumerate(cast("Iterable[EncoderLayer]", self.encoder)):
+            x = x.with_states(self.fine_encoder.after_layer(index, layer(x, read)))
         return x if self.encoder_norm is None else x.with_states(self.encoder_norm(x.states))
+
+    def _check_inputs(self, num_sources: int, contexts: Mapping[str, Tokens]) -> None:
+        if not 1 <= num_sources <= self.config.num_sources:
+            raise ContractError(
+                f"the batch has {num_sources} sources, the model takes 1 to {self.config.num_sources}: "
+                "raise num_sources or change the data view"
+            )
+        missing = [name for name in self.config.fusion.contexts if name not in contexts]
+        if missing:
+            raise ContractError(
+                f"the batch lacks contexts {missing}, it has: {', '.join(contexts) or 'none'}; "
+                "add their tokenisation to the data view"
+            )
 
     def forward(self, batch: Batch) -> Tensor:
         """Decode given targets in one pass; ``logits`` turns what is needed of it into scores.
@@ -120,9 +159,9 @@ class Seq2Seq(nn.Module):
         """
         encoding = self.encode(batch.sources, batch.contexts)
         x_BJD = self.target_input(self.target_embedding(batch.target_input))
-        bank = self._cross_bank(encoding)
+        bank, contexts = self._decoder_reads(encoding)
         for layer in self._decoder_layers():
-            x_BJD = layer(x_BJD, layer.project(bank, []))
+            x_BJD = layer(x_BJD, layer.project(bank, contexts))
         return x_BJD if self.decoder_norm is None else self.decoder_norm(x_BJD)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -145,9 +184,9 @@ class Seq2Seq(nn.Module):
         Returns:
             A state before the first token, one hypothesis for each sentence.
         """
-        bank = self._cross_bank(encoding)
-        memories = [layer.project(bank, []) for layer in self._decoder_layers()]
-        return DecoderState(memories, bank[0].valid.shape[0])
+        bank, contexts = self._decoder_reads(encoding)
+        memories = [layer.project(bank, contexts) for layer in self._decoder_layers()]
+        return DecoderState(memories, bank[0].valid.shape[0], self.target_embedding.new_cache())
 
     def decode_step(self, state: DecoderState, ids_R: Tensor) -> Tensor:
         """Decode one more token of every row.
@@ -170,6 +209,38 @@ class Seq2Seq(nn.Module):
     def _decoder_layers(self) -> Iterable[DecoderLayer]:
         return cast("Iterable[DecoderLayer]", self.decoder)
 
-    def _cross_bank(self, encoding: Encoding) -> list[Memory]:
-        separated = self.config.cross_attention == "separated"
-        return encoding.bank if separated else [concatenate(encoding.bank)]
+    def _decoder_reads(self, encoding: Encoding) -> tuple[list[Memory], list[Memory]]:
+        is_separated = self.config.cross_attention == "separated"
+        is_fused = self.config.fusion.side in ("target", "both")
+        bank = encoding.bank if is_separated else [concatenate(encoding.bank)]
+        return bank, list(encoding.contexts.values()) if is_fused else []
+
+    def lr_multipliers(self) -> dict[str, float]:
+        """Learning rates that differ from the rest.
+
+        Returns:
+            Multiplier by prefix of parameter names; finetuned contexts only.
+        """
+        multipliers = {}
+        for name, module in self.named_modules():
+            if isinstance(module, Context) and module.config.lr_multiplier != 1.0:
+                multipliers[f"{name}.encoder."] = module.config.lr_multiplier
+        return multipliers
+
+
+def _embedding(
+    config: TransformerConfig,
+    setting: Literal["source_context", "target_context"],
+    vocab_size: int,
+    contexts: Mapping[str, Context],
+) -> TableEmbedding | ContextualEmbedding:
+    name = getattr(config, setting)
+    if name is None:
+        return TableEmbedding(vocab_size, config.d_model, config.pad_id)
+    context = contexts[name]
+    if context.vocab_size != vocab_size:
+        raise ContractError(
+            f"{setting} '{name}' has {context.vocab_size} tokens but the {setting[:6]} vocabulary has "
+            f"{vocab_size}: that side must use the encoder's own tokenizer"
+        )
+    return ContextualEmbedding(context, config.d_model)

@@ -1,0 +1,270 @@
+"""Pretrained encoders behind one interface, frozen truly or finetuned.
+
+Shape letters: B sentences, R rows = B x hypotheses, T tokens, H width of the encoder, D model width,
+L layers that a pooling asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from nlgraft.errors import ContractError
+from nlgraft.nn.batch import Tokens, truncate_middle
+from nlgraft.nn.context_config import BiLMConfig, ContextConfig, EncoderConfig, HuggingFaceEncoderConfig
+from nlgraft.nn.hugging_face import HuggingFaceEncoder
+from nlgraft.nn.language_models import BiLM, UniLM
+from nlgraft.nn.memory import Memory
+from nlgraft.nn.pooling import EncoderShape, LayerPooling, LayerStates
+from nlgraft.nn.state import EmbeddingCache
+
+
+class ContextualEncoder(Protocol):
+    """What a pretrained encoder offers. It is always an ``nn.Module`` as well.
+
+    **Padding** is on the right and changes no state of a real token.
+    **Steps**: a causal encoder gives the same states token by token as in one pass.
+    """
+
+    shape: EncoderShape
+    vocab_size: int
+
+    def __call__(self, tokens: Tokens) -> LayerStates:
+        """Read whole sentences [B, T]."""
+        ...
+
+    def new_cache(self) -> Any:
+        """An empty cache, for causal encoders."""
+
+    def step(self, ids_R1: Tensor, cache: Any) -> LayerStates:
+        """Read one more token of every row, for causal encoders."""
+        ...
+
+
+def load_encoder(config: EncoderConfig) -> ContextualEncoder:
+    """Build the encoder that a context names: a checkpoint with its weights, our own models with fresh ones.
+
+    Args:
+        config: Which encoder.
+
+    Returns:
+        The encoder.
+    """
+    if isinstance(config, HuggingFaceEncoderConfig):
+        return HuggingFaceEncoder.load(config)
+    return cast("ContextualEncoder", BiLM(config) if isinstance(config, BiLMConfig) else UniLM(config))
+
+
+class Context(nn.Module):
+    """A pretrained encoder in use: run, pooled, frozen or not.
+
+    **Frozen** means: no gradient, evaluation mode whatever ``train`` says, nothing for the optimiser.
+    **Finetuned** means: parameters that the pooled states do not depend on are frozen, so that every
+    trainable one gets a gradient.
+    """
+
+    def __init__(self, config: ContextConfig, encoder: ContextualEncoder | None = None) -> None:
+        """Build the context.
+
+        Args:
+            config: Encoder, pooling, freezing.
+            encoder: The encoder, where it is already there.
+        """
+        super().__init__()
+        self.config = config
+        encoder = encoder or load_encoder(config.encoder)
+        self.encoder = encoder
+        self.vocab_size = encoder.vocab_size
+        self.pooling = LayerPooling(config.pooling, encoder.shape)
+        self.output_dim = self.pooling.output_dim
+        self.norm = nn.LayerNorm(self.output_dim) if config.has_memory_norm else None
+        self.dropout = nn.Dropout(config.dropout)
+        module = cast("nn.Module", encoder)
+        if config.is_frozen:
+            module.requires_grad_(False)
+        else:
+            self._freeze_unused(module)
+        self.train(self.training)
+
+    def _freeze_unused(self, module: nn.Module) -> None:
+        parameters = list(module.parameters())
+        device = parameters[0].device
+        if device.type == "meta":
+            return
+        tokens = Tokens.from_lists([[i % self.vocab_size for i in (5, 6, 5)]]).to(device)
+        with torch.random.fork_rng(devices=[]):
+            total = self.pooling.select(self.encoder(tokens)).float().sum()
+        for parameter, gradient in zip(
+            parameters, torch.autograd.grad(total, parameters, allow_unused=True), strict=True
+        ):
+            parameter.requires_grad_(gradient is not None)
+
+    def train(self, mode: bool = True) -> Context:
+        """Set the mode of everything but a frozen encoder.
+
+        Args:
+            mode: Training.
+
+        Returns:
+            Itself.
+        """
+        super().train(mode)
+        if self.config.is_frozen and not self.config.has_frozen_dropout:
+            cast("nn.Module", self.encoder).eval()
+        return self
+
+    def layers(self, tokens: Tokens) -> Tensor:
+        """The hidden states that the pooling reads, computed or precomputed.
+
+        Args:
+            tokens: Input of the encoder [B, T].
+
+        Returns:
+            States [L, B, T, H].
+        """
+        if tokens.layers is not None:
+            return tokens.layers
+        with torch.no_grad() if self.config.is_frozen else nullcontext():
+            return self.pooling.select(self.encoder(tokens))
+
+    def forward(self, tokens: Tokens) -> Memory:
+        """Read sentences.
+
+        Args:
+            tokens: Input of the encoder [B, T].
+
+        Returns:
+            Pooled states [B, T, H].
+        """
+        if self.config.max_tokens is not None and tokens.layers is None:
+            tokens = truncate_middle(tokens, self.config.max_tokens)
+        return Memory.of(self._finish(self.layers(tokens), tokens.valid), tokens)
+
+    def step(self, ids_R1: Tensor, cache: EmbeddingCache) -> Tensor:
+        """Read one more token of every row.
+
+        Args:
+            ids_R1: Its ids, int64 [R, 1].
+            cache: Updated in place.
+
+        Returns:
+            Pooled states [R, 1, H].
+        """
+        with torch.no_grad() if self.config.is_frozen else nullcontext():
+            layers_LR1H = self.pooling.select(self.encoder.step(ids_R1, cache))
+        return self._finish(layers_LR1H, torch.ones_like(ids_R1, dtype=torch.bool))
+
+    def _finish(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
+        pooled_BTH = self.pooling(layers_LBTH, valid_BT)
+        return self.dropout(pooled_BTH if self.norm is None else self.norm(pooled_BTH))
+
+
+class ContextualEmbedding(nn.Module):
+    """Token vectors from a context instead of a table; tokens are the encoder's own.
+
+    Source: Edunov et al. (2019), section 3.1; Clinchant et al. (2019) (Direct).
+    """
+
+    def __init__(self, context: Context, d_model: int) -> None:
+        """Put a projection behind the context where widths differ.
+
+        Args:
+            context: Where vectors come from.
+            d_model: Width that is needed.
+        """
+        super().__init__()
+        self.context = context
+        self.prepend_id = context.config.prepend_id
+        has_projection = context.output_dim != d_model
+        self.projection = nn.Linear(context.output_dim, d_model, bias=False) if has_projection else None
+        if self.projection is not None:
+            nn.init.xavier_uniform_(self.projection.weight)
+
+    def inputs(self, tokens: Tokens) -> Tokens:
+        """What the encoder is given for some tokens.
+
+        Args:
+            tokens: The sequence that is embedded, [B, T].
+
+        Returns:
+            The same, or one token longer, [B, T + 1].
+        """
+        if self.prepend_id is None:
+            return tokens
+        first_B1 = torch.full_like(tokens.ids[:, :1], self.prepend_id)
+        real_B1 = torch.ones_like(tokens.valid[:, :1])
+        return Tokens(torch.cat([first_B1, tokens.ids], 1), torch.cat([real_B1, tokens.valid], 1))
+
+    def layers(self, tokens: Tokens) -> Tensor:
+        """The hidden states that the pooling reads, without the token that was prepended.
+
+        Args:
+            tokens: The sequence that is embedded, [B, T].
+
+        Returns:
+            States [L, B, T, H].
+        """
+        if tokens.layers is not None or self.prepend_id is None:
+            return self.context.layers(tokens)
+        return self.context.layers(self.inputs(tokens))[:, :, 1:]
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        """Embed tokens.
+
+        Args:
+            tokens: Ids [B, T].
+
+        Returns:
+            Vectors [B, T, D].
+        """
+        return self._project(self.context(tokens.with_layers(self.layers(tokens))).states)
+
+    def new_cache(self) -> EmbeddingCache:
+        """Prepare embedding token by token.
+
+        Returns:
+            An empty cache.
+        """
+        return self.context.encoder.new_cache()
+
+    def step(self, ids_R1: Tensor, cache: EmbeddingCache | None) -> Tensor:
+        """Embed one more token of every row.
+
+        Args:
+            ids_R1: Ids [R, 1].
+            cache: Updated in place.
+
+        Returns:
+            Vectors [R, 1, D].
+        """
+        assert cache is not None, "a contextual embedding is stepped with a cache of its own"
+        return self._project(self.context.step(ids_R1, cache))
+
+    def _project(self, states: Tensor) -> Tensor:
+        return states if self.projection is None else self.projection(states)
+
+
+def build_contexts(
+    configs: Mapping[str, ContextConfig], encoders: Mapping[str, ContextualEncoder] | None = None
+) -> dict[str, Context]:
+    """Build every context a model names.
+
+    Args:
+        configs: Contexts by name.
+        encoders: Encoders that are already there, by name.
+
+    Returns:
+        The contexts by name.
+
+    Raises:
+        ContractError: An encoder is given for a name that no context has.
+    """
+    given = dict(encoders or {})
+    unknown = sorted(set(given) - set(configs))
+    if unknown:
+        raise ContractError(f"encoders for {unknown} but contexts has: {', '.join(configs) or 'nothing'}")
+    return {name: Context(config, given.get(name)) for name, config in configs.items()}

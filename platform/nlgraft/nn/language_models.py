@@ -1,0 +1,342 @@
+"""Our own language models: one that reads left to right, and one of two towers that fills every gap.
+
+Shape letters: B sentences, R rows, T tokens, D model width, V vocabulary, S positions attended to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from nlgraft.nn.attention import Attention, KeyValue
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.context_config import BiLMConfig, UniLMConfig
+from nlgraft.nn.embedding import InputLayer, TableEmbedding
+from nlgraft.nn.pooling import EncoderShape, LayerStates
+from nlgraft.nn.residual import FeedForward, Residual
+from nlgraft.nn.state import Ancestry, SelfCache
+
+
+class LanguageModelLayer(nn.Module):
+    """A pre-norm self-attention block; who sees whom is the caller's business."""
+
+    def __init__(self, config: UniLMConfig | BiLMConfig, *, has_open_slot: bool) -> None:
+        """Build the layer.
+
+        Args:
+            config: Sizes and dropouts.
+            has_open_slot: See ``Attention``.
+        """
+        super().__init__()
+        self.attention = Attention(
+            config.d_model, config.num_heads, config.attention_dropout, has_open_slot=has_open_slot
+        )
+        self.attention_residual = Residual(config.d_model, "pre", config.dropout)
+        self.ffn = FeedForward(config.d_model, config.ffn_dim, "relu", config.activation_dropout)
+        self.ffn_residual = Residual(config.d_model, "pre", config.dropout)
+
+    def forward(self, x_RTD: Tensor, see: Callable[[Attention, Tensor], KeyValue], is_causal: bool) -> Tensor:
+        """Transform the states.
+
+        Args:
+            x_RTD: States [R, T, D].
+            see: Makes keys and values of the normalised states.
+            is_causal: See ``Attention.forward``.
+
+        Returns:
+            States [R, T, D].
+        """
+        query = self.attention_residual.enter(x_RTD)
+        attended = self.attention(query, [see(self.attention, query)], is_causal=is_causal)
+        x_RTD = self.attention_residual.leave(x_RTD, attended)
+        return self.ffn_residual.leave(x_RTD, self.ffn(self.ffn_residual.enter(x_RTD)))
+
+
+class LanguageModelCache:
+    """What the left-to-right model remembers between steps."""
+
+    def __init__(self, num_layers: int) -> None:
+        """Begin without tokens.
+
+        Args:
+            num_layers: Layers of the model.
+        """
+        self.ancestry = Ancestry()
+        self.caches = [SelfCache(self.ancestry) for _ in range(num_layers)]
+
+    def expand(self, beam: int) -> None:
+        """Let each sentence have several hypotheses; before the first step only.
+
+        Args:
+            beam: How many.
+        """
+        self.ancestry.expand(beam)
+
+    def reorder(self, parent_BK: Tensor) -> None:
+        """Replace each hypothesis by a continuation of another one of its sentence.
+
+        Args:
+            parent_BK: Which of the K hypotheses is continued, int64 [B, K].
+        """
+        self.ancestry.reorder(parent_BK)
+
+    def select(self, rows_B: Tensor) -> None:
+        """Keep some sentences.
+
+        Args:
+            rows_B: Their indices, int64.
+        """
+        self.ancestry.select(rows_B)
+        for cache in self.caches:
+            cache.select(rows_B)
+
+
+class UniLM(nn.Module):
+    """A left-to-right language model: pre-norm without a final norm, sinusoids, one table.
+
+    Source: Edunov et al. (2019), section 3.2 and released code (final_norm=False).
+    """
+
+    def __init__(self, config: UniLMConfig) -> None:
+        """Build the model.
+
+        Args:
+            config: Sizes and dropouts.
+        """
+        super().__init__()
+        self.config = config
+        self.shape = EncoderShape(config.num_layers + 1, config.d_model, config.d_model)
+        self.vocab_size = config.vocab_size
+        self.embedding = TableEmbedding(config.vocab_size, config.d_model, pad_id=0)
+        self.input = _input_layer(config)
+        self.layers = nn.ModuleList(
+            LanguageModelLayer(config, has_open_slot=False) for _ in range(config.num_layers)
+        )
+
+    def forward(self, tokens: Tokens) -> LayerStates:
+        """Read sentences; ``logits(output)`` predicts the next token at every position.
+
+        Args:
+            tokens: Right-padded tokens [B, T], the start token first.
+
+        Returns:
+            L+1 states [B, T, D]; the output is the last of them.
+        """
+        states = [self.input(self.embedding(tokens))]
+        for layer in self.layers:
+            states.append(layer(states[-1], lambda attention, x: attention.project_states(x), True))
+        return LayerStates(states, states[-1])
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Score the vocabulary.
+
+        Args:
+            hidden: Output states [..., D].
+
+        Returns:
+            Logits [..., V].
+        """
+        return hidden @ self.embedding.table.weight.T
+
+    def new_cache(self) -> LanguageModelCache:
+        """Prepare reading token by token.
+
+        Returns:
+            An empty cache.
+        """
+        return LanguageModelCache(self.config.num_layers)
+
+    def step(self, ids_R1: Tensor, cache: LanguageModelCache) -> LayerStates:
+        """Read one more token of every row.
+
+        Args:
+            ids_R1: Its ids, int64 [R, 1].
+            cache: Updated in place.
+
+        Returns:
+            L+1 states [R, 1, D].
+        """
+        ancestry = cache.ancestry
+        ancestry.step(ids_R1.shape[0] // ancestry.beam, ids_R1.device)
+        states = [self.input(self.embedding.step(ids_R1, None), start=ancestry.num_steps - 1)]
+        for layer, own in zip(self.layers, cache.caches, strict=True):
+
+            def see(attention: Attention, x: Tensor, own: SelfCache = own) -> KeyValue:
+                return own.append(attention.project_states(x))
+
+            states.append(layer(states[-1], see, False))
+        return LayerStates(states, states[-1])
+
+
+class Combiner(nn.Module):
+    """Predicts each token from the forward states before it and the backward states after it.
+
+    Source: Baevski et al. (2019), Cloze-driven pretraining; Edunov et al.'s released code (no residual around
+    the attention).
+    """
+
+    def __init__(self, config: BiLMConfig) -> None:
+        """Build the combiner.
+
+        Args:
+            config: Sizes, dropouts and kind.
+        """
+        super().__init__()
+        d_model = config.d_model
+        self.forward_norm = nn.LayerNorm(d_model)
+        self.backward_norm = nn.LayerNorm(d_model)
+        self.attention = self.linear = None
+        if config.combiner == "attention":
+            self.attention = Attention(d_model, config.num_heads, config.attention_dropout)
+            self.ffn = FeedForward(d_model, config.ffn_dim, "relu", config.activation_dropout)
+            self.ffn_residual = Residual(d_model, "pre", config.dropout)
+            self.dropout = nn.Dropout(config.dropout)
+        else:
+            self.linear = nn.Linear(2 * d_model, d_model)
+
+    def forward(self, ahead_BTD: Tensor, back_BTD: Tensor, valid_BT: Tensor, *, sees_current: bool) -> Tensor:
+        """Combine the towers.
+
+        Args:
+            ahead_BTD: Last states of the forward tower [B, T, D].
+            back_BTD: Last states of the backward tower [B, T, D].
+            valid_BT: True where a token is real.
+            sees_current: Position i may look at both towers' states at i: when states are extracted, never
+                while training.
+
+        Returns:
+            One state for each token [B, T, D].
+        """
+        ahead_BTD, back_BTD = self.forward_norm(ahead_BTD), self.backward_norm(back_BTD)
+        before_BTD, after_BTD = neighbours(ahead_BTD, back_BTD, valid_BT)
+        if self.linear is not None:
+            return self.linear(torch.cat([before_BTD, after_BTD], dim=2))
+        assert self.attention is not None
+        length = valid_BT.shape[1]
+        everyone = torch.ones(length, length, dtype=torch.bool, device=valid_BT.device)
+        reach = 0 if sees_current else 1
+        seen_TS = torch.cat([everyone.tril(-reach), everyone.triu(reach)], dim=1)
+        mask_BTS = seen_TS & torch.cat([valid_BT, valid_BT], dim=1)[:, None, :]
+        present_BT = mask_BTS.any(2)
+        mask_BTS = mask_BTS | ~present_BT[:, :, None]
+        towers_BSD = torch.cat([ahead_BTD, back_BTD], dim=1)
+        memory = self.attention.project_states(towers_BSD, mask_BTS[:, None], present_BT)
+        x_BTD = self.dropout(self.attention(before_BTD + after_BTD, [memory]))
+        return self.ffn_residual.leave(x_BTD, self.ffn(self.ffn_residual.enter(x_BTD)))
+
+
+def neighbours(left_BTD: Tensor, right_BTD: Tensor, valid_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """States of the token before and of the token after each position, zero where there is none.
+
+    Args:
+        left_BTD: States that are moved one position to the right, [B, T, D].
+        right_BTD: States that are moved one position to the left, [B, T, D].
+        valid_BT: True where a token is real.
+
+    Returns:
+        Both moved, [B, T, D] each.
+    """
+    left_BTD, right_BTD = left_BTD * valid_BT[:, :, None], right_BTD * valid_BT[:, :, None]
+    edge_B1D = torch.zeros_like(left_BTD[:, :1])
+    return torch.cat([edge_B1D, left_BTD[:, :-1]], 1), torch.cat([right_BTD[:, 1:], edge_B1D], 1)
+
+
+class BiLM(nn.Module):
+    """A language model of two towers that predicts every token from all others.
+
+    Source: Edunov et al. (2019), section 3.2; Baevski et al. (2019).
+    """
+
+    def __init__(self, config: BiLMConfig) -> None:
+        """Build the model.
+
+        Args:
+            config: Sizes, dropouts, combiner.
+        """
+        super().__init__()
+        self.config = config
+        self.shape = EncoderShape(config.num_layers + 3, 2 * config.d_model, config.d_model)
+        self.vocab_size = config.vocab_size
+        self.embedding = TableEmbedding(config.vocab_size, config.d_model, pad_id=0)
+        self.input = _input_layer(config)
+        towers = [
+            nn.ModuleList(LanguageModelLayer(config, has_open_slot=True) for _ in range(config.num_layers))
+            for _ in range(2)
+        ]
+        self.forward_tower, self.backward_tower = towers
+        self.combiner = Combiner(config)
+
+    def towers(self, x_BTD: Tensor, valid_BT: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+        """Run both towers.
+
+        Args:
+            x_BTD: Embedded tokens [B, T, D].
+            valid_BT: True where a token is real.
+
+        Returns:
+            States of the forward and of the backward tower, one [B, T, D] for each layer.
+        """
+        length = valid_BT.shape[1]
+        everyone_1TS = torch.ones(1, length, length, dtype=torch.bool, device=valid_BT.device)
+        masks = (everyone_1TS.tril(), everyone_1TS.triu() & valid_BT[:, None, :])
+        results: list[list[Tensor]] = []
+        for tower, mask in zip((self.forward_tower, self.backward_tower), masks, strict=True):
+            states = [x_BTD]
+            for layer in tower:
+
+                def see(attention: Attention, x: Tensor, mask: Tensor = mask) -> KeyValue:
+                    return attention.project_states(x, mask[:, None].expand(x.shape[0], -1, -1, -1))
+
+                states.append(layer(states[-1], see, False))
+            results.append(states[1:])
+        return results[0], results[1]
+
+    def cloze(self, tokens: Tokens) -> Tensor:
+        """For training: the state from which each token is predicted without being seen.
+
+        Args:
+            tokens: Right-padded tokens [B, T], the end token at both ends.
+
+        Returns:
+            States [B, T, D]; ``logits`` of position i predicts token i.
+        """
+        ahead, back = self.towers(self.input(self.embedding(tokens)), tokens.valid)
+        return self.combiner(ahead[-1], back[-1], tokens.valid, sees_current=False)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Score the vocabulary.
+
+        Args:
+            hidden: Combined states [..., D].
+
+        Returns:
+            Logits [..., V].
+        """
+        return hidden @ self.embedding.table.weight.T
+
+    def forward(self, tokens: Tokens) -> LayerStates:
+        """Extract representations; here each position sees itself.
+
+        Args:
+            tokens: Right-padded tokens [B, T], the end token at both ends.
+
+        Returns:
+            L+3 states [B, T, 2D]: the embedding twice, both towers layer by layer, the combiner's neighbours
+            and the combiner twice. The output is the combiner, [B, T, D].
+
+        Source: Edunov et al.'s released elmo_token_embedder2 (15 states for 12 layers).
+        """
+        x_BTD = self.input(self.embedding(tokens))
+        ahead, back = self.towers(x_BTD, tokens.valid)
+        combined_BTD = self.combiner(ahead[-1], back[-1], tokens.valid, sees_current=True)
+        around = neighbours(combined_BTD, combined_BTD, tokens.valid)
+        pairs = [(x_BTD, x_BTD), *zip(ahead, back, strict=True), around, (combined_BTD, combined_BTD)]
+        return LayerStates([torch.cat(pair, dim=2) for pair in pairs], combined_BTD)
+
+
+def _input_layer(config: UniLMConfig | BiLMConfig) -> InputLayer:
+    like = TransformerConfig(d_model=config.d_model, num_heads=config.num_heads, dropout=config.dropout)
+    return InputLayer(like, "sinusoidal", has_scale=True, has_segments=False)

@@ -1,0 +1,147 @@
+"""Invariants of the fusion specification that hold for every family."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.config import GenerationConfig
+from nlgraft.nn.generation import beam_search
+from tests.tiny_models import CASES, batch_of, build, examples, logits_of
+
+EXACT = {"rtol": 0, "atol": 1e-9}
+
+every_family = pytest.mark.parametrize("family", list(CASES))
+
+
+@every_family
+def test_each_sentence_alone_equals_the_batch(family):
+    """Invariants 5, 17 and 37: padding, by the batch or by hand, changes nothing."""
+    model = build(family)
+    rows = examples(model)
+    together = logits_of(model, batch_of(rows, extra_padding=3))
+    for index, row in enumerate(rows):
+        alone = logits_of(model, batch_of([row]))[0]
+        torch.testing.assert_close(together[index, : len(row.target)], alone, **EXACT)
+
+
+@every_family
+def test_logits_do_not_see_the_future(family):
+    """Invariants 20 and 26: changing y from j on leaves the logits before j."""
+    model = build(family)
+    rows = examples(model)
+    batch = batch_of(rows)
+    before = logits_of(model, batch)
+    batch.target_input.ids[:, 2:] = 9
+    after = logits_of(model, batch)
+    torch.testing.assert_close(after[:, :2], before[:, :2], **EXACT)
+    assert not torch.allclose(after[:, 2:], before[:, 2:])
+
+
+@every_family
+def test_cached_equals_uncached(family):
+    """Invariant 27: step by step equals one pass."""
+    model = build(family)
+    batch = batch_of(examples(model))
+    expected = logits_of(model, batch)
+    state = model.start(model.encode(batch.sources, batch.contexts))
+    for step in range(batch.target_input.ids.shape[1]):
+        logits = model.logits(model.decode_step(state, batch.target_input.ids[:, step]))
+        is_real = batch.target_input.valid[:, step]
+        torch.testing.assert_close(logits[is_real], expected[is_real, step], **EXACT)
+
+
+@every_family
+def test_cached_equals_uncached_under_random_reorders(family):
+    """Invariant 27: beams that are shuffled at every step, sentences that leave, against whole prefixes."""
+    model = build(family)
+    rows = examples(model)
+    beam, draw = 3, torch.Generator().manual_seed(7)
+    batch = batch_of(rows)
+    state = model.start(model.encode(batch.sources, batch.contexts))
+    state.expand(beam)
+    alive = list(range(len(rows)))
+    prefixes = [[[2] for _ in range(beam)] for _ in rows]
+    for step in range(6):
+        newest = torch.tensor([prefix[-1] for i in alive for prefix in prefixes[i]])
+        logits = model.logits(model.decode_step(state, newest)).unflatten(0, (len(alive), beam))
+        for place, i in enumerate(alive):
+            for k in range(beam):
+                whole = batch_of([type(rows[i])(rows[i].sources, prefixes[i][k], rows[i].contexts)])
+                torch.testing.assert_close(logits[place, k], logits_of(model, whole)[0, -1], **EXACT)
+        parents = torch.randint(beam, (len(alive), beam), generator=draw)
+        state.reorder(parents)
+        for place, i in enumerate(alive):
+            words = torch.randint(8, 40, (beam,), generator=draw).tolist()
+            moved = [prefixes[i][parent] for parent in parents[place].tolist()]
+            prefixes[i] = [[*prefix, word] for prefix, word in zip(moved, words, strict=True)]
+        if step == 2:
+            state.select(torch.tensor([0, 2]))
+            alive = [alive[0], alive[2]]
+
+
+@every_family
+def test_beam_search_equals_itself_on_single_sentences(family):
+    """Invariants 27 and 37 under the real search; scores equal teacher-forced ones."""
+    model = build(family)
+    rows = examples(model, count=4)
+    batch = batch_of(rows)
+    config = GenerationConfig(beam=3, num_return=2, max_length_offset=4, stopping="exact")
+    found = beam_search(model, batch.sources, batch.contexts, config)
+    for row, hypotheses in zip(rows, found, strict=True):
+        alone = batch_of([row])
+        [expected] = beam_search(model, alone.sources, alone.contexts, config)
+        assert [h.ids for h in hypotheses] == [h.ids for h in expected]
+        for hypothesis in hypotheses:
+            forced = batch_of([type(row)(row.sources, [2, *hypothesis.ids], row.contexts)])
+            logs = logits_of(model, forced)[0].detach().log_softmax(-1)
+            said = torch.tensor([*hypothesis.ids, 3])
+            total = float(logs.gather(1, said[:, None]).sum())
+            assert hypothesis.log_probability == pytest.approx(total, abs=1e-5)
+
+
+@every_family
+def test_every_trainable_parameter_gets_a_gradient(family):
+    """Invariants 21 and 24, and DDP without unused-parameter tricks."""
+    model = build(family).train()
+    logits_of(model, batch_of(examples(model))).square().sum().backward()
+    for name, parameter in model.named_parameters():
+        assert (parameter.grad is not None) == parameter.requires_grad, name
+
+
+@every_family
+def test_absent_context_or_source_is_never_nan(family):
+    """Invariant 7: a sentence without tokens in a source or context gives numbers, and gradients are numbers."""
+    model = build(family)
+    rows = examples(model)
+    empty = type(rows[0])(
+        [rows[0].sources[0], *([] for _ in rows[0].sources[1:])],
+        rows[0].target,
+        dict.fromkeys(rows[0].contexts, []),
+    )
+    batch = batch_of([empty, *rows[1:]])
+    logits = logits_of(model, batch)
+    assert logits[batch.target_input.valid].isfinite().all()
+    logits[batch.target_input.valid].square().sum().backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())
+    together = logits_of(model, batch_of(rows))
+    torch.testing.assert_close(logits[1, : len(rows[1].target)], together[1, : len(rows[1].target)], **EXACT)
+
+
+@every_family
+def test_same_weights_same_logits_after_a_round_trip(family):
+    """Invariant 38, the model's half: a state dictionary carries everything."""
+    model, other = build(family), build(family, seed=1)
+    batch = batch_of(examples(model))
+    assert not torch.allclose(logits_of(model, batch), logits_of(other, batch))
+    other.load_state_dict(model.state_dict())
+    assert torch.equal(logits_of(model, batch), logits_of(other, batch))
+
+
+def test_tokens_know_their_padding():
+    tokens = Tokens.from_lists([[5, 6, 7], [], [8]])
+    assert tokens.ids.tolist() == [[5, 6, 7], [0, 0, 0], [8, 0, 0]]
+    assert tokens.valid.tolist() == [[True] * 3, [False] * 3, [True, False, False]]
+    assert (tokens.has_padding, tokens.has_absent) == (True, True)
+    assert tokens.select(torch.tensor([2])).ids.tolist() == [[8]]

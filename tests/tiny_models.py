@@ -1,0 +1,182 @@
+"""Tiny random models of every family, and examples for them. Shared by the invariants of the fusion specification."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+import torch
+
+from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.context_config import BiLMConfig, HuggingFaceEncoderConfig, UniLMConfig
+from nlgraft.nn.hugging_face import HuggingFaceEncoder
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.presets import MBART_STYLE, preset
+
+VOCAB = 40
+SIZES = {"d_model": 16, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_heads": 2, "ffn_dim": 24}
+LM = {"vocab_size": VOCAB, "d_model": 12, "num_layers": 2, "num_heads": 2, "ffn_dim": 20}
+UNI = UniLMConfig(**LM)
+BI = BiLMConfig(**LM)
+HIDDEN = 20
+
+
+def hugging_face(kind: str = "bert") -> torch.nn.Module:
+    """A tiny random base model of transformers; hidden width 20, weights large enough to matter."""
+    import transformers
+
+    plain = {"hidden_size": HIDDEN, "num_attention_heads": 2, "num_hidden_layers": 3, "intermediate_size": 24}
+    many = {"vocab_size": VOCAB, "max_position_embeddings": 64, "initializer_range": 0.3}
+    config = {
+        "bert": lambda: transformers.BertConfig(**plain, **many),
+        "electra": lambda: transformers.ElectraConfig(embedding_size=8, **plain, **many),
+        "xlm_roberta": lambda: transformers.XLMRobertaConfig(**plain, **many),
+        "distilbert": lambda: transformers.DistilBertConfig(
+            dim=HIDDEN, n_heads=2, n_layers=3, hidden_dim=24, **many
+        ),
+        "gpt2": lambda: transformers.GPT2Config(
+            n_embd=HIDDEN,
+            n_head=2,
+            n_layer=3,
+            vocab_size=VOCAB,
+            n_positions=64,
+            initializer_range=0.3,
+            bos_token_id=2,
+            eos_token_id=3,
+        ),
+        "mbart": lambda: transformers.MBartConfig(
+            d_model=HIDDEN,
+            encoder_layers=3,
+            decoder_layers=1,
+            encoder_attention_heads=2,
+            decoder_attention_heads=2,
+            encoder_ffn_dim=24,
+            decoder_ffn_dim=24,
+            init_std=0.3,
+            vocab_size=VOCAB,
+            max_position_embeddings=64,
+        ),
+    }[kind]()
+    return transformers.AutoModel.from_config(config).eval()
+
+
+def checkpoint(kind: str) -> HuggingFaceEncoderConfig:
+    """What a configuration says of such a model; the weights are handed over beside it."""
+    return HuggingFaceEncoderConfig(checkpoint=f"tiny-{kind}", is_causal=kind == "gpt2")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A configuration and which transformers models stand behind its contexts."""
+
+    config: TransformerConfig
+    kinds: dict[str, str]
+
+    def with_settings(self, **settings) -> Case:
+        """The same with other settings."""
+        return replace(self, config=TransformerConfig(**{**self.config.model_dump(), **settings}))
+
+
+def _case(family: str, kind: str | None = None, **settings) -> Case:
+    own = {"uni": UNI, "bi": BI}
+    encoder = own.get(kind) or (checkpoint(kind) if kind else None)
+    config = preset(family, encoder=encoder, **{**SIZES, **settings})
+    is_own = kind is None or kind in own
+    return Case(config, {} if is_own else dict.fromkeys(config.contexts, kind))
+
+
+def _several() -> Case:
+    contexts = {name: {"encoder": checkpoint(name)} for name in ("bert", "gpt2")}
+    contexts["uni"] = {"encoder": UNI, "pooling": {"kind": "index", "index": -1}}
+    fusion = {"contexts": ("bert", "gpt2", "uni"), "merge": "gate", "side": "both"}
+    config = preset("trice", **SIZES, contexts=contexts, fusion=fusion, norm="pre")
+    return Case(config, {"bert": "bert", "gpt2": "gpt2"})
+
+
+CASES = {
+    "transformer": lambda: _case("transformer"),
+    "transformer_pre": lambda: _case("transformer", norm="pre", has_output_bias=True),
+    "dualbart": lambda: _case("dualbart", **MBART_STYLE),
+    "dualbart_separate": lambda: _case("dualbart", encoding="separate"),
+    "trice": lambda: _case("trice"),
+    "trice_mbart": lambda: _case("trice", num_sources=3, **MBART_STYLE),
+    "trice_coarse_joint": lambda: _case(
+        "trice",
+        fine_encoder={"num_layers": 2, "cross_memory": "coarse", "self_scope": "joint", "norm": "pre"},
+    ),
+    "ffn_adapter": lambda: _case("trice", fine_encoder={"ffn_adapter": "per_layer"}),
+    "prlm": lambda: _case("prlm", "electra"),
+    "bert_fused": lambda: _case("bert_fused", "bert"),
+    "several": _several,
+    "direct": lambda: _case("direct", "distilbert"),
+    "src_elmo": lambda: _case("src_elmo", "bi"),
+    "src_ft": lambda: _case("src_ft", "bi"),
+    "src_elmo_bert": lambda: _case("src_elmo", "xlm_roberta"),
+    "src_elmo+shdemb": lambda: _case("src_elmo+shdemb", "bi"),
+    "tgt_elmo": lambda: _case("tgt_elmo", "uni"),
+    "tgt_ft": lambda: _case("tgt_ft", "uni"),
+    "tgt_elmo_gpt2": lambda: _case("tgt_elmo", "gpt2"),
+}
+"""Every family of the specification's section 4, most of them twice."""
+
+
+def build(case: Case | str, seed: int = 0) -> Seq2Seq:
+    """A model in float64 and evaluation mode with weights that make every part matter."""
+    case = CASES[case]() if isinstance(case, str) else case
+    torch.manual_seed(seed)
+    encoders = {
+        name: HuggingFaceEncoder(hugging_face(kind), is_causal=kind == "gpt2")
+        for name, kind in case.kinds.items()
+    }
+    model = Seq2Seq(case.config, VOCAB, VOCAB, encoders).double().eval()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.ndim == 1 and "mix" not in name:  # biases and gains start at 0 and 1
+                parameter += 0.1 * torch.randn_like(parameter)
+    return model
+
+
+@dataclass(frozen=True)
+class Example:
+    """One example as token lists; the target has its start but not its end."""
+
+    sources: list[list[int]]
+    target: list[int]
+    contexts: dict[str, list[int]]
+
+
+def examples(model: Seq2Seq, count: int = 3, seed: int = 0, num_sources: int | None = None) -> list[Example]:
+    """Examples of mixed lengths."""
+    draw = random.Random(seed)
+
+    def words() -> list[int]:
+        return [draw.randrange(8, VOCAB) for _ in range(draw.randrange(2, 7))]
+
+    k = num_sources or model.config.num_sources
+    return [
+        Example(
+            [[*words(), 3] for _ in range(k)],
+            [2, *words()],
+            {name: [4, *words(), 5] for name in model.config.fusion.contexts},
+        )
+        for _ in range(count)
+    ]
+
+
+def batch_of(rows: list[Example], extra_padding: int = 0) -> Batch:
+    """Examples as a batch; extra columns of padding go to the first source."""
+    sources = [Tokens.from_lists(list(column)) for column in zip(*(row.sources for row in rows), strict=True)]
+    if extra_padding:
+        ids, valid = (
+            torch.nn.functional.pad(t, (0, extra_padding)) for t in (sources[0].ids, sources[0].valid)
+        )
+        sources[0] = Tokens(ids, valid)
+    target = Tokens.from_lists([row.target for row in rows])
+    contexts = {name: Tokens.from_lists([row.contexts[name] for row in rows]) for name in rows[0].contexts}
+    return Batch(sources, target, target.ids, contexts)
+
+
+def logits_of(model: Seq2Seq, batch: Batch) -> torch.Tensor:
+    """Logits of the whole target, [B, J, V]."""
+    return model.logits(model(batch))
