@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import nn
 
 from nlgraft.errors import ContractError
 from nlgraft.training.config import TrainConfig
+
+
+@runtime_checkable
+class _OwnPace(Protocol):
+    def lr_multipliers(self) -> dict[str, float]: ...
 
 
 def match_names(patterns: Sequence[str], names: Sequence[str], purpose: str) -> set[str]:
@@ -73,6 +78,9 @@ def choose_trained(model: nn.Module, config: TrainConfig) -> list[str]:
 def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
     """Group the trained parameters by learning-rate multiplier and weight decay.
 
+    A model may have multipliers of its own (``lr_multipliers()``, by prefix of names: finetuned contexts);
+    they and the config's multiply.
+
     Args:
         model: A model on which ``choose_trained`` has run.
         config: ``groups``, ``peak_lr`` and ``weight_decay``.
@@ -88,6 +96,11 @@ def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, An
     for group in reversed(config.groups):  # the first group that matches has the last word
         for name in match_names([group.pattern], list(trained), "groups"):
             multipliers[name] = group.lr_multiplier
+    own = model.lr_multipliers() if isinstance(model, _OwnPace) else {}
+    for prefix, multiplier in own.items():
+        for name in trained:
+            if name.startswith(prefix):
+                multipliers[name] *= multiplier
     groups: dict[tuple[float, float], dict[str, Any]] = {}
     for name, parameter in trained.items():
         decay = config.weight_decay if parameter.ndim >= 2 else 0.0

@@ -17,7 +17,7 @@ def derive_seed(seed: int, *place: int | str) -> int:
 
     Args:
         seed: The stage's seed.
-        place: What the numbers are for, e.g. ``"step", 12``.
+        *place: What the numbers are for, e.g. ``"step", 12``.
 
     Returns:
         A number of 63 bits.
@@ -31,7 +31,7 @@ def generator_for(seed: int, *place: int | str) -> np.random.Generator:
 
     Args:
         seed: The stage's seed.
-        place: What the numbers are for.
+        *place: What the numbers are for.
 
     Returns:
         A new generator.

@@ -89,6 +89,17 @@ class Stepper:
         workers: Workers,
         seed: int,
     ) -> None:
+        """Set up the steps of a training.
+
+        Args:
+            model: The model.
+            objective: Loss of a batch.
+            data: Makes the batches.
+            config: Precision, clipping, learning rate.
+            optimizer: AdamW of ``make_optimizer``.
+            workers: Who shares the rows.
+            seed: Of dropout and whatever else a forward pass draws.
+        """
         self.optimizer, self.workers = optimizer, workers
         self._data, self._config, self._seed = data, config, seed
         self._module: nn.Module = _Objective(model, objective)

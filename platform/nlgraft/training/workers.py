@@ -26,6 +26,16 @@ class Workers:
     """
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
+        """Join the worker group.
+
+        Args:
+            rank: This process's number.
+            size: Number of processes.
+            device: Where tensors for the others are put.
+
+        Raises:
+            ContractError: There are several workers but no process group.
+        """
         if size > 1 and not (dist.is_available() and dist.is_initialized()):
             raise ContractError(
                 f"{size} workers but no torch process group; start one before training "

@@ -76,3 +76,14 @@ def test_tied_parameters_count_once():
     choose_trained(model, TrainConfig(freeze=("source",)))
     expected = 2 * VOCABULARY * 8 + 16 * 8 + 8 + 16
     assert count_parameters(model) == (expected, expected - VOCABULARY * 8)
+
+
+def test_multipliers_of_the_model_and_of_the_config_multiply():
+    model = ToyModel()
+    model.lr_multipliers = lambda: {"mix.": 0.1}
+    config = TrainConfig(groups=(ParameterGroup(pattern=r"mix\.bias", lr_multiplier=5),))
+    choose_trained(model, config)
+    rates = {
+        name: group["lr_multiplier"] for group in parameter_groups(model, config) for name in group["names"]
+    }
+    assert (rates["mix.weight"], rates["mix.bias"], rates["norm.bias"]) == (0.1, 0.5, 1.0)

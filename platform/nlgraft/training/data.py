@@ -1,0 +1,228 @@
+"""Batches from encoded corpora, for training and for measuring losses.
+
+Nothing is dropped: a sequence that is too long is cut, counted and reported. Which examples share a batch and
+what is drawn for them (one of several sources, a sampled segmentation) depends on the seed and the epoch
+alone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from nlgraft.errors import DataError
+from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.text.batches import PaddingReport, Ragged, TokenBatches
+from nlgraft.text.tokenizers import PAD, SentencePiece
+from nlgraft.training.losses import segment_losses
+from nlgraft.training.seeds import derive_seed, generator_for
+from nlgraft.training.views import Encoded, IntArray, View, join, prepare_side
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class SampledText:
+    """A stream that is segmented anew each epoch (unigram sampling, BPE dropout).
+
+    Attributes:
+        lines: Its text.
+        tokenizer: The tokenizer.
+        alpha: Smoothing of unigram sampling, or the dropout probability of BPE.
+    """
+
+    lines: Sequence[str]
+    tokenizer: SentencePiece
+    alpha: float
+
+    def sample(self, seed: int) -> Ragged:
+        """Segment all lines.
+
+        Args:
+            seed: Another one gives other segmentations.
+
+        Returns:
+            Ids of every line.
+        """
+        return Ragged.of(self.tokenizer.encode(list(self.lines), self.alpha, seed % 2**32))
+
+
+@dataclass(frozen=True)
+class _Epoch:
+    """An epoch's sequences as the model sees them."""
+
+    index: int
+    sources: list[Ragged]
+    contexts: dict[str, Ragged]
+    target: Ragged
+    drawn_source: IntArray | None
+    batches: TokenBatches
+
+
+class Seq2SeqData:
+    """Examples with sources, contexts and a target, as batches.
+
+    Attributes:
+        view: What a batch holds.
+        num_cut: By stream, how many sequences were longer than their side allows.
+    """
+
+    def __init__(
+        self,
+        encoded: Encoded,
+        view: View,
+        *,
+        batch_tokens: int,
+        seed: int = 0,
+        sampled: Mapping[str, SampledText] | None = None,
+    ) -> None:
+        """Set up the batches of a split.
+
+        Args:
+            encoded: The split's ids.
+            view: What a batch holds.
+            batch_tokens: Most padded positions of a batch on any one side.
+            seed: Of batches and of what is drawn.
+            sampled: Streams segmented anew each epoch, by role.
+
+        Raises:
+            DataError: A stream of the view is missing, or there are no examples.
+        """
+        self.view = view
+        self.num_cut: dict[str, int] = {}
+        self._encoded, self._batch_tokens, self._seed = encoded, batch_tokens, seed
+        self._sampled = dict(sampled or {})
+        for role, text in self._sampled.items():
+            if len(text.lines) != len(encoded):
+                raise DataError(f"sampled stream '{role}' has {len(text.lines)} lines, not {len(encoded)}")
+        self._fixed = {
+            side.stream: encoded.stream(side.stream)
+            for side in view.sides()
+            if side.stream not in self._sampled
+        }
+        self._current = self._make_epoch(0)
+        for role, num_cut in self.num_cut.items():
+            if num_cut:
+                _LOG.warning("%s: %d of %d sequences were cut", role, num_cut, len(encoded))
+
+    def __len__(self) -> int:
+        return len(self._encoded)
+
+    def epoch(self, index: int) -> list[IntArray]:
+        """Give the rows of each global batch of an epoch, in training order.
+
+        Args:
+            index: Number of the epoch, from 0.
+
+        Returns:
+            Example numbers of every batch.
+        """
+        return self._at(index).batches.epoch(index)
+
+    def batch(self, rows: IntArray, epoch: int) -> Batch:
+        """Make the batch of some rows.
+
+        Args:
+            rows: Example numbers [B].
+            epoch: For which epoch: what is drawn depends on it.
+
+        Returns:
+            The batch, on the CPU.
+        """
+        now = self._at(epoch)
+        if now.drawn_source is not None:
+            joined = now.drawn_source[rows] * len(self) + rows
+            sources = [_tokens(now.sources[0], joined)]
+        else:
+            sources = [_tokens(source, rows) for source in now.sources]
+        output = _tokens(now.target, rows)
+        shifted = torch.full_like(output.ids, self.view.target_start)
+        shifted[:, 1:] = output.ids[:, :-1]
+        target_input = Tokens(shifted.where(output.valid, PAD), output.valid)
+        contexts = {name: _tokens(stream, rows) for name, stream in now.contexts.items()}
+        return Batch(sources, target_input, output.ids, contexts)
+
+    def in_order(self) -> Iterator[tuple[IntArray, Batch]]:
+        """Go through all examples once, always the same: for losses and decoding.
+
+        Returns:
+            Example numbers and batch, longest first; what is drawn by epoch is that of epoch 0.
+        """
+        return ((rows, self.batch(rows, 0)) for rows in self._at(0).batches.in_order())
+
+    def padding(self, index: int = 0) -> PaddingReport:
+        """Measure how much of an epoch's batches is text.
+
+        Args:
+            index: Number of the epoch.
+
+        Returns:
+            The share of real positions.
+        """
+        now = self._at(index)
+        return now.batches.padding(now.batches.epoch(index))
+
+    def _at(self, index: int) -> _Epoch:
+        if self._current.index != index:
+            is_fixed = not self._sampled and not self.view.is_one_source_drawn
+            self._current = replace(self._current, index=index) if is_fixed else self._make_epoch(index)
+        return self._current
+
+    def _make_epoch(self, index: int) -> _Epoch:
+        streams = self._fixed | {
+            role: text.sample(derive_seed(self._seed, "segmentation", role, index))
+            for role, text in self._sampled.items()
+        }
+        num_sources = len(self.view.sources)
+        seen = []
+        for number, side in enumerate(self.view.sides()):
+            is_optional = num_sources > 1 and number < num_sources
+            ready, self.num_cut[side.stream] = prepare_side(
+                streams[side.stream], side, is_empty_absent=is_optional
+            )
+            seen.append(ready)
+        sources = seen[:num_sources]
+        lengths = np.stack([stream.lengths for stream in seen], axis=1)
+        drawn = None
+        if self.view.is_one_source_drawn:
+            drawn = self._draw_sources(index, lengths[:, :num_sources])
+            chosen = lengths[np.arange(len(drawn)), drawn]
+            lengths = np.concatenate([chosen[:, None], lengths[:, num_sources:]], axis=1)
+            sources = [join(sources)]
+        contexts = dict(zip(self.view.contexts, seen[num_sources:-1], strict=True))
+        batches = TokenBatches(lengths, self._batch_tokens, self._seed)
+        return _Epoch(index, sources, contexts, seen[-1], drawn, batches)
+
+    def _draw_sources(self, index: int, lengths_NK: IntArray) -> IntArray:
+        """Draw a source for every example, with equal probability among those it has."""
+        is_there_NK = lengths_NK > 0
+        is_there_NK[~is_there_NK.any(1), 0] = True
+        random = generator_for(self._seed, "one source", index).random(len(lengths_NK))
+        wanted_N = np.floor(random * is_there_NK.sum(1)).astype(np.int64) + 1
+        return (np.cumsum(is_there_NK, axis=1) == wanted_N[:, None]).argmax(1)
+
+
+def _tokens(stream: Ragged, rows: IntArray) -> Tokens:
+    """Pack sequences into a rectangle with at least one column."""
+    ids, valid = stream.padded(rows)
+    if ids.shape[1] == 0:
+        ids, valid = np.full((len(rows), 1), PAD, dtype=np.int64), np.zeros((len(rows), 1), dtype=bool)
+    return Tokens(torch.from_numpy(ids), torch.from_numpy(valid))
+
+
+def dev_loss(data: Seq2SeqData, device: torch.device | str = "cpu") -> Callable[[Any], dict[str, float]]:
+    """Make the function that measures the loss on a split, for ``train(evaluate=...)``.
+
+    Args:
+        data: The dev split.
+        device: Where the model is.
+
+    Returns:
+        A function from a model to ``{"dev/loss": nats per target token, without smoothing}``.
+    """
+    return lambda model: {"dev/loss": segment_losses(model, data.in_order(), len(data), device).per_token}

@@ -1,0 +1,208 @@
+"""Views of encoded corpora and the batches made from them."""
+
+import numpy as np
+import pytest
+import torch
+
+from nlgraft.errors import DataError, StoreError
+from nlgraft.text.batches import Ragged
+from nlgraft.training.data import SampledText, Seq2SeqData, dev_loss
+from nlgraft.training.losses import Seq2SeqObjective
+from nlgraft.training.views import Encoded, Side, View, encode_streams, join, surround
+from tests.unit.training.toy import ToyModel
+
+SOURCES = [[5, 6], [7], [8, 9, 10, 5]]
+SECOND = [[6], [], [9, 9]]
+TARGETS = [[7, 8, 9], [5], []]
+
+
+def encoded():
+    return Encoded(
+        {"source 0": Ragged.of(SOURCES), "source 1": Ragged.of(SECOND), "target": Ragged.of(TARGETS)}
+    )
+
+
+def rows_of(tokens):
+    return [ids[valid].tolist() for ids, valid in zip(tokens.ids, tokens.valid, strict=True)]
+
+
+def test_batch_by_hand():
+    data = Seq2SeqData(encoded(), View(), batch_tokens=100)
+    batch = data.batch(np.array([2, 0]), 0)
+    assert batch.sources[0].ids.tolist() == [[8, 9, 10, 5, 3], [5, 6, 3, 0, 0]]
+    assert batch.target_input.ids.tolist() == [[2, 0, 0, 0], [2, 7, 8, 9]]
+    assert batch.target_output.tolist() == [[3, 0, 0, 0], [7, 8, 9, 3]]
+    assert batch.target_input.valid.tolist() == [[True, False, False, False], [True] * 4]
+    assert batch.sources[0].ids.dtype == torch.int64
+
+
+def test_language_ids_go_where_mbart_wants_them():
+    """Source ``x </s> LID``, decoder input ``LID y </s>``, labels ``y </s> LID`` (fusion.md 1.1)."""
+    view = View(
+        sources=(Side(stream="source 0", suffix=(3, 40)), Side(stream="source 1", suffix=(3, 41))),
+        target=Side(stream="target", suffix=(3, 42)),
+        target_start=42,
+    )
+    batch = Seq2SeqData(encoded(), view, batch_tokens=100).batch(np.array([0]), 0)
+    assert [rows_of(source) for source in batch.sources] == [[[5, 6, 3, 40]], [[6, 3, 41]]]
+    assert rows_of(batch.target_input) == [[42, 7, 8, 9, 3]]
+    assert batch.target_output.tolist() == [[7, 8, 9, 3, 42]]
+
+
+def test_a_source_that_an_example_lacks_has_no_valid_token():
+    view = View(sources=(Side(stream="source 0"), Side(stream="source 1")))
+    batch = Seq2SeqData(encoded(), view, batch_tokens=100).batch(np.array([1]), 0)
+    assert rows_of(batch.sources[1]) == [[]]
+    assert batch.sources[1].ids.shape == (1, 1)
+    alone = View(sources=(Side(stream="source 1"),))
+    assert rows_of(Seq2SeqData(encoded(), alone, batch_tokens=100).batch(np.array([1]), 0).sources[0]) == [
+        [3]
+    ]
+
+
+def test_contexts_have_their_own_tokenisation():
+    streams = {**encoded().streams, "context bert": Ragged.of([[70], [71, 72], [73]])}
+    view = View(contexts={"bert": Side(stream="context bert", prefix=(101,), suffix=(102,))})
+    batch = Seq2SeqData(Encoded(streams), view, batch_tokens=100).batch(np.array([1, 0]), 0)
+    assert rows_of(batch.contexts["bert"]) == [[101, 71, 72, 102], [101, 70, 102]]
+
+
+def test_long_sequences_are_cut_and_counted_never_dropped(caplog):
+    view = View(sources=(Side(stream="source 0", max_tokens=2),), target=Side(stream="target", max_tokens=2))
+    data = Seq2SeqData(encoded(), view, batch_tokens=100)
+    assert data.num_cut == {"source 0": 1, "target": 1}
+    assert "source 0: 1 of 3 sequences were cut" in caplog.text
+    batch = data.batch(np.arange(3), 0)
+    assert rows_of(batch.sources[0]) == [[5, 6, 3], [7, 3], [8, 9, 3]]
+    assert sorted(np.concatenate(data.epoch(0)).tolist()) == [0, 1, 2]
+
+
+def many(num=600, seed=0):
+    rng = np.random.default_rng(seed)
+    streams = {
+        role: Ragged.of(rng.integers(4, 11, rng.integers(1, 9)).tolist() for _ in range(num))
+        for role in ("source 0", "source 1", "source 2", "target")
+    }
+    return Encoded(streams)
+
+
+def test_one_source_is_drawn_per_example_each_with_its_language_id():
+    """Invariant 11: over many draws each source has frequency 1/K (chi-squared), and its own language id."""
+    view = View(
+        sources=tuple(Side(stream=f"source {k}", suffix=(3, 40 + k)) for k in range(3)),
+        is_one_source_drawn=True,
+    )
+    corpus = many()
+    data = Seq2SeqData(corpus, view, batch_tokens=400, seed=1)
+    counts = np.zeros(3)
+    seen = set()
+    for epoch in range(4):
+        for rows in data.epoch(epoch):
+            batch = data.batch(rows, epoch)
+            assert len(batch.sources) == 1
+            for row, ids in zip(rows, rows_of(batch.sources[0]), strict=True):
+                k = ids[-1] - 40
+                assert ids[:-2] == corpus.stream(f"source {k}")[row].tolist()
+                counts[k] += 1
+                seen.add((int(row), k))
+    expected = counts.sum() / 3
+    assert ((counts - expected) ** 2 / expected).sum() < 9.21  # 99 % quantile of chi-squared with 2 df
+    assert len(seen) > 1200  # drawn anew each epoch, not once for each example
+
+
+def test_one_source_is_drawn_among_those_there_are():
+    view = View(sources=(Side(stream="source 0"), Side(stream="source 1")), is_one_source_drawn=True)
+    data = Seq2SeqData(encoded(), view, batch_tokens=100)
+    for epoch in range(20):
+        assert rows_of(data.batch(np.array([1]), epoch).sources[0]) == [[7, 3]]
+    with pytest.raises(DataError, match="at least two sources"):
+        View(is_one_source_drawn=True)
+
+
+def test_epochs_and_batches_depend_on_seed_and_epoch_alone():
+    """Asked in another order, by another process of the same seed: the same batches."""
+    view = View(sources=(Side(stream="source 0"), Side(stream="source 1")), is_one_source_drawn=True)
+    one = Seq2SeqData(many(), view, batch_tokens=100, seed=7)
+    other = Seq2SeqData(many(), view, batch_tokens=100, seed=7)
+    forward = [one.epoch(epoch) for epoch in range(3)]
+    backward = [other.epoch(epoch) for epoch in (2, 1, 0)][::-1]
+    for first, second in zip(forward, backward, strict=True):
+        assert all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+    rows = np.arange(5)
+    assert torch.equal(one.batch(rows, 1).sources[0].ids, other.batch(rows, 1).sources[0].ids)
+    different = Seq2SeqData(many(), view, batch_tokens=100, seed=8).epoch(0)
+    assert not all(np.array_equal(a, b) for a, b in zip(forward[0], different, strict=False))
+
+
+class Letters:
+    """Stands for a tokenizer: samples by splitting words in two at a place the seed decides."""
+
+    def encode(self, lines, sample_alpha=None, seed=0):
+        return [[4 + (len(line) + seed) % 5] * (1 + seed % 2) for line in lines]
+
+
+def test_sampled_streams_are_segmented_anew_each_epoch():
+    text = SampledText(["ab", "c", "def"], Letters(), 0.1)
+    data = Seq2SeqData(encoded(), View(), batch_tokens=100, sampled={"source 0": text})
+    epochs = [rows_of(data.batch(np.arange(3), epoch).sources[0]) for epoch in range(6)]
+    assert len({str(rows) for rows in epochs}) > 1
+    assert epochs[2] == rows_of(data.batch(np.arange(3), 2).sources[0])
+    assert rows_of(data.batch(np.arange(3), 0).target_input) == [[2, *target] for target in TARGETS]
+    with pytest.raises(DataError, match="has 1 lines, not 3"):
+        Seq2SeqData(
+            encoded(), View(), batch_tokens=9, sampled={"source 0": SampledText(["a"], Letters(), 0.1)}
+        )
+
+
+def test_dev_loss_is_nats_per_token():
+    data = Seq2SeqData(encoded(), View(), batch_tokens=6)
+    model = ToyModel()
+    whole = Seq2SeqObjective(0.0)(model, data.batch(np.arange(3), 0))
+    assert dev_loss(data)(model)["dev/loss"] == pytest.approx(whole.loss_sum.item() / whole.num_tokens)
+    assert whole.num_tokens == 7
+
+
+def test_encoded_round_trip_and_errors(tmp_path):
+    encoded().write(tmp_path / "train.safetensors")
+    again = Encoded.read(tmp_path / "train.safetensors")
+    assert {role: [ids.tolist() for ids in stream] for role, stream in again.streams.items()} == {
+        "source 0": SOURCES,
+        "source 1": SECOND,
+        "target": TARGETS,
+    }
+    with pytest.raises(StoreError, match="not an encoded corpus"):
+        Encoded.read(tmp_path / "nothing.safetensors")
+    with pytest.raises(DataError, match="Did you mean 'source 1'"):
+        again.stream("source 11")
+    with pytest.raises(DataError, match="differ in length: a 1, b 2"):
+        Encoded({"a": Ragged.of([[1]]), "b": Ragged.of([[1], [2]])})
+
+
+def test_encode_streams_takes_only_what_has_a_tokenizer():
+    lines = {"source 0": ["ab", "c"], "label": ["x", "y"]}
+    assert [ids.tolist() for ids in encode_streams(lines, {"source 0": Letters()}).stream("source 0")] == [
+        [6],
+        [5],
+    ]
+    with pytest.raises(DataError, match="no text of target"):
+        encode_streams(lines, {"target": Letters()})
+
+
+def lists(stream):
+    return [ids.tolist() for ids in stream]
+
+
+def test_surround_and_join():
+    bare = Ragged.of([[5], [], [6, 7]])
+    assert lists(surround(bare, (1, 2), (3,))) == [[1, 2, 5, 3], [1, 2, 3], [1, 2, 6, 7, 3]]
+    assert lists(surround(bare, (), (3,), is_empty_absent=True)) == [[5, 3], [], [6, 7, 3]]
+    assert lists(join([bare, Ragged.of([[8], [9], []])])) == [[5], [], [6, 7], [8], [9], []]
+
+
+def test_every_epoch_holds_every_example_once():
+    data = Seq2SeqData(many(), View(), batch_tokens=100)
+    epochs = [data.epoch(epoch) for epoch in (0, 1, 0)]
+    assert all(sorted(np.concatenate(epoch).tolist()) == list(range(600)) for epoch in epochs)
+    assert all(np.array_equal(a, b) for a, b in zip(epochs[0], epochs[2], strict=True))
+    assert not all(np.array_equal(a, b) for a, b in zip(epochs[0], epochs[1], strict=False))
+    assert data.padding().efficiency > 0.8
