@@ -69,12 +69,12 @@ class RemoteFiles:
             StoreError: The URI is not understood.
         """
         try:
-            filesystem, root = fs.FileSystem.from_uri(uri)
+            filesystem, root = _open_filesystem(uri)
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             raise StoreError(
-                f"storage {without_secrets(uri)!r} cannot be opened: {error}. Allowed: a directory, "
-                "file:///, s3://bucket/prefix, gs://bucket/prefix, abfss://, hdfs://"
-            ) from error
+                f"storage {without_secrets(uri)!r} cannot be opened: {without_secrets(str(error))}. Allowed: "
+                "a directory, file:///, s3://bucket/prefix, gs://bucket/prefix, abfss://, hdfs://"
+            ) from None  # the error itself quotes the URI, credentials included
         return cls(filesystem, root, without_secrets(uri))
 
     def read(self, key: str) -> bytes | None:
@@ -226,6 +226,14 @@ class RemoteFiles:
             yield
         except (OSError, pyarrow.ArrowException) as error:
             raise StoreError(f"{self.name}: cannot {what} {key}: {error}") from error
+
+
+def _open_filesystem(uri: str) -> tuple[fs.FileSystem, str]:
+    if uri.startswith("s3://") and "allow_delayed_open" not in uri:
+        # One request for a small object in place of three; an older pyarrow does not know the option.
+        with contextlib.suppress(pyarrow.ArrowException):
+            return fs.FileSystem.from_uri(f"{uri}{'&' if '?' in uri else '?'}allow_delayed_open=true")
+    return fs.FileSystem.from_uri(uri)
 
 
 def _in_threads(copy: Callable[[str], None], names: Iterable[str]) -> None:

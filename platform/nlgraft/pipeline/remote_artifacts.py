@@ -176,8 +176,10 @@ class RemoteArtifacts:
         for name in self.files.names(key):
             if name in (MANIFEST, location):
                 continue
-            stamps = [self.files.modified_at(path) or 0.0 for path in self.files.walk(f"{key}/{name}")]
-            if self.files.clock() - max(stamps, default=0.0) > _FORGOTTEN_AFTER_S:
+            stamps = [self.files.modified_at(path) for path in self.files.sizes(f"{key}/{name}")]
+            newest = max((stamp for stamp in stamps if stamp is not None), default=None)
+            # None to be seen: another writer is only just beginning.
+            if newest is not None and self.files.clock() - newest > _FORGOTTEN_AFTER_S:
                 self.files.delete_tree(f"{key}/{name}")
 
 

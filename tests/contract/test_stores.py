@@ -1,0 +1,447 @@
+"""One suite over every kind of store: a directory, a pyarrow file system, an S3-compatible server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyarrow import fs
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
+
+from pipeline_stages import alone, number, total
+
+from nlgraft.errors import StageBusy, StoreError, StudyLockedError
+from nlgraft.pipeline import remote_artifacts
+from nlgraft.pipeline.artifacts import ArtifactDamaged
+from nlgraft.pipeline.files import Files, LocalFiles
+from nlgraft.pipeline.manifest import MANIFEST
+from nlgraft.pipeline.remote import RemoteFiles
+from nlgraft.pipeline.remote_artifacts import RemoteArtifacts
+from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.store import ArtifactStore, Decision
+from nlgraft.pipeline.trial import finished_record, run_trial
+
+OpenStore = Callable[..., ArtifactStore]
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """An S3-compatible server on loopback."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # a line a request
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture(params=["local", "subtree", "s3"])
+def open_store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenStore:
+    """Opens one place, each time as from another host: with a cache of its own."""
+    num_opened = 0
+
+    def new_cache() -> Path:
+        nonlocal num_opened
+        num_opened += 1
+        return tmp_path / f"cache{num_opened}"
+
+    def open_local(**options) -> ArtifactStore:
+        return ArtifactStore.open(tmp_path / "store", **options)
+
+    def open_subtree(**options) -> ArtifactStore:
+        (tmp_path / "store").mkdir(exist_ok=True)
+        place = fs.SubTreeFileSystem(str(tmp_path / "store"), fs.LocalFileSystem())
+        files = RemoteFiles(place, "", "subtree")
+        return ArtifactStore("subtree", files, RemoteArtifacts(files, new_cache()), **options)
+
+    def open_s3(**options) -> ArtifactStore:
+        return ArtifactStore.open(uri, cache=new_cache(), **options)
+
+    if request.param == "local":
+        return open_local
+    if request.param == "subtree":
+        return open_subtree
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    server = request.getfixturevalue("s3_server")
+    bucket = f"bucket-{tmp_path.name.replace('_', '-').lower()[:50]}"
+    options = f"endpoint_override={server}&scheme=http&region=us-east-1&allow_bucket_creation=true"
+    fs.S3FileSystem(
+        endpoint_override=server, scheme="http", region="us-east-1", allow_bucket_creation=True
+    ).create_dir(bucket)
+    uri = f"s3://{bucket}/some/prefix?{options}"
+    return open_s3
+
+
+def files_of(store: ArtifactStore) -> Files:
+    return store._files
+
+
+def publish(store: ArtifactStore, value: int = 1, text: str | None = None) -> Path:
+    scratch = store.new_scratch(number(value))
+    (scratch / "deep").mkdir()
+    (scratch / "deep" / "number.txt").write_text(str(value) if text is None else text)
+    (scratch / "model.safetensors").write_bytes(bytes(range(256)) * 40)
+    return store.publish(number(value), scratch, started_at=5.0, duration_s=2.5, reason="missing")
+
+
+def artifact_file(store: ArtifactStore, name: str) -> str:
+    """Key of a file of number(1)'s artifact."""
+    manifest = store.manifest(number(1))
+    assert manifest is not None
+    return "/".join(
+        part for part in ("artifacts/number", manifest.fingerprint, manifest.location, name) if part
+    )
+
+
+def damage(store: ArtifactStore, name: str, data: bytes) -> None:
+    """Overwrite a file where it is stored."""
+    files, key = files_of(store), artifact_file(store, name)
+    if isinstance(files, LocalFiles):
+        (files.root / key).chmod(0o644)
+        (files.root / key).write_bytes(data)
+    else:
+        files.write(key, data)
+
+
+def test_publish_and_fetch(open_store: OpenStore):
+    store = open_store()
+    assert not store.has(number(1))
+    assert store.manifest(number(1)) is None
+    assert store.verify(number(1)).decision is Decision.MISS
+    with pytest.raises(StoreError, match="has no artifact"):
+        store.fetch(number(1))
+
+    published = publish(store)
+    assert (published / "deep" / "number.txt").read_text() == "1"
+    for opened in (store, open_store()):
+        assert opened.has(number(1))
+        assert opened.has(number(1).fingerprint)
+        assert opened.verify(number(1)).decision is Decision.HIT
+        path = opened.fetch(number(1))
+        assert (path / "deep" / "number.txt").read_text() == "1"
+        assert (path / "model.safetensors").stat().st_size == 10240
+        assert opened.fetch(number(1)) == path
+        assert opened.read_file(number(1), "deep/number.txt") == b"1"
+        assert opened.read_file(number(1), "absent.json") is None
+        assert not opened.has(number(2))
+        assert not opened.has("0" * 64)
+
+
+def test_manifest(open_store: OpenStore):
+    publish(open_store())
+    manifest = open_store().manifest(number(1).fingerprint)
+    assert manifest is not None
+    assert (manifest.name, manifest.fingerprint, manifest.version) == ("number", number(1).fingerprint, 1)
+    assert (manifest.config, manifest.inputs, manifest.seed) == ({"value": 1}, {}, None)
+    assert manifest.files["deep/number.txt"] == {
+        "bytes": 1,
+        "sha256": "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b",
+    }
+    assert manifest.bytes == 10241
+    assert (manifest.started_at, manifest.duration_s, manifest.reason) == (5.0, 2.5, "missing")
+
+
+def test_why_it_is_missing(open_store: OpenStore):
+    publish(open_store())
+    verdict = open_store().verify(number(2))
+    assert verdict.decision is Decision.MISS
+    assert verdict.reason == f"changed field value (1 -> 2) since {number(1).fingerprint[:12]}"
+
+
+def test_second_writer_is_harmless(open_store: OpenStore):
+    """Its bytes are dropped even if they differ."""
+    first, second = open_store(), open_store()
+    scratch = second.new_scratch(number(1))
+    (scratch / "other.txt").write_text("other")
+    publish(first)
+    path = second.publish(number(1), scratch)
+    assert sorted(child.name for child in path.iterdir() if child.name != MANIFEST) == [
+        "deep",
+        "model.safetensors",
+    ]
+    assert open_store().verify(number(1)).decision is Decision.HIT
+    assert sum("other.txt" in key for key in files_of(first).walk("artifacts")) == 0
+
+
+def test_many_writers_at_once(open_store: OpenStore):
+    """Different bytes, one name: whoever wins, the artifact is one writer's alone."""
+    barrier = threading.Barrier(4)
+    failures: list[Exception] = []
+
+    def write(text: str) -> None:
+        try:
+            store = open_store()
+            barrier.wait()
+            publish(store, text=text)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=write, args=(str(index),)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+    store = open_store()
+    assert store.verify(number(1)).decision is Decision.HIT
+    assert (store.fetch(number(1)) / "deep" / "number.txt").read_text() in "0123"
+
+
+@pytest.mark.parametrize("data", [b"2", b"", b"22"])
+def test_damage_is_found_and_repaired(open_store: OpenStore, data: bytes):
+    """platform.md F27: other bytes of the same length, none, too many."""
+    publish(open_store())
+    damage(open_store(), "deep/number.txt", data)
+    store = open_store()
+    with pytest.raises(ArtifactDamaged, match=r"number\.txt has"):
+        store.fetch(number(1))
+    with pytest.raises(ArtifactDamaged):
+        store.read_file(number(1), "deep/number.txt")
+    if len(data) != 1:
+        assert store.verify(number(1)).decision is Decision.CORRUPT
+    store.discard(number(1))
+    assert not store.has(number(1))
+    assert store.verify(number(1)).decision is Decision.MISS
+    publish(store)
+    assert (open_store().fetch(number(1)) / "deep" / "number.txt").read_text() == "1"
+
+
+def test_missing_file_and_garbage_manifest(open_store: OpenStore):
+    store = open_store()
+    publish(store)
+    files_of(store).delete(artifact_file(store, "model.safetensors"))
+    assert store.verify(number(1)).reason == "model.safetensors is missing"
+    store.discard(number(1))
+    publish(store)
+    files_of(store).write(f"artifacts/number/{number(1).fingerprint}/{MANIFEST}", b'{"name": "num')
+    assert store.verify(number(1)).decision is Decision.CORRUPT
+    store.discard(number(1))
+    assert store.verify(number(1)).decision is Decision.MISS
+
+
+def test_half_published_is_invisible(open_store: OpenStore):
+    """Files without a manifest: a writer that was killed."""
+    store = open_store()
+    key = f"artifacts/number/{number(1).fingerprint}"
+    files_of(store).write(f"{key}/half/deep/number.txt", b"1")
+    assert not store.has(number(1))
+    assert store.finished([number(1).fingerprint]) == set()
+    assert store.verify(number(1)).decision is Decision.MISS
+    publish(store)
+    assert (open_store().fetch(number(1)) / "deep" / "number.txt").read_text() == "1"
+
+
+def test_forgotten_uploads_are_removed(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
+    """What a killed writer left goes when it is old; what another is writing now stays."""
+    store = open_store()
+    if store.is_local:
+        return  # a local writer leaves nothing there
+    key = f"artifacts/number/{number(1).fingerprint}"
+    files_of(store).write(f"{key}/killed/number.txt", b"1")
+    publish(store)
+    assert files_of(store).existing([f"{key}/killed/number.txt"])
+    store.discard(number(1))
+    files_of(store).write(f"{key}/killed/number.txt", b"1")
+    monkeypatch.setattr(remote_artifacts, "_FORGOTTEN_AFTER_S", -10.0)
+    publish(store)
+    assert not files_of(store).existing([f"{key}/killed/number.txt"])
+    assert store.verify(number(1)).decision is Decision.HIT
+
+
+def test_finished_and_accounts(open_store: OpenStore):
+    store = open_store()
+    for value in (1, 2):
+        publish(store, value)
+    run_trial(alone("ranked"), store, reporter=NullReporter(), config={}, is_waiting=False)
+    wanted = [number(value).fingerprint for value in (1, 2, 3)] + [alone("ranked").fingerprint]
+    assert store.finished(wanted) == {wanted[0], wanted[1], wanted[3]}
+    assert store.finished([]) == set()
+    costs = open_store().durations()
+    assert (costs["number"].mean_duration_s, costs["number"].mean_bytes, costs["number"].count) == (
+        2.5,
+        10241,
+        2,
+    )
+    assert costs["ranked"].count == 1
+    assert store.total_bytes() > 2 * 10241
+
+
+def test_trial_on_two_hosts(open_store: OpenStore):
+    """The second host reads what the first computed, also as an input of something new."""
+    first = open_store()
+    record = run_trial(
+        total_of_written(first, 1, 2), first, reporter=NullReporter(), config={}, is_waiting=False
+    )
+    second = open_store()
+    assert finished_record(total(1, 2), second) == record
+    assert run_trial(total(1, 2), second, reporter=NullReporter(), config={}, is_waiting=False) == record
+    other = run_trial(total(1, 5), second, reporter=NullReporter(), config={}, is_waiting=False)
+    assert other.metrics == {"test/total": 6.0}
+    assert [stage["decision"] for stage in other.stages].count("hit") == 1
+
+
+def total_of_written(store: ArtifactStore, *values: int):
+    graph = total(*values)
+    run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=False)
+    return graph
+
+
+def test_trial_repairs_a_damaged_input(open_store: OpenStore):
+    """Same length, other bytes: on a remote store only fetching it finds out."""
+    total_of_written(open_store(), 1, 2)
+    damage(open_store(), "number.txt", b"9")
+    record = run_trial(total(1, 3), open_store(), reporter=NullReporter(), config={}, is_waiting=False)
+    assert record.metrics == {"test/total": 4.0}
+    assert (open_store().fetch(number(1)) / "number.txt").read_text() == "1"
+
+
+def test_checkpoints(open_store: OpenStore):
+    stage = alone("stepping").result
+    checkpoints = open_store().checkpoints(stage)
+    assert checkpoints.latest() is None
+    for step in (3, 10, 20):
+        checkpoints.save(step, lambda path, step=step: (path / "state.json").write_text(str(step)))
+    checkpoints.save(20, lambda path: (path / "state.json").write_text("again"))
+    for _ in range(2):
+        other = open_store().checkpoints(stage, is_writable=False)
+        assert other.newest_step() == 20
+        latest = other.latest()
+        assert latest is not None
+        assert (latest[0], (latest[1] / "state.json").read_text()) == (20, "again")
+        assert other.latest() == latest
+        other.clear()
+    keys = files_of(open_store()).walk("checkpoints")
+    assert {key.split("/")[2] for key in keys} == {"10", "20"}
+
+    key = next(key for key in keys if key.endswith("20/state.json"))
+    files_of(open_store()).write(key, b"AGAIN")
+    latest = open_store().checkpoints(stage).latest()
+    assert latest is not None
+    assert (latest[0], (latest[1] / "state.json").read_text()) == (10, "10")
+    checkpoints.clear()
+    assert open_store().checkpoints(stage).latest() is None
+    assert open_store().checkpoints(stage).newest_step() is None
+
+
+def test_checkpoint_cut_off_while_uploading(open_store: OpenStore):
+    """Its manifest comes last: without it the previous one is used."""
+    stage = alone("stepping").result
+    store = open_store()
+    store.checkpoints(stage).save(1, lambda path: (path / "state.json").write_text("1"))
+    files_of(store).write(f"checkpoints/{stage.fingerprint}/2/state.json", b"2")
+    latest = open_store().checkpoints(stage).latest()
+    assert latest is not None
+    assert latest[0] == 1
+
+
+def test_leases(open_store: OpenStore):
+    first, second = open_store(), open_store()
+    with first.leases.acquire("a" * 64, "trial 7"):
+        with pytest.raises(StageBusy, match="trial 7"):
+            second.leases.acquire("a" * 64)
+        assert second.leases.busy() == {"a" * 64}
+        second.leases.acquire("b" * 64).release()
+    assert second.leases.busy() == set()
+    second.leases.acquire("a" * 64).release()
+
+
+def test_study_lock(open_store: OpenStore):
+    first, second = open_store(), open_store()
+    assert not second.leases.is_study_locked("abc")
+    with first.lock_study("abc", "nlgraft run"):
+        with pytest.raises(StudyLockedError, match=f"nlgraft run .*pid {os.getpid()}"):
+            second.lock_study("abc")
+        assert second.leases.is_study_locked("abc")
+    second.lock_study("abc").release()
+
+
+def test_silent_lease_expires(open_store: OpenStore):
+    """An owner on another host that stopped renewing; S3 keeps times to the second."""
+    store = open_store(expiry_s=3.0)
+    with store.leases.acquire("a" * 64) as lease:
+        data = json.loads(files_of(store).read(lease.key) or b"")
+    files_of(store).write(lease.key, json.dumps({**data, "host": "elsewhere"}).encode())
+    written = time.monotonic()
+    with pytest.raises(StageBusy):
+        store.leases.acquire("a" * 64)
+    while time.monotonic() - written < 30:
+        try:
+            held = open_store(expiry_s=3.0).leases.acquire("a" * 64)
+        except StageBusy:
+            time.sleep(0.2)
+        else:
+            break
+    assert 1.9 < time.monotonic() - written < 10
+    held.release()
+
+
+def test_lease_of_a_dead_process_of_this_host(open_store: OpenStore):
+    store = open_store()
+    with store.leases.acquire("a" * 64) as lease:
+        data = json.loads(files_of(store).read(lease.key) or b"")
+    files_of(store).write(lease.key, json.dumps({**data, "process_started": "1"}).encode())
+    assert store.leases.busy() == set()
+    store.leases.acquire("a" * 64).release()
+
+
+def test_records(open_store: OpenStore, caplog: pytest.LogCaptureFixture):
+    store = open_store()
+    store.write_record("proposals", "study/00001", {"params": {"lr": 0.1}})
+    store.write_record("proposals", "study/00002", {"params": {}})
+    store.write_record("proposals", "study/00002", {"params": {"lr": 0.2}})
+    other = open_store()
+    assert other.read_record("proposals", "study/00002") == {"params": {"lr": 0.2}}
+    assert other.read_record("proposals", "study/00003") is None
+    assert list(other.list_records("proposals", "study/")) == ["study/00001", "study/00002"]
+    files_of(store).write("records/proposals/study/00001.json", b'{"par')
+    assert list(other.list_records("proposals")) == ["study/00002"]
+    assert "study/00001.json cannot be read" in caplog.text
+    assert files_of(store).read("records/proposals/study/00001.json.corrupt") == b'{"par'
+
+
+def test_clean_up_after_killed_processes(open_store: OpenStore):
+    store = open_store()
+    publish(store)
+    store.checkpoints(number(1)).save(1, lambda path: (path / "state.json").write_text("1"))
+    store.checkpoints(number(2)).save(1, lambda path: (path / "state.json").write_text("1"))
+    store.remove_abandoned()
+    assert store.checkpoints(number(1)).newest_step() is None
+    assert store.checkpoints(number(2)).newest_step() == 1
+
+
+def test_a_store_can_be_sent_to_another_process(open_store: OpenStore):
+    publish(open_store())
+    assert pickle.loads(pickle.dumps(open_store())).has(number(1))
+
+
+def test_unreachable_server_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Port 1 of this host answers nobody; the message holds no secrets."""
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    uri = "s3://key:secret@bucket/x?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1"
+    store = ArtifactStore.open(uri, cache=tmp_path)
+    with pytest.raises(StoreError, match=r"s3://bucket/x.*cannot look at artifacts/number") as error:
+        store.has(number(1))
+    assert "secret" not in str(error.value)
+    with pytest.raises(StoreError, match="cannot be opened") as error:
+        ArtifactStore.open("s3://key:sec ret@bucket/x")
+    assert "ret@" not in str(error.value)
+
+
+def test_default_cache_is_one_per_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NLGRAFT_CACHE", str(tmp_path))
+    stores = [ArtifactStore.open(f"s3://bucket/{name}?region=us-east-1") for name in ("a", "b")]
+    assert len({store.new_scratch(number(1)).parent for store in stores}) == 2
+    assert len(list(tmp_path.iterdir())) == 2

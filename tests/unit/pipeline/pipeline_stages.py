@@ -1,0 +1,99 @@
+"""Stages small enough to follow by hand; imported by name, as real ones are."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
+
+HERE = "pipeline_stages"
+
+
+def number(value: int, **options) -> Stage:
+    return Stage(name="number", run=f"{HERE}:run_number", config={"value": value}, **options)
+
+
+def total(*values: int) -> StageGraph:
+    """A graph whose result is the sum of its inputs."""
+    inputs = {f"number{position}": number(value) for position, value in enumerate(values)}
+    return StageGraph(Stage(name="total", run=f"{HERE}:run_total", inputs=inputs, seed=7))
+
+
+def alone(function: str, **config) -> StageGraph:
+    """A graph of one stage that behaves in one way."""
+    return StageGraph(Stage(name=function, run=f"{HERE}:run_{function}", config=config))
+
+
+def run_number(context: StageContext) -> None:
+    (context.directory / "number.txt").write_text(str(context.config["value"]))
+
+
+def run_total(context: StageContext) -> None:
+    value = sum(int((path / "number.txt").read_text()) for path in context.inputs.values())
+    _score(context, "test/total", value)
+
+
+def run_slow(context: StageContext) -> None:
+    """Note who computes, take some time, leave a result."""
+    with Path(context.config["log"]).open("a") as log:
+        log.write(f"{os.getpid()}\n")
+    time.sleep(context.config["pause_s"])
+    _score(context, "test/slow", 1)
+
+
+def run_raising(context: StageContext) -> None:
+    context.report(1, {"train/loss": 2.5})
+    raise ValueError("the reason\nand a second line")
+
+
+def run_leaving(context: StageContext) -> None:
+    sys.exit(3)
+
+
+def run_interrupted(context: StageContext) -> None:
+    raise KeyboardInterrupt
+
+
+def run_dying(context: StageContext) -> None:
+    context.checkpoints.save(1, lambda path: (path / "state.json").write_text("1"))
+    os._exit(17)
+
+
+def run_not_finite(context: StageContext) -> None:
+    (context.directory / "metrics.json").write_text('{"test/bleu": {"value": NaN}}')
+
+
+def run_worded(context: StageContext) -> None:
+    (context.directory / "metrics.json").write_text('{"test/bleu": {"value": "high"}}')
+
+
+def run_silent(context: StageContext) -> None:
+    (context.directory / "note.txt").write_text("no metric here")
+
+
+def run_full(context: StageContext) -> None:
+    raise OSError(28, "No space left on device", "/somewhere/model.safetensors")
+
+
+def run_stepping(context: StageContext) -> None:
+    """Take three steps, one checkpoint each, ask after each; go on from the last checkpoint."""
+    latest = context.checkpoints.latest()
+    for step in range(latest[0] + 1 if latest else 1, 4):
+        context.report(step, {"train/loss": 1 / step})
+        context.checkpoints.save(step, lambda path: (path / "state.json").write_text("{}"))
+        context.raise_if_stopped()
+    _score(context, "test/first_step", latest[0] + 1 if latest else 1)
+    (context.directory / "curves.json").write_text('{"train/loss": [[3, 0.25, 1000]]}')
+
+
+def run_ranked(context: StageContext) -> None:
+    _score(context, "test/rank", context.rank)
+
+
+def _score(context: StageContext, name: str, value: float) -> None:
+    document = {name: {"value": value, "signature": "by hand", "n": 1}}
+    (context.directory / "metrics.json").write_text(json.dumps(document))

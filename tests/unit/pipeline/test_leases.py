@@ -1,0 +1,201 @@
+"""Leases and the study lock on a local store."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from nlgraft.errors import ContractError, StageBusy, StudyLockedError
+from nlgraft.pipeline.files import LocalFiles
+from nlgraft.pipeline.leases import Leases, format_age
+from nlgraft.pipeline.process import ProcessIdentity, is_dead, this_process
+
+FINGERPRINT = "f" * 64
+
+
+def lease_path(root: Path) -> Path:
+    return root / "leases" / f"stage-{FINGERPRINT}.json"
+
+
+@pytest.fixture
+def leases(tmp_path: Path) -> Leases:
+    return Leases(LocalFiles(tmp_path))
+
+
+def write_foreign(root: Path, *, silent_s: float) -> None:
+    """A lease of a process on another host, last renewed some time ago."""
+    lease_path(root).unlink(missing_ok=True)
+    with Leases(LocalFiles(root)).acquire(FINGERPRINT, "trial 7") as lease:
+        document = asdict(replace(lease.holder, host="elsewhere", token="foreign"))
+    lease_path(root).write_text(json.dumps(document))
+    stamp = time.time() - silent_s
+    os.utime(lease_path(root), (stamp, stamp))
+
+
+def start_holder(root: Path) -> subprocess.Popen:
+    """Another process that holds the lease until it is killed."""
+    code = (
+        "import time; from pathlib import Path; from nlgraft.pipeline.files import LocalFiles; "
+        "from nlgraft.pipeline.leases import Leases; "
+        f"leases = Leases(LocalFiles(Path({str(root)!r}))); "
+        f"held = leases.acquire({FINGERPRINT!r}, 'trial 7'), leases.lock_study('abc', 'nlgraft run'); "
+        "print('held', flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_one_at_a_time(leases: Leases, tmp_path: Path):
+    with leases.acquire(FINGERPRINT, "trial 7") as lease:
+        document = json.loads(lease_path(tmp_path).read_text())
+        assert document["owner"] == "trial 7"
+        assert document["pid"] == os.getpid()
+        assert document["acquired_at"] == document["renewed_at"] == pytest.approx(time.time(), abs=5)
+        with pytest.raises(StageBusy, match=f"trial 7 .*pid {os.getpid()}") as busy:
+            leases.acquire(FINGERPRINT)
+        assert busy.value.fingerprint == FINGERPRINT
+        assert leases.busy() == {FINGERPRINT}
+        with leases.acquire("0" * 64):
+            pass
+    assert leases.busy() == set()
+    with leases.acquire(FINGERPRINT):
+        assert not lease.is_lost
+
+
+def test_release_twice_is_harmless(leases: Leases):
+    first = leases.acquire(FINGERPRINT)
+    first.release()
+    second = leases.acquire(FINGERPRINT)
+    first.release()
+    with pytest.raises(StageBusy):
+        leases.acquire(FINGERPRINT)
+    second.release()
+
+
+def test_killed_owner_is_replaced_at_once(leases: Leases, tmp_path: Path):
+    process = start_holder(tmp_path)
+    try:
+        with pytest.raises(StageBusy, match="trial 7"):
+            leases.acquire(FINGERPRINT)
+        with pytest.raises(StudyLockedError, match=rf"nlgraft run \(host .*, pid {process.pid}, for \d+ s"):
+            leases.lock_study("abc")
+        assert leases.is_study_locked("abc")
+    finally:
+        process.kill()
+        process.wait()
+    assert not leases.is_study_locked("abc")
+    leases.lock_study("abc").release()
+    leases.acquire(FINGERPRINT).release()
+
+
+def test_unreaped_owner_is_dead_too(leases: Leases, tmp_path: Path):
+    """A killed child stays in the process table until its parent asks for it."""
+    process = start_holder(tmp_path)
+    process.kill()
+    deadline = time.monotonic() + 20
+    while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    leases.acquire(FINGERPRINT).release()
+    process.wait()
+
+
+def test_foreign_owner_is_waited_for_until_silent(leases: Leases, tmp_path: Path):
+    write_foreign(tmp_path, silent_s=50)
+    with pytest.raises(StageBusy, match=r"last sign of life (49|5[0-9]) s ago"):
+        leases.acquire(FINGERPRINT)
+    write_foreign(tmp_path, silent_s=61)
+    leases.acquire(FINGERPRINT).release()
+
+
+def test_heartbeat_keeps_a_lease(tmp_path: Path):
+    leases = Leases(LocalFiles(tmp_path), expiry_s=0.4)
+    with leases.acquire(FINGERPRINT) as lease:
+        deadline = time.monotonic() + 1.2
+        while time.monotonic() < deadline:
+            with pytest.raises(StageBusy):
+                leases.acquire(FINGERPRINT)
+            time.sleep(0.05)
+        assert json.loads(lease_path(tmp_path).read_text())["renewed_at"] > lease.holder.renewed_at
+
+
+def test_loser_notices_and_leaves_the_lease_alone(tmp_path: Path):
+    leases = Leases(LocalFiles(tmp_path), expiry_s=0.4)
+    lease = leases.acquire(FINGERPRINT)
+    write = json.loads(lease_path(tmp_path).read_text())
+    lease_path(tmp_path).write_text(json.dumps({**write, "token": "other"}))
+    deadline = time.monotonic() + 20
+    while not lease.is_lost:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    lease.release()
+    assert json.loads(lease_path(tmp_path).read_text())["token"] == "other"
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"owner": 1}'])
+def test_garbage_counts_as_held_until_it_is_old(leases: Leases, tmp_path: Path, content: str):
+    lease_path(tmp_path).parent.mkdir()
+    lease_path(tmp_path).write_text(content)
+    with pytest.raises(StageBusy, match="only just writing"):
+        leases.acquire(FINGERPRINT)
+    os.utime(lease_path(tmp_path), (time.time() - 100,) * 2)
+    leases.acquire(FINGERPRINT).release()
+
+
+def test_only_one_of_many_takes_over(tmp_path: Path):
+    write_foreign(tmp_path, silent_s=1000)
+    barrier = threading.Barrier(8)
+    held = []
+
+    def grab() -> None:
+        leases = Leases(LocalFiles(tmp_path))
+        barrier.wait()
+        try:
+            held.append(leases.acquire(FINGERPRINT))
+        except StageBusy:
+            return
+
+    threads = [threading.Thread(target=grab) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(held) == 1
+    held[0].release()
+
+
+def test_remove_stale(leases: Leases, tmp_path: Path):
+    write_foreign(tmp_path, silent_s=1000)
+    with leases.acquire("0" * 64):
+        assert leases.remove_stale() == 1
+        assert leases.busy() == {"0" * 64}
+
+
+def test_study_lock_names_are_checked(leases: Leases):
+    with pytest.raises(ContractError, match="letters, digits"):
+        leases.lock_study("../elsewhere")
+
+
+def test_a_later_process_of_the_same_number_is_another():
+    here = this_process()
+    assert not is_dead(here)
+    assert is_dead(replace(here, started="1"))
+    assert not is_dead(ProcessIdentity("elsewhere", here.namespace, here.pid, "1"))
+    assert not is_dead(replace(here, namespace="another boot", pid=2**22 + 1))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.4, "0 s"), (59.9, "59 s"), (185, "3 min 5 s"), (7440, "2 h 4 min")]
+)
+def test_ages_are_readable(seconds: float, text: str):
+    assert format_age(seconds) == text

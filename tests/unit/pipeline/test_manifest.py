@@ -1,0 +1,95 @@
+"""Why a stage runs, in words."""
+
+from __future__ import annotations
+
+import pytest
+
+from nlgraft.errors import StoreError
+from nlgraft.pipeline.manifest import Manifest, describe_artifact, explain_miss
+from nlgraft.pipeline.stage import Stage
+
+
+def stage(**changes) -> Stage:
+    base = {
+        "name": "training",
+        "run": "somewhere:run",
+        "config": {"train": {"peak_lr": 0.001, "steps": 5}, "ids": [1, 2]},
+        "inputs": {"upstream": Stage(name="upstream", run="somewhere:run")},
+        "seed": 1,
+    }
+    return Stage(**{**base, **changes})
+
+
+def manifest(of: Stage) -> Manifest:
+    files = {"x.txt": {"sha256": "0" * 64, "bytes": 3}}
+    return describe_artifact(of, files, started_at=1.0, duration_s=2.0, reason="missing", location="")
+
+
+OTHER_LR = {"train": {"peak_lr": 0.002, "steps": 5}, "ids": [1, 2]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"config": OTHER_LR}, "changed field train.peak_lr (0.001 -> 0.002)"),
+        ({"seed": 2}, "changed seed (1 -> 2)"),
+        ({"seed": None}, "changed seed (1 -> None)"),
+        ({"version": 2}, "new version 2 (was 1)"),
+        ({"inputs": {"upstream": Stage(name="upstream", run="a:b", version=2)}}, "changed input upstream"),
+        ({"inputs": {}}, "dropped input upstream"),
+        ({"config": {"train": {"steps": 5.0}, "ids": [1, 2]}},
+         "changed field train.peak_lr (0.001 -> absent), changed field train.steps (5 -> 5.0)"),
+        ({"config": {"train": {"peak_lr": 0.001, "steps": 5}, "ids": [1, 3]}},
+         "changed field ids ([1,2] -> [1,3])"),
+        ({"config": OTHER_LR, "seed": 3},
+         "changed field train.peak_lr (0.001 -> 0.002), changed seed (1 -> 3)"),
+    ],
+)  # fmt: skip
+def test_what_changed(changes, reason):
+    stored = stage()
+    assert explain_miss(stage(**changes), [manifest(stored)]) == f"{reason} since {stored.fingerprint[:12]}"
+
+
+def test_against_the_nearest():
+    near, far = stage(seed=2), stage(seed=3, version=4, config={})
+    reason = explain_miss(stage(), [manifest(far), manifest(near)])
+    assert reason == f"changed seed (2 -> 1) since {near.fingerprint[:12]}"
+
+
+def test_nothing_to_compare_with():
+    assert explain_miss(stage(), []) == "missing: the store has no artifact of stage 'training'"
+
+
+def test_many_and_long_changes_are_cut():
+    new = stage(config={"text": "x" * 100, **{f"field{number}": number for number in range(6)}})
+    reason = explain_miss(new, [manifest(stage(config={}))])
+    assert "changed field field0 (absent -> 0)" in reason
+    assert "and 3 more" in reason
+    long = explain_miss(stage(config={"text": "x" * 100}), [manifest(stage(config={}))])
+    assert long.startswith(f'changed field text (absent -> "{"x" * 36}...)')
+
+
+def test_records_the_surroundings():
+    made = manifest(stage())
+    assert made.bytes == 3
+    assert made.inputs == {"upstream": stage().inputs["upstream"].fingerprint}
+    assert made.host
+    assert {"python", "torch"} <= made.versions.keys()
+    assert Manifest.decode(made.encode()) == made
+
+
+def test_code_state_is_recorded_in_a_checkout():
+    """This test runs in a checkout, whose commit must be named."""
+    git = manifest(stage()).git
+    assert git is None or (len(git["commit"]) == 40 and isinstance(git["is_dirty"], bool))
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"[]", b"{}", b'{"files": 1}', b"\xff"])
+def test_garbage_is_refused(data):
+    with pytest.raises(StoreError, match="cannot be read"):
+        Manifest.decode(data)
+
+
+def test_keys_of_a_later_version_are_dropped():
+    made = manifest(stage())
+    assert Manifest.decode(made.encode().replace(b'"schema"', b'"colour": "red", "schema"')) == made

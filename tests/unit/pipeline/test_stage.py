@@ -1,0 +1,164 @@
+"""Stages and graphs."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nlgraft.errors import ContractError
+from nlgraft.pipeline.checkpoints import Checkpoints
+from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.pipeline.stage import NullReporter, Stage, StageContext, StageGraph, TrialStopped
+
+
+def stage(name: str = "training", **changes) -> Stage:
+    return Stage(**{"name": name, "run": "somewhere:run", **changes})
+
+
+def test_fingerprint_by_hand():
+    upstream = stage("corpus", config={"a": 1})
+    assert stage(version=2, config={"b": (1,)}, inputs={"text": upstream}, seed=3).fingerprint == fingerprint(
+        {
+            "name": "training",
+            "version": 2,
+            "config": {"b": [1]},
+            "inputs": {"text": upstream.fingerprint},
+            "seed": 3,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"name": "other"},
+        {"version": 2},
+        {"config": {"x": 1.0}},
+        {"config": {"x": True}},
+        {"config": {}},
+        {"inputs": {}},
+        {"inputs": {"b": stage("corpus")}},
+        {"inputs": {"a": stage("corpus", version=2)}},
+        {"seed": 1},
+        {"seed": None},
+    ],
+    ids=str,
+)
+def test_every_part_counts(changes):
+    base = {"name": "training", "config": {"x": 1}, "inputs": {"a": stage("corpus")}, "seed": 0}
+    assert stage(**base) != stage(**{**base, **changes})
+
+
+def test_how_it_runs_does_not_count():
+    assert stage() == stage(run="elsewhere:run", is_distributed=True)
+    assert len({stage(), stage(run="elsewhere:run")}) == 1
+
+
+def test_config_is_a_copy():
+    config = {"layers": [1]}
+    built = stage(config=config)
+    before = built.fingerprint
+    config["layers"].append(2)
+    assert built.config == {"layers": [1]}
+    assert stage(config={"layers": [1]}).fingerprint == before
+
+
+def test_survives_pickling():
+    original = stage(inputs={"a": stage("corpus")}, seed=1)
+    copy = pickle.loads(pickle.dumps(original))
+    assert copy == original
+    assert copy.inputs["a"].run == "somewhere:run"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": "a/b"}, "letters, digits"),
+        ({"name": ".hidden"}, "letters, digits"),
+        ({"run": "somewhere.run"}, "package.module:function"),
+        ({"version": 0}, "whole numbers from 1"),
+        ({"version": True}, "whole numbers from 1"),
+        ({"seed": 1.0}, "a whole number or None"),
+        ({"inputs": {"a": "corpus"}}, "is a str, not a Stage"),
+        ({"config": {"x": {1}}}, r"stage training: config: value\.x"),
+        ({"config": {"x": float("nan")}}, "not a finite number"),
+    ],
+    ids=str,
+)
+def test_refuses_bad_stages(changes, message):
+    with pytest.raises(ContractError, match=message):
+        stage(**changes)
+
+
+def test_graph_order_and_sharing():
+    """A diamond: its top is there once, inputs come first, the result last."""
+    top = stage("top")
+    left, right = stage("left", inputs={"x": top}), stage("right", inputs={"x": stage("top")})
+    graph = StageGraph(stage("bottom", inputs={"r": right, "l": left}))
+    assert [entry.name for entry in graph.stages] == ["top", "left", "right", "bottom"]
+    assert graph.fingerprint == graph.result.fingerprint
+    assert [graph.depth(entry) for entry in graph.stages] == [1, 2, 2, 3]
+    assert graph.find("left") is left
+
+
+def test_long_chain():
+    """Longer than Python's stack of calls."""
+    last = stage("link", seed=0)
+    for seed in range(1, 3000):
+        last = stage("link", inputs={"previous": last}, seed=seed)
+    graph = StageGraph(last)
+    assert [entry.seed for entry in graph.stages] == list(range(3000))
+
+
+def test_find_names_the_nearest():
+    graph = StageGraph(stage("bottom", inputs={"a": stage("top"), "b": stage("top", seed=1)}))
+    with pytest.raises(ContractError, match="Did you mean 'bottom'"):
+        graph.find("botom")
+    with pytest.raises(ContractError, match="2 stages are named 'top'"):
+        graph.find("top")
+
+
+def test_one_fingerprint_two_functions():
+    inputs = {"a": stage("top"), "b": stage("top", run="elsewhere:run")}
+    with pytest.raises(ContractError, match="somewhere:run and elsewhere:run"):
+        StageGraph(stage("bottom", inputs=inputs))
+
+
+@given(st.permutations(["a", "b", "c", "d"]))
+def test_order_of_inputs_does_not_matter(order):
+    graphs = [
+        StageGraph(stage("bottom", inputs={key: stage(key) for key in keys})) for keys in ("abcd", order)
+    ]
+    assert graphs[0].stages == graphs[1].stages
+
+
+class StoppingReporter(NullReporter):
+    def should_stop(self) -> str | None:
+        return "enough seen"
+
+
+def test_context_passes_on(tmp_path: Path):
+    reports = []
+
+    class Noting(NullReporter):
+        def report(self, stage, step, metrics):
+            reports.append((stage, step, dict(metrics)))
+
+    checkpoints = Checkpoints(tmp_path)
+    one = stage(config={"x": [1]}, seed=5)
+    context = StageContext(stage=one, directory=tmp_path, checkpoints=checkpoints, reporter=Noting())
+    context.report(3, {"dev/loss": 0.5})
+    context.raise_if_stopped()
+    context.config["x"].append(2)
+    assert reports == [("training", 3, {"dev/loss": 0.5})]
+    assert (context.config, context.seed, context.rank, context.world_size) == ({"x": [1]}, 5, 0, 1)
+
+    stopping = StageContext(
+        stage=one, directory=tmp_path, checkpoints=checkpoints, reporter=StoppingReporter()
+    )
+    with pytest.raises(TrialStopped, match="enough seen"):
+        stopping.raise_if_stopped()

@@ -1,0 +1,151 @@
+"""What is particular to a store in a local directory; what all kinds share is in tests/contract."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pipeline_stages import number
+
+from nlgraft.errors import ContractError, StoreError
+from nlgraft.pipeline import integrity
+from nlgraft.pipeline.store import ArtifactStore, Decision
+
+
+def publish(store: ArtifactStore, value: int = 1) -> Path:
+    scratch = store.new_scratch(number(value))
+    (scratch / "number.txt").write_text(str(value))
+    return store.publish(number(value), scratch)
+
+
+@pytest.mark.parametrize("form", ["plain", "path", "file", "relative"])
+def test_ways_to_name_a_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str):
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "a store"
+    uri = {"plain": str(root), "path": root, "file": root.as_uri(), "relative": "a store"}[form]
+    store = ArtifactStore.open(uri)
+    assert (store.is_local, store.uri) == (True, str(root))
+    assert not root.exists()
+    publish(store)
+    assert ArtifactStore.open(store.uri).has(number(1))
+
+
+def test_places_that_cannot_be(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="is a file; give a directory"):
+        ArtifactStore.open(tmp_path / "file")
+    with pytest.raises(StoreError, match=r"storage 'ftp://host/dir' cannot be opened: .*Allowed: .*s3://"):
+        ArtifactStore.open("ftp://me:secret@host/dir")
+
+
+def test_a_local_store_needs_no_pyarrow():
+    """Importing it takes a third of a second, too long for `validate`."""
+    code = "import sys; from nlgraft.pipeline import trial; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"pyarrow", "torch", "ray", "mlflow"} & set(done.stdout.split())
+
+
+def test_layout(store: ArtifactStore, tmp_path: Path):
+    path = publish(store)
+    assert path == tmp_path / "store" / "artifacts" / "number" / number(1).fingerprint
+    assert sorted(child.name for child in path.iterdir()) == ["manifest.json", "number.txt"]
+    assert (path / "number.txt").stat().st_mode & 0o222 == 0
+    assert not list((tmp_path / "store" / "tmp").iterdir())
+
+
+def test_hashed_once_a_process(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch):
+    path = publish(store)
+    hashed = []
+    original = integrity.file_sha256
+    monkeypatch.setattr(integrity, "file_sha256", lambda path: hashed.append(path) or original(path))
+    for _ in range(3):
+        assert store.verify(number(1)).decision is Decision.HIT
+        store.fetch(number(1))
+    assert hashed == []  # this process wrote it
+    monkeypatch.setattr(integrity, "_verified", set())
+    for _ in range(3):
+        store.fetch(number(1))
+    assert hashed == [path / "number.txt"]
+    os.utime(path / "number.txt", (1, 1))
+    store.fetch(number(1))
+    assert len(hashed) == 2
+
+
+def test_damage_to_the_manifest(store: ArtifactStore):
+    path = publish(store)
+    (path / "manifest.json").write_text("{}")
+    verdict = store.verify(number(1))
+    assert verdict.decision is Decision.CORRUPT
+    assert "manifest.json cannot be read" in verdict.reason
+    with pytest.raises(StoreError, match="cannot be read"):
+        store.fetch(number(1))
+
+
+def test_manifest_of_another_artifact(store: ArtifactStore):
+    path, other = publish(store, 1), publish(store, 2)
+    (path / "manifest.json").write_bytes((other / "manifest.json").read_bytes())
+    assert store.verify(number(1)).decision is Decision.CORRUPT
+    assert store.verify(number(2)).decision is Decision.HIT
+
+
+def test_publishing_over_a_damaged_one(store: ArtifactStore):
+    """The writer that comes second repairs; over a whole one it yields."""
+    path = publish(store)
+    (path / "number.txt").chmod(0o644)
+    (path / "number.txt").write_text("7")
+    assert publish(store) == path
+    assert (path / "number.txt").read_text() == "1"
+    scratch = store.new_scratch(number(1))
+    (scratch / "number.txt").write_text("other bytes")
+    assert store.publish(number(1), scratch) == path
+    assert (path / "number.txt").read_text() == "1"
+    assert not scratch.exists()
+
+
+def test_publishing_a_directory_of_ones_own(store: ArtifactStore, tmp_path: Path):
+    """It is copied, and stays."""
+    (tmp_path / "mine" / "deep").mkdir(parents=True)
+    (tmp_path / "mine" / "deep" / "x.txt").write_text("x")
+    path = store.publish(number(1), tmp_path / "mine")
+    assert (path / "deep" / "x.txt").read_text() == "x"
+    assert (tmp_path / "mine" / "deep" / "x.txt").exists()
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: None, "wrote no file"),
+        (lambda path: (path / "manifest.json").touch(), "keeps for itself"),
+        (lambda path: (path / "model.pt").touch(), r"stage number: model\.pt: the store holds no pickles"),
+        (lambda path: (path / "link").symlink_to("/"), "link: is a symbolic link"),
+    ],
+)
+def test_what_cannot_be_stored(store: ArtifactStore, make, message: str):
+    scratch = store.new_scratch(number(1))
+    make(scratch)
+    with pytest.raises(ContractError, match=message):
+        store.publish(number(1), scratch)
+    assert not store.has(number(1))
+
+
+def test_abandoned_things_are_removed(store: ArtifactStore, tmp_path: Path):
+    """A killed process's scratch and lease go, a living one's stay; checkpoints of stored stages go."""
+    code = (
+        "import os, sys; from pathlib import Path; from nlgraft.pipeline.store import ArtifactStore; "
+        "from pipeline_stages import number; store = ArtifactStore.open(sys.argv[1]); "
+        "(store.new_scratch(number(5)) / 'half.txt').write_text('x'); store.leases.acquire('a' * 64); "
+        "[store.checkpoints(number(n)).save(1, lambda p: (p / 's.json').write_text('1')) for n in (1, 5)]; "
+        "os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", code, store.uri], check=False)
+    publish(store)
+    mine = store.new_scratch(number(6))
+    assert len(list((tmp_path / "store" / "tmp").iterdir())) == 2
+    store.remove_abandoned()
+    assert list((tmp_path / "store" / "tmp").iterdir()) == [mine]
+    assert not list((tmp_path / "store" / "leases").glob("*.json"))
+    assert store.checkpoints(number(1)).newest_step() is None
+    assert store.checkpoints(number(5)).newest_step() == 1

@@ -1,0 +1,316 @@
+"""One trial: what runs, what is shared, how it ends and what is left of it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pipeline_stages import alone, number, total
+
+from nlgraft.errors import ContractError, StageBusy, TrialFailed
+from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import (
+    RecordingReporter,
+    TrialRecord,
+    TrialStopped,
+    execute_stage,
+    finished_record,
+    run_trial,
+)
+
+
+def run(graph: StageGraph, store: ArtifactStore, **options) -> TrialRecord:
+    options = {"reporter": NullReporter(), "config": {"a": 1}, "is_waiting": False, **options}
+    return run_trial(graph, store, **options)
+
+
+def stored_record(graph: StageGraph, store: ArtifactStore) -> TrialRecord:
+    document = store.read_record("trials", graph.fingerprint)
+    assert document is not None
+    return TrialRecord.from_json(document)
+
+
+def decisions(record: TrialRecord) -> dict[str, str]:
+    return {stage["fingerprint"]: stage["decision"] for stage in record.stages}
+
+
+def test_first_run_and_second_run(store: ArtifactStore):
+    graph = total(1, 2)
+    record = run(graph, store)
+    assert record.state == "finished"
+    assert record.metrics == {"test/total": 3.0}
+    assert record.signatures == {"test/total": "by hand"}
+    assert (record.fingerprint, record.config, record.seed, record.attempt) == (
+        graph.fingerprint,
+        {"a": 1},
+        7,
+        1,
+    )
+    assert record.started_at <= record.ended_at
+    assert decisions(record) == dict.fromkeys((stage.fingerprint for stage in graph.stages), "run")
+    assert stored_record(graph, store) == finished_record(graph, store) == record
+    assert run(graph, store) == record
+
+
+def test_sharing(store: ArtifactStore):
+    """The second trial runs only what differs."""
+    run(total(1, 2), store)
+    record = run(total(1, 3), store)
+    by_stage = {stage["fingerprint"]: stage for stage in record.stages}
+    assert by_stage[number(1).fingerprint]["decision"] == "hit"
+    assert by_stage[number(3).fingerprint]["decision"] == "run"
+    reason = by_stage[number(3).fingerprint]["reason"]
+    assert reason.startswith("changed field value (")
+    assert " -> 3) since " in reason
+    assert "changed input number1 since" in record.stages[-1]["reason"]
+    assert store.manifest(number(3)).reason == reason
+
+
+def test_what_only_feeds_stored_artifacts_is_not_rebuilt(store: ArtifactStore):
+    graph = total(1, 2)
+    run(graph, store)
+    store.discard(number(1))
+    store.records.write("trials", graph.fingerprint, {"state": "failed", "attempt": 1})
+    record = run(graph, store)
+    assert record.state == "finished"
+    assert record.attempt == 2
+    assert not store.has(number(1))
+    assert [stage["decision"] for stage in record.stages] == ["miss", "hit", "hit"]
+
+
+@pytest.mark.parametrize("damage", ["flipped", "truncated", "missing"])
+def test_damaged_result_is_made_anew(store: ArtifactStore, damage: str):
+    """platform.md F27."""
+    graph = total(1, 2)
+    run(graph, store)
+    path = store.fetch(graph.result) / "metrics.json"
+    path.chmod(0o644)
+    text = path.read_text()
+    match damage:
+        case "flipped":
+            path.write_text(text.replace("3", "4"))
+        case "truncated":
+            path.write_text(text[:-3])
+        case "missing":
+            path.unlink()
+    record = run(graph, store)
+    assert record.metrics == {"test/total": 3.0}
+    assert record.stages[-1]["decision"] == "corrupt"
+    assert "metrics.json" in record.stages[-1]["reason"]
+    assert "corrupt" not in decisions(run(total(1, 2, 3), store)).values()
+
+
+def test_damaged_input_is_made_anew(store: ArtifactStore):
+    run(total(1, 2), store)
+    path = store.fetch(number(1)) / "number.txt"
+    path.chmod(0o644)
+    path.write_text("9")
+    record = run(total(1, 3), store)
+    assert record.metrics == {"test/total": 4.0}
+    assert decisions(record)[number(1).fingerprint] == "corrupt"
+
+
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        ("raising", "raising: ValueError: the reason"),
+        ("leaving", "leaving: SystemExit: 3"),
+        ("not_finite", "not_finite: FloatingPointError: metric test/bleu is nan"),
+        ("worded", "worded: ContractError: metrics.json: 'test/bleu' is {'value': 'high'}; write"),
+        ("silent", "silent: no result: no stage of the trial wrote a metrics.json"),
+        ("full", "full: disk full at /somewhere/model.safetensors (OSError: "),
+        ("absent", "absent: ContractError: stage absent: pipeline_stages has no function 'run_absent'"),
+    ],
+)
+def test_failures_are_named_and_recorded(store: ArtifactStore, function: str, reason: str):
+    """platform.md F15, F17, F18, F29."""
+    graph = alone(function)
+    with pytest.raises(TrialFailed) as failed:
+        run(graph, store)
+    assert str(failed.value).startswith(reason)
+    assert "\n" not in str(failed.value)
+    record = stored_record(graph, store)
+    assert (record.state, record.reason) == ("failed", str(failed.value))
+    assert finished_record(graph, store) is None
+    assert store.leases.busy() == set()
+    assert not list(Path(store.uri).glob("tmp/*"))
+    if function == "raising":
+        assert record.metrics == {"train/loss": 2.5}
+        assert record.curves["train/loss"][0][:2] == [1, 2.5]
+        assert record.stages[0]["decision"] == "failed"
+        assert record.stages[0]["reason"] == "ValueError: the reason"
+        assert "and a second line" in record.stages[0]["traceback"]
+        assert "missing" in record.stages[0]["ran_because"]
+    with pytest.raises(TrialFailed):
+        run(graph, store)
+    assert stored_record(graph, store).attempt == 2
+
+
+def test_a_failing_input_names_the_input(store: ArtifactStore):
+    broken = Stage(name="broken", run="pipeline_stages:run_raising")
+    graph = StageGraph(Stage(name="total", run="pipeline_stages:run_total", inputs={"a": broken}))
+    with pytest.raises(TrialFailed, match="broken: ValueError: the reason") as failed:
+        run(graph, store)
+    assert failed.value.stage == "broken"
+    assert [stage["decision"] for stage in stored_record(graph, store).stages] == ["failed", "miss"]
+
+
+def test_interruption_is_recorded_as_killed(store: ArtifactStore):
+    graph = alone("interrupted")
+    with pytest.raises(KeyboardInterrupt):
+        run(graph, store)
+    assert stored_record(graph, store).state == "killed"
+    assert store.leases.busy() == set()
+
+
+class StopsAfter(NullReporter):
+    def __init__(self, num_reports: int) -> None:
+        self.num_left = num_reports
+
+    def report(self, stage, step, metrics):
+        self.num_left -= 1
+
+    def should_stop(self):
+        return "ASHA: rung 2" if self.num_left <= 0 else None
+
+
+def test_stopped_and_resumed(store: ArtifactStore):
+    graph = alone("stepping")
+    record = run(graph, store, reporter=StopsAfter(2))
+    assert (record.state, record.reason) == ("stopped", "ASHA: rung 2")
+    assert record.metrics == {"train/loss": 0.5}
+    assert [point[:2] for point in record.curves["train/loss"]] == [[1, 1.0], [2, 0.5]]
+    assert record.stages[0]["decision"] == "stopped"
+    assert stored_record(graph, store) == record
+    assert store.checkpoints(graph.result).newest_step() == 2
+
+    record = run(graph, store)
+    assert record.state == "finished"
+    assert record.metrics == {"test/first_step": 3.0}
+    assert record.curves == {"train/loss": [[3, 0.25, 1000]]}
+    assert record.stages[0]["decision"] == "resume"
+    assert record.stages[0]["reason"].startswith("from its checkpoint of step 2; missing")
+    assert store.checkpoints(graph.result).newest_step() is None
+
+
+def test_killed_process_leaves_its_checkpoint(store: ArtifactStore):
+    """A process that ends without a word: no record, no artifact, a stale lease, a checkpoint."""
+    graph = alone("dying")
+    code = (
+        "import sys; from pipeline_stages import alone; from nlgraft.pipeline.store import ArtifactStore; "
+        "from nlgraft.pipeline.trial import run_trial; from nlgraft.pipeline.stage import NullReporter; "
+        "run_trial(alone('dying'), ArtifactStore.open(sys.argv[1]), reporter=NullReporter(), config={}, "
+        "is_waiting=False)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, store.uri], check=False).returncode == 17
+    assert store.read_record("trials", graph.fingerprint) is None
+    assert not store.has(graph.result)
+    assert store.checkpoints(graph.result).newest_step() == 1
+    store.leases.acquire(graph.fingerprint).release()
+
+
+def test_busy_stage(store: ArtifactStore):
+    graph = total(1, 2)
+    with store.leases.acquire(number(1).fingerprint, "trial 7"):
+        with pytest.raises(StageBusy, match="trial 7"):
+            run(graph, store)
+        assert store.read_record("trials", graph.fingerprint) is None
+        with pytest.raises(StageBusy):
+            run(graph, store, is_waiting=False)
+        assert run(graph, store, is_waiting=True, reporter=StopsAfter(0)).state == "stopped"
+    assert run(graph, store).state == "finished"
+
+
+def test_distributed_stage_goes_to_the_workers(store: ArtifactStore):
+    """Every rank runs it; rank 0 publishes, what the others wrote is dropped."""
+    first = number(1, is_distributed=True)
+    graph = StageGraph(
+        Stage(name="ranked", run="pipeline_stages:run_ranked", inputs={"a": first}, is_distributed=True)
+    )
+    asked = []
+
+    def distribute(stage: Stage) -> None:
+        asked.append(stage.name)
+        for rank in (1, 0):
+            execute_stage(stage, store, reporter=NullReporter(), rank=rank, world_size=2)
+
+    record = run(graph, store, distribute=distribute)
+    assert asked == ["number", "ranked"]
+    assert record.metrics == {"test/rank": 0.0}
+    assert not list(Path(store.uri).glob("tmp/*"))
+
+
+def test_workers_that_publish_nothing(store: ArtifactStore):
+    graph = StageGraph(number(1, is_distributed=True))
+    with pytest.raises(TrialFailed, match="number: ContractError: its workers ended without"):
+        run(graph, store, distribute=lambda stage: None)
+
+    def stop(stage: Stage) -> None:
+        raise TrialStopped("as asked")
+
+    assert run(graph, store, distribute=stop).state == "stopped"
+
+
+def test_worker_removes_a_damaged_input(store: ArtifactStore):
+    """So that the next attempt makes it anew."""
+    run(total(1), store)
+    path = store.fetch(number(1)) / "number.txt"
+    path.chmod(0o644)
+    path.write_text("9")
+    with pytest.raises(Exception, match=r"number\.txt has checksum"):
+        execute_stage(total(1, 1).result, store, reporter=NullReporter())
+    assert not store.has(number(1))
+
+
+def test_failure_after_another_owner_published(store: ArtifactStore):
+    """The artifact is there, which is all that was wanted."""
+
+    def publish_and_raise(stage: Stage) -> None:
+        execute_stage(stage, store, reporter=NullReporter())
+        raise RuntimeError("connection lost at the end")
+
+    graph = StageGraph(Stage(name="ranked", run="pipeline_stages:run_ranked", is_distributed=True))
+    assert run(graph, store, distribute=publish_and_raise).state == "finished"
+
+
+def test_names_that_collide_are_prefixed(store: ArtifactStore):
+    """The deepest stage keeps the plain name."""
+    upstream = alone("stepping", part="upstream").result
+    downstream = Stage(name="finetune", run="pipeline_stages:run_stepping", inputs={"a": upstream})
+    record = run(StageGraph(downstream), store)
+    assert record.metrics == {"stepping/test/first_step": 1.0, "test/first_step": 1.0}
+    assert record.curves.keys() == {"stepping/train/loss", "train/loss"}
+
+
+def test_recorder_of_the_caller_is_used(store: ArtifactStore):
+    recorder = RecordingReporter(NullReporter())
+    graph = StageGraph(number(1, is_distributed=True))
+
+    def distribute(stage: Stage) -> None:
+        recorder.report(stage.name, 4, {"train/loss": 0.25})
+        raise TrialStopped("as asked")
+
+    assert run(graph, store, reporter=recorder, distribute=distribute).metrics == {"train/loss": 0.25}
+
+
+def test_store_that_cannot_be_written(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch):
+    """An error of the store is a failure of the trial, named after the stage that met it."""
+
+    def refuse(fingerprint: str) -> None:
+        raise OSError(28, "No space left on device", "/store/leases/x")
+
+    graph = total(1, 2)
+    monkeypatch.setattr(store.leases, "acquire", refuse)
+    with pytest.raises(TrialFailed, match="number: disk full at /store/leases/x"):
+        run(graph, store)
+    assert stored_record(graph, store).state == "failed"
+
+
+def test_rank_above_zero_drops_contract_errors_with_its_output(store: ArtifactStore):
+    execute_stage(alone("worded").result, store, reporter=NullReporter(), rank=1, world_size=2)
+    assert not store.has(alone("worded").result)
+    with pytest.raises(ContractError):
+        execute_stage(alone("worded").result, store, reporter=NullReporter(), rank=0, world_size=2)
