@@ -1,0 +1,329 @@
+"""Writes entries into MLflow: finds the run of a fingerprint or makes it, and adds only what is missing."""
+
+from __future__ import annotations
+
+import logging
+import math
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from mlflow import MlflowClient
+from mlflow.entities import (
+    Dataset,
+    DatasetInput,
+    InputTag,
+    Metric,
+    Param,
+    Run,
+    RunTag,
+)
+
+from nlgraft.tracking.entries import BestModel, Point, RunEntry, RunKey, TrackedDataset
+from nlgraft.tracking.layout import (
+    CELL,
+    END_REASON,
+    FINGERPRINT,
+    KIND,
+    STATE,
+    STUDY_FINGERPRINT,
+    now_ms,
+    pretty,
+)
+from nlgraft.tracking.provenance import provenance_tags
+
+_log = logging.getLogger("nlgraft.tracking")
+
+DIGEST = "nlgraft.digest"
+MODEL = "nlgraft.model"
+MODEL_TRIAL = "nlgraft.model_trial"
+_RUNS_PER_PAGE = 1000
+_POINTS_PER_BATCH = 800
+_DIGEST_CHARS = 36
+
+
+class Backend(Protocol):
+    """What the writer thread needs of a tracking store."""
+
+    def write(self, entry: RunEntry) -> None:
+        """Bring a run to what its entry says; writing twice changes nothing."""
+        ...
+
+    def end_orphans(self, active: Iterable[RunKey]) -> int:
+        """Mark every run of the study that is RUNNING and not active as KILLED; return how many."""
+        ...
+
+    def is_reachable(self) -> bool:
+        """Tell whether the store answers at all."""
+        ...
+
+    def forget(self) -> None:
+        """Read the runs anew before the next write: a call failed and may have been carried out."""
+        ...
+
+
+@dataclass
+class _KnownRun:
+    """A run as the store holds it, as far as it has been read."""
+
+    run_id: str
+    status: str
+    started_ms: int
+    tags: dict[str, str]
+    params: dict[str, str]
+    latest: dict[str, float]
+    steps: dict[str, set[int]] = field(default_factory=dict)
+
+
+class MlflowBackend:
+    """One experiment of one MLflow store, seen through the public ``MlflowClient``.
+
+    **Identity.** A run is found by ``nlgraft.fingerprint``, kind and cell among the runs of the study's own
+    fingerprint. Runs are read once, in pages; two runs of one key (a request that was carried out although
+    its answer was lost) are reduced to the older one.
+
+    **Failure.** Every method may raise whatever MLflow raises.
+
+    Args:
+        client: The MLflow client.
+        experiment_id: Id of the experiment.
+        study_fingerprint: Whose runs are read.
+    """
+
+    def __init__(self, client: MlflowClient, experiment_id: str, study_fingerprint: str) -> None:
+        self.client = client
+        self.experiment_id = experiment_id
+        self._study_fingerprint = study_fingerprint
+        self._provenance = provenance_tags()
+        self._runs: dict[RunKey, _KnownRun] | None = None
+        self._parents: dict[RunKey, RunEntry] = {}
+
+    def write(self, entry: RunEntry) -> None:
+        """Bring a run to what its entry says.
+
+        Args:
+            entry: The run's content.
+        """
+        if entry.key.kind != "trial":
+            known = self._parents.get(entry.key)
+            self._parents[entry.key] = known.merge(entry) if known else entry
+        run = self._index().get(entry.key)
+        if run is None:
+            run = self._create(entry)
+        elif entry.digest and run.tags.get(DIGEST) == entry.digest and run.status == entry.status:
+            return
+        if entry.datasets:
+            inputs = [_dataset_input(dataset) for dataset in entry.datasets]
+            self.client.log_inputs(run.run_id, datasets=inputs)
+        self._write_artifacts(run, entry)
+        self._write_data(run, entry)
+        self._write_status(run, entry)
+        if entry.model is not None:
+            self._write_model(run, entry.model)
+
+    def end_orphans(self, active: Iterable[RunKey]) -> int:
+        """Mark as KILLED what an earlier driver left RUNNING.
+
+        Args:
+            active: Runs that really are running.
+
+        Returns:
+            How many runs were marked.
+        """
+        running = set(active)
+        orphans = [
+            key for key, run in self._index().items() if run.status == "RUNNING" and key not in running
+        ]
+        for key in orphans:
+            tags = {STATE: "killed", END_REASON: "its driver died or ended without it"}
+            self.write(RunEntry(key=key, tags=tags, status="KILLED", ended_ms=now_ms()))
+        return len(orphans)
+
+    def is_reachable(self) -> bool:
+        """Tell whether the store answers at all.
+
+        Returns:
+            False when even reading the experiment fails.
+        """
+        try:
+            self.client.get_experiment(self.experiment_id)
+        except Exception as error:  # whatever the store's driver raises: it does not answer
+            _log.debug("probe of the tracking store failed: %s", error)
+            return False
+        return True
+
+    def forget(self) -> None:
+        """Read the runs anew before the next write."""
+        self._runs = None
+
+    def _index(self) -> dict[RunKey, _KnownRun]:
+        if self._runs is None:
+            runs: dict[RunKey, _KnownRun] = {}
+            for found in self._search():
+                tags = found.data.tags
+                key = RunKey(tags[KIND], tags.get(CELL, ""), tags[FINGERPRINT])
+                older, newer = runs.get(key), _known(found)
+                if older is not None and older.started_ms > newer.started_ms:
+                    older, newer = newer, older
+                if older is not None:
+                    self.client.delete_run(newer.run_id)
+                runs[key] = older or newer
+            self._runs = runs
+        return self._runs
+
+    def _search(self) -> Iterable[Run]:
+        token: str | None = None
+        while True:
+            page = self.client.search_runs(
+                [self.experiment_id],
+                f"tags.`{STUDY_FINGERPRINT}` = '{self._study_fingerprint}' AND tags.`{KIND}` LIKE '%'",
+                max_results=_RUNS_PER_PAGE,
+                page_token=token,
+            )
+            yield from page
+            token = page.token
+            if not token:
+                return
+
+    def _create(self, entry: RunEntry) -> _KnownRun:
+        """Make a run with all its tags in one call, so that it can be found however the call ends."""
+        base = self._parents.get(entry.key, entry)
+        tags = self._provenance | base.tags
+        if base.parent is not None:
+            tags["mlflow.parentRunId"] = self._parent_id(base.parent)
+        created = self.client.create_run(
+            self.experiment_id,
+            start_time=base.started_ms or now_ms(),
+            tags=tags | {"mlflow.runName": base.name},
+            run_name=base.name,
+        )
+        run = _known(created)
+        self._index()[entry.key] = run
+        return run
+
+    def _parent_id(self, key: RunKey) -> str:
+        known = self._index().get(key)
+        if known is None:
+            known = self._create(self._parents[key])
+        return known.run_id
+
+    def _write_data(self, run: _KnownRun, entry: RunEntry) -> None:
+        tags = {key: value for key, value in entry.tags.items() if run.tags.get(key) != value}
+        if entry.digest:
+            tags[DIGEST] = entry.digest
+        params = {key: value for key, value in entry.params.items() if key not in run.params}
+        changed = [key for key in entry.params if run.params.get(key, entry.params[key]) != entry.params[key]]
+        if changed:
+            _log.warning(
+                "run %s keeps the parameters it has for %s: MLflow's cannot be changed", run.run_id, changed
+            )
+        points = [*self._new_curve_points(run, entry.curve), *_new_results(run, entry.results)]
+        metrics = [Metric(p.key, p.value, p.timestamp_ms, p.step) for p in points]
+        # The digest comes last: a run that has it must have the rest.
+        if len(metrics) > _POINTS_PER_BATCH:
+            self.client.log_batch(run.run_id, metrics=metrics)
+            metrics = []
+        if tags or params or metrics:
+            self.client.log_batch(
+                run.run_id,
+                metrics=metrics,
+                params=[Param(key, value) for key, value in params.items()],
+                tags=[RunTag(key, value) for key, value in tags.items()],
+            )
+        run.tags |= tags
+        run.params |= params
+        for point in points:
+            run.latest[point.key] = point.value
+            run.steps.setdefault(point.key, set()).add(point.step)
+
+    def _new_curve_points(self, run: _KnownRun, points: Sequence[Point]) -> list[Point]:
+        new: list[Point] = []
+        seen: set[tuple[str, int]] = set()
+        for point in points:
+            steps = self._logged_steps(run, point.key)
+            if point.step not in steps and (point.key, point.step) not in seen:
+                seen.add((point.key, point.step))
+                new.append(point)
+        return new
+
+    def _logged_steps(self, run: _KnownRun, key: str) -> set[int]:
+        if key not in run.steps:
+            history = self.client.get_metric_history(run.run_id, key) if key in run.latest else []
+            run.steps[key] = {metric.step for metric in history}
+        return run.steps[key]
+
+    def _write_artifacts(self, run: _KnownRun, entry: RunEntry) -> None:
+        if not entry.texts and entry.files is None:
+            return
+        with tempfile.TemporaryDirectory(prefix="nlgraft-mlflow-") as name:
+            staging = Path(name)
+            for path, text in entry.texts.items():
+                (staging / path).parent.mkdir(parents=True, exist_ok=True)
+                (staging / path).write_text(text, encoding="utf-8")
+            if entry.files is not None:
+                entry.files(staging)
+            self.client.log_artifacts(run.run_id, name)
+
+    def _write_model(self, run: _KnownRun, model: BestModel) -> None:
+        from nlgraft.tracking.served import log_model  # loads mlflow.pyfunc, a second that few runs need
+
+        if run.tags.get(MODEL_TRIAL) == model.fingerprint:
+            return
+        trials = [
+            known.run_id
+            for key, known in self._index().items()
+            if key.kind == "trial" and key.fingerprint == model.fingerprint
+        ]
+        source = trials[0] if trials else run.run_id
+        uri = log_model(self.client, self.experiment_id, source, self._study_fingerprint, model)
+        if uri is not None:
+            tags = {MODEL: uri, MODEL_TRIAL: model.fingerprint}
+            self.client.log_batch(run.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+            run.tags |= tags
+
+    def _write_status(self, run: _KnownRun, entry: RunEntry) -> None:
+        if entry.status is None or entry.status == run.status:
+            return
+        if entry.status == "RUNNING":
+            self.client.update_run(run.run_id, status="RUNNING")
+        else:
+            self.client.set_terminated(run.run_id, entry.status, entry.ended_ms or now_ms())
+        run.status = entry.status
+
+
+def _known(run: Run) -> _KnownRun:
+    return _KnownRun(
+        run_id=run.info.run_id,
+        status=run.info.status,
+        started_ms=run.info.start_time or 0,
+        tags=dict(run.data.tags),
+        params=dict(run.data.params),
+        latest=dict(run.data.metrics),
+    )
+
+
+def _new_results(run: _KnownRun, points: Sequence[Point]) -> list[Point]:
+    return [p for p in points if p.key not in run.latest or not _is_same(run.latest[p.key], p.value)]
+
+
+def _is_same(stored: float, value: float) -> bool:
+    if math.isnan(stored) or math.isnan(value):
+        return math.isnan(stored) and math.isnan(value)
+    if math.isinf(value):  # MLflow's databases hold the largest float for it
+        return abs(stored) > 1e308 and (stored > 0) == (value > 0)
+    return stored == value
+
+
+def _dataset_input(dataset: TrackedDataset) -> DatasetInput:
+    return DatasetInput(
+        Dataset(
+            name=dataset.name,
+            digest=dataset.digest[:_DIGEST_CHARS],
+            source_type=dataset.source_type,
+            source=dataset.source,
+            profile=pretty(dict(dataset.profile)) if dataset.profile else None,
+        ),
+        tags=[InputTag("mlflow.data.context", dataset.context)],
+    )

@@ -1,0 +1,69 @@
+"""What a trial has read, as MLflow's data set inputs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from nlgraft.errors import DataError
+from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.text.config import SPLITS, ConlangConfig, CorpusConfig, digest
+from nlgraft.tracking.entries import TrackedDataset
+
+_log = logging.getLogger("nlgraft.tracking")
+
+
+def tracked_datasets(data: Any) -> tuple[TrackedDataset, ...]:
+    """Find the corpora in the ``data`` of a config.
+
+    Args:
+        data: JSON values; every mapping in it with a key ``corpus`` that the text package knows counts.
+
+    Returns:
+        One data set per corpus and split, its digest that of what decides the text.
+    """
+    return _tracked(json.dumps(data, sort_keys=True, default=str))
+
+
+@lru_cache(maxsize=64)
+def _tracked(data: str) -> tuple[TrackedDataset, ...]:
+    return tuple(
+        dataset for path, corpus in _corpora(json.loads(data), "") for dataset in _splits(path, corpus)
+    )
+
+
+def _corpora(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    if not isinstance(data, Mapping):
+        return
+    if "corpus" in data:
+        yield path, data
+        return
+    for key, inner in data.items():
+        yield from _corpora(inner, f"{path}{key}/")
+
+
+def _splits(path: str, corpus: Mapping[str, Any]) -> list[TrackedDataset]:
+    try:
+        config: Any = TypeAdapter(CorpusConfig).validate_python(corpus)
+        said = digest(config)
+    except (ValidationError, DataError, OSError) as error:
+        _log.debug("%scorpus is not told to MLflow: %s", path, error)
+        return []
+    written = config.model_dump(mode="json")
+    own = {split: said.pop(split, None) for split in SPLITS}
+    return [
+        TrackedDataset(
+            name=f"{path}{config.corpus}/{split}",
+            digest=fingerprint([said, own[split], split]),
+            source=json.dumps({**written, "split": split}, sort_keys=True),
+            source_type=config.corpus,
+            context=split,
+            profile={"segments": getattr(config, split)} if isinstance(config, ConlangConfig) else {},
+        )
+        for split in SPLITS
+    ]

@@ -1,0 +1,381 @@
+"""How a study looks in MLflow: study -> cell -> trial, and what each of the three carries."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nlgraft.tracking.datasets import tracked_datasets
+from nlgraft.tracking.entries import (
+    BestModel,
+    CellLike,
+    Fill,
+    Point,
+    RunEntry,
+    RunKey,
+    Status,
+    TrialLike,
+)
+from nlgraft.tracking.naming import (
+    distinct_levels,
+    flatten,
+    metric_name,
+    split_params,
+    tag_value,
+    value_text,
+)
+
+if TYPE_CHECKING:
+    from nlgraft.pipeline.record import TrialRecord
+    from nlgraft.study.spec import Study
+
+FINGERPRINT = "nlgraft.fingerprint"
+KIND = "nlgraft.kind"
+CELL = "nlgraft.cell"
+STUDY = "nlgraft.study"
+STUDY_FINGERPRINT = "nlgraft.study_fingerprint"
+STATE = "nlgraft.state"
+END_REASON = "nlgraft.end_reason"
+
+_STATUS_OF_STATE: dict[str, Status] = {
+    "finished": "FINISHED",
+    "stopped": "FINISHED",
+    "failed": "FAILED",
+    "killed": "KILLED",
+}
+_COMPARED = ("difference", "p", "p_holm", "smallest_detectable")
+
+
+class StudyLayout:
+    """Turns the events of one study into entries.
+
+    Args:
+        study: The study.
+        fingerprint: The study's fingerprint. Runs of another fingerprint are another tree, so that what a
+            finished study shows never changes when the study file is edited.
+        cells: Its cells.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        fingerprint: str,
+        cells: Sequence[CellLike],
+    ) -> None:
+        self._study = study
+        self._fingerprint = fingerprint
+        self._yaml = study.to_yaml()
+        self._cells = {cell.label: cell for cell in cells}
+        self.study_key = RunKey("study", "", fingerprint)
+        factors = dict.fromkeys(factor for cell in cells for factor in cell.levels)
+        self._shown = {
+            factor: distinct_levels(cell.levels[factor] for cell in cells if factor in cell.levels)
+            for factor in factors
+        }
+
+    @property
+    def fingerprint(self) -> str:
+        """The study's fingerprint."""
+        return self._fingerprint
+
+    @property
+    def experiment_tags(self) -> dict[str, str]:
+        """Tags of the experiment; the kind spares the user MLflow's question which view to show."""
+        return {
+            "mlflow.experimentKind": "custom_model_development",
+            "mlflow.note.content": tag_value(self._study.description or ""),
+            STUDY: self._study.name,
+        }
+
+    def start(self) -> list[RunEntry]:
+        """Entries of the study and its cells when work begins.
+
+        Returns:
+            The study first, then its cells.
+        """
+        study = RunEntry(
+            key=self.study_key,
+            name=self._study.name,
+            started_ms=now_ms(),
+            tags=self._tags(self.study_key) | {STATE: "running", END_REASON: ""},
+            params={"system": self._study.system, "seeds": value_text(list(self._study.seeds))},
+            datasets=tracked_datasets(self._study.data),
+            texts={"study.yaml": self._yaml},
+            status="RUNNING",
+        )
+        return [study, *(self._cell_start(cell) for cell in self._cells.values())]
+
+    def add_cell(self, cell: CellLike) -> RunEntry:
+        """Take in a cell that `start` did not know.
+
+        Args:
+            cell: The cell.
+
+        Returns:
+            Its entry, state RUNNING.
+        """
+        self._cells[cell.label] = cell
+        return self._cell_start(cell)
+
+    def cell_key(self, cell: CellLike) -> RunKey:
+        """Key of a cell's run.
+
+        Args:
+            cell: The cell.
+
+        Returns:
+            The key.
+        """
+        return RunKey("cell", cell.label, cell.key)
+
+    def find_cell(self, cell: str | Mapping[str, Any]) -> CellLike | None:
+        """Find a cell by its label or by its levels.
+
+        Args:
+            cell: ``"generator=att"`` or ``{"generator": "att"}``.
+
+        Returns:
+            The cell, or None when the study has none of that name.
+        """
+        if isinstance(cell, str):
+            return self._cells.get(cell)
+        wanted = flatten(cell)
+        return next((known for known in self._cells.values() if flatten(known.levels) == wanted), None)
+
+    def trial_start(self, trial: TrialLike) -> RunEntry:
+        """Entry of a trial that has been handed to a worker.
+
+        Args:
+            trial: The trial.
+
+        Returns:
+            The entry, state RUNNING.
+        """
+        key = RunKey("trial", trial.cell.label, trial.fingerprint)
+        tail = f"seed {trial.seed}" if trial.number is None else f"search {trial.number}"
+        tags = self._tags(key) | self._factor_tags(trial.cell)
+        tags |= {"nlgraft.trial_kind": trial.kind, "nlgraft.seed": str(trial.seed)}
+        if trial.number is not None:
+            tags["nlgraft.number"] = str(trial.number)
+        if trial.params:
+            tags["nlgraft.params"] = tag_value(json.dumps(dict(trial.params), default=str))
+        params, texts = split_params(self._factor_params(trial.cell) | flatten(trial.config))
+        datasets = tracked_datasets(trial.config.get("data"))
+        if trial.kind == "search":  # scored on dev only
+            datasets = tuple(dataset for dataset in datasets if dataset.context != "test")
+        return RunEntry(
+            key=key,
+            parent=self.cell_key(trial.cell),
+            name=f"{trial.cell.label}, {tail}",
+            started_ms=now_ms(),
+            tags=tags | {STATE: "running", END_REASON: ""},
+            params=params,
+            datasets=datasets,
+            texts=texts,
+            status="RUNNING",
+        )
+
+    def trial_end(self, started: RunEntry, record: TrialRecord, files: Fill | None = None) -> RunEntry:
+        """Entry of a trial that is over: all of it, also what was sent while it ran.
+
+        Args:
+            started: What `trial_start` made of it.
+            record: How it ended.
+            files: Lays out hypotheses, references, segment statistics.
+
+        Returns:
+            The sealed entry.
+        """
+        ended_ms = round(record.ended_at * 1000)
+        curve = [
+            Point(metric_name(name), float(value), round(unix_ms), round(step))
+            for name, points in record.curves.items()
+            for step, value, unix_ms in points
+        ]
+        last_step = max((point.step for point in curve), default=0)
+        document = record.to_json()
+        return RunEntry(
+            key=started.key,
+            parent=started.parent,
+            name=started.name,
+            started_ms=round(record.started_at * 1000),
+            tags=started.tags
+            | {
+                STATE: record.state,
+                END_REASON: tag_value(
+                    record.reason or ("done" if record.state == "finished" else record.state)
+                ),
+                "nlgraft.host": record.host,
+                "nlgraft.attempt": str(record.attempt),
+            },
+            params=started.params,
+            curve=curve,
+            results=[
+                Point(metric_name(name), float(value), ended_ms, last_step)
+                for name, value in record.metrics.items()
+            ],
+            datasets=started.datasets,
+            texts=started.texts
+            | {
+                "config.json": pretty(record.config),
+                "record.json": pretty(document),
+                "scores.json": pretty(
+                    {
+                        name: {"value": value, "signature": record.signatures.get(name)}
+                        for name, value in document["metrics"].items()
+                    }
+                ),
+            },
+            files=files,
+            status=_STATUS_OF_STATE.get(record.state, "FAILED"),
+            ended_ms=ended_ms,
+        ).seal()
+
+    def cell_end(self, cell: CellLike, result: Mapping[str, Any]) -> RunEntry:
+        """Entry of a cell that has results.
+
+        Args:
+            cell: The cell.
+            result: Its element of ``cells`` in the JSON of ``run --json``.
+
+        Returns:
+            The entry: mean, std, n and the comparison with the baseline as metrics.
+        """
+        state = str(result.get("state", "finished"))
+        return RunEntry(
+            key=self.cell_key(cell),
+            parent=self.study_key,
+            name=cell.label,
+            tags={STATE: state, END_REASON: "done" if state == "finished" else state},
+            results=[Point(key, value, now_ms(), 0) for key, value in cell_metrics(result).items()],
+            texts={"result.json": pretty(dict(result))},
+            status=_STATUS_OF_STATE.get(state, "KILLED"),
+            ended_ms=now_ms(),
+        ).seal()
+
+    def study_end(
+        self,
+        result: Mapping[str, Any],
+        note: str,
+        report_directory: Path | None = None,
+        model: BestModel | None = None,
+    ) -> RunEntry:
+        """Entry of a study that is over.
+
+        Args:
+            result: The JSON of ``run --json``.
+            note: The comparison table as Markdown.
+            report_directory: Where the report was written.
+            model: The best trial's model.
+
+        Returns:
+            The entry, state FINISHED.
+        """
+        failed = [cell for cell in result.get("cells", []) if cell.get("state") == "failed"]
+        state = "finished" if not failed else f"finished, {len(failed)} of its cells failed"
+        heading = f"{self._study.description.strip()}\n\n" if self._study.description else ""
+        tags = {STATE: state, END_REASON: "done", "mlflow.note.content": tag_value(heading + note)}
+        for number, claim in enumerate(result.get("claims", []), start=1):
+            tags[f"nlgraft.claim.{number}"] = tag_value(f"{claim.get('verdict')}: {claim.get('text')}")
+        return RunEntry(
+            key=self.study_key,
+            name=self._study.name,
+            tags=tags,
+            texts={"result.json": pretty(dict(result)), "study.yaml": self._yaml},
+            files=None if report_directory is None else partial(_copy_report, report_directory),
+            status="FINISHED",
+            ended_ms=now_ms(),
+            model=model,
+        )
+
+    def _cell_start(self, cell: CellLike) -> RunEntry:
+        key = self.cell_key(cell)
+        params, texts = split_params(self._factor_params(cell))
+        return RunEntry(
+            key=key,
+            parent=self.study_key,
+            name=cell.label,
+            started_ms=now_ms(),
+            tags=self._tags(key) | self._factor_tags(cell) | {STATE: "running", END_REASON: ""},
+            params=params,
+            texts=texts,
+            status="RUNNING",
+        )
+
+    def _tags(self, key: RunKey) -> dict[str, str]:
+        tags = {
+            KIND: key.kind,
+            FINGERPRINT: key.fingerprint,
+            STUDY: self._study.name,
+            STUDY_FINGERPRINT: self._fingerprint,
+        }
+        return tags | ({CELL: key.cell} if key.cell else {})
+
+    def _factor_tags(self, cell: CellLike) -> dict[str, str]:
+        return {
+            metric_name(f"nlgraft.factor.{factor}"): tag_value(value_text(level))
+            for factor, level in cell.levels.items()
+        }
+
+    def _factor_params(self, cell: CellLike) -> dict[str, str]:
+        """Write the levels as parameters that sort before those of the config: ``_`` comes before letters."""
+        return {
+            f"_factor.{factor}": self._shown.get(factor, {}).get(value_text(level), value_text(level))
+            for factor, level in cell.levels.items()
+        }
+
+
+def cell_metrics(result: Mapping[str, Any]) -> dict[str, float]:
+    """Write a cell's results as metrics, so that MLflow's comparison of cells is the paper's table.
+
+    Args:
+        result: One element of ``cells`` in the JSON of ``run --json``.
+
+    Returns:
+        ``test/bleu.mean``, ``.std``, ``.n``, ``.difference``, ``.ci_low``, ``.ci_high``, ``.p``, ``.p_holm``
+        and ``.smallest_detectable``; what is undefined (null) is left out.
+    """
+    found: dict[str, Any] = {}
+    for name, summary in (result.get("metrics") or {}).items():
+        found |= {f"{name}.{key}": summary.get(key) for key in ("mean", "std", "n")}
+    for name, comparison in (result.get("comparison") or {}).items():
+        found |= {f"{name}.{key}": comparison.get(key) for key in _COMPARED}
+        low, high = comparison.get("ci") or (None, None)
+        found |= {f"{name}.ci_low": low, f"{name}.ci_high": high}
+    return {
+        metric_name(name): float(value)
+        for name, value in found.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }
+
+
+def _copy_report(report_directory: Path, target: Path) -> None:
+    if report_directory.is_dir():
+        shutil.copytree(report_directory, target / "report")
+
+
+def pretty(document: Any) -> str:
+    """Write a JSON document for people.
+
+    Args:
+        document: JSON values.
+
+    Returns:
+        Indented JSON.
+    """
+    return json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n"
+
+
+def now_ms() -> int:
+    """Read the clock.
+
+    Returns:
+        Unix milliseconds.
+    """
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,263 @@
+"""Tells MLflow what a sweep does, from a thread of its own: MLflow being slow or away stops no training.
+
+Importing this module does not import mlflow; the writer thread does when the study starts.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from nlgraft.tracking.best import BestTrial
+from nlgraft.tracking.entries import CellLike, Point, RunEntry, RunKey, TrialLike
+from nlgraft.tracking.layout import END_REASON, STATE, StudyLayout, now_ms
+from nlgraft.tracking.naming import metric_name
+from nlgraft.tracking.trial_files import copy_scored_files
+from nlgraft.tracking.uri import check_uri, public_uri
+from nlgraft.tracking.writer import Writer
+
+if TYPE_CHECKING:
+    from nlgraft.pipeline.record import TrialRecord
+    from nlgraft.pipeline.store import ArtifactStore
+    from nlgraft.study.spec import Study
+    from nlgraft.tracking.backend import Backend
+
+_log = logging.getLogger("nlgraft.tracking")
+
+Connect: TypeAlias = "Callable[[str, str, str, dict[str, str]], Backend]"
+"""Opens a store: tracking URI, experiment, study fingerprint, tags of a new experiment."""
+
+_MLFLOW_SETTINGS = {
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # standard output belongs to --json
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # the writer retries, after looking whether the call got through
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
+    "MLFLOW_DISABLE_TELEMETRY": "true",  # the user asked nlgraft, not MLflow, and may have no network
+}
+
+
+class MlflowTracker:
+    """Writes one study into MLflow. Used by the driver only: one writer, no races between trials.
+
+    **Speed.** Every method but `start_study` and `close` only queues what it is given.
+
+    **Failure.** No method raises because of MLflow. What cannot be sent waits, is retried with growing
+    pauses, and is reported once; what is still missing at the end is written by `replay` in the next run.
+
+    **Idempotence.** Runs are found by fingerprint; the same events twice change nothing.
+
+    Args:
+        uri: Tracking URI; ``file:`` stores are refused.
+        experiment: Experiment name.
+        start_timeout_s: How long `start_study` may wait for the database schema and the experiment.
+        connect: Opens the store; tests put their own here.
+
+    Raises:
+        StudyError: MLflow cannot write to such a URI.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        experiment: str,
+        *,
+        start_timeout_s: float = 30.0,
+        connect: Connect | None = None,
+    ) -> None:
+        self.uri = check_uri(uri)
+        self.experiment = experiment
+        self._start_timeout_s = start_timeout_s
+        self._connect = connect or _connect_mlflow
+        self._lock = threading.Lock()
+        self._layout: StudyLayout | None = None
+        self._writer: Writer | None = None
+        self._running: set[RunKey] = set()
+
+    @property
+    def how_to_view(self) -> str:
+        """Where a person finds the runs."""
+        if self.uri.startswith(("http://", "https://")):
+            return f"{public_uri(self.uri)} (experiment {self.experiment!r})"
+        return f"mlflow ui --backend-store-uri {public_uri(self.uri)} (experiment {self.experiment!r})"
+
+    def start_study(
+        self,
+        study: Study,
+        fingerprint: str,
+        cells: Sequence[CellLike],
+    ) -> None:
+        """Make schema, experiment, study run and cell runs; end what a dead driver left running.
+
+        Waits for schema and experiment, so that no worker meets a half-made database, but not for a store
+        that does not answer.
+
+        Args:
+            study: The study.
+            fingerprint: Its fingerprint.
+            cells: The cells that will run.
+        """
+        self._layout = layout = StudyLayout(study, fingerprint, cells)
+        self._best = BestTrial(study.objectives[0])
+        self._writer = Writer(
+            lambda: self._connect(self.uri, self.experiment, fingerprint, layout.experiment_tags),
+            self._running_now,
+            f"MLflow at {public_uri(self.uri)}",
+        )
+        for entry in layout.start():
+            self._put(entry)
+        self._writer.start(self._start_timeout_s)
+
+    def trial_started(self, trial: TrialLike) -> None:
+        """Tell that a trial was handed to a worker.
+
+        Args:
+            trial: The trial.
+        """
+        self._put(self._start_entry(trial))
+
+    def trial_metrics(
+        self, fingerprint: str, step: int, metrics: Mapping[str, float], timestamp_ms: int
+    ) -> None:
+        """Tell values that a running trial reports.
+
+        Args:
+            fingerprint: The trial's fingerprint.
+            step: Optimiser step.
+            metrics: Values by name.
+            timestamp_ms: When, Unix milliseconds.
+        """
+        points = [Point(metric_name(name), float(v), timestamp_ms, step) for name, v in metrics.items()]
+        for key in self._running_now():
+            if key.kind == "trial" and key.fingerprint == fingerprint:
+                self._put(RunEntry(key=key, curve=list(points)))
+
+    def trial_finished(
+        self, trial: TrialLike, record: TrialRecord, store: ArtifactStore | None = None
+    ) -> None:
+        """Tell how a trial ended, now or in an earlier run.
+
+        A trial that MLflow holds in full costs nothing but the first look at all runs.
+
+        Args:
+            trial: The trial; `trial_started` need not have named it.
+            record: How it ended.
+            store: Where its artifacts are: hypotheses, references, scores, and the model if it is the best.
+        """
+        files = None if store is None else partial(copy_scored_files, trial.graph, store)
+        self._put(self._require_layout().trial_end(self._start_entry(trial), record, files))
+        if store is not None:
+            self._best.consider(trial, record, store)
+
+    def replay(
+        self, trials: Iterable[tuple[TrialLike, TrialRecord]], store: ArtifactStore | None = None
+    ) -> None:
+        """Tell trials that ended earlier; twice changes nothing.
+
+        Args:
+            trials: Each with its record.
+            store: Where their artifacts are.
+        """
+        for trial, record in trials:
+            self.trial_finished(trial, record, store)
+
+    def finish_cell(self, cell: str | Mapping[str, Any], result: Mapping[str, Any]) -> None:
+        """Tell the results of a cell.
+
+        Args:
+            cell: Its label or its levels.
+            result: Its element of ``cells`` in the JSON of ``run --json``.
+        """
+        layout = self._require_layout()
+        known = layout.find_cell(cell)
+        if known is None:
+            _log.warning("the study has no cell %s; MLflow is not told its results", cell)
+            return
+        self._put(layout.cell_end(known, result))
+
+    def finish_study(
+        self, result: Mapping[str, Any], note: str, report_directory: Path | None = None
+    ) -> None:
+        """Tell the results of the study and of every cell that ran; nothing is left running.
+
+        The model of the best replicate that was told, by the first objective, is logged for serving.
+
+        Args:
+            result: The JSON of ``run --json``.
+            note: The comparison table as Markdown.
+            report_directory: Where the report was written.
+        """
+        layout = self._require_layout()
+        for cell in result.get("cells", []):
+            if layout.find_cell(cell["cell"]) is not None:
+                self.finish_cell(cell["cell"], cell)
+        self._end_running("the study ended before it", besides=layout.study_key)
+        self._put(layout.study_end(result, note, report_directory, self._best.model))
+
+    def interrupt(self, reason: str = "interrupted") -> None:
+        """Tell that everything that runs is being stopped from outside.
+
+        Args:
+            reason: Why, e.g. ``SIGTERM``.
+        """
+        self._end_running(reason)
+
+    def close(self, timeout_s: float = 60.0) -> int:
+        """Send what is left, and end every run that is still running.
+
+        Args:
+            timeout_s: How long to wait.
+
+        Returns:
+            How many runs MLflow has not been told in full; the next run tells them.
+        """
+        if self._writer is None:
+            return 0
+        self._end_running("the driver ended before it")
+        return self._writer.close(timeout_s)
+
+    def _start_entry(self, trial: TrialLike) -> RunEntry:
+        layout = self._require_layout()
+        if layout.find_cell(trial.cell.label) is None:
+            self._put(layout.add_cell(trial.cell))
+        return layout.trial_start(trial)
+
+    def _running_now(self) -> set[RunKey]:
+        with self._lock:
+            return set(self._running)
+
+    def _put(self, entry: RunEntry) -> None:
+        with self._lock:
+            if entry.status == "RUNNING":
+                self._running.add(entry.key)
+            elif entry.status is not None:
+                self._running.discard(entry.key)
+        assert self._writer is not None
+        self._writer.put(entry)
+
+    def _end_running(self, reason: str, besides: RunKey | None = None) -> None:
+        # Trials before cells before the study: nobody sees an ended parent of a running child.
+        order = ("trial", "cell", "study")
+        for key in sorted(self._running_now() - {besides}, key=lambda key: order.index(key.kind)):
+            tags = {STATE: "killed", END_REASON: reason}
+            self._put(RunEntry(key=key, tags=tags, status="KILLED", ended_ms=now_ms()))
+
+    def _require_layout(self) -> StudyLayout:
+        assert self._layout is not None, "start_study comes first"
+        return self._layout
+
+
+def _connect_mlflow(uri: str, experiment: str, fingerprint: str, tags: dict[str, str]) -> Backend:
+    for name, value in _MLFLOW_SETTINGS.items():  # MLflow reads them at import and at every call
+        os.environ.setdefault(name, value)
+    from nlgraft.tracking.connection import connect
+
+    began_s = time.monotonic()
+    backend = connect(uri, experiment, fingerprint, tags)
+    _log.debug("connected to %s in %.1f s", public_uri(uri), time.monotonic() - began_s)
+    return backend

@@ -1,0 +1,78 @@
+"""Who ran what code where: the system tags that ``MlflowClient.create_run`` does not set by itself."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import nlgraft
+
+_GIT_TIMEOUT_S = 10.0
+
+
+def provenance_tags() -> dict[str, str]:
+    """Describe the process that writes.
+
+    Returns:
+        MLflow's system tags for user, source and git state, and ``nlgraft.host``. Git tags are left out where
+        the code does not lie in a git work tree.
+    """
+    tags = {
+        "mlflow.user": _user(),
+        "mlflow.source.name": sys.argv[0] or "nlgraft",
+        "mlflow.source.type": "JOB" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else "LOCAL",
+        "nlgraft.host": socket.gethostname(),
+    }
+    for place in (Path(nlgraft.__file__).parent, Path.cwd()):
+        git = git_tags(place)
+        if git:
+            return tags | git
+    return tags
+
+
+def git_tags(directory: Path) -> dict[str, str]:
+    """Describe the git state of a directory.
+
+    Args:
+        directory: Any directory of a work tree.
+
+    Returns:
+        ``mlflow.source.git.commit``, ``.branch`` (not for a detached head) and ``.dirty``; empty without git,
+        outside a work tree, and before the first commit.
+    """
+    commit = _git(directory, "rev-parse", "--verify", "HEAD")
+    if not commit:
+        return {}
+    tags = {"mlflow.source.git.commit": commit}
+    branch = _git(directory, "symbolic-ref", "--short", "--quiet", "HEAD")
+    if branch:
+        tags["mlflow.source.git.branch"] = branch
+    changes = _git(directory, "status", "--porcelain", "--untracked-files=no")
+    if changes is not None:
+        tags["mlflow.source.git.dirty"] = "true" if changes else "false"
+    return tags
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(directory), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container user without a name
+        return str(os.getuid())

@@ -1,0 +1,93 @@
+"""Logs the best trial's model so that ``mlflow models serve`` serves it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import logging
+import shutil
+import tempfile
+from pathlib import Path
+
+import mlflow.pyfunc
+import pandas as pd
+from mlflow import MlflowClient
+from mlflow.entities import LoggedModelOutput, LoggedModelStatus
+from mlflow.models import Model, ModelSignature
+from mlflow.types.schema import ColSpec, Schema, TensorSpec
+
+from nlgraft.tracking.entries import BestModel
+from nlgraft.tracking.trial_files import PREDICTOR
+
+_log = logging.getLogger("nlgraft.tracking")
+
+_NAME = "best"
+_STUDY = "nlgraft.study_fingerprint"
+_TRIAL = "nlgraft.fingerprint"
+
+
+def log_model(
+    client: MlflowClient, experiment_id: str, run_id: str, study_fingerprint: str, model: BestModel
+) -> str | None:
+    """Log a trial's artifact as a model that is made from code: nothing in it is pickled.
+
+    Args:
+        client: The MLflow client.
+        experiment_id: Experiment of the study.
+        run_id: The trial's run.
+        study_fingerprint: The study whose best model it is.
+        model: The trial. ``predictor.json`` in its artifact names, as
+            ``{"predictor": "package.module:function"}``, the function that opens the directory and returns
+            ``predict(texts) -> texts``; with ``"inputs": [names]`` it returns ``predict(*texts_by_input)``.
+
+    Returns:
+        Its ``models:/`` URI; None when no artifact of the trial holds a ``predictor.json``.
+    """
+    tags = {_STUDY: study_fingerprint, _TRIAL: model.fingerprint}
+    known = client.search_logged_models(
+        [experiment_id], " AND ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
+    )
+    for logged in known:
+        if logged.status == LoggedModelStatus.READY:
+            return logged.model_uri
+    directory = model.find()
+    if directory is None:
+        _log.info("no stage of trial %s has a %s: it is not served", model.fingerprint[:12], PREDICTOR)
+        return None
+    inputs = json.loads((directory / PREDICTOR).read_text(encoding="utf-8")).get("inputs", [])
+    logged = client.create_logged_model(experiment_id, name=_NAME, source_run_id=run_id, tags=tags)
+    with tempfile.TemporaryDirectory(prefix="nlgraft-model-") as name:
+        saved = Path(name) / "model"
+        save_predictor(saved, directory, inputs, Model(model_id=logged.model_id, run_id=run_id))
+        client.log_model_artifacts(logged.model_id, str(saved))
+    client.finalize_logged_model(logged.model_id, LoggedModelStatus.READY)
+    client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
+    return logged.model_uri
+
+
+def save_predictor(target: Path, directory: Path, inputs: list[str], described: Model | None = None) -> None:
+    """Write an artifact directory as an MLflow model on local disk.
+
+    Args:
+        target: Where; must not exist.
+        directory: The artifact directory, with its ``predictor.json``.
+        inputs: Names of the inputs; empty for one text column without a name.
+        described: The model's identity in a tracking store.
+    """
+    columns: list[ColSpec | TensorSpec] = [ColSpec("string", name) for name in inputs or [None]]
+    example = pd.DataFrame({name: ["a text"] for name in inputs}) if inputs else ["a text"]
+    try:
+        requirement = f"nlgraft=={importlib.metadata.version('nlgraft')}"
+    except importlib.metadata.PackageNotFoundError:  # a Ray job that has the source tree on its path
+        requirement = "nlgraft"
+    with tempfile.TemporaryDirectory(prefix="nlgraft-code-") as name:
+        code = shutil.copy(Path(__file__).with_name("served_model.py"), name)
+        mlflow.pyfunc.save_model(
+            str(target),
+            python_model=str(code),
+            artifacts={"trained": str(directory)},
+            signature=ModelSignature(inputs=Schema(columns), outputs=Schema([ColSpec("string")])),
+            input_example=example,
+            pip_requirements=[requirement],
+            mlflow_model=described,
+        )

@@ -1,0 +1,204 @@
+"""The thread that brings a tracking store to what it shall hold, however often the store is away."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from nlgraft.tracking.entries import RunEntry, RunKey
+
+if TYPE_CHECKING:
+    from nlgraft.tracking.backend import Backend
+
+_log = logging.getLogger("nlgraft.tracking")
+
+_FIRST_PAUSE_S = 0.5
+_LONGEST_PAUSE_S = 30.0
+_MAX_ATTEMPTS = 3
+
+
+class Writer:
+    """Keeps the newest wanted state of each run and writes it when the store allows.
+
+    **Coalescing.** Entries of one run that wait merge into one, so a store that is away for an hour costs one
+    write per run afterwards, and memory stays bounded.
+
+    **Failure.** When a write fails, the store is probed. If it does not answer, everything waits, with pauses
+    that double up to half a minute. If it does, the run is at fault: it steps back behind the others, and
+    after three attempts it is given up until the end, when it is tried once more.
+
+    Args:
+        connect: Opens the store.
+        active: Tells which runs are running, so that others found RUNNING can be ended.
+        name: What messages call the store.
+        first_pause_s: First pause after a failure.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], Backend],
+        active: Callable[[], set[RunKey]],
+        name: str,
+        first_pause_s: float = _FIRST_PAUSE_S,
+    ) -> None:
+        self._connect = connect
+        self._active = active
+        self._name = name
+        self._first_pause_s = first_pause_s
+        self._backend: Backend | None = None
+        self._changed = threading.Condition()
+        self._pending: dict[RunKey, RunEntry] = {}
+        self._writing: RunKey | None = None
+        self._given_up: dict[RunKey, RunEntry] = {}
+        self._attempts: dict[RunKey, int] = {}
+        self._num_outages = 0
+        self._is_warned = False
+        self._is_last_round = False
+        self._is_closing = threading.Event()
+        self._has_tried = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="nlgraft-tracking", daemon=True)
+
+    def start(self, timeout_s: float) -> None:
+        """Start, and wait until the store is open or has been found away.
+
+        Args:
+            timeout_s: The longest wait.
+        """
+        self._thread.start()
+        if not self._has_tried.wait(timeout_s):
+            _log.warning("%s is slow to open; the study goes on without waiting for it", self._name)
+
+    def put(self, entry: RunEntry) -> None:
+        """Queue what a run shall hold.
+
+        Args:
+            entry: The run's content.
+        """
+        with self._changed:
+            waiting = self._given_up.pop(entry.key, None) or self._pending.get(entry.key)
+            self._pending[entry.key] = waiting.merge(entry) if waiting else entry
+            self._changed.notify()
+
+    def close(self, timeout_s: float) -> int:
+        """Write what waits, as far as the store answers, and stop.
+
+        Args:
+            timeout_s: The longest wait.
+
+        Returns:
+            How many runs are not written in full.
+        """
+        self._is_closing.set()
+        with self._changed:
+            self._changed.notify()
+        if self._thread.ident is not None:
+            self._thread.join(timeout_s)
+        with self._changed:
+            missing = set(self._pending) | set(self._given_up) | ({self._writing} if self._writing else set())
+        if missing:
+            _log.warning(
+                "%s has not been told %d runs in full; the next `nlgraft run` of this study tells them from "
+                "the records in its store",
+                self._name,
+                len(missing),
+            )
+        return len(missing)
+
+    def _work(self) -> None:
+        try:
+            self._open()
+        except Exception as error:  # as in _write
+            self._away(error)
+        while True:
+            entry = self._next()
+            if entry is None:
+                return
+            is_last_chance = self._is_closing.is_set()
+            if not self._write(entry) and is_last_chance:
+                return
+
+    def _next(self) -> RunEntry | None:
+        """Take the run that has waited longest; None when all is said and done."""
+        with self._changed:
+            while not self._pending:
+                if self._is_closing.is_set():
+                    if not self._given_up or self._is_last_round:
+                        return None
+                    self._is_last_round = True
+                    self._pending, self._given_up = self._given_up, {}
+                    break
+                self._changed.wait()
+            key = next(iter(self._pending))
+            self._writing = key
+            return self._pending.pop(key)
+
+    def _write(self, entry: RunEntry) -> bool:
+        """Write one run; on failure put it back and pause. Returns False when the store is away."""
+        try:
+            backend = self._open()
+            backend.write(entry)
+        except Exception as error:  # drivers, networks, disks: whatever it is, training goes on
+            return self._failed(entry, error)
+        self._attempts.pop(entry.key, None)
+        self._writing = None
+        if self._num_outages:
+            self._num_outages = 0
+            if self._is_warned:
+                self._is_warned = False
+                _log.warning("%s answers again", self._name)
+        return True
+
+    def _open(self) -> Backend:
+        if self._backend is not None:
+            return self._backend
+        try:
+            backend = self._connect()
+            ended = backend.end_orphans(self._active())
+            if ended:
+                _log.info("%s: ended %d runs that an earlier driver had left running", self._name, ended)
+            self._backend = backend
+            return backend
+        finally:
+            self._has_tried.set()
+
+    def _failed(self, entry: RunEntry, error: Exception) -> bool:
+        is_reachable = self._backend is not None and self._backend.is_reachable()
+        if self._backend is not None:
+            self._backend.forget()
+        with self._changed:
+            newer = self._pending.pop(entry.key, None)
+            merged = entry.merge(newer) if newer else entry
+            self._writing = None
+            if is_reachable:
+                self._step_back(merged, error)
+            else:
+                self._pending = {entry.key: merged} | self._pending
+        if is_reachable:
+            self._is_closing.wait(self._first_pause_s)
+        else:
+            self._away(error)
+        return is_reachable
+
+    def _step_back(self, entry: RunEntry, error: Exception) -> None:
+        attempts = self._attempts[entry.key] = self._attempts.get(entry.key, 0) + 1
+        if attempts < _MAX_ATTEMPTS:
+            self._pending[entry.key] = entry
+            return
+        self._given_up[entry.key] = entry
+        if attempts == _MAX_ATTEMPTS:
+            what = f"{entry.key.kind} run {entry.name or entry.key.fingerprint[:12]}"
+            _log.warning("%s does not take the %s: %s", self._name, what, error)
+
+    def _away(self, error: Exception) -> None:
+        self._num_outages += 1
+        if not self._is_warned:
+            self._is_warned = True
+            _log.warning(
+                "%s does not answer; training goes on, and what is missed is written later: %s",
+                self._name,
+                error,
+            )
+        pause_s = min(_LONGEST_PAUSE_S, self._first_pause_s * 2 ** (self._num_outages - 1))
+        self._is_closing.wait(pause_s)

@@ -1,0 +1,404 @@
+import json
+import math
+import subprocess
+import sys
+import time
+
+import pytest
+
+from nlgraft.errors import StudyError
+from nlgraft.tracking.mlflow_tracker import MlflowTracker
+
+NESTED = "mlflow.parentRunId"
+
+
+def runs_by_name(client, experiment="demo", view=1):
+    found = client.search_runs([client.get_experiment_by_name(experiment).experiment_id], "", view)
+    named = {}
+    for run in found:
+        assert run.info.run_name not in named, f"{run.info.run_name} is there twice"
+        named[run.info.run_name] = run
+    return named
+
+
+def snapshot(client, experiment="demo"):
+    """Everything of every run that a replay must not change."""
+    return {
+        name: (
+            run.info.run_id,
+            run.info.status,
+            run.info.end_time,
+            sorted(run.data.params.items()),
+            sorted(run.data.tags.items()),
+            {
+                key: [(m.step, m.value, m.timestamp) for m in client.get_metric_history(run.info.run_id, key)]
+                for key in run.data.metrics
+            },
+        )
+        for name, run in runs_by_name(client, experiment).items()
+    }
+
+
+def run_study(tracker, toy, store, report):
+    for trial in toy.trials:
+        tracker.trial_started(trial)
+        tracker.trial_metrics(trial.fingerprint, 10, {"train/loss": 2.5}, 1_000_010)
+        toy.publish(store, trial)
+        tracker.trial_finished(trial, toy.record(trial), store)
+    report.mkdir(exist_ok=True)
+    (report / "report.html").write_text("<p>")
+    tracker.finish_study(toy.result(), "| cell | bleu |", report)
+
+
+def artifact_names(client, run, path=None):
+    return {entry.path for entry in client.list_artifacts(run.info.run_id, path)}
+
+
+def test_a_study_is_three_levels_with_results_on_every_level(open_tracker, client, toy, store, tmp_path):
+    """design.md §8: study -> cell -> trial; the cell run carries the comparison."""
+    tracker = open_tracker()
+    run_study(tracker, toy, store, tmp_path / "reports")
+    assert tracker.close() == 0
+
+    runs = runs_by_name(client)
+    assert len(runs) == 1 + 2 + 4
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    study, cell, trial = runs["demo"], runs["arm=avg_eg"], runs["arm=avg_eg, seed 2"]
+    assert NESTED not in study.data.tags
+    assert cell.data.tags[NESTED] == study.info.run_id
+    assert trial.data.tags[NESTED] == cell.info.run_id
+
+    assert study.data.tags["mlflow.note.content"] == "Which arm?\n\n| cell | bleu |"
+    assert study.data.tags["nlgraft.claim.1"] == "supported: avg_eg > none"
+    assert cell.data.metrics == {
+        "test/bleu.mean": 20.5,
+        "test/bleu.std": 0.5,
+        "test/bleu.n": 2,
+        "test/bleu.difference": 1.5,
+        "test/bleu.ci_low": 0.5,
+        "test/bleu.ci_high": 2.5,
+        "test/bleu.p": 0.02,
+        "test/bleu.p_holm": 0.04,
+    }
+    assert trial.data.metrics == {"train/loss": 1.5, "dev/bleu": 19.0, "test/bleu": 20.0}
+    history = client.get_metric_history(trial.info.run_id, "train/loss")
+    assert [(m.step, m.value, m.timestamp) for m in history] == [(10, 2.5, 1_000_010), (20, 1.5, 1_000_020)]
+    (final,) = client.get_metric_history(trial.info.run_id, "test/bleu")
+    assert (final.step, final.timestamp) == (20, 1_001_000)
+    assert sorted(trial.data.params)[:2] == ["_factor.arm", "arm"]
+    assert trial.data.params["_factor.arm"] == "avg_eg"
+    assert trial.data.params["train.peak_lr"] == "0.001"
+
+
+def test_tags_data_sets_and_artifacts_of_a_trial(open_tracker, client, toy, store, tmp_path):
+    tracker = open_tracker()
+    run_study(tracker, toy, store, tmp_path / "reports")
+    tracker.close()
+    runs = runs_by_name(client)
+    study, trial = runs["demo"], runs["arm=avg_eg, seed 2"]
+    expected = {
+        "nlgraft.kind": "trial",
+        "nlgraft.trial_kind": "replicate",
+        "nlgraft.cell": "arm=avg_eg",
+        "nlgraft.factor.arm": "avg_eg",
+        "nlgraft.seed": "2",
+        "nlgraft.study": "demo",
+        "nlgraft.fingerprint": toy.trials[3].fingerprint,
+        "nlgraft.state": "finished",
+        "nlgraft.end_reason": "done",
+        "nlgraft.host": "here",
+    }
+    assert expected.items() <= trial.data.tags.items()
+    assert {"mlflow.user", "mlflow.source.name", "mlflow.source.type"} <= set(trial.data.tags)
+    for run in (study, trial):
+        seen = {given.dataset.name: given for given in run.inputs.dataset_inputs}
+        assert set(seen) == {"conlang/train", "conlang/dev", "conlang/test"}
+        train = seen["conlang/train"]
+        assert [(tag.key, tag.value) for tag in train.tags] == [("mlflow.data.context", "train")]
+        assert json.loads(train.dataset.profile) == {"segments": 9}
+    assert len({given.dataset.digest for given in trial.inputs.dataset_inputs}) == 3
+
+    told = {"config.json", "record.json", "scores.json", "metrics.json", "hypotheses-test.txt"}
+    assert artifact_names(client, trial) == told  # but no weights
+    assert artifact_names(client, study) == {"study.yaml", "result.json", "report"}
+    assert artifact_names(client, study, "report") == {"report/report.html"}
+    directory = tmp_path / "mlflow-artifacts/demo" / trial.info.run_id / "artifacts"
+    assert json.loads((directory / "scores.json").read_text()) == {
+        "test/bleu": {"value": 20.0, "signature": "nrefs:1|tok:13a"}
+    }
+    assert (directory / "hypotheses-test.txt").read_text() == '"a b"\n'
+
+
+def test_telling_a_finished_study_again_changes_nothing(open_tracker, client, toy, store, tmp_path):
+    """design.md §8: replaying after a crash changes nothing."""
+    tracker = open_tracker()
+    run_study(tracker, toy, store, tmp_path / "reports")
+    tracker.close()
+    before = snapshot(client)
+    for _ in range(2):
+        tracker = open_tracker()
+        tracker.replay([(trial, toy.record(trial)) for trial in toy.trials], store)
+        tracker.finish_study(toy.result(), "| cell | bleu |")
+        tracker.close()
+    after = snapshot(client)
+    trials = [name for name in before if ", seed" in name]
+    assert len(trials) == 4
+    assert {name: after[name] for name in trials} == {name: before[name] for name in trials}
+    for name in set(before) - set(trials):  # the study and its cells ran again: only their end is another
+        run_id, status, _, *rest = before[name]
+        assert (after[name][0], after[name][1], list(after[name][3:])) == (run_id, status, rest)
+
+
+def test_replay_alone_equals_what_was_told_live(open_tracker, client, toy, store, tmp_path):
+    tracker = open_tracker()
+    run_study(tracker, toy, store, tmp_path / "reports")
+    tracker.close()
+    live = snapshot(client)
+    tracker = open_tracker(experiment="again")
+    tracker.replay([(trial, toy.record(trial)) for trial in toy.trials], store)
+    tracker.finish_study(toy.result(), "| cell | bleu |")
+    tracker.close()
+    replayed = snapshot(client, "again")
+    assert set(replayed) == set(live)
+    for name in live:
+        if ", seed" in name:
+            tags = [dict(snap[name][4]) for snap in (live, replayed)]
+            for each in tags:
+                each.pop(NESTED)
+            assert tags[0] == tags[1]
+            assert live[name][3] == replayed[name][3]
+            assert live[name][5] == replayed[name][5]
+
+
+def test_a_crash_leaves_orphans_that_the_next_driver_ends_or_continues(open_tracker, client, toy):
+    """Acceptance d: MLflow holds each planned trial once, none RUNNING."""
+    crashed = open_tracker()
+    first, second = toy.trials[:2]
+    for trial in (first, second):
+        crashed.trial_started(trial)
+        crashed.trial_metrics(trial.fingerprint, 10, {"train/loss": 2.5}, 1_000_007)
+    wait_until(lambda: len(runs_by_name(client)) == 5)
+    crashed._running.clear()  # it dies: nothing is ended
+    crashed._writer.close(10)
+    assert {run.info.status for run in runs_by_name(client).values()} == {"RUNNING"}
+
+    tracker = open_tracker()
+    wait_until(lambda: runs_by_name(client)["baseline, seed 1"].info.status == "KILLED")
+    tracker.trial_started(first)
+    wait_until(lambda: runs_by_name(client)["baseline, seed 1"].info.status == "RUNNING")
+    tracker.trial_finished(first, toy.record(first))
+    tracker.finish_study(toy.result(), "")
+    tracker.close()
+    runs = runs_by_name(client)
+    assert len(runs) == 5
+    assert runs["baseline, seed 1"].info.status == "FINISHED"
+    assert runs["baseline, seed 1"].data.tags["nlgraft.end_reason"] == "done"
+    assert runs["baseline, seed 2"].info.status == "KILLED"
+    assert "driver died" in runs["baseline, seed 2"].data.tags["nlgraft.end_reason"]
+    history = client.get_metric_history(runs["baseline, seed 1"].info.run_id, "train/loss")
+    assert [m.step for m in history] == [10, 20]  # step 10 was told before the crash, at another time
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "status"),
+    [
+        ("stopped", "asha: below the median at step 10", "FINISHED"),
+        ("failed", "train: loss is NaN at step 10", "FAILED"),
+        ("killed", "SIGTERM", "KILLED"),
+    ],
+)
+def test_states_of_a_trial(open_tracker, client, toy, state, reason, status):
+    tracker = open_tracker()
+    trial = toy.trials[0]
+    tracker.trial_started(trial)
+    tracker.trial_finished(trial, toy.record(trial, state, reason))
+    tracker.close()
+    run = runs_by_name(client)["baseline, seed 1"]
+    assert run.info.status == status
+    assert run.data.tags["nlgraft.state"] == state
+    assert run.data.tags["nlgraft.end_reason"] == reason
+
+
+def test_values_that_are_not_finite_are_kept_and_kept_once(open_tracker, client, toy):
+    """F17: NaN and infinities are accepted."""
+    trial = toy.trials[0]
+    record = toy.record(
+        trial,
+        "failed",
+        "train: loss is NaN at step 20",
+        metrics={"dev/loss": math.nan, "dev/worst": math.inf},
+        curves={"train/loss": [[10, 2.5, 1_000_010], [20, math.nan, 1_000_020]]},
+    )
+    for _ in range(2):
+        tracker = open_tracker()
+        tracker.trial_started(trial)
+        tracker.trial_finished(trial, record)
+        tracker.close()
+    run = runs_by_name(client)["baseline, seed 1"]
+    assert math.isnan(run.data.metrics["dev/loss"])
+    assert run.data.metrics["dev/worst"] > 1e308
+    assert len(client.get_metric_history(run.info.run_id, "train/loss")) == 2
+    assert len(client.get_metric_history(run.info.run_id, "dev/loss")) == 1
+    assert len(client.get_metric_history(run.info.run_id, "dev/worst")) == 1
+
+
+def test_more_points_than_one_batch_holds(open_tracker, client, toy):
+    trial = toy.trials[0]
+    curve = [[step, step / 7, 1_000_000 + step] for step in range(2500)]
+    tracker = open_tracker()
+    tracker.replay([(trial, toy.record(trial, curves={"train/loss": curve}))])
+    tracker.close()
+    run = runs_by_name(client)["baseline, seed 1"]
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [[m.step, m.value, m.timestamp] for m in history] == curve
+
+
+def test_interrupt_kills_what_runs(open_tracker, client, toy):
+    tracker = open_tracker()
+    done, running = toy.trials[:2]
+    for trial in (done, running):
+        tracker.trial_started(trial)
+    tracker.trial_finished(done, toy.record(done))
+    tracker.interrupt("SIGTERM")
+    tracker.close()
+    runs = runs_by_name(client)
+    assert runs["baseline, seed 1"].info.status == "FINISHED"
+    for name in ("baseline, seed 2", "baseline", "demo"):
+        assert runs[name].info.status == "KILLED"
+        assert runs[name].data.tags["nlgraft.end_reason"] == "SIGTERM"
+
+
+def test_failed_cells_are_failed_and_the_study_says_so(open_tracker, client, toy):
+    tracker = open_tracker()
+    tracker.finish_study(toy.result(states=("finished", "failed")), "")
+    tracker.close()
+    runs = runs_by_name(client)
+    assert runs["arm=avg_eg"].info.status == "FAILED"
+    assert runs["demo"].info.status == "FINISHED"
+    assert runs["demo"].data.tags["nlgraft.state"] == "finished, 1 of its cells failed"
+
+
+def test_one_trial_in_two_cells_is_one_run_in_each(open_tracker, client, toy):
+    tracker = open_tracker()
+    same = [toy.Trial(cell, "same", 1) for cell in toy.cells]
+    for trial in same:
+        tracker.trial_started(trial)
+    for trial in same:
+        tracker.trial_finished(trial, toy.record(trial))
+    tracker.close()
+    runs = runs_by_name(client)
+    assert {runs[name].info.status for name in ("baseline, seed 1", "arm=avg_eg, seed 1")} == {"FINISHED"}
+
+
+def test_an_edited_study_is_another_tree(open_tracker, client, toy):
+    """What a finished study shows never changes because its file was edited."""
+    for fingerprint in ("a" * 64, "b" * 64):
+        tracker = open_tracker(fingerprint=fingerprint)
+        tracker.replay([(toy.trials[0], toy.record(toy.trials[0]))])
+        tracker.close()
+    experiment = client.get_experiment_by_name("demo").experiment_id
+    runs = client.search_runs([experiment], "tags.`nlgraft.kind` = 'trial'")
+    assert len({run.data.tags[NESTED] for run in runs}) == 2
+
+
+def test_a_cell_that_start_study_did_not_name_gets_its_run(open_tracker, client, toy):
+    cell = toy.Cell("arm=att_eg", {"arm": "att_eg"}, "c2")
+    trial = toy.Trial(cell, "c2-1")
+    tracker = open_tracker()
+    tracker.replay([(trial, toy.record(trial))])
+    tracker.close()
+    runs = runs_by_name(client)
+    assert runs["arm=att_eg, seed 1"].data.tags[NESTED] == runs["arm=att_eg"].info.run_id
+
+
+def test_search_trials_carry_their_proposal(open_tracker, client, toy):
+    trial = toy.Trial(toy.cells[0], "s3", kind="search", number=3, params={"train.peak_lr": 0.002})
+    tracker = open_tracker()
+    tracker.replay([(trial, toy.record(trial))])
+    tracker.close()
+    run = runs_by_name(client)["baseline, search 3"]
+    assert {given.dataset.name for given in run.inputs.dataset_inputs} == {"conlang/train", "conlang/dev"}
+    tags = run.data.tags
+    assert tags["nlgraft.trial_kind"] == "search"
+    assert tags["nlgraft.number"] == "3"
+    assert json.loads(tags["nlgraft.params"]) == {"train.peak_lr": 0.002}
+
+
+def test_a_deleted_experiment_is_restored_with_a_warning(open_tracker, client, toy, caplog):
+    open_tracker().close()
+    client.delete_experiment(client.get_experiment_by_name("demo").experiment_id)
+    tracker = open_tracker()
+    tracker.finish_study(toy.result(), "")
+    tracker.close()
+    assert client.get_experiment_by_name("demo").lifecycle_stage == "active"
+    assert "had been deleted; it is restored" in caplog.text
+    assert runs_by_name(client)["demo"].info.status == "FINISHED"
+
+
+def test_a_run_that_was_made_twice_is_reduced_to_the_older_one(open_tracker, client, toy):
+    """A request that was carried out although its answer was lost."""
+    trial = toy.trials[0]
+    tracker = open_tracker()
+    tracker.replay([(trial, toy.record(trial))])
+    tracker.close()
+    run = runs_by_name(client)["baseline, seed 1"]
+    client.create_run(run.info.experiment_id, run.info.start_time + 5, run.data.tags)
+    open_tracker().close()
+    assert runs_by_name(client)["baseline, seed 1"].info.run_id == run.info.run_id
+
+
+def test_nothing_lands_in_the_default_experiment_or_in_the_working_directory(
+    open_tracker, client, toy, store, tmp_path, monkeypatch
+):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    tracker = open_tracker()
+    run_study(tracker, toy, store, tmp_path / "reports")
+    tracker.close()
+    assert not list(client.search_runs(["0"]))
+    assert not list(elsewhere.iterdir())
+
+
+@pytest.mark.parametrize("uri", ["file:///tmp/mlruns", "./mlruns", "/data/mlruns", "mlruns"])
+def test_file_stores_are_refused_with_the_way_out(uri):
+    with pytest.raises(StudyError, match=r"mlflow migrate-filestore.*sqlite:///"):
+        MlflowTracker(uri, "demo")
+
+
+def test_importing_and_naming_a_tracker_does_not_import_mlflow():
+    code = (
+        "import sys; from nlgraft.tracking import MlflowTracker; MlflowTracker('sqlite:///x.db', 'e');"
+        "assert not {'mlflow', 'torch', 'ray', 'pandas'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": "platform"})
+
+
+def test_a_fresh_store_is_made_without_a_word(tmp_path):
+    """Directories of a SQLite database are made; MLflow's log stays off stderr, its links off stdout."""
+    code = (
+        "from types import SimpleNamespace as S\n"
+        "from nlgraft.tracking.mlflow_tracker import MlflowTracker\n"
+        f"t = MlflowTracker('sqlite:///{tmp_path}/deep/er/mlflow.db', 'e')\n"
+        "o = [S(metric='m', direction='minimize')]\n"
+        "s = S(name='n', description='', system='s', seeds=[1], data={}, to_yaml=str, objectives=o)\n"
+        "t.start_study(s, 'f', [])\n"
+        "t.finish_study({}, '')\n"
+        "assert t.close() == 0\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        check=False,
+        env={"PYTHONPATH": "platform", "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (tmp_path / "deep/er/mlflow.db").exists()
+
+
+def wait_until(is_true, timeout_s=30.0):
+    deadline = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.02)

@@ -1,0 +1,81 @@
+import hashlib
+
+import pytest
+
+from nlgraft.tracking.naming import (
+    distinct_levels,
+    flatten,
+    metric_name,
+    split_params,
+    tag_value,
+    value_text,
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "fitted"),
+    [
+        ("dev/bleu.mean", "dev/bleu.mean"),
+        ("dev/bleu (cased)", "dev/bleu _cased_"),
+        ("λ", "λ"),
+        ("a//b", "a/b"),
+        ("/lead/", "lead"),
+        ("../up", "_up"),
+        ("a/../b", "b"),
+        (".", "_"),
+        ("", "_"),
+        ("a\nb\0c", "a_b_c"),
+    ],
+)
+def test_metric_names(given, fitted):
+    assert metric_name(given) == fitted
+
+
+def test_long_names_stay_different():
+    first, second = metric_name("x" * 400 + "1"), metric_name("x" * 400 + "2")
+    assert len(first) == len(second) == 250
+    assert first != second
+
+
+def test_flatten_writes_dotted_keys_and_keeps_lists_whole():
+    config = {
+        "train": {"betas": [0.9, 0.98], "peak_lr": 1e-4, "empty": {}},
+        "name": "x",
+        "none": None,
+        "on": True,
+    }
+    assert flatten(config) == {
+        "train.betas": "[0.9, 0.98]",
+        "train.peak_lr": "0.0001",
+        "train.empty": "{}",
+        "name": "x",
+        "none": "null",
+        "on": "true",
+    }
+
+
+def test_values_of_different_types_read_differently_where_mlflow_shows_them():
+    assert [value_text(value) for value in (1, 1.0, "1", True)] == ["1", "1.0", "1", "true"]
+
+
+def test_a_parameter_that_is_too_long_becomes_an_artifact():
+    """B22: param > 6000 characters is stored as artifact, its hash in the param."""
+    long = "w" * 6001
+    params, texts = split_params({"data/words": long, "fits": "w" * 6000})
+    assert texts == {"params/data_words.txt": long}
+    assert params == {"data/words": f"sha256:{hashlib.sha256(long.encode()).hexdigest()}", "fits": "w" * 6000}
+
+
+def test_a_tag_that_is_too_long_says_so():
+    assert tag_value("x" * 8000) == "x" * 8000
+    shortened = tag_value("x" * 8001)
+    assert len(shortened) == 8000
+    assert shortened.endswith("the whole text is among the artifacts)")
+
+
+def test_levels_differ_in_their_first_ten_characters():
+    """MLflow #15484: parallel coordinates cut values there."""
+    assert distinct_levels(["avg", "att", "avg"]) == {"avg": "avg", "att": "att"}
+    alike = ["pretrained_encoder", "pretrained_decoder"]
+    assert list(distinct_levels(alike).values()) == ["1 pretrained_encoder", "2 pretrained_decoder"]
+    assert distinct_levels([1, 2, None]) == {"1": "1", "2": "2", "null": "null"}

@@ -1,0 +1,41 @@
+from pathlib import Path
+
+import pytest
+
+from nlgraft.errors import StudyError
+from nlgraft.tracking.uri import check_uri, public_uri, sqlite_path
+
+
+@pytest.mark.parametrize(
+    "uri",
+    ["sqlite:///m.db", "http://h:5000", "https://h", "postgresql://u:p@h/d", "databricks", "databricks://p"],
+)
+def test_what_mlflow_can_write_to_is_taken(uri):
+    assert check_uri(uri) == uri
+
+
+def test_a_file_store_is_refused_naming_the_way_out():
+    with pytest.raises(StudyError) as caught:
+        check_uri("file:///data/mlruns")
+    (problem,) = caught.value.problems
+    assert problem.path == "tracking.uri"
+    assert "mlflow migrate-filestore --source /data/mlruns --target sqlite:///mlflow.db" in problem.message
+
+
+def test_an_empty_uri_is_refused():
+    with pytest.raises(StudyError, match="empty"):
+        check_uri(" ")
+
+
+def test_where_a_sqlite_database_lies():
+    assert sqlite_path("sqlite:////data/m.db") == Path("/data/m.db")
+    assert sqlite_path("sqlite:///m.db?timeout=5") == Path.cwd() / "m.db"
+    assert sqlite_path("sqlite+pysqlite:////data/m.db") == Path("/data/m.db")
+    assert sqlite_path("sqlite:///:memory:") is None
+    assert sqlite_path("http://h") is None
+
+
+def test_passwords_are_not_shown():
+    """B23: secrets in URIs are never logged."""
+    assert public_uri("postgresql://ann:secret@host:5432/d") == "postgresql://ann:***@host:5432/d"
+    assert public_uri("http://host:5000") == "http://host:5000"

@@ -1,0 +1,225 @@
+import threading
+import time
+
+import pytest
+
+from nlgraft.tracking.entries import Point, RunEntry, RunKey
+from nlgraft.tracking.mlflow_tracker import MlflowTracker
+from nlgraft.tracking.writer import Writer
+
+
+class FakeStore:
+    """A store in memory that can be away, refuse one run, or take its time."""
+
+    def __init__(self):
+        self.runs = {}
+        self.writes = []
+        self.is_away = False
+        self.refused = set()
+        self.delay_s = 0.0
+        self.num_connects = 0
+        self.num_forgets = 0
+        self.orphans = []
+
+    def connect(self, *_):
+        self.num_connects += 1
+        self._answer()
+        return self
+
+    def write(self, entry):
+        self._answer()
+        if entry.key.fingerprint in self.refused:
+            raise ValueError("param train.peak_lr changed")
+        known = self.runs.get(entry.key)
+        self.runs[entry.key] = known.merge(entry) if known else entry
+        self.writes.append(entry.key.fingerprint)
+
+    def end_orphans(self, active):
+        self._answer()
+        self.orphans.append(set(active))
+        return 0
+
+    def is_reachable(self):
+        return not self.is_away
+
+    def forget(self):
+        self.num_forgets += 1
+
+    def _answer(self):
+        time.sleep(self.delay_s)
+        if self.is_away:
+            raise ConnectionError("refused")
+
+
+def entry(fingerprint="a", **fields):
+    return RunEntry(key=RunKey("trial", "c", fingerprint), **fields)
+
+
+def point(step):
+    return Point("train/loss", 1.0, 1000 + step, step)
+
+
+@pytest.fixture
+def store():
+    return FakeStore()
+
+
+@pytest.fixture
+def writer(store):
+    return Writer(store.connect, set, "the store", first_pause_s=0.01)
+
+
+def wait_until(is_true, timeout_s=10.0):
+    deadline = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < deadline, "it did not happen"
+        time.sleep(0.005)
+
+
+def test_runs_are_written_in_the_order_they_came(store, writer):
+    for fingerprint in "abc":
+        writer.put(entry(fingerprint))
+    writer.start(5)
+    assert writer.close(5) == 0
+    assert store.writes == ["a", "b", "c"]
+
+
+def test_a_store_that_is_away_is_warned_of_once_and_told_everything_in_order_later(store, writer, caplog):
+    """F11: training does not stop; buffered and replayed in order."""
+    store.is_away = True
+    writer.put(entry("study", tags={"state": "running"}, status="RUNNING"))
+    began = time.monotonic()
+    writer.start(5)
+    assert time.monotonic() - began < 2  # found away, not waited for
+    for step in range(100):
+        writer.put(entry("trial", curve=[point(step)]))
+    writer.put(entry("trial", status="FINISHED"))
+    time.sleep(0.2)
+    assert caplog.text.count("does not answer") == 1
+    store.is_away = False
+    wait_until(lambda: len(store.writes) == 2)
+    assert writer.close(5) == 0
+    assert store.writes == ["study", "trial"]
+    (trial,) = [run for key, run in store.runs.items() if key.fingerprint == "trial"]
+    assert [p.step for p in trial.curve] == list(range(100))
+    assert trial.status == "FINISHED"
+    assert "answers again" in caplog.text
+
+
+def test_an_outage_in_the_middle_looks_again_before_it_writes_again(store, writer):
+    writer.start(5)
+    writer.put(entry("a"))
+    wait_until(lambda: store.writes == ["a"])
+    store.is_away = True
+    writer.put(entry("b"))
+    wait_until(lambda: store.num_forgets > 1)
+    store.is_away = False
+    assert writer.close(5) == 0
+    assert store.writes == ["a", "b"]
+    assert store.num_connects == 1
+
+
+def test_close_tries_once_more_and_says_what_is_missing(store, writer, caplog):
+    store.is_away = True
+    writer.put(entry("a"))
+    writer.put(entry("b"))
+    writer.start(5)
+    began = time.monotonic()
+    assert writer.close(5) == 2
+    assert time.monotonic() - began < 1
+    assert "has not been told 2 runs in full" in caplog.text
+
+
+def test_the_last_try_of_close_succeeds_if_the_store_is_back(store):
+    writer = Writer(store.connect, set, "the store", first_pause_s=30)
+    store.is_away = True
+    writer.put(entry("a"))
+    writer.start(5)
+    store.is_away = False
+    assert writer.close(5) == 0
+    assert store.writes == ["a"]
+
+
+def test_a_run_that_the_store_refuses_holds_up_no_other(store, writer, caplog):
+    store.refused = {"bad"}
+    for fingerprint in ("bad", "good"):
+        writer.put(entry(fingerprint, name=fingerprint))
+    writer.start(5)
+    wait_until(lambda: store.writes == ["good"])
+    wait_until(lambda: "does not take the trial run bad: param train.peak_lr changed" in caplog.text)
+    assert writer.close(5) == 1
+    assert caplog.text.count("does not take") == 1
+
+
+def test_what_was_given_up_gets_a_last_chance_with_what_came_since(store, writer, caplog):
+    store.refused = {"a"}
+    writer.put(entry("a", curve=[point(1)], status="RUNNING"))
+    writer.start(5)
+    wait_until(lambda: "does not take" in caplog.text)
+    writer.put(entry("a", curve=[point(2)], status="FINISHED"))
+    store.refused = set()
+    assert writer.close(5) == 0
+    (run,) = store.runs.values()
+    assert [p.step for p in run.curve] == [1, 2]
+    assert run.status == "FINISHED"
+
+
+def test_a_slow_store_delays_no_caller_and_close_keeps_its_time(store, writer):
+    """F11: a server that takes 10 s for each answer."""
+    store.delay_s = 3.0
+    began = time.monotonic()
+    writer.start(0.1)
+    for step in range(1000):
+        writer.put(entry("a", curve=[point(step)]))
+    assert time.monotonic() - began < 1
+    assert writer.close(0.2) == 1
+    assert time.monotonic() - began < 2
+
+
+def test_orphans_are_ended_by_what_is_running_when_the_store_opens(store):
+    active = {RunKey("trial", "c", "a")}
+    writer = Writer(store.connect, lambda: active, "the store")
+    writer.put(entry("a"))
+    writer.start(5)
+    assert writer.close(5) == 0
+    assert store.orphans == [active]
+
+
+def test_no_method_of_the_tracker_raises_or_waits_while_mlflow_is_away(store, toy, caplog):
+    store.is_away = True
+    tracker = MlflowTracker("http://127.0.0.1:9", "demo", connect=store.connect)
+    began = time.monotonic()
+    tracker.start_study(toy.study, toy.fingerprint, toy.cells)
+    for trial in toy.trials:
+        tracker.trial_started(trial)
+        for step in range(100):
+            tracker.trial_metrics(trial.fingerprint, step, {"train/loss": 1.0}, step)
+        tracker.trial_finished(trial, toy.record(trial))
+    tracker.trial_metrics("unknown", 1, {}, 1)
+    tracker.finish_cell("no such cell", {})
+    tracker.finish_study(toy.result(), "note")
+    tracker.interrupt()
+    assert time.monotonic() - began < 1
+    assert tracker.close(5) == 1 + 2 + 4
+    assert "no cell no such cell" in caplog.text
+
+
+def test_a_tracker_that_was_never_started_closes():
+    assert MlflowTracker("http://127.0.0.1:9", "demo").close() == 0
+
+
+def test_puts_from_several_threads_are_all_written(store, writer):
+    writer.start(5)
+
+    def put_many(offset):
+        for step in range(200):
+            writer.put(entry("a", curve=[point(offset + step)]))
+
+    threads = [threading.Thread(target=put_many, args=(offset,)) for offset in (0, 1000, 2000)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert writer.close(5) == 0
+    (run,) = store.runs.values()
+    assert len(run.curve) == 600
