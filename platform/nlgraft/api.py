@@ -8,13 +8,14 @@ import pkgutil
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nlgraft import run as places
 from nlgraft.errors import NlgraftError
 from nlgraft.execution.cluster import local_capacity
 from nlgraft.pipeline.stage import Reporter
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.run import Run
 from nlgraft.study.design import Cell, cells, find_cell, select_cells
 from nlgraft.study.plan import Plan
 from nlgraft.study.spec import Study
@@ -31,30 +32,6 @@ SYSTEMS_PACKAGE = "trainables"
 def open_store(study: Study) -> ArtifactStore:
     """Open the store that a study names."""
     return ArtifactStore.open(study.storage.path)
-
-
-def tracking_uri(study: Study, store: ArtifactStore, explicit: str | None = None) -> str:
-    """Where MLflow keeps a study.
-
-    Args:
-        study: The study.
-        store: Its artifact store.
-        explicit: Wins over everything.
-
-    Returns:
-        The explicit URI, the study's, ``MLFLOW_TRACKING_URI``, or a SQLite file beside a local store.
-    """
-    chosen = explicit or study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
-    if chosen:
-        return chosen
-    root = Path(store.uri).resolve() if store.is_local else Path.cwd()
-    return f"sqlite:///{root / 'mlflow.db'}"
-
-
-def report_directory(study: Study, store: ArtifactStore) -> Path:
-    """Where the report is written: in a local store, else below the working directory."""
-    root = Path(store.uri) if store.is_local else Path.cwd()
-    return root / "reports" / study.name
 
 
 def plan(study: Study) -> Plan:
@@ -98,7 +75,7 @@ def launch(
         study: The study.
         address: A running Ray cluster; None starts a local one when there is something to run.
         only: Run these cells only, and the baseline.
-        tracking_uri: MLflow; see `tracking_uri`.
+        tracking_uri: MLflow; see `nlgraft.run.tracking_uri` for what it is otherwise.
         on_event: Receives every event of the sweep.
         wait: False returns a `Handle` at once; the sweep then runs in a thread of this process.
 
@@ -110,7 +87,9 @@ def launch(
         CapacityError: A trial can never fit the cluster; nothing was started.
         StudyLockedError: Another driver runs this study on this store.
     """
-    run = _Run(study, address, only, tracking_uri, on_event)
+    store = open_store(study)
+    uri = places.tracking_uri(study, store, tracking_uri)
+    run = Run(study, store, chosen_cells(study, only), uri, address, on_event)
     return run.result() if wait else Handle(run)
 
 
@@ -193,93 +172,6 @@ def knobs(name: str) -> list[dict[str, Any]]:
     return [knob.to_json() for knob in load_system(path).knobs()]
 
 
-class _Run:
-    """One run of a study: lock, tracking, sweep, report."""
-
-    def __init__(
-        self,
-        study: Study,
-        address: str | None,
-        only: Sequence[str],
-        uri: str | None,
-        on_event: Observer | None,
-    ) -> None:
-        self.study = study
-        self.store = open_store(study)
-        self._address = address
-        self._cells = chosen_cells(study, only)
-        self._uri = tracking_uri(study, self.store, uri)
-        self.on_event = on_event
-        self._is_stopping = threading.Event()
-
-    def stop(self) -> None:
-        """Start no further trial and ask the running ones to end."""
-        self._is_stopping.set()
-
-    def _stop_reason(self) -> str | None:
-        return "stopped by its owner" if self._is_stopping.is_set() else None
-
-    def result(self) -> StudyResult:
-        """Run to the end and give back the result."""
-        from nlgraft.analysis.results import collect
-        from nlgraft.execution.status import RunningRecord, study_key
-        from nlgraft.execution.sweep import Interrupted, run_sweep
-        from nlgraft.tracking import MlflowTracker
-
-        with self.store.lock_study(study_key(self.study)):
-            tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.name)
-            running = RunningRecord(self.study, self.store)
-            observers = [running.observe, _tracking_observer(tracker, self.store)]
-            if self.on_event is not None:
-                observers.append(self.on_event)
-
-            def observe(event: Event) -> None:
-                for observer in observers:
-                    observer(event)
-
-            try:
-                tracker.start_study(self.study, self.study.fingerprint, self._cells)
-                outcome = run_sweep(
-                    self.study, self.store, self._cells, observe, self._address, self._stop_reason
-                )
-                result = collect(self.study, self.store)
-                directory = report_directory(self.study, self.store)
-                result.attach_run(
-                    outcome.num_run,
-                    outcome.num_reused,
-                    outcome.num_failed,
-                    report_dir=str(directory),
-                    tracking_uri=self._uri,
-                    experiment=tracker.experiment,
-                )
-                result.report(directory, formats=["md", "html", "latex", "csv", "json"])
-                tracker.finish_study(result.to_json(), result.note(), directory)
-            except Interrupted:
-                tracker.interrupt()
-                raise
-            finally:
-                running.close()
-                tracker.close()
-        return result
-
-
-def _tracking_observer(tracker: Any, store: ArtifactStore) -> Observer:
-    from nlgraft.execution.units import TrialEnded, TrialProgress, TrialStarted
-
-    def observe(event: Event) -> None:
-        match event:
-            case TrialStarted(unit=unit):
-                tracker.trial_started(unit)
-            case TrialProgress(unit=unit):
-                tracker.trial_metrics(unit.fingerprint, event.step, event.metrics, event.unix_ms)
-            case TrialEnded(unit=unit, record=record):
-                tracker.trial_finished(unit, record, store)
-            case _:
-                pass
-
-    return observe
-
-
 class Handle:
     """A study that runs in a thread of this process.
 
@@ -287,7 +179,7 @@ class Handle:
         run: The run to start.
     """
 
-    def __init__(self, run: _Run) -> None:
+    def __init__(self, run: Run) -> None:
         self._run = run
         self._events: queue.Queue[Event | None] = queue.Queue()
         self._outcome: StudyResult | BaseException | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,7 +134,8 @@ def run(
 
     study = _read(study_file, overrides, storage)
     try:
-        with Progress(sys.stderr) as progress:
+        # stdout belongs to the result: whatever a library prints meanwhile goes to stderr
+        with redirect_stdout(sys.stderr), Progress(sys.stderr) as progress:
             result = api.launch(
                 study, address=address, only=only, tracking_uri=tracking_uri, on_event=progress.show
             )

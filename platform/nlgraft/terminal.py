@@ -26,6 +26,7 @@ from nlgraft.study.plan import Plan
 from nlgraft.study.spec import Study
 
 _WATCH_PAUSE_S = 2.0
+_NUM_SHOWN = 4
 
 
 def _clock(seconds: float) -> str:
@@ -97,8 +98,8 @@ class Progress:
         if event.is_reused:
             return
         self._num_run += 1
-        shown = {name: value for name, value in record.metrics.items() if name.endswith("/bleu")}
-        values = ", ".join(f"{name} {value:.2f}" for name, value in sorted(shown.items()))
+        shown = sorted(name for name in record.metrics if name.startswith(("dev/", "test/")))[:_NUM_SHOWN]
+        values = ", ".join(f"{name} {record.metrics[name]:.4g}" for name in shown)
         note = record.reason or values
         self._print(f"{record.state:9} {event.unit.name}: {note} {self._tail()}")
 

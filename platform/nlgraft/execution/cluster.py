@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import os
 import shutil
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.errors import CapacityError
+from nlgraft.study.capacity import capacity_problems, max_concurrent
 from nlgraft.study.spec import Resources
 
 # A trial of several workers is driven by a process that must hold no CPU, or drivers would take what their
@@ -23,7 +23,7 @@ DRIVER_SHARE = 0.001
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DISABLE_IMPORT_WARNING": "1",
+    "RAY_AIR_NEW_OUTPUT": "0",  # Tune's own tables would mix with ours and with --json
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -69,24 +69,29 @@ def check_fit(resources: Resources, capacity: Mapping[str, float], where: str) -
     Raises:
         CapacityError: One trial can never fit; Ray itself would wait for ever without a word.
     """
-    shape = {
-        "CPU": resources.workers * resources.cpus_per_worker,
-        "GPU": resources.workers * resources.gpus_per_worker,
-    }
-    missing = [
-        f"{amount:g} {kind}s ({resources.workers} workers x {amount / resources.workers:g}), "
-        f"{where} has {capacity.get(kind, 0.0):g}"
-        for kind, amount in shape.items()
-        if amount > capacity.get(kind, 0.0) + 1e-9
-    ]
-    if missing:
-        raise CapacityError(
-            f"resources: one trial asks for {'; and for '.join(missing)}. Lower resources.workers, "
-            "resources.cpus_per_worker or resources.gpus_per_worker, or name a larger cluster by --address"
-        )
-    fits = [math.floor(capacity[kind] / amount + 1e-9) for kind, amount in shape.items() if amount > 0]
-    limit = min(fits, default=1)
-    return max(1, limit if resources.max_concurrent is None else min(limit, resources.max_concurrent))
+    problems = capacity_problems(resources, capacity, where)
+    if problems:
+        raise CapacityError("; ".join(map(str, problems)))
+    return max_concurrent(resources, capacity)
+
+
+def check_local_fit(resources: Resources, address: str | None) -> None:
+    """Refuse at once what this machine can never hold, when it is this machine that would run it.
+
+    Args:
+        resources: The shape of one trial.
+        address: The cluster that was asked for.
+
+    Raises:
+        CapacityError: One trial can never fit.
+    """
+    if is_local(address):
+        check_fit(resources, local_capacity(), "this machine")
+
+
+def is_local(address: str | None) -> bool:
+    """Whether a sweep starts a Ray of its own; ``RAY_ADDRESS`` is set inside ``ray job submit``."""
+    return address is None and "RAY_ADDRESS" not in os.environ
 
 
 def _import_path() -> str:

@@ -7,6 +7,7 @@ placement group behind, so here a STOP decision becomes a flag that the loop rea
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
@@ -79,6 +80,10 @@ class CooperativeScheduler(FIFOScheduler):
         self._request_stop = request_stop
         self._inner: dict[str, TrialScheduler] = {}
         self._asked: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Give Tune nothing to put into the pickle that its own restore would read."""
+        return {}
 
     def _scheduler(self, trial: Trial) -> TrialScheduler | None:
         group = self._group_of(trial)

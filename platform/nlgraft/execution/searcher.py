@@ -48,6 +48,10 @@ class WorkSearcher(Searcher):
         self._order_for = order_for
         self._units: dict[str, Unit] = {}
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Give Tune nothing to put into the pickle that its own restore would read."""
+        return {}
+
     def unit_of(self, trial_id: str) -> Unit | None:
         """The trial behind one of Tune's, or None when it is over."""
         return self._units.get(trial_id)

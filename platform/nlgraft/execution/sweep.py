@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import tempfile
 import threading
@@ -19,6 +18,7 @@ from nlgraft.execution.cluster import (
     HEAD_RESOURCE,
     check_fit,
     connected,
+    is_local,
     local_capacity,
 )
 from nlgraft.execution.sampling import CellSearch
@@ -86,8 +86,7 @@ def run_sweep(
         CapacityError: A trial can never fit; nothing was started.
         Interrupted: A signal arrived; running trials are recorded as killed.
     """
-    is_local = address is None and "RAY_ADDRESS" not in os.environ
-    if is_local:
+    if is_local(address):
         max_concurrent = check_fit(study.resources, local_capacity(), "this machine")
         queue = _new_queue(study, store, cells, observe, max_concurrent, stop_requested)
         if not queue.is_done:

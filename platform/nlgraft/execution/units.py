@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any, Literal
 
 from nlgraft.pipeline.stage import StageGraph
@@ -39,7 +38,7 @@ class Unit:
         """Fingerprint of the trial: that of its last stage."""
         return self.graph.fingerprint
 
-    @cached_property
+    @property
     def key(self) -> str:
         """Identity within one sweep: two cells may ask for the same trial."""
         return f"{self.kind}/{self.cell.key}/{self.seed if self.number is None else self.number}"

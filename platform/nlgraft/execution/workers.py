@@ -63,9 +63,8 @@ class _Mailbox:
         self._stop_reason: str | None = None
         self._error: bytes | None = None
 
-    def post(self, stage: str, step: int, metrics: dict[str, float]) -> str | None:
+    def post(self, stage: str, step: int, metrics: dict[str, float]) -> None:
         self._reports.append((stage, step, metrics))
-        return self._stop_reason
 
     def drain(self) -> list[tuple[str, int, dict[str, float]]]:
         reports, self._reports = self._reports, []
@@ -85,7 +84,7 @@ class _Mailbox:
 
 
 class _MailReporter:
-    """Reporter of one worker: rank 0 writes; every rank hears the same answer."""
+    """Reporter of one worker: rank 0 writes; the training loop asks on rank 0 for all."""
 
     def __init__(self, mailbox: Any, rank: int) -> None:
         self._mailbox = mailbox
@@ -98,12 +97,8 @@ class _MailReporter:
             ray.get(self._mailbox.post.remote(stage, step, plain))
 
     def should_stop(self) -> str | None:
-        """Ask on rank 0 and tell the others; every rank must call this at the same point."""
-        import torch.distributed
-
-        answer: list[Any] = [ray.get(self._mailbox.stop_reason.remote()) if self._rank == 0 else None]
-        torch.distributed.broadcast_object_list(answer, src=0)
-        return answer[0]
+        """Ask the mailbox."""
+        return ray.get(self._mailbox.stop_reason.remote())
 
 
 def _train_loop(config: dict[str, Any]) -> None:

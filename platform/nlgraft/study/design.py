@@ -6,7 +6,6 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from nlgraft.errors import Problem, StudyError, nearest
@@ -45,7 +44,7 @@ class Cell:
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
     changed: Sequence[str] = field(default=(), compare=False, repr=False)
 
-    @cached_property
+    @property
     def key(self) -> str:
         """Fingerprint of the overrides: the identity of the cell."""
         return fingerprint(self.overrides)

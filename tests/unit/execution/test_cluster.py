@@ -29,7 +29,7 @@ def test_concurrency_is_the_least_of_all_resources(
 
 def test_what_never_fits_is_refused_with_what_is_missing() -> None:
     resources = Resources(workers=3, gpus_per_worker=1)
-    with pytest.raises(CapacityError, match=r"3 GPUs \(3 workers x 1\), this machine has 0"):
+    with pytest.raises(CapacityError, match=r"3 GPUs per trial \(3 workers x 1\), this machine has 0"):
         check_fit(resources, {"CPU": 64.0, "GPU": 0.0}, "this machine")
 
 

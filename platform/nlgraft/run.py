@@ -1,0 +1,161 @@
+"""One run of a study: lock, tracking, sweep, result, report."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nlgraft.execution.units import Event, Observer, TrialEnded, TrialProgress, TrialStarted
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.design import Cell
+from nlgraft.study.spec import Study
+
+if TYPE_CHECKING:
+    from nlgraft.analysis.results import StudyResult
+    from nlgraft.tracking.mlflow_tracker import MlflowTracker
+
+
+def tracking_uri(study: Study, store: ArtifactStore, explicit: str | None = None) -> str:
+    """Where MLflow keeps a study.
+
+    Args:
+        study: The study.
+        store: Its artifact store.
+        explicit: Wins over everything.
+
+    Returns:
+        The explicit URI, the study's, ``MLFLOW_TRACKING_URI``, or a SQLite file beside a local store.
+    """
+    chosen = explicit or study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
+    if chosen:
+        return chosen
+    root = Path(store.uri).resolve() if store.is_local else Path.cwd()
+    return f"sqlite:///{root / 'mlflow.db'}"
+
+
+def report_directory(study: Study, store: ArtifactStore) -> Path:
+    """Where the report is written: in a local store, else below the working directory."""
+    root = Path(store.uri) if store.is_local else Path.cwd()
+    return root / "reports" / study.name
+
+
+class Run:
+    """One run of a study; running it twice is running it once.
+
+    Args:
+        study: The study.
+        store: The artifact store.
+        cells: The cells to run.
+        tracking_uri: Where MLflow keeps the study.
+        address: A running Ray cluster; None starts a local one when there is something to run.
+        on_event: Receives every event of the sweep.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        store: ArtifactStore,
+        cells: Sequence[Cell],
+        tracking_uri: str,
+        address: str | None = None,
+        on_event: Observer | None = None,
+    ) -> None:
+        self.study = study
+        self.on_event = on_event
+        self._store = store
+        self._cells = cells
+        self._uri = tracking_uri
+        self._address = address
+        self._is_stopping = threading.Event()
+
+    def stop(self) -> None:
+        """Start no further trial and ask the running ones to end themselves."""
+        self._is_stopping.set()
+
+    def result(self) -> StudyResult:
+        """Run to the end.
+
+        Returns:
+            The result, with its report written.
+
+        Raises:
+            CapacityError: A trial can never fit the cluster; nothing was started.
+            StudyLockedError: Another driver runs this study on this store.
+            Interrupted: A signal arrived; running trials are recorded as killed.
+        """
+        from nlgraft.execution.status import RunningRecord, study_key
+        from nlgraft.execution.sweep import Interrupted
+        from nlgraft.tracking.mlflow_tracker import MlflowTracker
+
+        with self._store.lock_study(study_key(self.study)):
+            tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.name)
+            running = RunningRecord(self.study, self._store)
+            try:
+                return self._sweep_and_report(tracker, running.observe)
+            except Interrupted as interrupted:
+                tracker.interrupt(str(interrupted))
+                raise
+            finally:
+                running.close()
+                tracker.close()
+
+    def _sweep_and_report(self, tracker: MlflowTracker, note_running: Observer) -> StudyResult:
+        from nlgraft.analysis.results import collect
+        from nlgraft.execution.cluster import check_local_fit
+        from nlgraft.execution.sweep import run_sweep
+
+        check_local_fit(self.study.resources, self._address)
+        tracker.start_study(self.study, self.study.fingerprint, self._cells)
+        track = tracking_observer(tracker, self._store)
+
+        def observe(event: Event) -> None:
+            note_running(event)
+            track(event)
+            if self.on_event is not None:
+                self.on_event(event)
+
+        def stop_reason() -> str | None:
+            return "stopped by its owner" if self._is_stopping.is_set() else None
+
+        outcome = run_sweep(self.study, self._store, self._cells, observe, self._address, stop_reason)
+        result = collect(self.study, self._store)
+        directory = report_directory(self.study, self._store)
+        result.attach_run(
+            outcome.num_run,
+            outcome.num_reused,
+            outcome.num_failed,
+            report_dir=str(directory),
+            tracking_uri=self._uri,
+            experiment=tracker.experiment,
+        )
+        result.report(directory, formats=["md", "html", "latex", "csv", "json"])
+        tracker.finish_study(result.to_json(), result.note(), directory)
+        return result
+
+
+def tracking_observer(tracker: MlflowTracker, store: ArtifactStore) -> Observer:
+    """Build the observer that tells MLflow what a sweep does.
+
+    Args:
+        tracker: The tracker, its study started.
+        store: Where the trials' artifacts are.
+
+    Returns:
+        An observer; it only queues.
+    """
+
+    def observe(event: Event) -> None:
+        match event:
+            case TrialStarted(unit=unit):
+                tracker.trial_started(unit)
+            case TrialProgress(unit=unit):
+                tracker.trial_metrics(unit.fingerprint, event.step, event.metrics, event.unix_ms)
+            case TrialEnded(unit=unit, record=record):
+                tracker.trial_finished(unit, record, store)
+            case _:
+                pass
+
+    return observe
