@@ -21,8 +21,9 @@ _NUM_TRIES = 3
 class ArtifactDamaged(StoreError):
     """An artifact is there but its bytes are not what its manifest says.
 
-    Attributes:
+    Args:
         fingerprint: Whose artifact it is.
+        message: Where it lies and what is wrong with it.
     """
 
     def __init__(self, fingerprint: str, message: str) -> None:
@@ -93,7 +94,7 @@ class Artifacts(Protocol):
 class Scratch:
     """Local directories that are written before they are published.
 
-    Attributes:
+    Args:
         root: The directory that holds them; on the same file system as where artifacts are renamed to.
     """
 
@@ -145,7 +146,7 @@ class Scratch:
 class LocalArtifacts:
     """Artifacts in a local directory, published by one rename.
 
-    Attributes:
+    Args:
         root: The store's root.
     """
 

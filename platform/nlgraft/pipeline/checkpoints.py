@@ -23,7 +23,7 @@ NUM_KEPT = 2
 class Checkpoints:
     """Checkpoints of one stage in a local directory, one folder a step.
 
-    Attributes:
+    Args:
         directory: Where they lie; made when the first one is saved.
         is_writable: False on ranks above 0.
     """

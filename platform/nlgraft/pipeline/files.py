@@ -110,7 +110,7 @@ class PlaceClock:
 class LocalFiles:
     """Files in a local (or network-mounted) directory.
 
-    Attributes:
+    Args:
         root: The directory; made when the first key is written.
     """
 

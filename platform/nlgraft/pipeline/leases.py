@@ -76,9 +76,13 @@ class _Held(Exception):
 class Lease:
     """A lease that is held; a context manager that releases it.
 
-    Attributes:
+    Args:
+        files: Where the lease file lies.
         key: Key of the lease file.
         holder: What was written into it.
+        heartbeat_s: How often it is renewed.
+
+    Attributes:
         is_lost: True once another owner has taken it over (this process was silent for too long).
     """
 
@@ -134,7 +138,8 @@ class Lease:
 class Leases:
     """The leases of one store.
 
-    Attributes:
+    Args:
+        files: The store's files.
         expiry_s: Silence after which a lease may be taken over.
     """
 

@@ -41,10 +41,11 @@ def without_secrets(uri: str) -> str:
 class RemoteFiles:
     """Files below a path of a pyarrow file system.
 
-    Attributes:
+    Args:
         filesystem: The file system.
         root: Path of the store in it.
         name: What messages call the place.
+        settle_s: How long `create` waits before it reads back what it wrote.
     """
 
     def __init__(self, filesystem: fs.FileSystem, root: str, name: str, *, settle_s: float = 0.1) -> None:

@@ -28,7 +28,7 @@ _FORGOTTEN_AFTER_S = 3600.0
 class RemoteArtifacts:
     """Artifacts on an object store.
 
-    Attributes:
+    Args:
         files: The place.
         cache: Local directory that keeps what was fetched.
     """

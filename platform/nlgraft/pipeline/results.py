@@ -30,6 +30,9 @@ class RecordingReporter:
 
     A stage that does not finish leaves no artifact; what it reported is all that is known of it.
 
+    Args:
+        inner: To whom everything is passed on.
+
     Attributes:
         curves: ``[step, value, unix_ms]`` points by name, by stage name.
     """

@@ -25,7 +25,7 @@ _RUN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 class TrialStopped(NlgraftError):
     """A stage ended because it was asked to stop; no failure.
 
-    Attributes:
+    Args:
         reason: Who stopped it and why, in one line.
     """
 
@@ -108,8 +108,10 @@ class Stage:
 class StageGraph:
     """A result stage and everything it rests on.
 
-    Attributes:
+    Args:
         result: The last stage; its artifact is the trial's result.
+
+    Attributes:
         stages: Every distinct fingerprint once, inputs before what reads them, the result last.
     """
 

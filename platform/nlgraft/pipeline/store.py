@@ -12,8 +12,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlparse
-from urllib.request import url2pathname
+from urllib.parse import unquote, urlparse
 
 from nlgraft.errors import ContractError, StoreError
 from nlgraft.pipeline.artifacts import ArtifactDamaged, Artifacts, LocalArtifacts, artifact_key
@@ -41,8 +40,13 @@ class ArtifactStore:
     of processes on any number of hosts may use one place. **Failure**: a damaged artifact is detected by
     size and checksum before use.
 
-    Attributes:
+    Args:
         uri: What it was opened by; a local one as an absolute path.
+        files: The place.
+        artifacts: How artifacts lie there.
+        expiry_s: Silence after which a lease may be taken over.
+
+    Attributes:
         is_local: Whether it is a directory of this host (or mounted here).
         leases: Who computes what.
         records: Small documents.
@@ -77,7 +81,7 @@ class ArtifactStore:
         """
         text = os.fspath(uri)
         if text.startswith("file://"):
-            text = url2pathname(urlparse(text).path)
+            text = unquote(urlparse(text).path)
         if not _SCHEME.match(text):
             root = Path(text).expanduser().absolute()
             if root.exists() and not root.is_dir():

@@ -309,6 +309,39 @@ def test_store_that_cannot_be_written(store: ArtifactStore, monkeypatch: pytest.
     assert stored_record(graph, store).state == "failed"
 
 
+def test_a_finished_record_is_not_overwritten_by_a_later_end(store: ArtifactStore):
+    """Another process finishes the trial while this one waits and is then stopped."""
+    graph = total(1, 2)
+
+    class FinishesElsewhere(NullReporter):
+        def should_stop(self) -> str:
+            lease.release()
+            run(graph, store)
+            return "too late"
+
+    lease = store.leases.acquire(graph.fingerprint)
+    assert run(graph, store, is_waiting=True, reporter=FinishesElsewhere()).state == "stopped"
+    assert stored_record(graph, store).state == "finished"
+
+
+def test_full_disk_leaves_no_record_but_the_reason(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch):
+    """platform.md F15: neither the record's failure nor a library's wrapping hides it."""
+
+    def refuse(kind: str, key: str, document: dict) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "write_record", refuse)
+    with pytest.raises(TrialFailed, match="raising: ValueError: the reason"):
+        run(alone("raising"), store)
+
+    def wrap(stage: Stage) -> None:
+        raise RuntimeError("I/O error: No space left on device (os error 28)")
+
+    graph = StageGraph(number(1, is_distributed=True))
+    with pytest.raises(TrialFailed, match=f"number: disk full at {store.uri} .RuntimeError: I/O error"):
+        run(graph, store, distribute=wrap)
+
+
 def test_rank_above_zero_drops_contract_errors_with_its_output(store: ArtifactStore):
     execute_stage(alone("worded").result, store, reporter=NullReporter(), rank=1, world_size=2)
     assert not store.has(alone("worded").result)
