@@ -152,7 +152,7 @@ def tracking_observer(tracker: MlflowTracker, store: ArtifactStore) -> Observer:
             case TrialStarted(unit=unit):
                 tracker.trial_started(unit)
             case TrialProgress(unit=unit):
-                tracker.trial_metrics(unit.fingerprint, event.step, event.metrics, event.unix_ms)
+                tracker.trial_metrics(unit.fingerprint, event.step, event.metrics, event.unix_ms, event.stage)
             case TrialEnded(unit=unit, record=record):
                 tracker.trial_finished(unit, record, store)
             case _:

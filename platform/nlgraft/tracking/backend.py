@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -64,6 +65,10 @@ class Backend(Protocol):
         ...
 
 
+_Reached = tuple[int, float | None]
+"""Step and value of a point, as MLflow's databases can hold them."""
+
+
 @dataclass
 class _KnownRun:
     """A run as the store holds it, as far as it has been read."""
@@ -74,7 +79,7 @@ class _KnownRun:
     tags: dict[str, str]
     params: dict[str, str]
     latest: dict[str, float]
-    steps: dict[str, set[int]] = field(default_factory=dict)
+    curves: dict[str, set[_Reached]] = field(default_factory=dict)
 
 
 class MlflowBackend:
@@ -236,23 +241,21 @@ class MlflowBackend:
         run.params |= params
         for point in points:
             run.latest[point.key] = point.value
-            run.steps.setdefault(point.key, set()).add(point.step)
+            run.curves.setdefault(point.key, set()).add((point.step, _stored(point.value)))
 
     def _new_curve_points(self, run: _KnownRun, points: Sequence[Point]) -> list[Point]:
-        new: list[Point] = []
-        seen: set[tuple[str, int]] = set()
+        new: dict[tuple[str, _Reached], Point] = {}
         for point in points:
-            steps = self._logged_steps(run, point.key)
-            if point.step not in steps and (point.key, point.step) not in seen:
-                seen.add((point.key, point.step))
-                new.append(point)
-        return new
+            reached = (point.step, _stored(point.value))
+            if reached not in self._logged_curve(run, point.key):
+                new.setdefault((point.key, reached), point)
+        return list(new.values())
 
-    def _logged_steps(self, run: _KnownRun, key: str) -> set[int]:
-        if key not in run.steps:
+    def _logged_curve(self, run: _KnownRun, key: str) -> set[_Reached]:
+        if key not in run.curves:
             history = self.client.get_metric_history(run.run_id, key) if key in run.latest else []
-            run.steps[key] = {metric.step for metric in history}
-        return run.steps[key]
+            run.curves[key] = {(metric.step, _stored(metric.value)) for metric in history}
+        return run.curves[key]
 
     def _write_artifacts(self, run: _KnownRun, entry: RunEntry) -> None:
         if not entry.texts and entry.files is None:
@@ -305,15 +308,14 @@ def _known(run: Run) -> _KnownRun:
 
 
 def _new_results(run: _KnownRun, points: Sequence[Point]) -> list[Point]:
-    return [p for p in points if p.key not in run.latest or not _is_same(run.latest[p.key], p.value)]
+    return [p for p in points if p.key not in run.latest or _stored(run.latest[p.key]) != _stored(p.value)]
 
 
-def _is_same(stored: float, value: float) -> bool:
-    if math.isnan(stored) or math.isnan(value):
-        return math.isnan(stored) and math.isnan(value)
-    if math.isinf(value):  # MLflow's databases hold the largest float for it
-        return abs(stored) > 1e308 and (stored > 0) == (value > 0)
-    return stored == value
+def _stored(value: float) -> float | None:
+    """Make values comparable with what comes back: NaN is None, infinity is the largest float."""
+    if math.isnan(value):
+        return None
+    return max(-sys.float_info.max, min(value, sys.float_info.max))
 
 
 def _dataset_input(dataset: TrackedDataset) -> DatasetInput:

@@ -162,7 +162,7 @@ class RunEntry:
         started_ms: Start, Unix milliseconds.
         tags: Tags to set.
         params: Parameters to set; one that is set already stays as it is.
-        curve: Points of learning curves; a step is written once, whoever reports it first.
+        curve: Points of learning curves; a value of a step is written once, whoever reports it first.
         results: Final values; written when they differ from the run's newest value.
         datasets: Inputs.
         texts: Text artifacts by path.

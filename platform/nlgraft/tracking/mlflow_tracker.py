@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from nlgraft.tracking.best import BestTrial
 from nlgraft.tracking.entries import CellLike, Point, RunEntry, RunKey, TrialLike
 from nlgraft.tracking.layout import END_REASON, STATE, StudyLayout, now_ms
-from nlgraft.tracking.naming import metric_name
+from nlgraft.tracking.naming import metric_name, upstream_trainings
 from nlgraft.tracking.trial_files import copy_scored_files
 from nlgraft.tracking.uri import check_uri, public_uri
 from nlgraft.tracking.writer import Writer
@@ -78,6 +78,7 @@ class MlflowTracker:
         self._layout: StudyLayout | None = None
         self._writer: Writer | None = None
         self._running: set[RunKey] = set()
+        self._upstream: dict[str, frozenset[str]] = {}
 
     @property
     def how_to_view(self) -> str:
@@ -119,10 +120,11 @@ class MlflowTracker:
         Args:
             trial: The trial.
         """
+        self._upstream[trial.fingerprint] = upstream_trainings(trial.graph)
         self._put(self._start_entry(trial))
 
     def trial_metrics(
-        self, fingerprint: str, step: int, metrics: Mapping[str, float], timestamp_ms: int
+        self, fingerprint: str, step: int, metrics: Mapping[str, float], timestamp_ms: int, stage: str = ""
     ) -> None:
         """Tell values that a running trial reports.
 
@@ -131,8 +133,13 @@ class MlflowTracker:
             step: Optimiser step.
             metrics: Values by name.
             timestamp_ms: When, Unix milliseconds.
+            stage: Name of the reporting stage; it sets an upstream training's curves apart.
         """
-        points = [Point(metric_name(name), float(v), timestamp_ms, step) for name, v in metrics.items()]
+        prefix = f"{stage}/" if stage in self._upstream.get(fingerprint, ()) else ""
+        points = [
+            Point(metric_name(prefix + name), float(value), timestamp_ms, step)
+            for name, value in metrics.items()
+        ]
         for key in self._running_now():
             if key.kind == "trial" and key.fingerprint == fingerprint:
                 self._put(RunEntry(key=key, curve=list(points)))

@@ -7,7 +7,10 @@ import json
 import posixpath
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nlgraft.pipeline.stage import StageGraph
 
 MAX_KEY_CHARS = 250
 MAX_PARAM_CHARS = 6000
@@ -114,6 +117,22 @@ def distinct_levels(levels: Iterable[Any]) -> dict[str, str]:
     if len({text[:DISTINCT_CHARS] for text in texts}) == len(texts):
         return {text: text for text in texts}
     return {text: f"{number} {text}" for number, text in enumerate(texts, start=1)}
+
+
+def upstream_trainings(graph: StageGraph) -> frozenset[str]:
+    """Name the stages whose curves a trial's record will call by their stage, before there is a record.
+
+    In a record the deepest stage that writes ``train/loss`` keeps that name. While a trial runs nobody knows
+    which stages will write it; those that may run on a worker group are the trainings.
+
+    Args:
+        graph: The trial's stages.
+
+    Returns:
+        Names of all trainings but the deepest.
+    """
+    trainings = sorted((stage for stage in graph.stages if stage.is_distributed), key=graph.depth)
+    return frozenset(stage.name for stage in trainings[:-1])
 
 
 def _digest(text: str) -> str:

@@ -199,6 +199,21 @@ def test_a_crash_leaves_orphans_that_the_next_driver_ends_or_continues(open_trac
     assert [m.step for m in history] == [10, 20]  # step 10 was told before the crash, at another time
 
 
+def test_what_the_record_says_of_a_step_is_there_even_if_something_else_was_told_live(
+    open_tracker, client, toy
+):
+    trial = toy.trials[0]
+    tracker = open_tracker()
+    tracker.trial_started(trial)
+    tracker.trial_metrics(trial.fingerprint, 10, {"train/loss": 9.0}, 1_000_001)
+    tracker.trial_metrics(trial.fingerprint, 20, {"train/loss": 1.5}, 1_000_002)
+    tracker.trial_finished(trial, toy.record(trial))
+    tracker.close()
+    run = runs_by_name(client)["baseline, seed 1"]
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert sorted((m.step, m.value) for m in history) == [(10, 2.5), (10, 9.0), (20, 1.5)]
+
+
 @pytest.mark.parametrize(
     ("state", "reason", "status"),
     [

@@ -2,12 +2,14 @@ import hashlib
 
 import pytest
 
+from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.tracking.naming import (
     distinct_levels,
     flatten,
     metric_name,
     split_params,
     tag_value,
+    upstream_trainings,
     value_text,
 )
 
@@ -79,3 +81,12 @@ def test_levels_differ_in_their_first_ten_characters():
     alike = ["pretrained_encoder", "pretrained_decoder"]
     assert list(distinct_levels(alike).values()) == ["1 pretrained_encoder", "2 pretrained_decoder"]
     assert distinct_levels([1, 2, None]) == {"1": "1", "2": "2", "null": "null"}
+
+
+def test_all_trainings_but_the_deepest_are_set_apart():
+    data = Stage(name="corpus", run="toy:corpus")
+    upstream = Stage(name="upstream", run="toy:train", inputs={"data": data}, is_distributed=True)
+    finetune = Stage(name="finetune", run="toy:train", inputs={"model": upstream}, is_distributed=True)
+    scores = Stage(name="scores", run="toy:score", inputs={"model": finetune})
+    assert upstream_trainings(StageGraph(scores)) == {"upstream"}
+    assert upstream_trainings(StageGraph(data)) == frozenset()
