@@ -16,6 +16,7 @@ import numpy as np
 import torch
 
 from nlgraft.errors import DataError
+from nlgraft.evaluation.inputs import Inputs, pack
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.text.batches import PaddingReport, Ragged, TokenBatches
 from nlgraft.text.tokenizers import PAD, SentencePiece
@@ -137,14 +138,14 @@ class Seq2SeqData:
         now = self._at(epoch)
         if now.drawn_source is not None:
             joined = now.drawn_source[rows] * len(self) + rows
-            sources = [_tokens(now.sources[0], joined)]
+            sources = [pack(now.sources[0], joined)]
         else:
-            sources = [_tokens(source, rows) for source in now.sources]
-        output = _tokens(now.target, rows)
+            sources = [pack(source, rows) for source in now.sources]
+        output = pack(now.target, rows)
         shifted = torch.full_like(output.ids, self.view.target_start)
         shifted[:, 1:] = output.ids[:, :-1]
         target_input = Tokens(shifted.where(output.valid, PAD), output.valid)
-        contexts = {name: _tokens(stream, rows) for name, stream in now.contexts.items()}
+        contexts = {name: pack(stream, rows) for name, stream in now.contexts.items()}
         return Batch(sources, target_input, output.ids, contexts)
 
     def in_order(self) -> Iterator[tuple[IntArray, Batch]]:
@@ -154,6 +155,18 @@ class Seq2SeqData:
             Example numbers and batch, longest first; what is drawn by epoch is that of epoch 0.
         """
         return ((rows, self.batch(rows, 0)) for rows in self._at(0).batches.in_order())
+
+    def inputs(self) -> Inputs:
+        """Give what a model reads of these examples, for decoding them.
+
+        Returns:
+            Sources and contexts; for one source drawn per example, those drawn in epoch 0.
+        """
+        now = self._at(0)
+        if now.drawn_source is None:
+            return Inputs(now.sources, now.contexts)
+        joined = now.drawn_source * len(self) + np.arange(len(self))
+        return Inputs([Ragged.of(now.sources[0][row].tolist() for row in joined)], now.contexts)
 
     def padding(self, index: int = 0) -> PaddingReport:
         """Measure how much of an epoch's batches is text.
@@ -205,14 +218,6 @@ class Seq2SeqData:
         random = generator_for(self._seed, "one source", index).random(len(lengths_NK))
         wanted_N = np.floor(random * is_there_NK.sum(1)).astype(np.int64) + 1
         return (np.cumsum(is_there_NK, axis=1) == wanted_N[:, None]).argmax(1)
-
-
-def _tokens(stream: Ragged, rows: IntArray) -> Tokens:
-    """Pack sequences into a rectangle with at least one column."""
-    ids, valid = stream.padded(rows)
-    if ids.shape[1] == 0:
-        ids, valid = np.full((len(rows), 1), PAD, dtype=np.int64), np.zeros((len(rows), 1), dtype=bool)
-    return Tokens(torch.from_numpy(ids), torch.from_numpy(valid))
 
 
 def dev_loss(data: Seq2SeqData, device: torch.device | str = "cpu") -> Callable[[Any], dict[str, float]]:

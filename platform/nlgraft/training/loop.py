@@ -20,10 +20,11 @@ import torch
 from torch import nn
 
 from nlgraft.errors import ContractError, DataError
+from nlgraft.evaluation.efficiency import count_parameters
 from nlgraft.pipeline.stage import StageContext, TrialStopped
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.losses import Objective
-from nlgraft.training.parameters import choose_trained, count_parameters, make_optimizer
+from nlgraft.training.parameters import choose_trained, make_optimizer
 from nlgraft.training.progress import (
     Curves,
     TrainState,

@@ -139,19 +139,3 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(
         groups, lr=config.peak_lr, betas=config.betas, eps=config.epsilon, fused=is_fused
     )
-
-
-def count_parameters(model: nn.Module) -> tuple[int, int]:
-    """Count the parameters of a model, tied ones once.
-
-    Args:
-        model: Any model.
-
-    Returns:
-        All parameters, and those that learn.
-    """
-    parameters = list(model.parameters())
-    return (
-        sum(parameter.numel() for parameter in parameters),
-        sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
-    )

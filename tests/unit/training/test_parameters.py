@@ -3,8 +3,9 @@
 import pytest
 
 from nlgraft.errors import ContractError
+from nlgraft.evaluation.efficiency import count_parameters
 from nlgraft.training.config import ParameterGroup, TrainConfig
-from nlgraft.training.parameters import choose_trained, count_parameters, make_optimizer, parameter_groups
+from nlgraft.training.parameters import choose_trained, make_optimizer, parameter_groups
 from tests.unit.training.toy import VOCABULARY, ToyModel
 
 

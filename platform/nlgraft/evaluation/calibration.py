@@ -1,0 +1,168 @@
+"""Inference calibration: does the model believe its own output as often as it is right?
+
+Each token that decoding produced has a confidence, the probability the model gave it, and is right or wrong.
+Right means: matched to an equal token of the reference by the alignment that TER finds, after its shifts. The
+N tokens are put into 20 equal-width bins by confidence and
+
+    ECE = sum_b  n_b / N * | accuracy_b - confidence_b |
+
+with accuracy_b the share of right tokens and confidence_b the mean confidence of bin b. Tokens are the
+model's own (subwords), on both sides.
+
+Source: Wang et al. (2020), On the Inference Calibration of Neural Machine Translation, section 2.2. Differs:
+the alignment is sacrebleu's TER, not the Java tool's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sacrebleu.metrics import lib_ter
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.inputs import Inputs
+from nlgraft.evaluation.scores import Evaluation, score_statistics
+from nlgraft.evaluation.sufficient import NUM_ECE_BINS, Statistics
+from nlgraft.nn.batch import Batch, Tokens
+
+
+class _Placed(str):
+    """A token that remembers where in the hypothesis it stood; equal to any equal token."""
+
+    place: int
+
+    @classmethod
+    def at(cls, place: int, token: str) -> _Placed:
+        word = cls(token)
+        word.place = place
+        return word
+
+
+def mark_right(hypothesis: Sequence[str], reference: Sequence[str]) -> NDArray[np.bool_]:
+    """Say which tokens of a hypothesis TER matches to the reference.
+
+    Args:
+        hypothesis: Tokens of the output.
+        reference: Tokens of the human text.
+
+    Returns:
+        True where the token is right, in the order of the hypothesis, [tokens].
+    """
+    is_right = np.zeros(len(hypothesis), dtype=bool)
+    if not hypothesis or not reference:
+        return is_right
+    words: list[str] = [_Placed.at(place, token) for place, token in enumerate(hypothesis)]
+    distance = lib_ter.BeamEditDistance(list(reference))
+    num_tried = 0
+    while True:  # the course of sacrebleu's translation_edit_rate, which keeps only the number of edits
+        gain, shifted, num_tried = lib_ter._shift(words, list(reference), distance, num_tried)
+        if num_tried >= lib_ter._MAX_SHIFT_CANDIDATES or gain <= 0:
+            break
+        words = shifted
+    trace = lib_ter._flip_trace(distance(words)[1])
+    errors = lib_ter.trace_to_alignment(trace)[2]
+    for word, is_error in zip(words, errors, strict=True):
+        assert isinstance(word, _Placed)
+        is_right[word.place] = not is_error
+    return is_right
+
+
+def calibration_rows(
+    confidences: Sequence[Sequence[float]], right: Sequence[Sequence[bool]], num_bins: int = NUM_ECE_BINS
+) -> Statistics:
+    """Bin the tokens of each segment by confidence.
+
+    Args:
+        confidences: Probability of each token of each segment, 0 to 1.
+        right: Whether it is right.
+        num_bins: Equal-width bins; 1.0 falls into the last one.
+
+    Returns:
+        Tokens, sum of confidences and right tokens of each bin, flattened, [N, 3 * bins].
+    """
+    rows = np.zeros((len(confidences), num_bins, 3))
+    for row, segment_confidences, segment_right in zip(rows, confidences, right, strict=True):
+        confidence = np.asarray(segment_confidences, dtype=np.float64)
+        bins = np.minimum((confidence * num_bins).astype(np.int64), num_bins - 1)
+        columns = np.stack(
+            [np.ones_like(confidence), confidence, np.asarray(segment_right, dtype=float)], axis=1
+        )
+        np.add.at(row, bins, columns)
+    return rows.reshape(len(confidences), 3 * num_bins)
+
+
+def evaluate_calibration(
+    hypotheses: Sequence[Sequence[str]],
+    confidences: Sequence[Sequence[float]],
+    references: Sequence[Sequence[str]],
+) -> Evaluation:
+    """Compute the inference ECE of a translated split.
+
+    Args:
+        hypotheses: Tokens of each output, end token not included.
+        confidences: Probability that the model gave each of them.
+        references: Tokens of each human text, by the same tokenizer.
+
+    Returns:
+        ``ece`` in points of 100, with statistics [N, 3 * bins].
+
+    Raises:
+        DataError: The sides differ in length.
+    """
+    lengths = [len(hypotheses), len(confidences), len(references)]
+    is_uneven = any(len(h) != len(c) for h, c in zip(hypotheses, confidences, strict=False))
+    if len(set(lengths)) > 1 or is_uneven:
+        raise DataError(
+            f"{lengths[0]} hypotheses, {lengths[1]} confidences, {lengths[2]} references; give one of each, "
+            "and one confidence for each token"
+        )
+    right = [mark_right(h, r).tolist() for h, r in zip(hypotheses, references, strict=True)]
+    rows = calibration_rows(confidences, right)
+    signature = f"ece|inference|bins:{NUM_ECE_BINS}|right:ter-aligned|tok:model|points"
+    return Evaluation({"ece": score_statistics("ece", rows, signature)}, {"ece": rows})
+
+
+@torch.no_grad()
+def token_confidences(
+    model: Any,
+    inputs: Inputs,
+    hypotheses: Sequence[Sequence[int]],
+    *,
+    start_id: int,
+    end_id: int,
+    batch_sentences: int = 64,
+    device: torch.device | str = "cpu",
+) -> list[list[float]]:
+    """Ask a model for the probability of each token it produced, in the course it took.
+
+    Args:
+        model: Put into eval mode meanwhile.
+        inputs: What it read.
+        hypotheses: Ids of each output, end token not included.
+        start_id: First decoder input.
+        end_id: Token that ends a target.
+        batch_sentences: Sentences at once.
+        device: Where the model is.
+
+    Returns:
+        Probabilities, one for each id of each hypothesis.
+    """
+    was_training = model.training
+    model.eval()
+    confidences: list[list[float]] = [[] for _ in hypotheses]
+    order = np.argsort([-len(ids) for ids in hypotheses], kind="stable")
+    for rows in np.array_split(order, max(1, -(-len(order) // batch_sentences))):
+        outputs = Tokens.from_lists([[*hypotheses[row], end_id] for row in rows])
+        read = Tokens.from_lists([[start_id, *hypotheses[row]] for row in rows])
+        sources, contexts = inputs.pack(rows)
+        batch = Batch(sources, read, outputs.ids, contexts).to(device)
+        probabilities_BJV = model.logits(model(batch)).float().softmax(-1)
+        chosen_BJ = probabilities_BJV.gather(-1, batch.target_output[..., None])[..., 0].cpu()
+        for row, chosen_J in zip(rows, chosen_BJ, strict=True):
+            confidences[row] = chosen_J[: len(hypotheses[row])].tolist()
+    model.train(was_training)
+    return confidences

@@ -1,0 +1,51 @@
+"""Scores of decisions: accuracy, macro-averaged F1, Matthews' correlation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.scores import Evaluation, score_statistics
+
+
+def evaluate_labels(predicted: Sequence[int], true: Sequence[int], num_classes: int) -> Evaluation:
+    """Score predicted classes.
+
+    Args:
+        predicted: Class of each decision, from 0.
+        true: Its true class.
+        num_classes: How many classes there are; one that never occurs changes no score.
+
+    Returns:
+        ``accuracy`` with statistics [N, 2], ``macro_f1`` and ``mcc`` with one-hot pairs [N, classes^2]; all
+        in points of 100.
+
+    Raises:
+        DataError: The two sides differ in length, are empty, or a class is out of range.
+
+    Source: definitions of scikit-learn's ``f1_score(average="macro")`` and ``matthews_corrcoef``.
+    """
+    if len(predicted) != len(true) or not len(true):
+        raise DataError(
+            f"{len(predicted)} predictions for {len(true)} true classes; give one for each, not none"
+        )
+    predictions, truth = np.asarray(predicted), np.asarray(true)
+    for name, classes in (("predicted", predictions), ("true", truth)):
+        if classes.min() < 0 or classes.max() >= num_classes:
+            raise DataError(
+                f"{name} classes run from {classes.min()} to {classes.max()}; allowed: 0 to {num_classes - 1}"
+            )
+    decisions = np.arange(len(truth))
+    pairs = np.zeros((len(truth), num_classes**2))
+    pairs[decisions, truth * num_classes + predictions] = 1
+    right = np.stack([truth == predictions, np.ones(len(truth))], axis=1).astype(np.float64)
+    statistics = {"accuracy": right, "macro_f1": pairs, "mcc": pairs}
+    signatures = {
+        "accuracy": "accuracy|points",
+        "macro_f1": "macro_f1|classes:occurring|zero_division:0|points",
+        "mcc": "mcc|multiclass|points",
+    }
+    scores = {name: score_statistics(name, rows, signatures[name]) for name, rows in statistics.items()}
+    return Evaluation(scores, statistics)

@@ -1,0 +1,77 @@
+"""What a model costs: parameters, and decoding speed at a fixed beam and batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from nlgraft.evaluation.inputs import Inputs
+from nlgraft.evaluation.scores import Score
+from nlgraft.evaluation.translation import translate
+from nlgraft.nn.config import GenerationConfig
+from nlgraft.nn.generation import beam_search
+
+
+def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
+    """Count the parameters of a model, tied ones once.
+
+    Args:
+        model: Any model.
+
+    Returns:
+        All parameters, and those that learn.
+    """
+    parameters = list(model.parameters())
+    return (
+        sum(parameter.numel() for parameter in parameters),
+        sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+    )
+
+
+def measure_size(model: torch.nn.Module) -> dict[str, Score]:
+    """Score the size of a model.
+
+    Args:
+        model: Any model, with ``requires_grad`` as in training.
+
+    Returns:
+        ``num_parameters`` and ``num_trained_parameters``.
+    """
+    counts = zip(("num_parameters", "num_trained_parameters"), count_parameters(model), strict=True)
+    return {name: Score(name, float(count), 1, "minimize", "tied:once") for name, count in counts}
+
+
+def measure_speed(
+    model: Any, inputs: Inputs, config: GenerationConfig, *, num_repeats: int = 3, lm_cache: str = "on"
+) -> dict[str, Score]:
+    """Measure decoding speed at a fixed beam and batch, after one warm-up batch.
+
+    Args:
+        model: A ``Seq2Seq`` on any device.
+        inputs: The same ones for every model that is compared.
+        config: Beam and sentences at once: they go into the signature.
+        num_repeats: Passes over the inputs; the fastest counts.
+        lm_cache: Whether a target-side language model keeps its states, for the signature.
+
+    Returns:
+        ``sentences_per_s`` and ``tokens_per_s``; ``n`` is the number of sentences.
+
+    Source: fusion.md invariant 35.
+    """
+    device = next(model.parameters()).device
+    warm_up = np.arange(min(len(inputs), config.batch_sentences))
+    beam_search(model, *inputs.pack(warm_up), config)
+    runs = [translate(model, inputs, config) for _ in range(num_repeats)]
+    fastest = min(runs, key=lambda run: run.seconds)
+    threads = f"|threads:{torch.get_num_threads()}" if device.type == "cpu" else ""
+    signature = (
+        f"beam:{config.beam}|batch:{config.batch_sentences}|device:{device.type}{threads}"
+        f"|lm_cache:{lm_cache}|warm-up:1|best-of:{num_repeats}"
+    )
+    amounts = {"sentences_per_s": len(inputs), "tokens_per_s": fastest.num_tokens}
+    return {
+        name: Score(name, amount / fastest.seconds, len(inputs), "maximize", signature)
+        for name, amount in amounts.items()
+    }

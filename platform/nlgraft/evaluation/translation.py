@@ -1,0 +1,140 @@
+"""From encoded sources to scored text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.inputs import Inputs
+from nlgraft.evaluation.scores import Evaluation, evaluate_text, score_statistics
+from nlgraft.nn.config import GenerationConfig
+from nlgraft.nn.generation import Hypothesis, beam_search
+from nlgraft.text.tokenizers import SentencePiece
+
+
+@dataclass(frozen=True)
+class Translations:
+    """What a model said.
+
+    Attributes:
+        hypotheses: For each example its hypotheses, best first, in the order of the inputs.
+        seconds: Wall-clock time of decoding, without what came before and after.
+    """
+
+    hypotheses: list[list[Hypothesis]]
+    seconds: float
+
+    @property
+    def best(self) -> list[list[int]]:
+        """Ids of the best hypothesis of each example, without start and end."""
+        return [hypotheses[0].ids if hypotheses else [] for hypotheses in self.hypotheses]
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the best hypotheses, one end token each included."""
+        return sum(len(ids) + 1 for ids in self.best)
+
+
+def translate(model: Any, inputs: Inputs, config: GenerationConfig) -> Translations:
+    """Decode examples in batches of like length and give them back in their order.
+
+    Args:
+        model: A ``Seq2Seq`` on any device.
+        inputs: What it reads.
+        config: Beam, length rules, sentences at once.
+
+    Returns:
+        Hypotheses and how long they took.
+    """
+    order = np.argsort(-inputs.lengths, kind="stable")
+    hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(inputs))]
+    started = time.perf_counter()
+    for start in range(0, len(order), config.batch_sentences):
+        rows = order[start : start + config.batch_sentences]
+        sources, contexts = inputs.pack(rows)
+        for row, found in zip(rows, beam_search(model, sources, contexts, config), strict=True):
+            hypotheses[row] = found
+    return Translations(hypotheses, time.perf_counter() - started)
+
+
+@dataclass(frozen=True)
+class ScoredText:
+    """A translated and scored split.
+
+    Attributes:
+        hypotheses: Detokenised outputs, in order.
+        translations: The ids they came from, and the time.
+        evaluation: Scores and statistics.
+    """
+
+    hypotheses: list[str]
+    translations: Translations
+    evaluation: Evaluation
+
+
+def translate_and_score(
+    model: Any,
+    inputs: Inputs,
+    references: Sequence[str],
+    tokenizer: SentencePiece,
+    config: GenerationConfig,
+    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+) -> ScoredText:
+    """Decode a split, turn it into text and compare it with its references.
+
+    Args:
+        model: A ``Seq2Seq`` on any device.
+        inputs: What it reads.
+        references: Human text of each example.
+        tokenizer: Of the target.
+        config: Beam, length rules, sentences at once.
+        metrics: Names of text metrics.
+
+    Returns:
+        Text, scores and statistics; ``length`` (tokens a hypothesis takes) among them.
+
+    Raises:
+        DataError: Inputs and references differ in number.
+    """
+    if len(inputs) != len(references):
+        raise DataError(f"{len(inputs)} examples to translate but {len(references)} references")
+    translations = translate(model, inputs, config)
+    hypotheses = tokenizer.decode(translations.best)
+    rows = np.array([[len(ids), 1] for ids in translations.best], dtype=np.float64)
+    length = score_statistics("length", rows, "length|hypotheses|tok:model")
+    evaluation = evaluate_text(hypotheses, references, metrics) | Evaluation(
+        {"length": length}, {"length": rows}
+    )
+    return ScoredText(hypotheses, translations, evaluation)
+
+
+def dev_scores(
+    inputs: Inputs,
+    references: Sequence[str],
+    tokenizer: SentencePiece,
+    config: GenerationConfig,
+    metrics: Sequence[str] = ("bleu",),
+) -> Callable[[Any], dict[str, float]]:
+    """Make the function that decodes dev and scores it, for ``train(evaluate=...)``.
+
+    Args:
+        inputs: What the model reads.
+        references: Human text of each example.
+        tokenizer: Of the target.
+        config: Beam and length rules; beam 1 is cheap and ranks checkpoints nearly as well.
+        metrics: Names of text metrics.
+
+    Returns:
+        A function from a model to ``{"dev/bleu": value}``.
+    """
+
+    def evaluate(model: Any) -> dict[str, float]:
+        scored = translate_and_score(model, inputs, references, tokenizer, config, metrics)
+        return {f"dev/{name}": scored.evaluation.scores[name].value for name in metrics}
+
+    return evaluate

@@ -1,0 +1,86 @@
+"""Decoding in sorted batches, scoring what comes out, and what it costs."""
+
+import numpy as np
+import pytest
+import torch
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.efficiency import count_parameters, measure_size, measure_speed
+from nlgraft.evaluation.inputs import Inputs, pack
+from nlgraft.evaluation.translation import dev_scores, translate, translate_and_score
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.generation import beam_search
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.text.batches import Ragged
+
+SOURCES = Ragged.of([[5, 3], [6, 7, 8, 9, 3], [4, 4, 3], [10, 3], [9, 8, 7, 3], [3], [5, 6, 7, 3]])
+CONFIG = GenerationConfig(beam=2, max_length_offset=4, batch_sentences=3)
+
+
+class Letters:
+    """Stands for a tokenizer: id n is the n-th letter."""
+
+    def decode(self, lines):
+        return [" ".join(chr(ord("a") + token) for token in ids) for ids in lines]
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.manual_seed(1)
+    return Seq2Seq(TransformerConfig(preset="tiny", d_model=16, num_heads=2, ffn_dim=16), 12, 12).eval()
+
+
+def test_order_is_restored_and_batches_do_not_matter(model):
+    """Every sentence alone gives what it gives among the others."""
+    together = translate(model, Inputs([SOURCES]), CONFIG)
+    assert len(together.hypotheses) == len(SOURCES)
+    for row in range(len(SOURCES)):
+        alone = beam_search(model, [pack(SOURCES, np.array([row]))], config=CONFIG)[0]
+        assert together.best[row] == alone[0].ids
+    assert together.num_tokens == sum(len(ids) + 1 for ids in together.best)
+    assert together.seconds > 0
+
+
+def test_scores_come_with_the_length_of_the_output(model):
+    config = CONFIG.model_copy(update={"min_length": 5, "max_length_offset": 6})
+    translations = translate(model, Inputs([SOURCES]), config)
+    references = Letters().decode(translations.best)
+    metrics = ("bleu_tokenised", "ter")
+    scored = translate_and_score(model, Inputs([SOURCES]), references, Letters(), config, metrics)
+    assert scored.hypotheses == references
+    scores = scored.evaluation.scores
+    assert scores["bleu_tokenised"].value == pytest.approx(100)
+    assert scores["ter"].value == 0
+    assert scores["length"].value == pytest.approx(np.mean([len(ids) for ids in translations.best]))
+    assert set(scored.evaluation.statistics) == {"bleu_tokenised", "ter", "length"}
+    with pytest.raises(DataError, match="7 examples to translate but 1 references"):
+        translate_and_score(model, Inputs([SOURCES]), ["a"], Letters(), CONFIG)
+    evaluate = dev_scores(Inputs([SOURCES]), references, Letters(), config, metrics[:1])
+    assert evaluate(model) == {"dev/bleu_tokenised": scores["bleu_tokenised"].value}
+
+
+def test_speed_is_labelled_with_beam_batch_and_cache(model):
+    """Invariant 35."""
+    speed = measure_speed(model, Inputs([SOURCES]), CONFIG, num_repeats=2)
+    assert set(speed) == {"sentences_per_s", "tokens_per_s"}
+    ratio = speed["tokens_per_s"].value / speed["sentences_per_s"].value
+    assert ratio == pytest.approx(translate(model, Inputs([SOURCES]), CONFIG).num_tokens / 7)
+    signature = speed["tokens_per_s"].signature
+    assert signature.startswith("beam:2|batch:3|device:cpu|threads:")
+    assert "lm_cache:on|warm-up:1|best-of:2" in signature
+    off = measure_speed(model, Inputs([SOURCES]), CONFIG, num_repeats=1, lm_cache="off")
+    assert "lm_cache:off" in off["tokens_per_s"].signature
+
+
+def test_parameters_are_counted_once_when_tied(model):
+    everything, trained = count_parameters(model)
+    assert everything == trained == sum(tensor.numel() for tensor in set(model.parameters()))
+    size = measure_size(model)
+    assert size["num_parameters"].value == everything
+    assert size["num_trained_parameters"].value == trained
+
+
+def test_a_source_that_nobody_has_still_packs_to_one_column():
+    tokens = pack(Ragged.of([[], []]), np.array([0, 1]))
+    assert tokens.ids.shape == (2, 1)
+    assert not tokens.valid.any()
