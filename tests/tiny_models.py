@@ -1,4 +1,4 @@
-"""Tiny random models of every family, and examples for them. Shared by the invariants of the fusion specification."""
+"""Tiny random models of every family, and examples for them; for the invariants of the specification."""
 
 from __future__ import annotations
 
@@ -168,9 +168,8 @@ def batch_of(rows: list[Example], extra_padding: int = 0) -> Batch:
     """Examples as a batch; extra columns of padding go to the first source."""
     sources = [Tokens.from_lists(list(column)) for column in zip(*(row.sources for row in rows), strict=True)]
     if extra_padding:
-        ids, valid = (
-            torch.nn.functional.pad(t, (0, extra_padding)) for t in (sources[0].ids, sources[0].valid)
-        )
+        parts = (sources[0].ids, sources[0].valid)
+        ids, valid = (torch.nn.functional.pad(part, (0, extra_padding)) for part in parts)
         sources[0] = Tokens(ids, valid)
     target = Tokens.from_lists([row.target for row in rows])
     contexts = {name: Tokens.from_lists([row.contexts[name] for row in rows]) for name in rows[0].contexts}

@@ -64,8 +64,8 @@ class Tokens:
 
     @cached_property
     def has_padding(self) -> bool:
-        """Some position holds no token."""
-        return not bool(self.valid.all())
+        """Some position holds no token, or there is no position."""
+        return self.valid.shape[1] == 0 or not bool(self.valid.all())
 
     @cached_property
     def has_absent(self) -> bool:

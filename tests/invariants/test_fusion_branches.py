@@ -1,0 +1,274 @@
+"""Invariants 14-22 of the fusion specification: branches, merges, layer pooling, freezing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.config import FusionConfig, TransformerConfig
+from nlgraft.nn.context_config import ContextConfig, PoolingConfig
+from nlgraft.nn.contextual import Context
+from nlgraft.nn.fusion import FusionBranch, Merge
+from nlgraft.nn.hugging_face import HuggingFaceEncoder
+from nlgraft.nn.memory import Memory
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.pooling import EncoderShape, LayerPooling
+from nlgraft.nn.presets import preset
+from tests.tiny_models import (
+    HIDDEN,
+    SIZES,
+    UNI,
+    VOCAB,
+    Case,
+    batch_of,
+    build,
+    checkpoint,
+    examples,
+    hugging_face,
+    logits_of,
+)
+
+EXACT = {"rtol": 0, "atol": 1e-9}
+SITES = ["self", "self_norm", "ffn", "ffn_norm"]
+SIDES = ["source", "target", "both"]
+
+
+def fused(norm="post", kind="bert", **fusion):
+    config = preset(
+        "prlm", encoder=checkpoint(kind), **SIZES, norm=norm, fusion={"contexts": ("prlm",), **fusion}
+    )
+    return Case(config, {"prlm": kind})
+
+
+def branches_of(model):
+    return [module for module in model.modules() if isinstance(module, FusionBranch)]
+
+
+@pytest.mark.parametrize("site", ["self", "ffn"])
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_silent_branches_change_nothing(site, side, norm):
+    """Invariant 14: with the branch's last map at zero and merge sum, logits are the plain model's."""
+    model = build(fused(norm, site=site, side=side))
+    plain = Seq2Seq(TransformerConfig(**SIZES, norm=norm), VOCAB, VOCAB).double().eval()
+    kept = {name: p for name, p in model.state_dict().items() if name in plain.state_dict()}
+    plain.load_state_dict(kept)
+    batch = batch_of(examples(model))
+    assert not torch.allclose(logits_of(model, batch), logits_of(plain, batch))
+    for branch in branches_of(model):
+        last = branch.attention.output if site == "self" else branch.ffn.outer
+        torch.nn.init.zeros_(last.weight)
+        torch.nn.init.zeros_(last.bias)
+    torch.testing.assert_close(logits_of(model, batch), logits_of(plain, batch), **EXACT)
+
+
+def merge(strategy, num_branches=1, **settings):
+    names = tuple(f"c{i}" for i in range(num_branches))
+    return Merge(FusionConfig(contexts=names, merge=strategy, **settings), 4).double()
+
+
+def test_merges_by_hand():
+    """Invariant 15: gate(W=0) and dropnet in evaluation are the average, gate(b=50) is the own flow."""
+    own, flow, other = torch.randn(3, 2, 5, 4, dtype=torch.float64)
+    average = (own + flow) / 2
+    assert torch.equal(merge("average")(own, [flow]), average)
+    assert torch.equal(merge("sum")(own, [flow]), own + flow)
+    gate = merge("gate")
+    torch.nn.init.zeros_(gate.gate.weight)
+    torch.testing.assert_close(gate(own, [flow]), average, **EXACT)
+    torch.nn.init.constant_(gate.gate.bias, 50)
+    torch.testing.assert_close(gate(own, [flow]), own, **EXACT)
+    assert torch.equal(merge("dropnet").eval()(own, [flow]), average)
+    mean = (own + flow + other) / 3
+    torch.testing.assert_close(merge("average", 2)(own, [flow, other]), mean, **EXACT)
+    gate = merge("gate", 2)
+    torch.nn.init.zeros_(gate.gate.weight)
+    torch.testing.assert_close(gate(own, [flow, other]), mean, **EXACT)
+
+
+def test_gate_is_per_channel():
+    own, flow = torch.randn(2, 2, 5, 4, dtype=torch.float64)
+    gate = merge("gate")
+    share = torch.sigmoid(torch.cat([own, flow], -1) @ gate.gate.weight.T + gate.gate.bias)
+    torch.testing.assert_close(gate(own, [flow]), share * own + (1 - share) * flow, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"dropnet_probability": 0.6}, (0.3, 0.3, 0.4)),
+        ({}, (0.5, 0.5, 0.0)),
+        ({"dropnet_probabilities": (0.5, 0.25)}, (0.5, 0.25, 0.25)),
+    ],
+)
+def test_dropnet_frequencies(settings, expected):
+    """Invariant 15: one draw for each call, equal across the batch; within four standard errors."""
+    torch.manual_seed(0)
+    dropnet, draws = merge("dropnet", **settings).train(), 2000
+    own, flow = torch.zeros(3, 2, 4), torch.full((3, 2, 4), 2.0)
+    results = [dropnet(own, [flow]) for _ in range(draws)]
+    assert all((result == result[0, 0, 0]).all() for result in results)
+    counts = [sum(float(r[0, 0, 0]) == value for r in results) / draws for value in (0.0, 2.0, 1.0)]
+    for count, share in zip(counts, expected, strict=True):
+        assert abs(count - share) <= 4 * (share * (1 - share) / draws) ** 0.5
+
+
+def test_dropnet_picks_each_of_several_branches():
+    torch.manual_seed(0)
+    dropnet = merge("dropnet", 2, dropnet_probabilities=(0.2, 0.6)).train()
+    flows = [torch.full((1, 1, 4), value) for value in (3.0, 30.0)]
+    results = [float(dropnet(torch.zeros(1, 1, 4), flows)[0, 0, 0]) for _ in range(3000)]
+    shares = [sum(abs(r - value) < 1e-5 for r in results) / 3000 for value in (0.0, 3.0, 30.0, 11.0)]
+    assert shares == pytest.approx([0.2, 0.3, 0.3, 0.2], abs=0.04)
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_context_tokens_have_no_order(side):
+    """Invariant 16: shuffling the context's states with their mask changes nothing; lengths are free."""
+    model = build(fused(side=side))
+    batch = batch_of(examples(model))
+    expected = logits_of(model, batch)
+    context = model.contexts["prlm"]
+    with torch.no_grad():
+        layers = context.layers(batch.contexts["prlm"])
+    order = torch.randperm(layers.shape[2])
+    tokens = batch.contexts["prlm"]
+    batch.contexts["prlm"] = Tokens(tokens.ids[:, order], tokens.valid[:, order], layers[:, :, order])
+    torch.testing.assert_close(logits_of(model, batch), expected, **EXACT)
+
+
+def test_contexts_of_several_widths_work_together():
+    """Invariant 16: two contexts of width 20 and 12 at once, each of which matters."""
+    contexts = {
+        "wide": {"encoder": checkpoint("bert")},
+        "narrow": {"encoder": UNI, "pooling": {"kind": "mean"}},
+    }
+    config = TransformerConfig(**SIZES, contexts=contexts, fusion={"contexts": ("wide", "narrow")})
+    model = build(Case(config, {"wide": "bert"}))
+    assert [b.attention.key_value.in_features for b in branches_of(model)] == [HIDDEN, 12] * 2
+    batch = batch_of(examples(model))
+    expected = logits_of(model, batch)
+    for name in contexts:
+        changed = batch_of(examples(model))
+        changed.contexts[name].ids[:, 1] = 47 - changed.contexts[name].ids[:, 1]
+        assert not torch.allclose(logits_of(model, changed), expected)
+
+
+def test_dynamic_weights_belong_to_their_sentence():
+    """Invariant 18: sums of 1, no other sentence, one-hot picks a layer, pads are not averaged."""
+    for kind in ("dynamic_cls", "dynamic_mean"):
+        torch.manual_seed(0)
+        pooling = LayerPooling(PoolingConfig(kind=kind), EncoderShape(4, 6, 6)).double()
+        layers = torch.randn(3, 2, 5, 6, dtype=torch.float64)
+        valid = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
+        weights = pooling.dynamic_weights(layers, valid)
+        torch.testing.assert_close(weights.sum(1), torch.ones(2, dtype=torch.float64), **EXACT)
+        changed = layers.clone()
+        changed[:, 0] += 1
+        assert torch.equal(pooling(changed, valid)[1], pooling(layers, valid)[1])
+        padded = layers.clone()
+        padded[:, 1, 3:] = 99.0
+        assert torch.equal(pooling.dynamic_weights(padded, valid), weights)
+        torch.nn.init.zeros_(pooling.weigh.weight)
+        pooling.weigh.bias.data = torch.tensor([-100.0, 100.0, -100.0], dtype=torch.float64)
+        torch.testing.assert_close(pooling(layers, valid), layers[1], **EXACT)
+
+
+def test_branch_parameters_by_site():
+    """Invariant 19: attention; + norm; + FFN; + second norm, at d=16, f=24 and a context of width 20."""
+    attention = 16 * 16 + 16 + 2 * (HIDDEN * 16 + 16) + 16 * 16 + 16
+    norm, ffn = 32, 16 * 24 + 24 + 24 * 16 + 16
+    expected = [attention, attention + norm, attention + norm + ffn, attention + 2 * norm + ffn]
+    assert [
+        sum(p.numel() for b in branches_of(build(fused(site=site)))[:1] for p in b.parameters())
+        for site in SITES
+    ] == expected
+
+
+@pytest.mark.parametrize("site", SITES)
+def test_sites_by_hand(site):
+    """Invariant 19: a post-norm encoder layer written out; the own flow's residual at ffn_norm is H and U."""
+    model = build(fused(site=site))
+    layer, branch = model.encoder[0], model.encoder[0].fusion.branches[0]
+    tokens, other = Tokens.from_lists([[9, 9, 9]]), Tokens.from_lists([[9, 9]])
+    h = torch.randn(1, 3, 16, dtype=torch.float64)
+    context = Memory.of(torch.randn(1, 2, HIDDEN, dtype=torch.float64), other)
+    a = layer.attention(h, [layer.attention.project(Memory.of(h, tokens))])
+    p = branch.attention(h, [branch.attention.project(context)])
+    norm_1, norm_2 = layer.attention_residual.output_norm, layer.ffn_residual.output_norm
+    if site == "self":
+        u = norm_1(h + a + p)
+        expected = norm_2(u + layer.ffn(u))
+    elif site == "self_norm":
+        u = norm_1(h + a) + branch.attention_residual.output_norm(h + p)
+        expected = norm_2(u + layer.ffn(u))
+    else:
+        u, v = norm_1(h + a), branch.attention_residual.output_norm(h + p)
+        if site == "ffn":
+            expected = norm_2(u + layer.ffn(u) + branch.ffn(v))
+        else:
+            expected = norm_2(u + layer.ffn(u)) + branch.ffn_residual.output_norm(v + branch.ffn(v))
+    torch.testing.assert_close(layer(Memory.of(h, tokens), [context]), expected, **EXACT)
+
+
+def test_target_side_reads_the_source_only():
+    """Invariant 20: what the target's branches read does not depend on the target."""
+    model = build(fused(side="target"))
+    batch = batch_of(examples(model))
+    seen = []
+    model.contexts["prlm"].register_forward_hook(lambda *args: seen.append(args[2].states))
+    model(batch)
+    batch.target_input.ids.fill_(9)
+    model(batch)
+    assert torch.equal(seen[0], seen[1])
+
+
+def test_frozen_context_is_frozen():
+    """Invariant 21: no gradient, evaluation mode, equal forwards, bit-identical after training."""
+    model = build(fused()).train()
+    context = model.contexts["prlm"]
+    assert not context.encoder.training
+    assert not any(module.training for module in context.encoder.modules())
+    assert context.training
+    before = {name: p.clone() for name, p in context.encoder.state_dict().items()}
+    tokens = batch_of(examples(model)).contexts["prlm"]
+    assert torch.equal(context.layers(tokens), context.layers(tokens))
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.1)
+    for _ in range(3):
+        logits_of(model, batch_of(examples(model))).square().mean().backward()
+        optimizer.step()
+    assert all(p.grad is None for p in context.encoder.parameters())
+    assert all(torch.equal(p, before[name]) for name, p in context.encoder.state_dict().items())
+
+
+def test_frozen_dropout_is_a_choice():
+    """Invariant 21: what the released code of Park and Zhao does can be had."""
+    config = ContextConfig(encoder=checkpoint("bert"), has_frozen_dropout=True)
+    context = Context(config, HuggingFaceEncoder(hugging_face("bert"))).train()
+    tokens = Tokens.from_lists([[9, 10, 11]])
+    assert not torch.equal(context.layers(tokens), context.layers(tokens))
+    assert not any(p.requires_grad for p in context.encoder.parameters())
+
+
+@pytest.mark.parametrize("kind", ["bert", "electra", "distilbert", "gpt2", "xlm_roberta", "mbart"])
+def test_finetuned_context_trains_the_layers_it_uses(kind):
+    """Invariant 21: the second-to-last state trains every layer but the last."""
+    config = ContextConfig(encoder=checkpoint(kind), is_frozen=False)
+    context = Context(config, HuggingFaceEncoder(hugging_face(kind)))
+    trained = {name for name, p in context.encoder.named_parameters() if p.requires_grad}
+    layers = {part for name in trained for part in ("0", "1", "2") if f".{part}." in name}
+    assert layers == {"0", "1"}
+    context.train()(Tokens.from_lists([[9, 10, 11]])).states.square().sum().backward()
+    assert {name for name, p in context.encoder.named_parameters() if p.grad is not None} == trained
+
+
+def test_direct_has_no_source_table():
+    """Invariant 22: the source is the encoder's tokens, and no table of the NMT model reads it."""
+    model = build("direct")
+    batch = batch_of(examples(model))
+    memory = model.encode(batch.sources).bank[0]
+    assert memory.states.shape[:2] == batch.sources[0].ids.shape
+    tables = [p for name, p in model.named_parameters() if p.shape == (VOCAB, 16)]
+    assert len(tables) == 1
+    assert tables[0] is model.target_embedding.table.weight

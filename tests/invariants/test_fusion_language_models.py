@@ -1,0 +1,224 @@
+"""Invariants 23-26 and 29 of the fusion specification: our language models and ELMo's mix."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.context_config import BiLMConfig, ContextConfig, PoolingConfig
+from nlgraft.nn.contextual import Context
+from nlgraft.nn.language_models import BiLM, UniLM
+from nlgraft.nn.pooling import EncoderShape, LayerPooling
+from tests.tiny_models import BI, LM, UNI, batch_of, build, examples, logits_of
+
+EXACT = {"rtol": 0, "atol": 1e-9}
+TOKENS = Tokens.from_lists([[3, 9, 10, 11, 3]])
+
+
+def make(config, seed=0):
+    torch.manual_seed(seed)
+    return (BiLM if config.kind == "bi_lm" else UniLM)(config).double().eval()
+
+
+def mix(**settings):
+    torch.manual_seed(0)
+    pooling = LayerPooling(PoolingConfig(kind="scalar_mix", **settings), EncoderShape(4, 6, 6)).double()
+    return pooling, torch.randn(4, 2, 5, 6, dtype=torch.float64), torch.ones(2, 5, dtype=torch.bool)
+
+
+def test_scalar_mix_by_hand():
+    """Invariant 23: equal weights give the mean of normalised layers; shifts, limits and gamma behave."""
+    pooling, layers, valid = mix()
+    mean = torch.nn.functional.layer_norm(layers, (6,)).mean(0)
+    torch.testing.assert_close(pooling(layers, valid), mean, **EXACT)
+    pooling.mix.data = torch.tensor([0.3, -1.0, 2.0, 0.0], dtype=torch.float64)
+    before = pooling(layers, valid)
+    pooling.mix.data += 5
+    torch.testing.assert_close(pooling(layers, valid), before, **EXACT)
+    pooling.scale.data *= 3
+    torch.testing.assert_close(pooling(layers, valid), 3 * before, **EXACT)
+    pooling.mix.data = torch.tensor([-math.inf, -math.inf, -math.inf, 0.0], dtype=torch.float64)
+    torch.testing.assert_close(pooling(layers, valid), 3 * pooling.norm(layers[3]), **EXACT)
+
+
+def test_scalar_mix_weights_only_compete():
+    """Invariant 23: the gradients of the layer weights sum to zero."""
+    pooling, layers, valid = mix()
+    pooling(layers, valid).square().sum().backward()
+    assert abs(float(pooling.mix.grad.sum())) < 1e-9
+    assert pooling.mix.grad.abs().max() > 1e-3
+
+
+def test_scalar_mix_drops_whole_layers():
+    """Section 1.3: dropout falls on the softmaxed weights and rescales what is left."""
+    pooling, layers, valid = mix(weight_dropout=0.5)
+    layers = torch.eye(4, 6, dtype=torch.float64)[:, None, None].expand(4, 1, 1, 6).contiguous()
+    pooling.norm = torch.nn.Identity()
+    weights = pooling.train()(layers, valid[:1, :1])[0, 0, :4]
+    assert set(weights.tolist()) <= {0.0, 0.5}
+    assert pooling.eval()(layers, valid[:1, :1])[0, 0, :4].tolist() == [0.25] * 4
+
+
+def test_number_of_states():
+    """Invariant 23: L+1 left to right (13 for 12 layers), L+3 of double width for two towers (15)."""
+    uni, bi = make(UNI), make(BI)
+    states = uni(TOKENS)
+    assert len(states.layers) == uni.shape.num_states == 3
+    assert states.output is states.layers[-1]
+    states = bi(TOKENS)
+    assert len(states.layers) == bi.shape.num_states == 5
+    assert {tuple(layer.shape) for layer in states.layers} == {(1, 5, 24)}
+    assert states.output.shape == (1, 5, 12)
+    twelve = BiLMConfig(**{**LM, "num_layers": 12})
+    with torch.device("meta"):
+        assert BiLM(twelve).shape.num_states == 15
+
+
+def test_paper_sizes():
+    """Section 1.3: 189.0M and 352.8M parameters with one 37K table."""
+    with torch.device("meta"):
+        uni = UniLM(
+            UNI.model_copy(update={"vocab_size": 37_000, "d_model": 1024, "ffn_dim": 4096, "num_layers": 12})
+        )
+        bi = BiLM(
+            BI.model_copy(update={"vocab_size": 37_000, "d_model": 1024, "ffn_dim": 4096, "num_layers": 12})
+        )
+    assert round(sum(p.numel() for p in uni.parameters()) / 1e6, 1) == 189.0
+    assert round(sum(p.numel() for p in bi.parameters()) / 1e6, 1) == 352.8
+
+
+@pytest.mark.parametrize(
+    "family", ["src_elmo", "src_ft", "tgt_elmo", "tgt_ft", "src_elmo_bert", "tgt_elmo_gpt2"]
+)
+def test_what_is_trained(family):
+    """Invariant 24: the mix and not the model in *_elmo, every layer of the model in *_ft."""
+    model = build(family).train()
+    logits_of(model, batch_of(examples(model))).square().sum().backward()
+    embedding = model.source_embedding if family.startswith("src") else model.target_embedding
+    encoder, pooling = embedding.context.encoder, embedding.context.pooling
+    if family.endswith("_ft"):
+        grown = [
+            name for name, p in encoder.named_parameters() if p.grad is not None and p.grad.abs().max() > 0
+        ]
+        assert {name.split(".")[1] for name in grown if "layers" in name or "tower" in name} == {"0", "1"}
+    else:
+        assert all(p.grad is None for p in encoder.parameters())
+        learned = [pooling.mix, pooling.scale, *embedding.projection.parameters()]
+        assert all(p.grad.abs().max() > 0 for p in learned)
+
+
+@pytest.mark.parametrize("combiner", ["attention", "linear"])
+def test_cloze_sees_all_but_itself(combiner):
+    """Invariant 25: logits_i depend on every embedding but the i-th."""
+    model = make(BiLMConfig(**LM, combiner=combiner))
+    x = model.input(model.embedding(TOKENS)).detach().requires_grad_()
+    ahead, back = model.towers(x, TOKENS.valid)
+    hidden = model.combiner(ahead[-1], back[-1], TOKENS.valid, sees_current=False)
+    for i in range(5):
+        (gradient,) = torch.autograd.grad(hidden[0, i].square().sum(), x, retain_graph=True)
+        reached = [bool(gradient[0, j].abs().max() > 0) for j in range(5)]
+        assert reached == [j != i for j in range(5)]
+
+
+def test_extraction_sees_itself():
+    """Invariant 25: at extraction position i sees itself too."""
+    model = make(BI)
+    x = model.input(model.embedding(TOKENS)).detach().requires_grad_()
+    ahead, back = model.towers(x, TOKENS.valid)
+    hidden = model.combiner(ahead[-1], back[-1], TOKENS.valid, sees_current=True)
+    for i in range(5):
+        (gradient,) = torch.autograd.grad(hidden[0, i].square().sum(), x, retain_graph=True)
+        assert bool((gradient[0].abs().amax(1) > 0).all())
+
+
+def test_towers_look_one_way():
+    """Invariant 25: the forward tower never sees the right, the backward tower never the left."""
+    model = make(BI)
+    x = model.input(model.embedding(TOKENS)).detach().requires_grad_()
+    for tower, states in enumerate(model.towers(x, TOKENS.valid)):
+        for i in range(5):
+            (gradient,) = torch.autograd.grad(states[-1][0, i].sum(), x, retain_graph=True)
+            reached = [bool(gradient[0, j].abs().max() > 0) for j in range(5)]
+            assert reached == [j <= i if tower == 0 else j >= i for j in range(5)]
+
+
+def test_one_token_alone():
+    """Invariant 25: nothing to predict from is not NaN, alone and beside longer sentences."""
+    model = make(BI)
+    alone, beside = Tokens.from_lists([[3]]), Tokens.from_lists([[3], [3, 9, 3]])
+    for read in (model.cloze, lambda tokens: model(tokens).output):
+        assert read(alone).isfinite().all()
+        torch.testing.assert_close(read(beside)[0, :1], read(alone)[0], **EXACT)
+
+
+@pytest.mark.parametrize("config", [UNI, BI], ids=["uni", "bi"])
+def test_states_do_not_depend_on_neighbouring_sentences(config):
+    """Invariant 37 for every state of our own models."""
+    model = make(config)
+    rows = [[3, 9, 10, 3], [3, 9, 10, 11, 12, 13, 3]]
+    together = model(Tokens.from_lists(rows))
+    for index, row in enumerate(rows):
+        alone = model(Tokens.from_lists([row]))
+        for ours, theirs in zip(together.layers, alone.layers, strict=True):
+            torch.testing.assert_close(ours[index, : len(row)], theirs[0], **EXACT)
+
+
+def test_uni_lm_token_by_token():
+    """Invariant 27 for the language model's own cache: all states equal the full pass."""
+    model = make(UNI)
+    whole, cache = model(TOKENS), model.new_cache()
+    for step in range(5):
+        states = model.step(TOKENS.ids[:, step : step + 1], cache)
+        for ours, theirs in zip(states.layers, whole.layers, strict=True):
+            torch.testing.assert_close(ours[:, 0], theirs[:, step], **EXACT)
+
+
+def test_prepended_token_is_read_and_dropped():
+    """Section 1.3: SRC-ELMO reads end + source and drops the first position after mixing."""
+    model = build("src_elmo")
+    embedding = model.source_embedding
+    tokens = Tokens.from_lists([[9, 10, 3], [11, 3]])
+    longer = Tokens.from_lists([[3, 9, 10, 3], [3, 11, 3]])
+    expected = embedding.projection(embedding.context(longer).states)[:, 1:]
+    torch.testing.assert_close(embedding(tokens), expected, **EXACT)
+
+
+def test_precomputed_states_give_the_same_logits():
+    """Frozen states are a pure function of the sentence."""
+    for family in ("src_elmo", "prlm"):
+        model = build(family)
+        batch = batch_of(examples(model))
+        expected = logits_of(model, batch)
+        if family == "prlm":
+            tokens = batch.contexts["prlm"]
+            batch.contexts["prlm"] = tokens.with_layers(model.contexts["prlm"].layers(tokens))
+        else:
+            tokens = batch.sources[0]
+            batch.sources[0] = tokens.with_layers(model.source_embedding.layers(tokens))
+        torch.testing.assert_close(logits_of(model, batch), expected, **EXACT)
+
+
+@pytest.mark.parametrize(
+    ("family", "positions", "scale"),
+    [("transformer", True, 4.0), ("src_elmo", False, 4.0), ("direct", True, 1.0)],
+)
+def test_source_input_is_scaled_once(family, positions, scale):
+    """Invariant 29: sqrt(d) once where the configuration says so, no positions for SRC-ELMO."""
+    model = build(family)
+    tokens = Tokens.from_lists([[9, 10, 11, 3]])
+    embedded = model.source_embedding(tokens)
+    expected = scale * embedded
+    if positions:
+        expected = expected + model.source_input.positions(0, 4)
+    assert (model.source_input.positions is not None) == positions
+    torch.testing.assert_close(model.source_input(embedded, segment=0), expected, **EXACT)
+
+
+def test_finetuned_dropout_falls_on_the_output():
+    """Section 1.3: dropout on the states of *_FT."""
+    config = ContextConfig(encoder=UNI, is_frozen=False, pooling=PoolingConfig(kind="output"), dropout=0.5)
+    states = Context(config).double().train()(TOKENS).states
+    assert 0.2 < float((states == 0).double().mean()) < 0.8

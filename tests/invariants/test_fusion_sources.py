@@ -1,0 +1,204 @@
+"""Invariants 1-9 of the fusion specification: several sources, the fine encoder, parameter counts."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nlgraft.errors import ContractError
+from nlgraft.nn.attention import Attention
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.fine_encoder import FineEncoder, FineLayer
+from nlgraft.nn.memory import Memory
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.presets import preset
+from tests.tiny_models import SIZES, VOCAB, Case, Example, batch_of, build, examples, logits_of
+
+EXACT = {"rtol": 0, "atol": 1e-9}
+PLAIN = {"segments": "none", "fine_encoder": {"num_layers": 0}}
+
+
+def make(family="trice", **settings):
+    return build(Case(preset(family, **{**SIZES, **settings}), {}))
+
+
+def fine_parameters(**fine):
+    """Parameters of the fine encoder at d=1024, f=4096 on a 12-layer coarse encoder."""
+    config = TransformerConfig(
+        preset="big", num_encoder_layers=12, num_sources=2, fine_encoder={"num_layers": 0, **fine}
+    )
+    with torch.device("meta"):
+        return sum(p.numel() for p in FineEncoder(config).parameters())
+
+
+def test_depth_0_joint_equals_dualbart():
+    """Invariant 1."""
+    trice = preset("trice", **{**SIZES, **PLAIN, "cross_attention": "joint"})
+    assert trice == preset("dualbart", **SIZES)
+    separated = make(**PLAIN)
+    joint = make("dualbart")
+    joint.load_state_dict(separated.state_dict())
+    batch = batch_of(examples(joint))
+    bank = joint.encode(batch.sources).bank
+    for ours, theirs in zip(separated.encode(batch.sources).bank, bank, strict=True):
+        assert torch.equal(ours.states, theirs.states)
+
+
+def test_parameter_counts_are_the_papers():
+    """Invariant 1 and section 1.1: exact at d=1024, f=4096, biases and layer norms included."""
+    assert [fine_parameters(num_layers=depth) for depth in (1, 2, 3)] == [16_796_672, 33_593_344, 50_390_016]
+    assert fine_parameters(num_layers=1, cross_memory="none") == 12_596_224
+    assert fine_parameters(num_layers=1, cross_memory="none", self_scope="joint") == 12_596_224
+    assert fine_parameters(ffn_adapter="per_layer") == 100_724_736
+    assert fine_parameters(ffn_adapter="top") == 8_393_728
+
+
+@pytest.mark.parametrize("cross_attention", ["joint", "separated"])
+def test_one_source_without_extras_is_the_plain_model(cross_attention):
+    """Invariant 2, first half (against Hugging Face: see the conversion tests)."""
+    model = make(**PLAIN, cross_attention=cross_attention)
+    plain = build(Case(TransformerConfig(**SIZES), {}))
+    plain.load_state_dict(model.state_dict())
+    batch = batch_of(examples(model, num_sources=1))
+    torch.testing.assert_close(logits_of(model, batch), logits_of(plain, batch), **EXACT)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_one_source_with_a_fine_encoder_attends_to_nothing(norm):
+    """Invariant 2, second half: SA + (zero CA) + FFN."""
+    model = make(fine_encoder={"num_layers": 1, "norm": norm})
+    layer = model.fine_encoder.layers[0]
+    batch = batch_of(examples(model, num_sources=1))
+    assert logits_of(model, batch).isfinite().all()
+    model.fine_encoder.norm = None
+    coarse = Memory.of(torch.randn(*batch.sources[0].ids.shape, 16, dtype=torch.float64), batch.sources[0])
+    [fine] = model.fine_encoder([coarse])
+    [x] = layer.attend_self([coarse])
+    middle = x.states if norm == "pre" else layer.cross_residual.output_norm(x.states)
+    expected = layer.ffn_residual.leave(middle, layer.ffn(layer.ffn_residual.enter(middle)))
+    torch.testing.assert_close(fine.states, expected, **EXACT)
+
+
+@pytest.mark.parametrize("cross_attention", ["joint", "separated"])
+@pytest.mark.parametrize("encoding", ["joint", "separate"])
+def test_two_identical_sources_are_one(cross_attention, encoding):
+    """Invariant 3."""
+    model = make(**PLAIN, cross_attention=cross_attention, encoding=encoding)
+    single = examples(model, num_sources=1)
+    double = [Example(row.sources * 2, row.target, {}) for row in single]
+    torch.testing.assert_close(
+        logits_of(model, batch_of(double)), logits_of(model, batch_of(single)), **EXACT
+    )
+
+
+@pytest.mark.parametrize("segments", ["none", "halves", "interleaved"])
+def test_order_of_sources_matters_only_with_segments(segments):
+    """Invariant 4."""
+    model = make(segments=segments, fine_encoder={"num_layers": 2})
+    rows = examples(model)
+    swapped = [Example(row.sources[::-1], row.target, {}) for row in rows]
+    there, back = logits_of(model, batch_of(rows)), logits_of(model, batch_of(swapped))
+    assert torch.allclose(there, back, **EXACT) == (segments == "none")
+
+
+def test_positions_restart_for_every_source():
+    """Invariant 6: two identical sources enter the encoder as the same vectors, segments aside."""
+    model = make(segments="none", source_positions="learned")
+    inputs = []
+    model.encoder[0].register_forward_pre_hook(lambda _, args: inputs.append(args[0].states))
+    source = Tokens.from_lists([[9, 10, 11, 3]])
+    model.encode([source, source])
+    assert torch.equal(inputs[0][:, :4], inputs[0][:, 4:])
+
+
+def eager_attention(query, key, value, mask=None, dropout_p=0.0, is_causal=False):
+    """The textbook's attention: softmax over minus infinities gives NaN where all is masked."""
+    scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+    if is_causal:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    return scores.softmax(-1) @ value
+
+
+@pytest.mark.parametrize("is_eager", [False, True])
+def test_an_absent_source_counts_for_nothing(is_eager, monkeypatch):
+    """Invariant 7: separated cross-attention with source 2 masked equals one source; never NaN."""
+    if is_eager:
+        monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", eager_attention)
+    model = make(**PLAIN)
+    rows = examples(model, num_sources=1)
+    absent = [Example([row.sources[0], []], row.target, {}) for row in rows]
+    with_room = batch_of(absent)
+    ids = torch.full((3, 4), 9)
+    with_room.sources[1] = Tokens(ids, torch.zeros_like(ids, dtype=torch.bool))
+    expected = logits_of(model, batch_of(rows))
+    torch.testing.assert_close(logits_of(model, with_room), expected, **EXACT)
+    torch.testing.assert_close(logits_of(model, batch_of(absent)), expected, **EXACT)
+    nothing = batch_of([Example([[], []], row.target, {}) for row in rows])
+    nothing.sources[:] = [with_room.sources[1]] * 2
+    assert logits_of(model, nothing).isfinite().all()
+
+
+def test_attention_over_nothing_is_exactly_zero():
+    """Invariant 7: the output bias is silenced too."""
+    attention = Attention(8, 2)
+    torch.nn.init.ones_(attention.output.bias)
+    valid = torch.tensor([[True, False], [False, False]])
+    memory = Memory(torch.randn(2, 2, 8), valid, has_padding=True, has_absent=True)
+    result = attention(torch.randn(2, 3, 8), [attention.project(memory)])
+    assert result[1].abs().max() == 0
+    assert result[0].abs().min() > 0
+
+
+@pytest.mark.parametrize("cross_memory", ["same_layer", "coarse"])
+def test_what_the_fine_encoder_sees_of_other_sources(cross_memory):
+    """Invariant 8: only "same_layer" sees how a neighbour changed in the layer before."""
+    config = TransformerConfig(**SIZES, num_sources=2, fine_encoder={"cross_memory": cross_memory})
+    torch.manual_seed(0)
+    layer = FineLayer(config.fine_encoder, 16, 2, 24).double().eval()
+    tokens = Tokens.from_lists([[9, 9, 9]])
+    coarse = [Memory.of(torch.randn(1, 3, 16, dtype=torch.float64), tokens) for _ in range(2)]
+    changed = [coarse[0], coarse[1].with_states(coarse[1].states + 1)]
+    before, after = layer(coarse, coarse)[0].states, layer(changed, coarse)[0].states
+    assert torch.equal(before, after) == (cross_memory == "coarse")
+
+
+@pytest.mark.parametrize("cross_memory", ["same_layer", "none"])
+def test_gradient_flows_between_sources_only_by_cross_attention(cross_memory):
+    """Invariant 9."""
+    model = make(
+        encoding="separate", segments="none", fine_encoder={"num_layers": 1, "cross_memory": cross_memory}
+    )
+    batch = batch_of(examples(model))
+    inputs = []
+
+    def keep(_, args):
+        args[0].states.retain_grad()
+        inputs.append(args[0].states)
+
+    model.encoder[0].register_forward_pre_hook(keep)
+    model.encode(batch.sources).bank[0].states.square().sum().backward()
+    gradient = inputs[1].grad
+    reaches = gradient is not None and bool(gradient.abs().max() > 0)
+    assert reaches == (cross_memory == "same_layer")
+
+
+def test_segments_by_hand():
+    """Section 1.1: the code's segment 0 is [0.., 1..]; the paper's k=1 alternates sin and cos."""
+    halves = make(segments="halves").source_input.segments
+    assert halves[0].tolist() == [0.0] * 8 + [1.0] * 8
+    interleaved = make(segments="interleaved").source_input.segments
+    angle = torch.tensor(1000.0, dtype=torch.float64)
+    torch.testing.assert_close(interleaved[0, 0].double(), angle.sin(), rtol=0, atol=1e-7)
+    torch.testing.assert_close(interleaved[1, 1].double(), (2 * angle).cos(), rtol=0, atol=1e-7)
+    frequency = 10000 ** (-2 / 16)
+    torch.testing.assert_close(interleaved[0, 2].double(), (angle * frequency).sin(), rtol=0, atol=1e-7)
+
+
+def test_too_many_sources_are_refused():
+    model = Seq2Seq(TransformerConfig(**SIZES), VOCAB, VOCAB)
+    tokens = Tokens.from_lists([[9, 3]])
+    with pytest.raises(ContractError, match="2 sources, the model takes 1 to 1"):
+        model.encode([tokens, tokens])

@@ -1,0 +1,301 @@
+"""Invariants 28 and 36 of the fusion specification: tying, and no switch that does nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nlgraft.nn.config import FineEncoderConfig, FusionConfig, TransformerConfig
+from nlgraft.nn.context_config import (
+    BiLMConfig,
+    ContextConfig,
+    HuggingFaceEncoderConfig,
+    PoolingConfig,
+    UniLMConfig,
+)
+from nlgraft.nn.presets import FAMILIES, preset
+from tests.tiny_models import (
+    BI,
+    CASES,
+    SIZES,
+    UNI,
+    VOCAB,
+    Case,
+    batch_of,
+    build,
+    checkpoint,
+    examples,
+    logits_of,
+)
+
+
+def storages(model):
+    tables = (
+        model.source_embedding.table.weight,
+        model.target_embedding.table.weight,
+        model.output_projection.weight,
+    )
+    return [table.data_ptr() for table in tables]
+
+
+def test_tying_shares_storage_and_counts():
+    """Invariant 28: each tie drops V x d parameters exactly."""
+    models = {
+        tying: build(Case(TransformerConfig(**SIZES, tying=tying), {}))
+        for tying in ("none", "decoder", "all")
+    }
+    counts = {tying: sum(p.numel() for p in model.parameters()) for tying, model in models.items()}
+    assert counts["none"] - counts["decoder"] == counts["decoder"] - counts["all"] == VOCAB * 16
+    assert {tying: len(set(storages(model))) for tying, model in models.items()} == {
+        "none": 3,
+        "decoder": 2,
+        "all": 1,
+    }
+    elmo, shared = build("src_elmo"), build("src_elmo+shdemb")
+    assert shared.output_projection.weight is shared.target_embedding.table.weight
+    assert (
+        sum(p.numel() for p in elmo.parameters()) - sum(p.numel() for p in shared.parameters()) == VOCAB * 16
+    )
+
+
+TWO = {"num_sources": 2, "fine_encoder": {"num_layers": 1}, "segments": "halves"}
+
+
+def fine(**settings):
+    return {"fine_encoder": {"num_layers": 2, **settings}}
+
+
+def context(encoder=UNI, **settings):
+    return {"source_context": "lm", "tying": "none", "contexts": {"lm": {"encoder": encoder, **settings}}}
+
+
+def fused(**settings):
+    name = {"contexts": {"lm": {"encoder": UNI}}}
+    return {**name, "fusion": {"contexts": ("lm",), **settings}}
+
+
+def pooled(**settings):
+    return context(pooling=settings)
+
+
+PLAIN_SWITCHES = {
+    "d_model": ({}, {"d_model": 32}),
+    "num_encoder_layers": ({}, {"num_encoder_layers": 1}),
+    "num_decoder_layers": ({}, {"num_decoder_layers": 1}),
+    "num_heads": ({}, {"num_heads": 4}),
+    "ffn_dim": ({}, {"ffn_dim": 8}),
+    "dropout": ({}, {"dropout": 0.5}),
+    "attention_dropout": ({}, {"attention_dropout": 0.5}),
+    "activation_dropout": ({}, {"activation_dropout": 0.5}),
+    "activation": ({}, {"activation": "gelu"}),
+    "norm": ({}, {"norm": "pre"}),
+    "source_positions": ({}, {"source_positions": "none"}),
+    "target_positions": ({}, {"target_positions": "learned"}),
+    "position_layout": ({}, {"position_layout": "marian"}),
+    "max_positions": ({"source_positions": "learned"}, {"max_positions": 20}),
+    "has_source_scale": ({}, {"has_source_scale": False}),
+    "has_target_scale": ({}, {"has_target_scale": False}),
+    "has_embedding_norm": ({}, {"has_embedding_norm": True}),
+    "has_output_bias": ({}, {"has_output_bias": True}),
+    "tying": ({}, {"tying": "all"}),
+    "pad_id": ({}, {"pad_id": 1}),
+    "encoding": (TWO, {"encoding": "separate"}),
+    "cross_attention": (TWO, {"cross_attention": "separated"}),
+    "segments": (TWO, {"segments": "interleaved"}),
+    "fine_encoder.num_layers": (TWO, fine()),
+    "fine_encoder.cross_memory": ({**TWO, **fine()}, fine(cross_memory="coarse")),
+    "fine_encoder.self_scope": ({**TWO, **fine()}, fine(self_scope="joint")),
+    "fine_encoder.ffn_adapter": ({**TWO, **fine()}, fine(ffn_adapter="top")),
+    "fine_encoder.norm": ({**TWO, **fine()}, fine(norm="pre")),
+    "fine_encoder.activation": ({**TWO, **fine()}, fine(activation="gelu")),
+    "fine_encoder.dropout": ({**TWO, **fine()}, fine(dropout=0.5)),
+    "fusion.side": (fused(), fused(side="target")),
+    "fusion.site": (fused(), fused(site="self")),
+    "fusion.merge": (fused(), fused(merge="average")),
+    "fusion.dropnet_probability": (fused(merge="dropnet"), fused(merge="dropnet", dropnet_probability=0.1)),
+    "fusion.dropnet_probabilities": (
+        fused(merge="dropnet"),
+        fused(merge="dropnet", dropnet_probabilities=(0.9, 0.1)),
+    ),
+    "context.encoder": (context(), context(BI)),
+    "context.is_frozen": (context(), context(is_frozen=False)),
+    "context.lr_multiplier": (context(is_frozen=False), context(is_frozen=False, lr_multiplier=0.1)),
+    "context.has_frozen_dropout": (context(), context(has_frozen_dropout=True)),
+    "context.dropout": (context(), context(dropout=0.5)),
+    "context.has_memory_norm": (context(), context(has_memory_norm=True)),
+    "context.prepend_id": (context(), context(prepend_id=3)),
+    "context.max_tokens": (fused(), {"contexts": {"lm": {"encoder": UNI, "max_tokens": 2}}}),
+    "pooling.kind": (pooled(kind="mean"), pooled(kind="sum")),
+    "pooling.index": (pooled(), pooled(index=-1)),
+    "pooling.weight_dropout": (pooled(kind="scalar_mix"), pooled(kind="scalar_mix", weight_dropout=0.5)),
+    "pooling.is_norm_affine": (pooled(kind="scalar_mix"), pooled(kind="scalar_mix", is_norm_affine=False)),
+    "uni_lm.dropout": (
+        context(is_frozen=False),
+        context(UNI.model_copy(update={"dropout": 0.6}), is_frozen=False),
+    ),
+    "uni_lm.attention_dropout": (
+        context(is_frozen=False),
+        context(UNI.model_copy(update={"attention_dropout": 0.6}), is_frozen=False),
+    ),
+    "uni_lm.activation_dropout": (
+        context(is_frozen=False),
+        context(UNI.model_copy(update={"activation_dropout": 0.6}), is_frozen=False),
+    ),
+    "bi_lm.combiner": (context(BI), context(BI.model_copy(update={"combiner": "linear"}))),
+}
+
+
+def differs(first, second):
+    """Parameters, what is trained and how fast, or logits in either mode differ."""
+    shapes = [{n: (p.shape, p.requires_grad) for n, p in m.named_parameters()} for m in (first, second)]
+    if shapes[0] != shapes[1] or first.lr_multipliers() != second.lr_multipliers():
+        return True
+    batch = batch_of(examples(first))
+    for mode in (False, True):
+        logits = []
+        for model in (first, second):
+            model.train(mode)
+            torch.manual_seed(3)
+            logits.append(logits_of(model, batch))
+        if not torch.equal(logits[0], logits[1]):
+            return True
+    return False
+
+
+@pytest.mark.parametrize("switch", list(PLAIN_SWITCHES))
+def test_no_switch_does_nothing(switch):
+    """Invariant 36: every switch changes parameters or logits."""
+    base, change = PLAIN_SWITCHES[switch]
+    torch.manual_seed(0)
+    without = Case(TransformerConfig(**{**SIZES, **base}), {})
+    with_it = Case(TransformerConfig(**{**SIZES, **base, **change}), {})
+    assert differs(build(without), build(with_it))
+    assert not differs(build(without), build(without))
+
+
+def test_every_switch_is_tested():
+    """Invariant 36: a new field of the configuration cannot be forgotten here."""
+    elsewhere = {
+        "preset",
+        "num_sources",
+        "contexts",
+        "fusion",
+        "fine_encoder",
+        "source_context",
+        "target_context",
+    }
+    fields = {
+        *(set(TransformerConfig.model_fields) - elsewhere),
+        *(f"fine_encoder.{name}" for name in FineEncoderConfig.model_fields),
+        *(f"fusion.{name}" for name in FusionConfig.model_fields if name != "contexts"),
+        *(f"context.{name}" for name in ContextConfig.model_fields if name != "pooling"),
+        *(f"pooling.{name}" for name in PoolingConfig.model_fields),
+    }
+    assert fields <= set(PLAIN_SWITCHES)
+
+
+def test_presets_differ_from_one_another():
+    """Invariant 36 for whole families; every family of the specification has a case."""
+    configs = [CASES[family]().config.model_dump_json() for family in CASES]
+    assert len(set(configs)) == len(configs)
+    assert set(FAMILIES) - {"src_ft+shdemb"} <= set(CASES)
+
+
+def two(**settings):
+    return {**SIZES, "num_sources": 2, **settings}
+
+
+EXCLUSIVE = {
+    ("target_context", "tying"): {
+        **SIZES,
+        **context(),
+        "target_context": "lm",
+        "source_context": None,
+        "tying": "decoder",
+    },
+    ("source_context", "tying"): {**SIZES, **context(), "tying": "all"},
+    ("target_context", "bi-directional"): {
+        **SIZES,
+        **context(BI),
+        "target_context": "lm",
+        "source_context": None,
+    },
+    ("target_context", "hugging_face"): {
+        **SIZES,
+        **context(checkpoint("bert")),
+        "target_context": "lm",
+        "source_context": None,
+    },
+    ("fine_encoder.num_layers", "num_sources"): {**SIZES, "fine_encoder": {"num_layers": 1}},
+    ("segments", "num_sources"): {**SIZES, "segments": "halves"},
+    ("cross_attention", "num_sources"): {**SIZES, "cross_attention": "separated"},
+    ("encoding", "num_sources"): {**SIZES, "encoding": "separate"},
+    ("fusion.contexts", "contexts has: nothing"): {**SIZES, "fusion": {"contexts": ("prlm",)}},
+    ("source_context", "fusion.contexts"): {
+        **SIZES,
+        **context(checkpoint("bert")),
+        "fusion": {"contexts": ("lm",)},
+    },
+    ("contexts.lm", "not used"): {**SIZES, "contexts": {"lm": {"encoder": UNI}}},
+    ("is_frozen", "lr_multiplier"): {**SIZES, **context(lr_multiplier=0.1)},
+    ("has_frozen_dropout", "is_frozen"): {**SIZES, **context(is_frozen=False, has_frozen_dropout=True)},
+    ("dropnet", "merge"): {**SIZES, **fused(dropnet_probability=0.5)},
+    ("dropnet_probability", "dropnet_probabilities"): {
+        **SIZES,
+        **fused(merge="dropnet", dropnet_probability=0.5, dropnet_probabilities=(0.1, 0.1)),
+    },
+    ("index", "kind"): {**SIZES, **pooled(kind="sum", index=3)},
+    ("weight_dropout", "kind"): {**SIZES, **pooled(kind="sum", weight_dropout=0.1)},
+    ("target_context", "pooling.kind"): {
+        **SIZES,
+        **pooled(kind="dynamic_cls"),
+        "target_context": "lm",
+        "source_context": None,
+    },
+    ("target_context", "prepend_id"): {
+        **SIZES,
+        **context(prepend_id=3),
+        "target_context": "lm",
+        "source_context": None,
+    },
+    ("source_context", "max_tokens"): {**SIZES, **context(max_tokens=8)},
+    ("num_heads", "d_model"): {**SIZES, "num_heads": 3},
+    ("one context twice", "contexts"): {**SIZES, "fusion": {"contexts": ("a", "a")}},
+}
+
+
+@pytest.mark.parametrize("names", list(EXCLUSIVE), ids=" x ".join)
+def test_contradictions_are_refused(names):
+    """Invariant 28 and issue item 7: both settings are named."""
+    with pytest.raises(ValueError) as caught:
+        TransformerConfig(**EXCLUSIVE[names])
+    assert all(name in str(caught.value) for name in names)
+
+
+def test_all_contradictions_come_at_once():
+    with pytest.raises(ValueError) as caught:
+        TransformerConfig(**SIZES, segments="halves", cross_attention="separated")
+    assert "segments" in str(caught.value)
+    assert "cross_attention" in str(caught.value)
+
+
+@pytest.mark.parametrize("size", ["tiny", "small", "base", "big"])
+def test_given_sizes_win_over_the_preset(size):
+    config = TransformerConfig(preset=size, ffn_dim=8)
+    assert config.ffn_dim == 8
+    assert TransformerConfig(**config.model_dump()) == config
+    assert config.d_model == {"tiny": 128, "small": 256, "base": 512, "big": 1024}[size]
+
+
+def test_configuration_survives_json():
+    for family in CASES:
+        config = CASES[family]().config
+        assert TransformerConfig.model_validate_json(config.model_dump_json()) == config
+    assert preset("prlm", encoder=checkpoint("bert")).fusion.merge == "sum"
+
+
+def test_encoder_kinds_are_told_apart():
+    kinds = [HuggingFaceEncoderConfig(checkpoint="x"), UniLMConfig(vocab_size=5), BiLMConfig(vocab_size=5)]
+    for config in kinds:
+        parsed = ContextConfig.model_validate_json(ContextConfig(encoder=config).model_dump_json())
+        assert parsed.encoder == config
