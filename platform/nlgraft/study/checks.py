@@ -39,8 +39,9 @@ def study_problems(draft: Draft) -> Iterator[Problem]:
             yield Problem(f"factors.{name}.{problem.path}", problem.message)
     if "data" in study.base:
         yield Problem("base.data", "belongs in the study's own field data; move it there")
-    yield from _setter_problems(study)
-    yield from _design_problems(draft)
+    clashes = list(_setter_problems(study))
+    yield from clashes
+    yield from _design_problems(draft, has_clashes=bool(clashes))
     if study.search is not None:
         yield from _search_problems(study.search, len(draft.objectives))
     yield from _objective_problems(draft)
@@ -171,7 +172,26 @@ def _overlap(left: str, right: str) -> bool:
         return False
 
 
-def _design_problems(draft: Draft) -> Iterator[Problem]:
+def usable_cells(draft: Draft) -> list[Cell]:
+    """Build the cells of a study that may be wrong.
+
+    Args:
+        draft: The study as far as it could be read.
+
+    Returns:
+        The cells; none where it is not certain what they are.
+    """
+    axes = axes_of(draft.study)
+    is_read = draft.can_use("factors", "components", "design", "exclude")
+    if not is_read or any(True for _ in _entries_problems(axes)):
+        return []
+    try:
+        return axes.cells()
+    except StudyError:
+        return []
+
+
+def _design_problems(draft: Draft, *, has_clashes: bool) -> Iterator[Problem]:
     study = draft.study
     axes = axes_of(study)
     if study.design.kind == "cells" and not study.design.cells:
@@ -180,15 +200,27 @@ def _design_problems(draft: Draft) -> Iterator[Problem]:
         yield Problem("design.cells", f"is used by kind cells only, the kind is {study.design.kind}")
     if study.design.kind == "leave_one_out" and not study.components and draft.can_use("components"):
         yield Problem("components", "is empty: leave_one_out needs components to leave out")
-    is_known = True
-    if draft.can_use("factors", "components"):
-        for place, entries in (("design.cells", study.design.cells), ("exclude", study.exclude)):
-            for index, entry in enumerate(entries):
-                for problem in _entry_problems(axes, entry):
-                    is_known = False
-                    yield Problem(f"{place}[{index}]{problem.path}", problem.message)
-    if is_known and draft.can_use("factors", "components", "design", "exclude"):
-        yield from _cell_problems(axes)
+    if not draft.can_use("factors", "components"):
+        return
+    unknown = list(_entries_problems(axes))
+    yield from unknown
+    if unknown or not draft.can_use("design", "exclude"):
+        return
+    yield from _exclude_problems(axes)
+    try:
+        cells = axes.cells()
+    except StudyError as error:
+        yield from error.problems
+        return
+    if not has_clashes:
+        yield from _twin_problems(axes, cells)
+
+
+def _entries_problems(axes: Axes) -> Iterator[Problem]:
+    for place, entries in (("design.cells", axes.design.cells), ("exclude", axes.exclude)):
+        for index, entry in enumerate(entries):
+            for problem in _entry_problems(axes, entry):
+                yield Problem(f"{place}[{index}]{problem.path}", problem.message)
 
 
 def _entry_problems(axes: Axes, entry: Mapping[str, Any]) -> Iterator[Problem]:
@@ -203,26 +235,24 @@ def _entry_problems(axes: Axes, entry: Mapping[str, Any]) -> Iterator[Problem]:
             yield Problem(f".{name}", f"{level!r} is not a level of {name}. {hint}")
 
 
-def _cell_problems(axes: Axes) -> Iterator[Problem]:
+def _exclude_problems(axes: Axes) -> Iterator[Problem]:
     if axes.is_excluded({}):
         yield Problem("exclude", "drops the baseline, which every other cell is compared with")
-    try:
-        cells = axes.cells()
-    except StudyError as error:
-        yield from error.problems
+    if not axes.exclude or axes.is_vast:
         return
-    everything = Axes(axes.factors, axes.components, axes.design).combinations()
-    asked = [axes.baseline | levels for levels in everything] if axes.exclude else []
+    asked = [axes.baseline | levels for levels in axes.combinations()]
     for index, entry in enumerate(axes.exclude):
         if not any(matches(levels, entry) for levels in asked):
             yield Problem(f"exclude[{index}]", "matches no cell of the design; remove it")
+
+
+def _twin_problems(axes: Axes, cells: Sequence[Cell]) -> Iterator[Problem]:
     by_key: dict[str, Cell] = {}
     for cell in cells:
         other = by_key.setdefault(cell.key, cell)
         if other is not cell:
-            place = _place(axes, cell)
             message = f"cells {other.label!r} and {cell.label!r} set the same values; keep one"
-            yield Problem(place, message)
+            yield Problem(_place(axes, cell), message)
 
 
 def _place(axes: Axes, cell: Cell) -> str:
@@ -319,13 +349,7 @@ def _tracking_problems(study: Study) -> Iterator[Problem]:
 def _claim_problems(draft: Draft) -> Iterator[Problem]:
     if draft.study.analysis.family == "claims" and not draft.claims and draft.can_use("claims", "analysis"):
         yield Problem("analysis.family", "is 'claims', but there are none; use all_cells")
-    axes = axes_of(draft.study)
-    cells: Sequence[Cell] = ()
-    if draft.can_use("factors", "components", "design", "exclude"):
-        try:
-            cells = axes.cells()
-        except StudyError:
-            cells = ()  # reported with the design
+    axes, cells = axes_of(draft.study), usable_cells(draft)
     for path, claim in draft.claims:
         for problem in _claim_form(claim):
             yield Problem(path + problem.path, problem.message)

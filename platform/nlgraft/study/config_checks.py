@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nlgraft.errors import ContractError, Problem, StudyError, nearest
 from nlgraft.study import paths
+from nlgraft.study.checks import usable_cells
 from nlgraft.study.design import Axes, Cell, axes_of
 from nlgraft.study.draft import Draft
 from nlgraft.study.explain import Fault
 from nlgraft.study.knobs import miss
 from nlgraft.study.resolving import Resolver
-from nlgraft.study.space import Domain, same
+from nlgraft.study.space import Domain, alternatives, holds
 from nlgraft.study.system import System, load_system
 
 
@@ -44,10 +45,7 @@ def system_problems(draft: Draft) -> Iterator[Problem]:
             yield Problem(place, reason)
     if not draft.can_use("base", "data"):
         return
-    try:
-        yield from _CellChecker(draft, system, unknown).problems()
-    except StudyError:
-        return  # too many cells: reported with the design
+    yield from _CellChecker(draft, system, unknown).problems()
 
 
 def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
@@ -115,7 +113,7 @@ class _CellChecker:
         self._axes: Axes = axes_of(draft.study)
         self._resolver = Resolver(system, draft.study.base, draft.study.data, unknown)
         self._unknown = unknown
-        self._is_readable = draft.can_use("factors", "components", "design", "exclude")
+        self._design_cells = usable_cells(draft)
 
     def problems(self) -> Iterator[Problem]:
         """All problems; one that the baseline has is not repeated for the other cells."""
@@ -124,7 +122,7 @@ class _CellChecker:
         yield from (self._resolver.place(fault, baseline, {}) for fault in known)
         cells = self._cells()
         for cell in cells:
-            yield from self._new_problems(cell, {}, known)
+            yield from self._new_problems(cell, {}, list(known))
         yield from self._space_problems(baseline, cells, known)
 
     def _cells(self) -> list[Cell]:
@@ -132,14 +130,19 @@ class _CellChecker:
         cells = [
             self._axes.cell({name: level}) for name, levels in self._axes.levels.items() for level in levels
         ]
-        if self._is_readable:
-            cells += self._axes.cells()
+        cells += self._design_cells
         by_key = {cell.key: cell for cell in cells if not cell.is_baseline}
         return [cell for cell in by_key.values() if not self._axes.is_excluded(cell.levels)]
 
-    def _new_problems(self, cell: Cell, params: Mapping[str, Any], known: list[Fault]) -> Iterator[Problem]:
+    def _new_problems(
+        self, cell: Cell, params: Mapping[str, Any], seen: list[Fault], usual: Sequence[Fault] = ()
+    ) -> Iterator[Problem]:
+        """Problems of a cell but those seen before, to which they are added, and those it has anyway."""
         _, faults = self._resolver.faults(cell, params)
-        yield from (self._resolver.place(fault, cell, params) for fault in faults if fault not in known)
+        for fault in faults:
+            if fault not in seen and fault not in usual:
+                seen.append(fault)
+                yield self._resolver.place(fault, cell, params)
 
     def _space_problems(self, baseline: Cell, cells: list[Cell], known: list[Fault]) -> Iterator[Problem]:
         space = {
@@ -147,46 +150,60 @@ class _CellChecker:
             for path, domain in (self._study.search.space if self._study.search else {}).items()
             if path not in self._unknown
         }
-        yield from self._dead_conditions(space, [baseline, *cells])
+        hosts = [baseline, *cells]
+        configs = [self._resolver.faults(cell, {})[0] for cell in hosts] if space else []
+        values = [config.model_dump(mode="json") if config is not None else None for config in configs]
+        seen = list(known)
         low: dict[str, Any] = {}
         high: dict[str, Any] = {}
         for path, domain in space.items():
-            yield from self._domain_problems(path, domain, baseline, known)
+            host = self._host(domain, space, hosts, values)
+            if host is not None:
+                yield from self._domain_problems(path, domain, space, host, seen)
+            elif self._design_cells and None not in values and self._unknown.isdisjoint(domain.when or {}):
+                yield from _dead_conditions(path, domain, space)
             probes = list(domain.probes().values())
             if probes and not domain.when:
                 low[path], high[path] = probes[0], probes[-1]
-        for cell in cells if space else ():
+        for cell in hosts if space else ():
             _, usual = self._resolver.faults(cell, {})
             for params in (low, high):
-                yield from self._new_problems(cell, params, known + usual)
+                yield from self._new_problems(cell, params, seen, usual)
+
+    def _host(
+        self,
+        domain: Domain,
+        space: Mapping[str, Domain],
+        hosts: list[Cell],
+        values: list[dict[str, Any] | None],
+    ) -> Cell | None:
+        """The first cell that meets what the domain's condition wants of the config; none where no cell does."""
+        outside = {path: wanted for path, wanted in (domain.when or {}).items() if path not in space}
+        if not outside:
+            return hosts[0]
+        for cell, config in zip(hosts, values, strict=True):
+            known = {path: paths.get(config, path) for path in outside if path not in self._unknown}
+            if holds(outside, {path: value for path, value in known.items() if value is not paths.MISSING}):
+                return cell
+        return None
 
     def _domain_problems(
-        self, path: str, domain: Domain, baseline: Cell, known: list[Fault]
+        self, path: str, domain: Domain, space: Mapping[str, Domain], host: Cell, seen: list[Fault]
     ) -> Iterator[Problem]:
         """Try both ends or every choice, with the domain's own condition met."""
         where = f"search.space.{path}"
-        condition = {key: value for key, value in (domain.when or {}).items() if key not in self._unknown}
+        condition = {
+            other: alternatives(wanted)[0]
+            for other, wanted in (domain.when or {}).items()
+            if other in space and alternatives(wanted)
+        }
         for place, value in domain.probes().items():
-            for problem in self._new_problems(baseline, condition | {path: value}, known):
+            for problem in self._new_problems(host, condition | {path: value}, seen):
                 is_own = problem.path == where
                 yield Problem(f"{where}.{place}" if is_own else problem.path, problem.message)
 
-    def _dead_conditions(self, space: Mapping[str, Domain], cells: list[Cell]) -> Iterator[Problem]:
-        """Conditions on values that no cell has."""
-        configs = [self._resolver.faults(cell, {})[0] for cell in cells]
-        values = [config.model_dump(mode="json") for config in configs if config is not None]
-        if not self._is_readable or len(values) < len(cells):
-            return
-        for path, domain in space.items():
-            for other, wanted in (domain.when or {}).items():
-                if other in space or other in self._unknown:
-                    continue
-                if not any(
-                    same(paths.get(config, other), wanted) for config in values if _has(config, other)
-                ):
-                    message = f"can never hold: no cell has {other} = {wanted!r}"
-                    yield Problem(f"search.space.{path}.when.{other}", message)
 
-
-def _has(config: Mapping[str, Any], path: str) -> bool:
-    return paths.get(config, path) is not paths.MISSING
+def _dead_conditions(path: str, domain: Domain, space: Mapping[str, Domain]) -> Iterator[Problem]:
+    outside = {other: wanted for other, wanted in (domain.when or {}).items() if other not in space}
+    asked = " and ".join(f"{other} = {wanted!r}" for other, wanted in outside.items())
+    yield Problem(f"search.space.{path}.when", f"can never hold: no cell has {asked}")

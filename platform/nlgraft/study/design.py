@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 MAX_CELLS = 1000
 """More cells than this are taken for a mistake."""
-_MAX_COMBINATIONS = 1_000_000
+_MAX_COMBINATIONS = 10_000
 
 FULL, WITHOUT = "full", "without"
 """The two levels of a component."""
@@ -147,6 +147,11 @@ class Axes:
             return 1 + len(self.design.cells)
         return math.prod(sizes) if self.design.kind == "full" else 1 + sum(size - 1 for size in sizes)
 
+    @property
+    def is_vast(self) -> bool:
+        """Whether there are too many combinations to look at each."""
+        return self.num_combinations > _MAX_COMBINATIONS
+
     def is_excluded(self, levels: Mapping[str, Any]) -> bool:
         """Say whether a combination is dropped.
 
@@ -168,7 +173,7 @@ class Axes:
             StudyError: There are more than `MAX_CELLS`; the number is in the message.
         """
         count = self.num_combinations
-        if count <= _MAX_COMBINATIONS:
+        if count <= MAX_CELLS or (self.exclude and not self.is_vast):
             kept: dict[str, dict[str, Any]] = {}
             for levels in self.combinations():
                 if not self.is_excluded(levels):

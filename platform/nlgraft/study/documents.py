@@ -51,7 +51,7 @@ class Document:
 
     Attributes:
         values: Plain JSON values.
-        lines: Line of each value, counted from 1, by path.
+        lines: Line of each value, counted from 1, by path; 0 for what an override has put there.
         problems: What was refused.
         is_whole: False when something refused left a hole, so that ``values`` mean nothing.
     """

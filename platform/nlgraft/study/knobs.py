@@ -201,8 +201,10 @@ def _model_knobs(model: type[BaseModel], parent: str, defaults: Any, depth: int)
         default = getattr(defaults, name) if isinstance(defaults, model) else _default(info)
         path = paths.join(parent, name)
         leaf_types: list[str] = []
-        # The variant that the default is made of comes first: where variants share a path, its default counts.
-        variants = sorted(_variants([info.annotation]), key=lambda variant: type(default) is not variant)
+        # The variant that the default is made of comes first: its default counts where variants share a path.
+        variants = list(_variants([info.annotation]))
+        if isinstance(default, BaseModel):
+            variants.sort(key=lambda variant: type(default) is not variant)
         for variant in variants:
             inner, inside = _nested(variant, path)
             if inner is None:

@@ -125,9 +125,8 @@ def _put_domain(values: dict[str, Any], path: str, value: Any) -> bool:
 
 def _forget_lines(document: Document, path: str) -> None:
     """What was overridden no longer stands on any line of the file."""
-    for known in list(document.lines):
-        if known == path or known.startswith((f"{path}.", f"{path}[")):
-            del document.lines[known]
+    inside = [known for known in document.lines if known.startswith((f"{path}.", f"{path}["))]
+    document.lines |= dict.fromkeys([path, *inside], 0)
 
 
 def _interpolate(value: Any, path: str, environ: Mapping[str, str], problems: list[Problem]) -> Any:

@@ -19,7 +19,8 @@ _STEP_TOLERANCE = 1e-9
 
 class _Domain(Part):
     when: dict[str, JsonValue] | None = None
-    """Searched only where each of these paths (of the space or of the config) has this value."""
+    """Searched only where each of these paths (of the space or of the config) has this value, or one of these
+    values when a list is given."""
 
     def probes(self) -> dict[str, JsonValue]:
         """Values to try against the system's config, by where they stand in the domain."""
@@ -171,17 +172,32 @@ def same_twice(value: Any, other: Any, name: str, first: int) -> str:
     return f"is the same as {name}[{first}]{alike}; write each value once"
 
 
+def alternatives(wanted: Any) -> list[Any]:
+    """List the values that meet one entry of a condition.
+
+    Args:
+        wanted: A value, or a list of values.
+
+    Returns:
+        The values.
+    """
+    return wanted if isinstance(wanted, list) else [wanted]
+
+
 def holds(when: Mapping[str, Any] | None, values: Mapping[str, Any]) -> bool:
     """Say whether a condition holds.
 
     Args:
-        when: Wanted values by path; None always holds.
+        when: Wanted value, or list of values of which one is wanted, by path; None always holds.
         values: Known values by path: sampled parameters, and the config's for paths outside the space.
 
     Returns:
-        Whether every path has its wanted value; a path that has no value fails.
+        Whether every path has a wanted value; a path that has no value fails.
     """
-    return all(path in values and same(values[path], wanted) for path, wanted in (when or {}).items())
+    return all(
+        path in values and any(same(values[path], value) for value in alternatives(wanted))
+        for path, wanted in (when or {}).items()
+    )
 
 
 def sampling_order(space: Mapping[str, Domain]) -> list[str]:
@@ -216,11 +232,11 @@ def space_problems(space: Mapping[str, Domain]) -> Iterator[Problem]:
         for problem in domain.problems():
             yield Problem(f"{path}.{problem.path}", problem.message)
         for other, wanted in (domain.when or {}).items():
-            if other in space and other != path and wanted not in space[other]:
-                yield Problem(
-                    f"{path}.when.{other}",
-                    f"can never hold: {wanted!r} is not a value of the searched {other}",
-                )
+            if other in space and other != path:
+                for value in alternatives(wanted):
+                    if value not in space[other]:
+                        message = f"can never hold: {value!r} is not a value of the searched {other}"
+                        yield Problem(f"{path}.when.{other}", message)
     try:
         sampling_order(space)
     except graphlib.CycleError as error:

@@ -9,28 +9,6 @@ from nlgraft.errors import StudyError
 from nlgraft.study.spec import Study
 from nlgraft.study.system import load_system
 
-GOOD = {
-    "schema_version": 1,
-    "name": "toy",
-    "system": "toy_system",
-    "data": {"corpus": "conlang", "train": 10},
-    "base": {"train": {"max_steps": 5}},
-    "factors": {
-        "depth": {"target": "model.num_layers", "levels": [1, 2, 3], "baseline": 2},
-        "arm": {
-            "levels": {
-                "avg_eg": {"generator.kind": "avg"},
-                "att_eg": {"generator": {"kind": "att", "kd_weight": 0.25}},
-            },
-            "baseline": "avg_eg",
-        },
-    },
-    "components": {"gradual": {"without": {"train.is_gradual": False}}},
-    "design": {"kind": "one_factor"},
-    "objective": {"metric": "dev/bleu", "direction": "maximize"},
-    "seeds": [0, 1],
-}
-
 
 @pytest.fixture(autouse=True)
 def systems(monkeypatch):
@@ -40,6 +18,8 @@ def systems(monkeypatch):
 
 @pytest.fixture
 def good():
+    from toy_study import GOOD  # importable only once `systems` has run
+
     return copy.deepcopy(GOOD)
 
 
@@ -50,11 +30,15 @@ def study(good):
 
 @pytest.fixture
 def problems():
-    """Problems of a document, message by path; a list where a path has several."""
+    """Problems of a document: message by path, several of one path joined."""
 
     def find(document, overrides=(), environ=None):
         with pytest.raises(StudyError) as caught:
             Study.from_dict(document, overrides, environ or {})
-        return {problem.path: problem.message for problem in caught.value.problems}
+        found = {}
+        for problem in caught.value.problems:
+            known = found.get(problem.path)
+            found[problem.path] = f"{known} | {problem.message}" if known else problem.message
+        return found
 
     return find

@@ -1,0 +1,36 @@
+"""What fits a cluster."""
+
+import pytest
+
+from nlgraft.study.capacity import capacity_problems, max_concurrent
+from nlgraft.study.spec import Resources
+
+
+@pytest.mark.parametrize(
+    "resources, capacity, count",
+    [
+        ({}, {"CPU": 2}, 2),
+        ({"workers": 2}, {"CPU": 5, "GPU": 0}, 2),
+        ({"workers": 2, "cpus_per_worker": 3}, {"CPU": 5}, 0),
+        ({"gpus_per_worker": 1.0}, {"CPU": 16, "GPU": 4}, 4),
+        ({"gpus_per_worker": 1.0, "workers": 3}, {"CPU": 16, "GPU": 8}, 2),
+        ({"gpus_per_worker": 0.25}, {"CPU": 16, "GPU": 1}, 4),
+        ({"gpus_per_worker": 0.4}, {"CPU": 16, "GPU": 2}, 4),  # two on each device, not five in all
+        ({"gpus_per_worker": 0.1}, {"CPU": 16, "GPU": 1}, 10),
+        ({"max_concurrent": 1}, {"CPU": 8}, 1),
+        ({"gpus_per_worker": 1.0}, {"CPU": 8}, 0),
+    ],
+)
+def test_trials_at_once(resources, capacity, count):
+    assert max_concurrent(Resources(**resources), capacity) == count
+
+
+def test_what_can_never_fit_says_what_is_missing():
+    resources = Resources(workers=3, gpus_per_worker=1.0)
+    (problem,) = capacity_problems(resources, {"CPU": 4})
+    assert problem.path == "resources.gpus_per_worker"
+    assert problem.message.startswith("asks for 3 GPUs per trial (3 workers x 1), the cluster has 0")
+    both = capacity_problems(resources, {"CPU": 1}, "this machine")
+    assert [found.path for found in both] == ["resources.cpus_per_worker", "resources.gpus_per_worker"]
+    assert "asks for 3 CPUs per trial (3 workers x 1), this machine has 1" in both[0].message
+    assert capacity_problems(resources, {"CPU": 3, "GPU": 3}) == []

@@ -1,0 +1,160 @@
+"""What a run would do."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from nlgraft.errors import StudyError
+from nlgraft.study.design import cells
+from nlgraft.study.plan import plan
+from nlgraft.study.spec import Study
+
+SPACE = {"train.peak_lr": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True}}
+
+
+class StoreStub:
+    """As much of an artifact store as a plan looks at."""
+
+    def __init__(self, finished=(), costs=None):
+        self._finished = set(finished)
+        self._costs = costs or {}
+
+    def finished(self, fingerprints):
+        return self._finished & set(fingerprints)
+
+    def durations(self):
+        return {
+            name: SimpleNamespace(mean_duration_s=seconds, mean_bytes=size, count=1)
+            for name, (seconds, size) in self._costs.items()
+        }
+
+
+COSTS = {
+    "corpus": (1, 10),
+    "upstream": (100, 1000),
+    "transfer": (10, 100),
+    "finetune": (20, 200),
+    "scores": (2, 20),
+}
+
+
+def test_shared_stages_are_counted_once(study):
+    # cells: baseline, depth=1, depth=3, arm=att_eg, without gradual; two seeds, five stages each
+    found = plan(study)
+    distinct = 1 + 3 + (3 + 1) + (5 * 2) + (5 * 2)  # corpus, upstreams, transfers, finetunings, scores
+    assert found.stages == {"planned": 50, "distinct": distinct, "finished": 0}
+    assert (len(found.cells), found.num_trials, found.num_search_trials) == (5, 10, 0)
+    assert [(trial.cell.label, trial.seed) for trial in found.trials[:3]] == [
+        ("baseline", 0),
+        ("baseline", 1),
+        ("depth=1", 0),
+    ]
+    assert found.trials[0].fingerprint == found.trials[0].graph.fingerprint
+    assert len({trial.fingerprint for trial in found.trials}) == 10
+    assert (found.problems, found.notes, found.cost_s, found.disk_bytes) == ([], [], None, None)
+
+
+def test_an_upstream_shared_by_all_cells_is_trained_once(good):
+    del good["factors"]["depth"]
+    found = plan(Study.from_dict(good))
+    names = [stage.name for trial in found.trials for stage in trial.graph.stages]
+    fingerprints = {
+        stage.fingerprint
+        for trial in found.trials
+        for stage in trial.graph.stages
+        if stage.name == "upstream"
+    }
+    assert names.count("upstream") == 6
+    assert len(fingerprints) == 1
+
+
+def test_finished_stages_cost_nothing(study):
+    first = plan(study)
+    done = {stage.fingerprint for stage in first.trials[0].graph.stages}
+    found = plan(study, StoreStub(done, COSTS))
+    assert found.stages["finished"] == 5
+    assert found.cost_s == 2 * 100 + 3 * 10 + 9 * 20 + 9 * 2
+    assert found.disk_bytes == 2 * 1000 + 3 * 100 + 9 * 200 + 9 * 20
+    everything = {stage.fingerprint for trial in first.trials for stage in trial.graph.stages}
+    assert plan(study, StoreStub(everything)).cost_s == 0
+
+
+def test_costs_that_are_not_known_are_not_guessed(study):
+    found = plan(study, StoreStub((), {"corpus": (1, 10)}))
+    assert (found.cost_s, found.disk_bytes) == (None, None)
+    assert found.notes == ["no time or size is known yet of the stages finetune, scores, transfer, upstream"]
+
+
+def test_search_trials_share_what_no_searched_value_touches(good):
+    good["search"] = {"trials": 4, "space": SPACE}
+    good |= {"factors": {}, "components": {}}
+    found = plan(Study.from_dict(good), StoreStub((), COSTS))
+    # two replicates and four proposals of five stages; the rate reaches finetune and scores only
+    assert (found.num_trials, found.num_search_trials) == (6, 4)
+    assert found.stages == {"planned": 30, "distinct": 3 + 2 * 2 + 4 * 2, "finished": 0}
+    assert found.cost_s == 1 + 100 + 10 + 6 * 20 + 6 * 2
+    assert all(trial.is_estimate for trial in found.trials)
+    assert "estimated" in found.notes[0]
+
+
+def test_conditions_decide_what_a_search_trial_has(good):
+    good["factors"]["arm"]["levels"]["att_eg"] = {"generator.kind": "att"}
+    good["factors"]["arm"]["levels"]["patt_eg"] = {"generator.kind": "patt"}
+    weight = {"type": "float", "low": 0, "high": 1, "when": {"generator.kind": ["att", "patt"]}}
+    good["search"] = {"trials": 3, "space": {"generator.kd_weight": weight, **SPACE}}
+    study = Study.from_dict(good)
+    found = plan(study)
+    # six cells, three proposals each of finetune and scores; in two cells of the transfer too
+    own = 6 * 3 * 2 + 2 * 3
+    assert (
+        found.stages["distinct"] == plan(study.model_copy(update={"search": None})).stages["distinct"] + own
+    )
+
+
+def test_concurrency_follows_the_cluster(study):
+    assert plan(study).max_concurrent is None
+    assert plan(study, capacity={"CPU": 2.0, "GPU": 0.0}).max_concurrent == 2
+
+
+def test_what_can_never_fit_is_a_problem_of_the_plan(good):
+    good["resources"] = {"workers": 3, "gpus_per_worker": 1}
+    found = plan(Study.from_dict(good), capacity={"CPU": 4, "GPU": 0})
+    assert found.max_concurrent == 0
+    (problem,) = found.to_json()["problems"]
+    assert problem["path"] == "resources.gpus_per_worker"
+    assert "asks for 3 GPUs per trial (3 workers x 1), the cluster has 0" in problem["message"]
+
+
+def test_the_json_holds_what_the_command_line_promises(study):
+    document = study.plan(capacity={"CPU": 2}).to_json()
+    assert document["study"] == "toy"
+    assert (document["cells"], document["trials"], document["max_concurrent"]) == (5, 10, 2)
+    assert set(document["stages"]) == {"planned", "distinct", "finished"}
+    assert document["problems"] == []
+
+
+def test_warnings_of_a_plan(good):
+    good["budget"] = {"trials": 3}
+    good["factors"]["depth"]["levels"] = [2, 3]
+    good["factors"]["width"] = {
+        "target": "train.lr_multipliers",
+        "levels": [{}, {"a.*": 1.0}],
+        "baseline": {},
+    }
+    good["components"]["nothing"] = {"without": {"model.dropout": 0.1}}
+    warnings = plan(Study.from_dict(good)).warnings
+    assert "cells 'baseline' and 'without nothing' have the same config: they share every trial" in warnings
+    assert "budget.trials: 3 trials end a run before its 12; run it again to go on" in warnings
+
+
+def test_a_config_that_went_bad_is_a_study_error(study):
+    broken = study.model_copy(update={"base": {"train": {"max_steps": 0}}})
+    with pytest.raises(StudyError, match=r"base\.train\.max_steps: must be at least 1, got 0"):
+        plan(broken)
+
+
+def test_planning_changes_nothing(study):
+    before = study.to_json()
+    plan(study)
+    assert study.to_json() == before
+    assert [cell.label for cell in plan(study).cells] == [cell.label for cell in cells(study)]

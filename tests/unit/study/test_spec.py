@@ -1,0 +1,167 @@
+"""The study as data: strict types, round trips, fingerprints, schema."""
+
+import copy
+import json
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pydantic
+import pytest
+
+from nlgraft.study.spec import NOT_IN_FINGERPRINT, Study
+
+ROOT = Path(__file__).parents[3]
+FULL = {
+    "description": 'Which parts matter?\n\nTwo lines, no, 1e-4: "quoted" ü \N{FIRE}',
+    "exclude": [{"depth": 1, "arm": "att_eg"}],
+    "design": {"kind": "full"},
+    "search": {
+        "sampler": {"name": "random", "seed": 0},
+        "trial_scheduler": {"name": "asha", "grace_steps": 2, "metric": "dev/loss"},
+        "space": {
+            "train.peak_lr": {"type": "float", "low": 1e-4, "high": 3e-3, "log": True},
+            "model.merge": {"type": "categorical", "choices": ["sum", "gate"]},
+            "model.dropout": {"type": "float", "low": 0, "high": 0.5, "when": {"model.merge": "gate"}},
+        },
+        "trials": 4,
+    },
+    "objective": [
+        {"metric": "dev/bleu", "direction": "maximize"},
+        {"metric": "speed", "direction": "maximize"},
+    ],
+    "budget": {"wall_clock": "2h30m", "trials": 100, "max_failed_fraction": 0.5},
+    "claims": [
+        {"better": "att_eg", "worse": "baseline", "metric": "test/bleu", "source": "T2", "figures": [2, 1.5]},
+        {"cell": "without gradual", "value": 3, "metric": "test/bleu", "source": "T2", "signature": "13a"},
+    ],
+    "analysis": {"family": "claims", "correction": "none"},
+    "scales": {"tiny": {"seeds": [1], "base": {"train": {"max_steps": 1}}}},
+}
+
+
+@pytest.fixture
+def rich(good):
+    return Study.from_dict(good | copy.deepcopy(FULL))
+
+
+def test_a_study_survives_yaml_json_and_pickle(rich, tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text(rich.to_yaml(), encoding="utf-8")
+    for again in (
+        Study.from_yaml(path),
+        Study.from_dict(json.loads(rich.to_json())),
+        Study.from_dict(rich.to_dict()),
+        pickle.loads(pickle.dumps(rich)),
+    ):
+        assert again == rich
+        assert again.to_json() == rich.to_json()  # tells 1 from 1.0 and True
+        assert again.fingerprint == rich.fingerprint
+
+
+def test_json_is_yaml(rich, tmp_path):
+    path = tmp_path / "study.json"
+    path.write_text(rich.to_json(), encoding="utf-8")
+    assert Study.from_yaml(str(path)) == rich
+
+
+def test_a_study_cannot_be_changed(study):
+    with pytest.raises(pydantic.ValidationError, match="frozen"):
+        study.name = "other"
+
+
+def test_the_fingerprint_changes_with_what_is_computed_and_with_nothing_else(rich, good):
+    elsewhere = {
+        "name": "renamed",
+        "description": "",
+        "resources": {"workers": 2},
+        "storage": {"path": "elsewhere"},
+        "tracking": {"uri": "http://host:5000"},
+        "claims": [],
+        "analysis": {"alpha": 0.01},
+        "scales": {},
+        "budget": {},
+    }
+    assert set(elsewhere) == NOT_IN_FINGERPRINT
+    document = good | copy.deepcopy(FULL)
+    for name, value in elsewhere.items():
+        assert Study.from_dict(document | {name: value, "analysis": {}}).fingerprint == rich.fingerprint
+    changes = {
+        "data": {"corpus": "conlang", "train": 11},
+        "base": {"train": {"max_steps": 6}},
+        "factors": {"depth": good["factors"]["depth"]},
+        "components": {},
+        "design": {"kind": "one_factor"},
+        "exclude": [],
+        "search": None,
+        "objective": {"metric": "dev/bleu", "direction": "maximize"},
+        "seeds": [0, 2],
+    }
+    fresh = document | {"claims": [], "exclude": [], "analysis": {}}
+    base = Study.from_dict(fresh).fingerprint
+    found = {
+        Study.from_dict(fresh | {name: value}).fingerprint
+        for name, value in changes.items()
+        if name != "exclude"
+    }
+    assert len(found | {base, rich.fingerprint}) == len(changes) + 1
+
+
+def test_one_objective_is_a_list_of_one(good):
+    single = Study.from_dict(good)
+    listed = Study.from_dict(good | {"objective": [good["objective"]]})
+    assert single.objectives == listed.objectives
+    assert single.fingerprint == listed.fingerprint
+
+
+def test_dotted_and_nested_values_are_the_same_study(good):
+    good["base"] = {"train.max_steps": 5}
+    dotted = Study.from_dict(good)
+    good["base"] = {"train": {"max_steps": 5}}
+    assert dotted == Study.from_dict(good)
+
+
+def test_what_from_dict_is_given_is_not_changed(good):
+    before = copy.deepcopy(good)
+    Study.from_dict(good, ["train.max_steps=9", "seeds[0]=8"])
+    assert good == before
+
+
+def test_the_schema_accepts_what_is_valid_and_refuses_unknown_keys(rich):
+    schema = Study.json_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    document = rich.to_dict()
+    assert list(validator.iter_errors(document)) == []
+    document["budget"]["wall_clock"] = "2h30m"
+    assert list(validator.iter_errors(document)) == []
+    assert list(validator.iter_errors(document | {"lamda": 1}))
+    assert schema["properties"]["seeds"]["description"].startswith("One replicate of every cell per seed")
+
+
+def test_reading_a_study_needs_no_heavy_package():
+    heavy = ["ray", "torch", "mlflow", "optuna", "scipy", "pandas", "matplotlib", "numpy", "pyarrow"]
+    program = (
+        "import sys, time\n"
+        "start = time.process_time()\n"
+        "from nlgraft.study.spec import Study\n"
+        "import nlgraft.study.reading, nlgraft.study.plan, nlgraft.study.design, nlgraft.study.system\n"
+        "import toy_system\n"
+        "print(time.process_time() - start)\n"
+        f"print(*[name for name in {heavy} if name in sys.modules])\n"
+    )
+    path = os.pathsep.join([str(ROOT / "platform"), str(Path(__file__).parent / "systems")])
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    seconds, loaded = done.stdout.split("\n")[:2]
+    assert loaded == ""
+    # 0.25 s of CPU on an idle machine; the margin is for one that is not.
+    assert float(seconds) < 1.5
