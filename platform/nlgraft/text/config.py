@@ -16,7 +16,16 @@ from nlgraft.text.files import file_digest
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
-Task = Literal["translation", "monolingual"]
+Task = Literal[
+    "translation",
+    "multi_source",
+    "post_editing",
+    "document_translation",
+    "question_generation",
+    "summarisation",
+    "classification",
+    "monolingual",
+]
 Language = Literal["first", "second", "target"]
 
 CONLANG_VERSION = 1
@@ -57,17 +66,21 @@ class ConlangConfig(_Config):
 
     corpus: Literal["conlang"]
     task: Task = "translation"
-    """What the lines are for. Translation: first source language into the target language. Monolingual:
-    text of one language, without target."""
+    """What becomes source and target. ``translation``: the first language into the target language.
+    ``multi_source``: first and second language, which say together what each leaves out. ``post_editing``:
+    the first language and a faulty draft. ``document_translation``: sentences of documents, whose pronouns
+    need the sentence before. ``question_generation``: a passage and the answer into the question.
+    ``summarisation``: a document on one line into its point. ``classification``: a sentence and whether it
+    speaks well (``positive``, ``negative``, ``neutral``). ``monolingual``: text without target."""
     domain: Literal["a", "b"] = "a"
     """Which of the two domains the sentences speak of. They share grammar, affixes and common roots; most of
-    what only b names is built from roots and affixes of a."""
+    what only b names is built from roots and affixes that a uses too."""
     language: Language | None = None
-    """Language of monolingual text (default: target); no other task takes it."""
+    """Language of monolingual text and of classification (default: target); no other task takes it."""
     train: int = Field(default=10_000, ge=1)
     """Number of training examples."""
     dev: int = Field(default=500, ge=1)
-    """Number of dev examples."""
+    """Number of dev examples: sentences, or documents to summarise."""
     test: int = Field(default=1000, ge=1)
     """Number of test examples."""
     seed: int = Field(default=0, ge=0)
@@ -75,10 +88,10 @@ class ConlangConfig(_Config):
 
     @model_validator(mode="after")
     def _language_fits_task(self) -> ConlangConfig:
-        if self.language is not None and self.task != "monolingual":
+        if self.language is not None and self.task not in ("monolingual", "classification"):
             raise ValueError(
                 f"language: {self.language!r} is given with task: {self.task}, which has its own languages; "
-                "leave language out or set task: monolingual"
+                "leave language out, or set task: monolingual or classification"
             )
         return self
 

@@ -58,13 +58,13 @@ _COMPOUND_SHARE = 5.0
 
 # Roots by where they occur: in both domains, in a (in b only as parts of words), in b alone.
 _ROOTS: dict[Category, tuple[int, int, int]] = {
-    "noun": (50, 90, 20),
-    "verb": (30, 40, 8),
-    "adjective": (24, 24, 6),
-    "adverb": (14, 0, 0),
+    "noun": (40, 60, 16),
+    "verb": (24, 28, 6),
+    "adjective": (18, 18, 4),
+    "adverb": (10, 0, 0),
 }
 # Built words of a and of b.
-_BUILT: dict[Category, tuple[int, int]] = {"noun": (90, 160), "verb": (16, 40), "adjective": (24, 40)}
+_BUILT: dict[Category, tuple[int, int]] = {"noun": (60, 120), "verb": (12, 30), "adjective": (16, 30)}
 # Running share of: common roots, own roots, built words.
 _SHARES: dict[Domain, tuple[float, float, float]] = {"a": (0.40, 0.38, 0.22), "b": (0.34, 0.10, 0.56)}
 _ZIPF_SHIFT = 2.7  # Mandelbrot's constant for English

@@ -5,16 +5,32 @@ from __future__ import annotations
 import random
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-from nlgraft.text.config import ConlangConfig, Split
-from nlgraft.text.conlang.language import Family, family
-from nlgraft.text.conlang.meaning import Speaker
+from nlgraft.text.config import ConlangConfig, Split, Task
+from nlgraft.text.conlang.drafts import blunder
+from nlgraft.text.conlang.language import Family, Slot, family
+from nlgraft.text.conlang.meaning import Clause, Entity, Sentence, Speaker
+
+_BUCKETS = 10
+_SPLIT_BUCKETS: dict[Split, range] = {"dev": range(1), "test": range(1, 2), "train": range(2, _BUCKETS)}
 
 Example = dict[str, str]
 """Lines by role, named as ``Corpus.streams`` does."""
 
-_BUCKETS = 10
-_SPLIT_BUCKETS: dict[Split, range] = {"dev": range(1), "test": range(1, 2), "train": range(2, _BUCKETS)}
+Keyed = Iterator[tuple[str, list[Example]]]
+"""Examples without end, in groups that stay in one split, each group with the text that decides which."""
+
+
+@dataclass(frozen=True)
+class _Scene:
+    config: ConlangConfig
+    people: Family
+    speaker: Speaker
+    rng: random.Random  # of the task; the speaker has its own, so that all tasks speak of the same things
+
+    def say(self, language: str, meaning: Sentence, hole: Slot | None = None) -> str:
+        return self.people.languages[language].say(meaning, hole)
 
 
 def generate(config: ConlangConfig, split: Split) -> dict[str, list[str]]:
@@ -30,44 +46,129 @@ def generate(config: ConlangConfig, split: Split) -> dict[str, list[str]]:
     Returns:
         Lines by role.
     """
-    rng = random.Random(f"conlang {config.seed} {config.domain} {split}")
+    name = f"conlang {config.seed} {config.domain} {split}"
     people = family(config.seed)
-    speaker = Speaker(people.lexicon, config.domain, rng)
-    lines: dict[str, list[str]] = {}
-    wanted = getattr(config, split)
+    speaker = Speaker(people.lexicon, config.domain, random.Random(name))
+    scene = _Scene(config, people, speaker, random.Random(f"{name} {config.task}"))
     buckets = _SPLIT_BUCKETS[split]
-    count = 0
-    for key, example in _TASKS[config.task](config, people, speaker):
-        if zlib.crc32(key.encode()) % _BUCKETS not in buckets:
-            continue
-        for role, line in example.items():
-            lines.setdefault(role, []).append(line)
-        count += 1
-        if count == wanted:
+    wanted: int = getattr(config, split)
+    examples: list[Example] = []
+    for key, group in _TASKS[config.task](scene):
+        if zlib.crc32(key.encode()) % _BUCKETS in buckets:
+            examples += group
+        if len(examples) >= wanted:
             break
-    return lines
+    return {role: [example[role] for example in examples[:wanted]] for role in examples[0]}
 
 
-Keyed = Iterator[tuple[str, Example]]
-"""Examples without end, each with the text that decides its split."""
-
-
-def _translation(config: ConlangConfig, people: Family, speaker: Speaker) -> Keyed:
-    first, target = people.languages["first"], people.languages["target"]
+def _translation(scene: _Scene) -> Keyed:
     while True:
-        meaning = speaker.sentence()
-        said = target.say(meaning)
-        yield said, {"source 0": first.say(meaning), "target": said}
+        meaning = scene.speaker.sentence()
+        target = scene.say("target", meaning)
+        yield target, [{"source 0": scene.say("first", meaning), "target": target}]
 
 
-def _monolingual(config: ConlangConfig, people: Family, speaker: Speaker) -> Keyed:
-    language = people.languages[config.language or "target"]
+def _multi_source(scene: _Scene) -> Keyed:
     while True:
-        said = language.say(speaker.sentence())
-        yield said, {"source 0": said}
+        meaning = scene.speaker.sentence()
+        target = scene.say("target", meaning)
+        sources = {"source 0": scene.say("first", meaning), "source 1": scene.say("second", meaning)}
+        yield target, [{**sources, "target": target}]
 
 
-_TASKS: dict[str, Callable[[ConlangConfig, Family, Speaker], Keyed]] = {
+def _post_editing(scene: _Scene) -> Keyed:
+    while True:
+        meaning = scene.speaker.sentence()
+        target = scene.say("target", meaning)
+        faulty = blunder(meaning, scene.people.lexicon, scene.config.domain, scene.rng)
+        sources = {"source 0": scene.say("first", meaning), "source 1": scene.say("target", faulty)}
+        yield target, [{**sources, "target": target}]
+
+
+def _document_translation(scene: _Scene) -> Keyed:
+    number = 0
+    while True:
+        document = scene.speaker.document()
+        targets = [scene.say("target", meaning) for meaning in document]
+        group = [
+            {"source 0": scene.say("first", meaning), "target": target, "document": str(number)}
+            for meaning, target in zip(document, targets, strict=True)
+        ]
+        number += 1
+        yield " ".join(targets), group
+
+
+def _question_generation(scene: _Scene) -> Keyed:
+    while True:
+        meaning = scene.speaker.sentence()
+        passage = scene.say("first", meaning)
+        clause = scene.rng.choice(meaning.clauses)
+        parts: dict[Slot, Entity | None] = {
+            "subject": clause.subject,
+            "object": clause.object,
+            "place": clause.place,
+        }
+        filled: list[tuple[Slot, Entity]] = [(slot, part) for slot, part in parts.items() if part]
+        hole, answer = scene.rng.choice(filled)
+        question = scene.say("first", Sentence((clause,)), hole)
+        named = scene.people.languages["first"].name(answer)
+        yield passage, [{"source 0": passage, "source 1": named, "target": question}]
+
+
+def _summarisation(scene: _Scene) -> Keyed:
+    while True:
+        document = scene.speaker.document()
+        text = " ".join(scene.say("target", meaning) for meaning in document)
+        point = next(meaning for meaning in document if meaning.is_stressed)
+        yield text, [{"source 0": text, "target": scene.say("target", _gist(point))}]
+
+
+def _gist(point: Sentence) -> Sentence:
+    clause = point.clauses[0]
+    return Sentence((Clause(clause.verb, _bare(clause.subject), clause.object and _bare(clause.object)),))
+
+
+def _bare(entity: Entity) -> Entity:
+    return Entity(entity.noun, entity.is_plural, is_definite=True)
+
+
+def _classification(scene: _Scene) -> Keyed:
+    language = scene.config.language or "target"
+    names = {-1: "negative", 0: "neutral", 1: "positive"}
+    while True:
+        meaning = scene.speaker.sentence()
+        text = scene.say(language, meaning)
+        worth = sum(_worth(clause, scene.people) for clause in meaning.clauses)
+        yield text, [{"source 0": text, "label": names[(worth > 0) - (worth < 0)]}]
+
+
+def _worth(clause: Clause, people: Family) -> int:
+    lexemes = people.lexicon.lexemes
+    event = lexemes[clause.verb].valence
+    words: list[int] = []
+    waiting = [clause.subject, clause.object, clause.place]
+    while waiting:
+        entity = waiting.pop()
+        if entity is not None:
+            words += [entity.noun, *entity.adjectives]
+            waiting.append(entity.owner)
+    return (-event if clause.is_negated else event) + sum(lexemes[word].valence for word in words)
+
+
+def _monolingual(scene: _Scene) -> Keyed:
+    language = scene.config.language or "target"
+    while True:
+        text = scene.say(language, scene.speaker.sentence())
+        yield text, [{"source 0": text}]
+
+
+_TASKS: dict[Task, Callable[[_Scene], Keyed]] = {
     "translation": _translation,
+    "multi_source": _multi_source,
+    "post_editing": _post_editing,
+    "document_translation": _document_translation,
+    "question_generation": _question_generation,
+    "summarisation": _summarisation,
+    "classification": _classification,
     "monolingual": _monolingual,
 }
