@@ -41,12 +41,12 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     """corpus -> upstream -> training -> scores."""
     upstream = Stage(
         name="upstream",
-        run="toy_system:run_upstream",
+        run=f"{__name__}:run_upstream",
         config={"upstream": config.upstream, "log": config.log, "pause_s": config.upstream_pause_s},
     )
     training = Stage(
         name="training",
-        run="toy_system:run_training",
+        run=f"{__name__}:run_training",
         config=config.model_dump(include={"behaviour", "gain", "steps", "pause_s", "log"}),
         inputs={"upstream": upstream},
         seed=seed,
@@ -54,7 +54,7 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     )
     scores = Stage(
         name="scores",
-        run="toy_system:run_scores",
+        run=f"{__name__}:run_scores",
         config={"splits": list(splits)},
         inputs={"training": training},
     )

@@ -1,0 +1,140 @@
+"""`ray job submit`, plain and through `nlgraft submit`, against a head on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.error import URLError
+from urllib.request import urlopen
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BIN = Path(sys.executable).parent
+
+STUDY = """
+name: toy-job
+system: tests.integration.toy.toy_system
+factors: {gain: {target: gain, levels: [0.0, 1.0], baseline: 0.0}}
+objective: {metric: dev/score, direction: maximize}
+seeds: [1]
+"""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def environment() -> dict[str, str]:
+    names = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RAY_ADDRESS")}
+    return {**names, "PATH": f"{BIN}:{os.environ['PATH']}", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@pytest.fixture(scope="module")
+def job_server(environment: dict[str, str]) -> Iterator[str]:
+    """A head in the foreground of a process of ours, so that ending it ends nothing else."""
+    directory = tempfile.mkdtemp(prefix="nlg-head-")
+    dashboard = free_port()
+    head = subprocess.Popen(
+        [
+            BIN / "ray", "start", "--head", "--block", "--node-ip-address=127.0.0.1", "--num-cpus=2",
+            f"--port={free_port()}", "--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}",
+            f"--temp-dir={directory}",
+        ],
+        env=environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    address = f"http://127.0.0.1:{dashboard}"
+    try:
+        wait_until_it_answers(f"{address}/api/version", head)
+        yield address
+    finally:
+        head.send_signal(signal.SIGTERM)
+        head.wait(timeout=60)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def wait_until_it_answers(url: str, head: subprocess.Popen[bytes], timeout_s: float = 120) -> None:
+    end_s = time.monotonic() + timeout_s
+    while time.monotonic() < end_s:
+        assert head.poll() is None, "the head ended by itself"
+        try:
+            with urlopen(url, timeout=5):
+                return
+        except (URLError, OSError):
+            time.sleep(0.5)
+    raise AssertionError(f"{url} never answered")
+
+
+@pytest.fixture(scope="module")
+def study_file() -> Iterator[Path]:
+    """A study inside the repository: only what lies there travels to the cluster."""
+    path = ROOT / "toy-job.yaml"
+    path.write_text(STUDY)
+    yield path
+    path.unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_plain_job_submit_finishes_a_two_trial_study(
+    job_server: str, environment: dict[str, str], study_file: Path, tmp_path: Path
+) -> None:
+    ran = subprocess.run(
+        [
+            BIN / "ray", "job", "submit", "--address", job_server, "--working-dir", ".", "--runtime-env",
+            "runtime_env.yaml", "--", "python", "-m", "nlgraft", "run", study_file.name, "--json",
+            "--storage", str(tmp_path / "store"),
+        ],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=400,
+        check=False,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    results = [line for line in ran.stdout.splitlines() if line.startswith('{"study"')]
+    assert json.loads(results[0])["trials"] == {"run": 2, "reused": 0, "failed": 0}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(420)
+def test_nlgraft_submit_prints_the_job_id(
+    job_server: str, environment: dict[str, str], study_file: Path, tmp_path: Path
+) -> None:
+    submitted = subprocess.run(
+        [
+            BIN / "python", "-m", "nlgraft", "submit", study_file.name, "--address", job_server, "--storage",
+            str(tmp_path / "store"), "--tracking-uri", f"sqlite:///{tmp_path / 'mlflow.db'}",
+        ],
+        cwd=ROOT,
+        env={**environment, "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )  # fmt: skip
+    assert submitted.returncode == 0, submitted.stderr
+    job_id = submitted.stdout.strip()
+    assert job_id.startswith("raysubmit_")
+    end_s = time.monotonic() + 240
+    status = ""
+    while time.monotonic() < end_s and status not in ("SUCCEEDED", "FAILED", "STOPPED"):
+        with urlopen(f"{job_server}/api/jobs/{job_id}", timeout=10) as answer:
+            status = json.load(answer)["status"]
+        time.sleep(1)
+    assert status == "SUCCEEDED"
