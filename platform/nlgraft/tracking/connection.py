@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import warnings
 
 from filelock import FileLock
 from mlflow import MlflowClient, MlflowException
@@ -34,6 +35,9 @@ def connect(
     if "MLFLOW_LOGGING_LEVEL" not in os.environ:
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings(
+        "ignore", ".*Any type hint is inferred as AnyType"
+    )  # of mlflow.pyfunc's own types
     database = sqlite_path(uri)
     if database is None:
         client = MlflowClient(tracking_uri=uri)

@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 
 import mlflow.pyfunc
-import pandas as pd
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 from mlflow.models import Model, ModelSignature
@@ -75,7 +74,7 @@ def save_predictor(target: Path, directory: Path, inputs: list[str], described: 
         described: The model's identity in a tracking store.
     """
     columns: list[ColSpec | TensorSpec] = [ColSpec("string", name) for name in inputs or [None]]
-    example = pd.DataFrame({name: ["a text"] for name in inputs}) if inputs else ["a text"]
+    example = {name: ["a text"] for name in inputs} if inputs else ["a text"]
     try:
         requirement = f"nlgraft=={importlib.metadata.version('nlgraft')}"
     except importlib.metadata.PackageNotFoundError:  # a Ray job that has the source tree on its path

@@ -402,7 +402,7 @@ def test_a_fresh_store_is_made_without_a_word(tmp_path):
         "assert t.close() == 0\n"
     )
     done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", code],
+        [sys.executable, "-c", code],
         check=False,
         env={"PYTHONPATH": "platform", "OMP_NUM_THREADS": "1"},
         capture_output=True,
