@@ -103,11 +103,10 @@ def collect_results(
         Everything that is known.
     """
     stages = sorted(graph.stages, key=graph.depth, reverse=True)
-    stored = store.finished(stage.fingerprint for stage in stages)
     metrics: list[tuple[Stage, dict[str, dict[str, Any]]]] = []
     curves: list[tuple[Stage, dict[str, Curve]]] = []
     for stage in stages:
-        if stage.fingerprint in stored:
+        if store.has(stage):
             metrics.append((stage, _parse_metrics(store.read_file(stage, METRICS))))
             curves.append((stage, _parse_curves(store.read_file(stage, CURVES))))
         elif reporter is not None:

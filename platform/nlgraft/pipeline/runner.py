@@ -128,7 +128,8 @@ class StageRunner:
                 continue
             with lease:
                 # Its last owner may have published it between the look above and the lease.
-                verdict = self._store.verify(stage)
+                if verdict.decision is not Decision.MISS or self._store.has(stage):
+                    verdict = self._store.verify(stage)
                 if verdict.decision is not Decision.HIT:
                     self._make(stage, verdict)
 

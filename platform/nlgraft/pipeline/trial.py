@@ -48,13 +48,12 @@ def run_trial(
     Args:
         graph: The trial's stages.
         store: Where artifacts and records are.
-        reporter: Where progress goes; a `RecordingReporter` is used as it is, so that a caller whose workers
-            report elsewhere can feed it. One per trial.
+        reporter: Where progress goes; a `RecordingReporter` (one per trial) is used as it is, so that a
+            caller whose workers report elsewhere can feed it.
         config: The resolved config, for the record.
         is_waiting: Whether to wait for a stage that another owner computes, or to raise at once.
-        distribute: Runs a stage with ``is_distributed`` on a worker group, each worker calling
-            `execute_stage`; such a stage runs in this process when this is left out. Raises `TrialStopped`
-            when the stage was stopped.
+        distribute: Runs a distributed stage on a worker group, each worker calling `execute_stage`; raises
+            `TrialStopped` when the stage was stopped. Left out, such a stage runs in this process.
         device: Where stages of this process compute.
         seed: The trial's seed, for the record; by default that of its last stage that has one.
 
