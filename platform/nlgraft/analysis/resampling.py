@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 
 Array = NDArray[np.float64]
 Score = Callable[[Array], Array]
@@ -175,7 +175,7 @@ def spread(differences: Array, segment_draws: Array | None, num_samples: int) ->
     own = max(0.0, total - (within - total) / (num_seeds - 1))
     if total > 0:
         draws = draws * np.sqrt(own / total)
-    quantiles = stats.t.ppf((np.arange(num_samples) + 0.5) / num_samples, num_seeds - 1)
+    quantiles = stdtrit(num_seeds - 1, (np.arange(num_samples) + 0.5) / num_samples)
     order = np.random.default_rng(RANDOM_SEED).permutation(num_samples)
     draws = draws + np.sqrt(between / num_seeds) * quantiles[order]
     return Spread(draws, between, own, num_seeds)
@@ -239,8 +239,8 @@ def _detectable(seed_variance: float, segment_variance: float, num_seeds: Array,
         share = np.where(variance > 0, seeds_part / variance, 0.0)
     multiple = np.zeros_like(num_seeds)
     for probability in (1 - alpha / 2, POWER):
-        student = stats.t.ppf(probability, num_seeds - 1)
-        multiple += share * student + (1 - share) * stats.norm.ppf(probability)
+        student = stdtrit(num_seeds - 1, probability)
+        multiple += share * student + (1 - share) * ndtri(probability)
     return multiple * np.sqrt(variance)
 
 

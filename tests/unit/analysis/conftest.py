@@ -1,0 +1,215 @@
+"""A small system whose stages make up their results, run through the real store, and studies over it."""
+
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+from pydantic import BaseModel, ConfigDict
+
+from nlgraft.analysis.results import collect
+from nlgraft.errors import TrialFailed
+from nlgraft.evaluation.artifact import write_evaluation, write_metrics
+from nlgraft.evaluation.scores import Evaluation, Score, evaluate_text, score_statistics
+from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import run_trial
+from nlgraft.study.design import cells
+from nlgraft.study.selection import Proposal, best_proposal, load_proposals, save_proposal
+from nlgraft.study.spec import Study
+from nlgraft.study.system import Metric, load_system, resolve_config
+
+SYSTEM = "made_up_system"
+WORDS = [f"wort{index}" for index in range(60)]
+WRONG = {"random_init": 0.36, "single_run": 0.46, "avg_eg": 0.31, "att_eg": 0.305, "patt_eg": 0.29}
+LENGTH = {"random_init": 1.0, "single_run": 1.0, "avg_eg": 0.86, "att_eg": 0.86, "patt_eg": 0.86}
+
+
+class Config(BaseModel):
+    """Settings of the made-up system."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    arm: str = "random_init"
+    lr: float = 1e-3
+    segments: int = 40
+    fails_with_seed: int = -1
+    data: dict = {}
+
+
+def stage_graph(config, *, seed, splits):
+    run = f"{SYSTEM}:{{}}".format
+    upstream = Stage(name="upstream", run=run("train_upstream"), config={"segments": config.segments})
+    settings = config.model_dump(exclude={"data"})
+    finetune = Stage(
+        name="finetune", run=run("finetune"), config=settings, inputs={"upstream": upstream}, seed=seed
+    )
+    score = {**settings, "splits": list(splits)}
+    return StageGraph(
+        Stage(name="scores", run=run("score"), config=score, inputs={"model": finetune}, seed=seed)
+    )
+
+
+def write_curves(context, curves):
+    (context.directory / "curves.json").write_text(json.dumps(curves))
+
+
+def train_upstream(context):
+    points = [[step, 5 * np.exp(-step / 300) + 2.1, 1_700_000_000_000 + step] for step in range(0, 1001, 100)]
+    write_curves(context, {"dev/loss": points, "train/loss": points, "train/lr": points})
+
+
+def finetune(context):
+    if context.config["fails_with_seed"] == context.seed:
+        raise RuntimeError("CUDA out of memory, as it were")
+    rng = np.random.default_rng(context.seed)
+    end = 1.5 + 2 * WRONG[context.config["arm"]] + 0.04 * rng.standard_normal()
+    steps = range(0, 501, 25)
+    dev = [[s, end + 1.4 * np.exp(-s / 120) + 0.01 * rng.standard_normal(), 0] for s in steps]
+    write_curves(context, {"dev/loss": dev, "train/loss": [[s, v - 0.15, t] for s, v, t in dev]})
+
+
+def score(context):
+    config = context.config
+    quality = np.random.default_rng([context.seed, len(config["arm"])])
+    wrong = WRONG[config["arm"]] + 0.02 * quality.standard_normal()
+    wrong += 0.05 * abs(np.log10(config["lr"] / 1e-3))
+    for split in config["splits"]:
+        text = np.random.default_rng(7 if split == "test" else 8)
+        lines = [list(text.choice(WORDS, text.integers(6, 18))) for _ in range(config["segments"])]
+        noise = np.random.default_rng([context.seed, len(split), sum(map(ord, config["arm"]))])
+        guesses = [
+            " ".join(w if noise.random() > wrong else noise.choice(WORDS) for w in line) for line in lines
+        ]
+        found = evaluate_text(guesses, [" ".join(line) for line in lines], metrics=("bleu",))
+        lengths = np.array([[1.7 * len(line) * LENGTH[config["arm"]], 1.0] for line in lines])
+        right = np.array(
+            [[line[0] == guess.split()[0], 1.0] for line, guess in zip(lines, guesses, strict=True)]
+        )
+        for name, rows in (("length", lengths), ("accuracy", right)):
+            found |= Evaluation({name: score_statistics(name, rows, "made up")}, {name: rows})
+        write_evaluation(context.directory, split, guesses, [" ".join(line) for line in lines], found)
+    speed = Score("speed", 40 + quality.random(), config["segments"], "maximize", "beam:5")
+    write_metrics(context.directory, "test", {"sentences_per_s": speed})
+
+
+METRICS = {
+    "test/bleu": Metric(direction="maximize", unit="BLEU points", split="test"),
+    "test/accuracy": Metric(direction="maximize", unit="percent", split="test"),
+    "dev/bleu": Metric(direction="maximize", unit="BLEU points", split="dev"),
+    "test/length": Metric(direction="minimize", unit="pieces per segment", split="test"),
+    "dev/length": Metric(direction="minimize", unit="pieces per segment", split="dev"),
+    "test/sentences_per_s": Metric(direction="maximize", unit="1/s", split="test", is_time=True),
+    "test/ter": Metric(direction="minimize", unit="percent", split="test"),
+}
+
+STUDY = {
+    "schema_version": 1,
+    "name": "made-up-table2",
+    "description": "Which way of making embeddings for unseen tokens helps after the vocabulary is swapped?",
+    "system": SYSTEM,
+    "data": {"upstream": {"corpus": "conlang", "domain": "a"}, "downstream": {"corpus": "conlang"}},
+    "factors": {
+        "arm": {
+            "target": "arm",
+            "levels": ["random_init", "single_run", "avg_eg", "att_eg", "patt_eg"],
+            "baseline": "random_init",
+        }
+    },
+    "objective": {"metric": "dev/bleu", "direction": "maximize"},
+    "seeds": [1, 2, 3],
+    "claims": [
+        {
+            "better": "patt_eg",
+            "worse": "random_init",
+            "metric": "test/bleu",
+            "source": "Table 2, Thesis",
+            "figures": [37.72, 36.33],
+            "signature": "case:mixed|tok:13a",
+        },
+        {"better": "patt_eg", "worse": "att_eg", "metric": "test/bleu", "source": "Table 2, Thesis"},
+        {
+            "better": "single_run",
+            "worse": "random_init",
+            "metric": "test/bleu",
+            "source": "the other way round",
+        },
+        {"cell": "random_init", "value": 36.33, "metric": "test/bleu", "source": "Table 2, Thesis"},
+    ],
+}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _made_up_system():
+    module = types.ModuleType(SYSTEM)
+    names = (Config, stage_graph, train_upstream, finetune, score)
+    module.__dict__.update({entry.__name__: entry for entry in names})
+    module.METRICS, module.DESCRIPTION, module.PAPER = METRICS, "Made up for tests", "Nobody (2026)"
+    sys.modules[SYSTEM] = module
+    yield
+    del sys.modules[SYSTEM]
+
+
+def run_unit(study, store, cell, seed, params=None, splits=("dev", "test")):
+    """Run one trial as a sweep would; a failure leaves its record."""
+    config = resolve_config(study, cell, params or {})
+    graph = load_system(study.system).stage_graph(config, seed=seed, splits=splits)
+    try:
+        run_trial(
+            graph, store, reporter=NullReporter(), config=config.model_dump(), is_waiting=False, seed=seed
+        )
+    except TrialFailed:
+        return graph.fingerprint
+    return graph.fingerprint
+
+
+def run_study(study, store, skip=()):
+    """Run all trials of a study in this process but those of ``skip``: (label, seed)."""
+    for cell in cells(study):
+        params = search(study, store, cell) if study.search else {}
+        for seed in study.seeds:
+            if params is not None and (cell.label, seed) not in skip:
+                run_unit(study, store, cell, seed, params)
+    return collect(study, store)
+
+
+def search(study, store, cell):
+    """Run a search that proposes learning rates from a list."""
+    for index in range(study.search.trials):
+        params = {"lr": [3e-2, 1e-3, 2e-4, 5e-3][index % 4]}
+        fingerprint = run_unit(study, store, cell, study.seeds[0], params, splits=("dev",))
+        save_proposal(study, cell, store, Proposal(index, params, study.seeds[0], fingerprint))
+    best = best_proposal(study.objectives, load_proposals(study, cell, store))
+    return None if best is None else dict(best.params)
+
+
+@pytest.fixture(scope="session")
+def make_study():
+    """Build a variant of the made-up study."""
+    return lambda **changes: Study.from_dict({**STUDY, **changes})
+
+
+@pytest.fixture(scope="session")
+def make_small_study(make_study):
+    """Build a variant of the study with two arms and one claim."""
+    factors = {"arm": {"target": "arm", "levels": ["random_init", "patt_eg"], "baseline": "random_init"}}
+    return lambda **changes: make_study(**{"factors": factors, "claims": STUDY["claims"][:1], **changes})
+
+
+@pytest.fixture(scope="session")
+def run():
+    """Run a study in this process."""
+    return run_study
+
+
+@pytest.fixture
+def store(tmp_path):
+    """An empty local store."""
+    return ArtifactStore.open(tmp_path / "store")
+
+
+@pytest.fixture(scope="session")
+def result(tmp_path_factory, make_study, _made_up_system):
+    """The result of the whole made-up study."""
+    return run_study(make_study(), ArtifactStore.open(tmp_path_factory.mktemp("whole") / "store"))

@@ -1,0 +1,100 @@
+"""Verdicts on claims, and when published figures may stand beside ours."""
+
+import pytest
+
+from nlgraft.analysis.claims import judge_figure, judge_ordering, why_not_comparable
+from nlgraft.analysis.comparison import Comparison
+from nlgraft.study.claims import Claim
+
+OURS = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
+ORDERING = Claim(better="patt", worse="avg", metric="test/bleu", source="Table 2", figures=[37.7, 37.0])
+FIGURE = Claim(cell="patt", value=37.7, metric="test/bleu", source="Table 2")
+
+
+def comparison(difference, p, seeds=(1, 2, 3), **more):
+    return Comparison(
+        metric="test/bleu", a="patt", b="avg", seeds=seeds, difference=difference, p=p, p_holm=p, **more
+    )
+
+
+def judge(found, direction="maximize", **more):
+    settings = {"alpha": 0.05, "is_corrected": True, "why_not": "", **more}
+    return judge_ordering(ORDERING, found, (2.0, 1.0), direction=direction, **settings)
+
+
+def test_significant_in_the_claimed_direction_is_supported():
+    assert judge(comparison(1.0, 0.01)).verdict == "supported"
+    assert judge(comparison(-1.0, 0.01), "minimize").verdict == "supported"
+
+
+def test_significant_in_the_other_direction_is_contradicted():
+    assert judge(comparison(-1.0, 0.01)).verdict == "contradicted"
+
+
+def test_undecided_says_how_many_seeds_more():
+    found = judge(comparison(0.4, 0.2, seeds_needed=8))
+    assert (found.verdict, found.seeds_more, found.text) == ("undecided", 5, "undecided (5 seeds more)")
+    assert judge(comparison(0.4, 0.06, seeds_needed=3)).text == "undecided (1 seed more)"
+
+
+def test_too_small_a_difference_asks_for_segments_and_not_for_seeds():
+    found = judge(comparison(0.01, 0.9))
+    assert (found.verdict, found.seeds_more) == ("undecided", None)
+    assert "1000 seeds" in found.explanation
+
+
+def test_one_seed_decides_nothing():
+    found = judge(comparison(5.0, 0.001, seeds=(1,)))
+    assert (found.verdict, found.seeds_more) == ("undecided", 1)
+
+
+def test_a_missing_difference_gives_its_reason():
+    missing = Comparison(metric="test/bleu", a="patt", b="avg", notes=("no seed finished in both cells",))
+    found = judge(missing)
+    assert (found.verdict, found.explanation) == ("undecided", "no seed finished in both cells")
+
+
+def test_without_correction_the_raw_p_decides():
+    found = comparison(1.0, 0.01)
+    uncorrected = Comparison(**{**vars(found), "p_holm": None})
+    assert judge(uncorrected).verdict == "undecided"
+    assert judge(uncorrected, is_corrected=False).verdict == "supported"
+
+
+def test_a_figure_is_held_against_the_interval():
+    inside = comparison(0.3, 0.4, ci=(-0.5, 1.1))
+    outside = comparison(1.3, 0.01, ci=(0.5, 2.1))
+    assert judge_figure(FIGURE, inside, 38.0, why_not="").verdict == "supported"
+    assert judge_figure(FIGURE, outside, 39.0, why_not="").verdict == "contradicted"
+    refused = judge_figure(FIGURE, inside, 38.0, why_not="the paper does not say how")
+    assert (refused.verdict, refused.explanation) == (
+        "undecided",
+        "cannot be compared: the paper does not say how",
+    )
+    one = judge_figure(FIGURE, comparison(0.3, 0.4, seeds=(1,), ci=(-1, 1)), 38.0, why_not="")
+    assert (one.verdict, one.seeds_more) == ("undecided", 1)
+
+
+@pytest.mark.parametrize(
+    ("published", "ours", "reason"),
+    [
+        (OURS.replace("2.6.0", "1.5.1"), OURS, ""),
+        ("tok:13a|case:mixed", OURS, ""),
+        ("tok:zh", OURS, "signatures differ (tok:zh against 13a)"),
+        ("case:lc|tok:13a", OURS, "signatures differ (case:lc against mixed)"),
+        (None, OURS, "the paper does not say how its metric was computed"),
+        ("tok:13a", None, "our metric has no signature"),
+    ],
+)
+def test_figures_are_compared_only_when_signatures_are(published, ours, reason):
+    assert why_not_comparable(published, ours, is_constructed=False) == reason
+
+
+def test_constructed_data_is_never_compared_with_a_paper():
+    assert "constructed" in why_not_comparable("tok:13a", OURS, is_constructed=True)
+
+
+def test_json_carries_the_published_figures():
+    document = judge(comparison(1.0, 0.01)).to_json()
+    assert document["text"] == "patt better than avg on test/bleu"
+    assert (document["figures"], document["ours"], document["is_comparable"]) == ([37.7, 37.0], [2, 1], True)

@@ -1,0 +1,219 @@
+"""Reports in every format: complete, self-contained, escaped, the same twice."""
+
+import csv
+import io
+import json
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import pytest
+
+from nlgraft.analysis import prose
+from nlgraft.analysis.provenance import corpora, has_constructed_data
+from nlgraft.analysis.report import escape_latex
+from nlgraft.analysis.results import collect
+from nlgraft.errors import NlgraftError
+
+VOID = {"meta", "br", "link", "img", "line"}
+
+
+class Checker(HTMLParser):
+    """Collects ids and addresses, and refuses tags that do not nest."""
+
+    def __init__(self):
+        super().__init__()
+        self.stack, self.ids, self.addresses, self.text = [], [], [], []
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.ids += [values["id"]] if "id" in values else []
+        self.addresses += [values[key] for key in ("src", "href", "xlink:href", "action") if key in values]
+        if tag not in VOID:
+            self.stack.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.stack.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.stack.pop() == tag
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def parse(html):
+    checker = Checker()
+    checker.feed(html)
+    assert checker.stack == []
+    return checker
+
+
+@pytest.fixture(scope="module")
+def html(result):
+    return result.render("html")
+
+
+def test_html_is_one_file_without_outside_resources(html):
+    page = parse(html)
+    assert all(address.startswith("#") for address in page.addresses)
+    assert "@import" not in html
+    assert not re.search(r"url\((?!#)", html)
+    assert "<script" not in html
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_html_says_what_a_reader_needs(html):
+    text = " ".join("".join(parse(html).text).split())
+    for part in (
+        "made-up-table2",
+        "Constructed data.",
+        "arm=patt_eg",
+        "baseline (arm=random_init)",
+        "Difference from the baseline",
+        "Table 2, Thesis",
+        "contradicted",
+        "dev/loss",
+        "upstream/dev/loss",
+        "Every cell had the same budget: 3 seeds.",
+        "45 stages, 31 of them different",
+        "−14.0 %",
+        "Student's t on the paired differences",
+        "study fingerprint",
+        "tok:13a",
+    ):
+        assert part in text, part
+
+
+def test_html_follows_the_theme(html):
+    assert "prefers-color-scheme: dark" in html
+    assert "var(--series-1)" in html
+    assert "#010203" not in html
+    assert "train/lr" not in html
+
+
+def test_figures_are_valid_xml(html):
+    figures = re.findall(r"<svg xmlns.*?</svg>", html, flags=re.DOTALL)
+    assert len(figures) == 5  # the forest and four curves
+    for figure in figures:
+        root = ET.fromstring(figure.replace("xlink:href", "href"))
+        assert root.get("aria-label")
+
+
+def test_reports_are_the_same_twice(result, html):
+    again = type(result)(result.study, result.system, result.cells, result.provenance)
+    assert again.render("html") == html
+    assert again.render("json") == result.render("json")
+    assert again.render("md") == result.render("md")
+
+
+def test_nothing_in_a_study_can_break_out_of_the_page(make_small_study, store, run):
+    study = make_small_study(
+        description="<script>alert(1)</script> & | _under_ 100 %", base={"fails_with_seed": 2}, seeds=[1, 2]
+    )
+    found = run(study, store)
+    html = found.render("html")
+    assert "<script>alert" not in html
+    assert "&lt;script&gt;" in html
+    assert parse(html)
+    assert "CUDA out of memory" in html
+    assert "finished 1 of 2 seeds" in html
+    assert "†" in html
+
+
+def test_markdown_tables_are_whole(result):
+    text = result.render("md")
+    tables = re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE)
+    assert len(tables) >= 6
+    for table in tables:
+        assert len({line.count("|") - line.count(r"\|") for line in table.splitlines()}) == 1
+    assert "Constructed data" in text
+
+
+def test_latex_is_booktabs_with_everything_escaped(result):
+    text = result.render("latex")
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 3
+    for part in (r"\toprule", r"\midrule", r"\bottomrule", r"patt\_eg", r"$\pm$", "95 \\%"):
+        assert part in text
+    assert not set("±−–†") & set(text)
+    assert "(constructed data)" in text
+    assert escape_latex(r"a\b{c}^") == r"a\textbackslash{}b\{c\}\textasciicircum{}"
+
+
+def test_csv_has_a_line_per_cell_and_metric(result):
+    rows = list(csv.DictReader(io.StringIO(result.render("csv"))))
+    assert len(rows) == 5 * len(result.metrics)
+    row = next(row for row in rows if (row["arm"], row["metric"]) == ("patt_eg", "test/bleu"))
+    found = result.compare("patt_eg")
+    assert float(row["difference"]) == pytest.approx(found.difference)
+    assert float(row["ci_high"]) == pytest.approx(found.ci[1])
+    assert row["n"] == "3"
+
+
+def test_all_formats_are_written(result, tmp_path):
+    paths = result.report(tmp_path / "deep" / "out", formats=["md", "html", "latex", "csv", "json"])
+    names = ["report.md", "report.html", "report.tex", "comparison.csv", "trials.csv", "result.json"]
+    assert [path.name for path in paths] == names
+    assert json.loads(paths[-1].read_text(encoding="utf-8"))["study"] == "made-up-table2"
+    assert len(paths[4].read_text(encoding="utf-8").splitlines()) == 16
+
+
+def test_an_unknown_format_is_refused_before_anything_is_written(result, tmp_path):
+    with pytest.raises(NlgraftError, match="no report format 'htm'"):
+        result.report(tmp_path / "out", formats=["md", "htm"])
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("kind", ["md", "html", "latex", "csv", "json"])
+def test_a_study_that_has_not_run_has_a_report(kind, make_study, store):
+    empty = collect(make_study(), store)
+    assert empty.render(kind)
+    assert empty.note()
+    assert empty.rows()[1][0] == "baseline (arm=random_init) (planned)"
+    assert "yet" in prose.headline(empty)
+
+
+def test_the_note_is_a_table_and_the_claims(result):
+    note = result.note()
+    assert note.startswith("The data is constructed")
+    assert "| arm=patt_eg | 3 |" in note
+    assert "- single_run better than random_init on test/bleu: " in note
+    assert len(note) < 8000
+
+
+def test_search_and_pareto_are_reported(make_small_study, store, run):
+    study = make_small_study(
+        search={"space": {"lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True}}, "trials": 3},
+        objective=[
+            {"metric": "dev/bleu", "direction": "maximize"},
+            {"metric": "dev/length", "direction": "minimize"},
+        ],
+    )
+    text = run(study, store).render("md")
+    assert "## Search" in text
+    assert "| 3 + 0 + 0 |" in text
+    assert "3 seeds and 3 search trials" in text
+    assert "not beaten on dev/bleu and dev/length at once: trials" in text
+
+
+def test_headline_counts_only_what_is_decided(result):
+    text = prose.headline(result)
+    assert text.startswith("On test/bleu, ")
+    assert "undecided" in text
+
+
+def test_one_seed_is_said_to_decide_nothing(make_small_study, store, run):
+    found = run(make_small_study(seeds=[1]), store)
+    assert "One seed tells nothing about training noise" in prose.headline(found)
+
+
+def test_constructed_data_is_found_wherever_it_stands():
+    assert has_constructed_data({"upstream": [{"corpus": "files"}, {"corpus": "conlang"}]})
+    assert not has_constructed_data({"corpus": "files", "train": {"source": "conlang.de"}})
+    assert corpora({"a": {"corpus": "files"}, "b": {"corpus": "sacrebleu"}, "c": {"corpus": "files"}}) == [
+        "files",
+        "sacrebleu",
+    ]

@@ -1,0 +1,243 @@
+"""The result of a study: collecting from the store, Holm families, unfinished and failed cells, JSON."""
+
+import json
+
+import numpy as np
+import pytest
+
+from nlgraft.analysis.results import collect
+from nlgraft.errors import NlgraftError, StudyError
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.spec import Study
+
+ARMS = ["random_init", "single_run", "avg_eg", "att_eg", "patt_eg"]
+
+
+def test_all_trials_are_found_with_their_statistics(result):
+    assert [cell.cell.label for cell in result.cells] == ["baseline", *(f"arm={arm}" for arm in ARMS[1:])]
+    assert {trial.state for trial in result.trials} == {"finished"}
+    assert {cell.state for cell in result.cells} == {"finished"}
+    assert result.trials[0].segments["test/bleu"].shape == (40, 10)
+    assert list(result.metrics) == [
+        "test/bleu", "test/accuracy", "dev/bleu", "test/length", "dev/length", "test/sentences_per_s"
+    ]  # fmt: skip
+    assert result.main_metric == "test/bleu"
+    assert result.is_constructed
+
+
+def test_compare_takes_the_names_that_people_use(result):
+    by_level = result.compare("patt_eg", "baseline", metric="test/bleu")
+    assert by_level == result.compare("arm=patt_eg")
+    values = [result.cell(name).measured("test/bleu") for name in ("patt_eg", "random_init")]
+    differences = [values[0][seed].value - values[1][seed].value for seed in (1, 2, 3)]
+    assert by_level.difference == pytest.approx(np.mean(differences))
+    assert by_level.num_segments == 40
+
+
+def test_holm_goes_over_all_cells_and_claims_of_a_metric(result):
+    family = [result.compare(arm) for arm in ARMS[1:]]
+    family.append(result.compare("patt_eg", "att_eg"))  # claimed, hence one of them
+    smallest = min(family, key=lambda one: one.p)
+    assert smallest.p_holm == pytest.approx(min(1, 5 * smallest.p))
+    assert all(one.p_holm >= one.p for one in family)
+    outside = result.compare("avg_eg", "att_eg")
+    assert outside.p_holm is None
+    assert "not in the family 'all_cells'" in outside.notes[-1]
+
+
+def test_the_family_of_claims_leaves_other_cells_uncorrected(make_study, result):
+    settings = {"family": "claims"}
+    study = make_study(analysis=settings)
+    claimed = type(result)(study, result.system, result.cells, result.provenance)
+    assert claimed.compare("avg_eg").p_holm is None
+    raw = sorted(
+        claimed.compare(*pair).p
+        for pair in [("patt_eg", "baseline"), ("patt_eg", "att_eg"), ("single_run", "baseline")]
+    )
+    assert min(claimed.compare(arm).p_holm for arm in ("patt_eg", "single_run")) == pytest.approx(3 * raw[0])
+
+
+def test_without_correction_p_decides(make_study, result):
+    study = make_study(analysis={"correction": "none"})
+    plain = type(result)(study, result.system, result.cells, result.provenance)
+    assert plain.compare("single_run").p_holm is None
+    assert plain.compare("single_run").notes == ()
+    assert "p (Holm)" not in plain.rows()[0]
+
+
+def test_an_unknown_metric_or_cell_is_named_with_the_nearest(result):
+    with pytest.raises(NlgraftError, match=r"no metric 'test/blue'. Did you mean 'test/bleu'"):
+        result.compare("patt_eg", metric="test/blue")
+    with pytest.raises(StudyError, match="patt_eg"):
+        result.compare("pat_eg")
+
+
+def test_the_order_of_cells_changes_no_figure(make_study, result, run, tmp_path):
+    """Invariance to the order of cells (platform.md §4.3); the trials come from another store."""
+    factors = {"arm": {"target": "arm", "levels": ARMS[::-1], "baseline": "random_init"}}
+    turned = run(make_study(factors=factors), ArtifactStore.open(tmp_path))
+    ours = {cell["label"]: cell for cell in result.to_json()["cells"]}
+    theirs = {cell["label"]: cell for cell in turned.to_json()["cells"]}
+    for label, cell in ours.items():
+        assert without_times(theirs[label]) == without_times(cell)
+
+
+def without_times(cell):
+    drop = {"test/sentences_per_s"}
+    return {
+        key: {name: found for name, found in part.items() if name not in drop} if key != "cell" else part
+        for key, part in cell.items()
+        if isinstance(part, dict)
+    }
+
+
+def test_the_json_keeps_the_contract(result):
+    document = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert set(document) >= {
+        "study", "fingerprint", "baseline", "cells", "claims", "report_dir", "tracking_uri", "experiment",
+        "trials",
+    }  # fmt: skip
+    assert document["baseline"] == {"arm": "random_init"}
+    assert document["experiment"] == "made-up-table2"
+    assert document["trials"] == {"run": 0, "reused": 15, "failed": 0}
+    baseline, first = document["cells"][:2]
+    assert "comparison" not in baseline
+    assert first["cell"] == {"arm": "single_run"}
+    assert first["state"] == "finished"
+    assert set(first["metrics"]["test/bleu"]) >= {"mean", "std", "n", "values"}
+    assert len(first["metrics"]["test/bleu"]["values"]) == 3
+    assert set(first["comparison"]["test/bleu"]) >= {
+        "difference", "ci", "p", "p_holm", "smallest_detectable"
+    }  # fmt: skip
+    assert set(document["claims"][0]) >= {"text", "source", "verdict", "figures"}
+
+
+def test_an_invocation_says_what_it_did(result):
+    fresh = type(result)(result.study, result.system, result.cells, result.provenance)
+    fresh.attach_run(2, 13, 1, report_dir="out", tracking_uri="sqlite:///x.db", experiment="mine")
+    document = fresh.to_json()
+    assert document["trials"] == {"run": 2, "reused": 13, "failed": 1}
+    assert (document["report_dir"], document["tracking_uri"], document["experiment"]) == (
+        "out", "sqlite:///x.db", "mine"
+    )  # fmt: skip
+
+
+def test_nothing_has_run_yet(make_small_study, store):
+    empty = collect(make_small_study(), store)
+    assert {cell.state for cell in empty.cells} == {"planned"}
+    assert empty.metrics == {}
+    assert empty.best() is None
+    assert {claim.verdict for claim in empty.claims} == {"undecided"}
+    assert empty.compare("patt_eg").difference is None
+    assert empty.to_json()["cells"][1]["metrics"] == {}
+    assert len(empty.frame()) == 6
+
+
+def test_a_failed_trial_leaves_the_other_seeds(make_small_study, store, run):
+    found = run(make_small_study(base={"fails_with_seed": 2}, seeds=[1, 2, 3]), store)
+    cell = found.cell("patt_eg")
+    assert cell.state == "failed"
+    assert cell.reasons == ["seed 2: finetune: RuntimeError: CUDA out of memory, as it were"]
+    assert found.compare("patt_eg").seeds == (1, 3)
+    document = found.to_json()
+    assert document["trials"] == {"run": 0, "reused": 4, "failed": 2}
+    assert document["cells"][1]["metrics"]["test/bleu"]["seeds"] == [1, 3]
+
+
+def test_trials_that_have_not_run_are_planned(make_small_study, store, run):
+    found = run(make_small_study(), store, skip={("arm=patt_eg", 2), ("arm=patt_eg", 3)})
+    assert found.cell("patt_eg").state == "planned"
+    one = found.compare("patt_eg")
+    assert one.scope == "segments"
+    assert one.num_seeds == 1
+    assert one.notes[0] == "seeds 2, 3 finished in one of the two cells only"
+    assert found.claims[0].text == "undecided (1 seed more)"
+
+
+def test_a_trial_whose_stage_is_being_computed_is_running(make_small_study, store):
+    found = collect(make_small_study(), store)
+    upstream = found.system.stage_graph(
+        found.system.config_type(), seed=1, splits=("dev", "test")
+    ).find("upstream")  # fmt: skip
+    with store.leases.acquire(upstream.fingerprint):
+        assert {trial.state for trial in collect(make_small_study(), store).trials} == {"running"}
+
+
+def test_one_seed_is_compared_over_segments_only(make_small_study, store, run):
+    found = run(make_small_study(seeds=[1]), store)
+    assert found.compare("patt_eg").scope == "segments"
+    assert found.to_json()["cells"][0]["metrics"]["test/bleu"]["std"] is None
+    assert all(claim.verdict == "undecided" for claim in found.claims)
+
+
+def test_records_without_artifacts_still_have_their_scores(make_small_study, store, run):
+    before = run(make_small_study(), store)
+    for trial in before.cell("patt_eg").trials:
+        graph = before.system.stage_graph(
+            before.system.config_type(arm="patt_eg"), seed=trial.seed, splits=("dev", "test")
+        )
+        assert graph.fingerprint == trial.fingerprint
+        store.discard(graph.result)
+    after = collect(make_small_study(), store)
+    assert after.compare("patt_eg").difference == before.compare("patt_eg").difference
+    assert after.compare("patt_eg").scope == "seeds"
+
+
+def test_the_frame_has_one_row_per_trial(result):
+    frame = result.frame()
+    assert len(frame) == 15
+    assert list(frame["factor.arm"].unique()) == ARMS
+    means = frame.groupby("factor.arm")["test/bleu"].mean()
+    assert means["patt_eg"] == pytest.approx(result.cell("patt_eg").mean("test/bleu"))
+    assert frame["fingerprint"].is_unique
+
+
+def test_best_is_chosen_on_the_objective(result):
+    best = result.best()
+    assert best.metrics["dev/bleu"] == max(trial.metrics["dev/bleu"] for trial in result.trials)
+    assert result.best("single_run").cell.label == "arm=single_run"
+    assert best.config["arm"] == best.cell.levels["arm"]
+
+
+def test_shared_stages_are_counted_once(result):
+    facts = result.provenance
+    assert facts.num_stages == 45
+    assert facts.num_distinct == 31  # one upstream, 15 finetunings, 15 scorings
+    assert facts.computed_s > 0
+    assert facts.versions["python"]
+
+
+@pytest.fixture(scope="module")
+def searched(make_study, run, tmp_path_factory):
+    study = make_study(
+        search={"space": {"lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True}}, "trials": 4},
+        factors={"arm": {"target": "arm", "levels": ARMS[:2], "baseline": ARMS[0]}},
+        claims=[],
+    )
+    return run(study, ArtifactStore.open(tmp_path_factory.mktemp("searched")))
+
+
+def test_the_best_search_trial_on_dev_is_replicated(searched):
+    cell = searched.cell("single_run")
+    assert [trial.kind for trial in cell.search] == ["search"] * 4
+    scores = [trial.metrics["dev/bleu"] for trial in cell.search]
+    assert dict(cell.params) == dict(cell.search[int(np.argmax(scores))].params)
+    assert all(trial.params == cell.params for trial in cell.trials)
+    assert all("test/bleu" not in trial.metrics for trial in cell.search)
+    assert searched.to_json()["cells"][0]["search"]["finished"] == 4
+    assert len(searched.frame()) == 2 * (4 + 3)
+
+
+def test_an_unfinished_search_leaves_the_replicates_planned(searched, store):
+    study = Study.from_dict({**searched.study.to_dict(), "seeds": [9]})
+    cell = collect(study, store).cells[0]
+    assert cell.state == "planned"
+    assert cell.notes == ("the search has ended 0 of 4 trials",)
+
+
+def test_the_pareto_set_of_two_objectives(searched):
+    cell = searched.cells[0]
+    objective = searched.study.objectives[0]
+    other = objective.model_copy(update={"direction": "minimize"})
+    assert len(cell.pareto([objective])) == 1
+    assert len(cell.pareto([objective, other])) == 4  # what is better for one is worse for the other

@@ -1,0 +1,64 @@
+"""Numbers and tables as people read them, and curves brought together."""
+
+import numpy as np
+import pytest
+
+from nlgraft.analysis.figures import Band, make_band, share
+from nlgraft.analysis.tables import Entry, make_table, num_decimals, number, probability, to_markdown
+
+
+@pytest.mark.parametrize(
+    ("value", "decimals", "text"),
+    [
+        (31.25, 2, "31.25"),
+        (-0.5, 1, "−0.5"),
+        (-0.001, 2, "0.00"),
+        (12345.6, 0, "12,346"),
+        (None, 2, "–"),
+    ],
+)
+def test_number(value, decimals, text):
+    assert number(value, decimals) == text
+
+
+def test_signed_numbers_have_a_sign_unless_they_are_zero():
+    assert number(0.52, 1, is_signed=True) == "+0.5"
+    assert number(-0.04, 1, is_signed=True) == "0.0"
+
+
+def test_decimals_follow_the_largest_value():
+    assert [num_decimals([value]) for value in (4000, 250, 31.2, 2.1, 0.02)] == [0, 1, 2, 3, 4]
+    assert num_decimals([None, 31.2, 0.1]) == 2
+    assert num_decimals([]) == 4
+
+
+def test_probability():
+    assert [probability(p) for p in (0.0002, 0.00099, 0.05, 1.0, None)] == [
+        "< 0.001", "0.001", "0.050", "1.000", "–",
+    ]  # fmt: skip
+
+
+def test_markdown_escapes_bars_and_aligns_numbers():
+    table = make_table(["cell", "value"], [["a|b", Entry("1", "better")]], notes=["so it is"])
+    assert to_markdown(table) == "| cell | value |\n| --- | ---: |\n| a\\|b | 1 |\n\n- so it is"
+    assert table.plain() == [["cell", "value"], ["a|b", "1"]]
+
+
+def test_a_band_spans_the_seeds_that_reported_a_step(make_study, result):
+    cell = result.cell("patt_eg")
+    band = make_band(cell, "dev/loss")
+    curves = [trial.record.curves["dev/loss"] for trial in cell.trials]
+    values = np.array([[value for _, value, _ in curve] for curve in curves])
+    assert band.num_seeds == 3
+    assert band.steps == pytest.approx(np.arange(0, 501, 25))
+    assert band.mean == pytest.approx(values.mean(axis=0))
+    assert band.low == pytest.approx(values.min(axis=0))
+    assert make_band(cell, "dev/no_such_curve") is None
+
+
+def test_cells_that_share_a_stage_share_its_curve(result):
+    bands = [make_band(cell, "upstream/dev/loss") for cell in result.cells]
+    (joined,) = share(bands)
+    assert len(joined.labels) == 5
+    other = Band(("x",), joined.steps, joined.mean + 1, joined.low, joined.high, 3)
+    assert len(share([*bands, other])) == 2
