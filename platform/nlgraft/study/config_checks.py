@@ -177,7 +177,7 @@ class _CellChecker:
         hosts: list[Cell],
         values: list[dict[str, Any] | None],
     ) -> Cell | None:
-        """The first cell that meets what the domain's condition wants of the config; none where no cell does."""
+        """The first cell that meets what the domain's condition wants of the config; None where none does."""
         outside = {path: wanted for path, wanted in (domain.when or {}).items() if path not in space}
         if not outside:
             return hosts[0]

@@ -95,28 +95,33 @@ class Resolver:
             The problem, at the search space, the level, the data or the base that set the value; a rule over
             several values is placed at the one that the cell changed.
         """
-        path = fault.path
+        path, parts = fault.path, [str(part) for part in fault.parts]
         inside = f" (in cell {cell.label!r})" if not cell.is_baseline else ""
         for param in params:
-            if _contains(param, path) or _contains(path, param):
+            if _contains(_parts(param), parts) or _contains(parts, _parts(param)):
                 return Problem(f"search.space.{param}", fault.message + inside)
-        setters = [setter for setter in cell.overrides if _contains(setter, path)]
+        setters = [setter for setter in cell.overrides if _contains(_parts(setter), parts)]
         if setters:
             setter = max(setters, key=len)
             rest = path[len(setter) :]
             return Problem(cell.origins.get(setter, setter) + rest, fault.message)
         for setter in cell.changed:
-            if _contains(path, setter):
+            if _contains(parts, _parts(setter)):
                 return Problem(cell.origins.get(setter, setter), fault.message + inside)
-        if path == "data" or path.startswith(("data.", "data[")):
+        if parts[:1] == ["data"]:
             return Problem(path, fault.message)
         return Problem(f"base.{path}" if path else "base", fault.message)
 
 
-def _contains(outer: str, inner: str) -> bool:
-    if not outer or not inner:
-        return not outer
-    return paths.overlap(outer, inner) and len(paths.split(outer)) <= len(paths.split(inner))
+def _parts(path: str) -> list[str]:
+    try:
+        return paths.split(path)
+    except ValueError:  # no path at all: a key that no config has
+        return [path]
+
+
+def _contains(outer: list[str], inner: list[str]) -> bool:
+    return inner[: len(outer)] == outer
 
 
 def _without(values: dict[str, Any], unknown: list[Fault]) -> dict[str, Any]:
