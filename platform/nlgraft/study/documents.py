@@ -38,6 +38,7 @@ _INT = re.compile(r"[-+]?[0-9]+")
 _BASED_INT = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INFINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_PASSWORD = re.compile(r"(\w://[^/@:\s]*:)[^/@\s]+@")
 _CONSTANTS: dict[str, bool | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -161,6 +162,22 @@ def write_yaml(values: Any) -> str:
     stream = io.StringIO()
     yaml.dump(values, stream)
     return stream.getvalue()
+
+
+def masked(values: Any) -> Any:
+    """Mask the passwords of all URIs.
+
+    Args:
+        values: Plain JSON values.
+
+    Returns:
+        A copy in which ``scheme://user:password@host`` reads ``scheme://user:***@host``.
+    """
+    if isinstance(values, dict):
+        return {key: masked(value) for key, value in values.items()}
+    if isinstance(values, list):
+        return [masked(value) for value in values]
+    return _PASSWORD.sub(r"\1***@", values) if isinstance(values, str) else values
 
 
 def _represent_text(representer: Any, text: str) -> Any:

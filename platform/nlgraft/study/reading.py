@@ -68,7 +68,7 @@ def _in_file_order(document: Document) -> list[Problem]:
     for problem in document.problems:
         line = next((document.lines[p] for p in paths.ancestors(problem.path) if p in document.lines), 0)
         message = problem.message
-        if line and "line " not in message:
+        if line and not message.startswith("line "):
             message = f"{message} (line {line})"
         placed.setdefault((problem.path, problem.message), (line, Problem(problem.path, message)))
     return [problem for _, problem in sorted(placed.values(), key=lambda entry: entry[0])]

@@ -169,7 +169,7 @@ class Budget(Part):
     """Longest time a run may last: seconds, ``2h30m`` or ``PT2H30M``."""
     trials: int | None = Field(default=None, ge=1)
     """Most trials a run may start."""
-    max_failed_fraction: float = Field(default=1.0, gt=0, le=1)
+    max_failed_fraction: float = Field(default=1.0, ge=0, le=1)
     """Stop when more than this share of the trials ended so far has failed."""
 
     @property
@@ -337,15 +337,19 @@ class Study(Part):
         """
         return self.model_dump(mode="json")
 
-    def to_yaml(self) -> str:
+    def to_yaml(self, *, is_public: bool = False) -> str:
         """Write the study as YAML, defaults included.
+
+        Args:
+            is_public: Mask the passwords in URIs, for logs and reports; such text is no longer the same study.
 
         Returns:
             Text that `from_yaml` turns into an equal study.
         """
         from nlgraft.study import documents  # ruamel.yaml is needed only here and for reading
 
-        return documents.write_yaml(self.to_dict())
+        values = self.to_dict()
+        return documents.write_yaml(documents.masked(values) if is_public else values)
 
     def to_json(self) -> str:
         """Write the study as JSON, defaults included.

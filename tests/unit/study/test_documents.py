@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nlgraft.study.documents import from_values, parse, read_file, resolve_plain, write_yaml
+from nlgraft.study.documents import from_values, masked, parse, read_file, resolve_plain, write_yaml
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=20)
 JSON = st.recursive(
@@ -132,6 +132,44 @@ def test_values_that_json_lacks_are_problems_of_their_path():
     assert from_values({"a": (1, 2)}).values == {"a": [1, 2]}
     (problem,) = from_values({"a": {"b": [math.nan]}}).problems
     assert (problem.path, problem.message) == ("a.b[0]", "nan is not a finite number; JSON has no such value")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "word " * 100,
+        "  leading and trailing  ",
+        "two  spaces " * 40,
+        "a\n\nb\n" * 30,
+        "x" * 500,
+        "- no list",
+        "# no comment",
+        "a: b",
+        "${env:X}",
+        "\u2028\x85\ufeff",
+        "\t",
+    ],
+)
+def test_awkward_text_is_read_back_exactly(text):
+    for values in (text, {text: [text, {"a": text}]}):
+        assert parse(write_yaml(values)).values == values
+
+
+def test_passwords_are_masked_for_showing():
+    uris = [
+        "postgresql://me:secret@host/db",
+        "s3://key:secret@bucket/x?a=b",
+        "http://host:5000",
+        "sqlite:///a:b@c",
+    ]
+    assert masked({"a": uris}) == {
+        "a": [
+            "postgresql://me:***@host/db",
+            "s3://key:***@bucket/x?a=b",
+            "http://host:5000",
+            "sqlite:///a:b@c",
+        ]
+    }
 
 
 @settings(deadline=None)

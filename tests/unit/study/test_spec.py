@@ -68,6 +68,13 @@ def test_json_is_yaml(rich, tmp_path):
     assert Study.from_yaml(str(path)) == rich
 
 
+def test_public_yaml_has_no_passwords(good):
+    good["tracking"] = {"uri": "postgresql://me:secret@host/mlflow"}
+    study = Study.from_dict(good)
+    assert "secret" in study.to_yaml()
+    assert "secret" not in study.to_yaml(is_public=True)
+
+
 def test_a_study_cannot_be_changed(study):
     with pytest.raises(pydantic.ValidationError, match="frozen"):
         study.name = "other"
