@@ -10,7 +10,7 @@ The core is bytes, not text, because a byte-level token can be half a character.
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from itertools import pairwise
@@ -196,7 +196,7 @@ def split_tok(tok: Tok, cuts: list[int]) -> list[Tok]:
     for start, end in pairwise(edges):
         starts_word = tok.starts_word if start == 0 or tok.starts_word is None else False
         ends_word = tok.ends_word if end == len(tok.core) or tok.ends_word is None else False
-        pieces.append(replace(tok, core=tok.core[start:end], starts_word=starts_word, ends_word=ends_word))
+        pieces.append(Tok(tok.core[start:end], starts_word, ends_word, tok.kind))
     return pieces
 
 

@@ -1,0 +1,182 @@
+"""Invariants 7, 25 and 28 of embedding_transfer.md section 5, on a small model with a real tokenizer."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+import torch
+
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.text.batches import Ragged
+from nlgraft.text.config import ConlangConfig, TokenizerConfig
+from nlgraft.text.corpora import load_corpus
+from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
+from nlgraft.vocab.loading import load_vocabulary
+from trainables.embedding_transfer.data import Encoded
+from trainables.embedding_transfer.generator_data import PerturbedData, SimilarOptions
+from trainables.embedding_transfer.generator_training import GeneratorModel, GeneratorObjective
+from trainables.embedding_transfer.generators import EmbeddingGenerator
+from trainables.embedding_transfer.perturbation import Rates
+
+D_MODEL = 16
+NO_CHANGE = Rates(split=0, merge=0)
+CHANGES = Rates(min_split_chars=3)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """A joint tokenizer and 60 encoded sentences of the conlang."""
+    corpus = load_corpus(ConlangConfig(corpus="conlang", train=300, dev=1, test=1))["train"]
+    path = tmp_path_factory.mktemp("tokenizer") / "joint.model"
+    lines = [*corpus.sources[0], *corpus.target]
+    train_sentencepiece(lines, TokenizerConfig(vocab_size=180), path, 0)
+    tokenizer = SentencePiece(path)
+    sides = (Ragged.of(tokenizer.encode(side[:60])) for side in (corpus.sources[0], corpus.target))
+    return load_vocabulary(path), Encoded(*sides)
+
+
+def setting(text, sides=("decoder",), rates=CHANGES, kind="patt", **model_options):
+    vocabulary, encoded = text
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        **(
+            {"preset": "tiny", "d_model": D_MODEL, "ffn_dim": 32, "num_heads": 2, "dropout": 0.3}
+            | model_options
+        )
+    )
+    body = Seq2Seq(config, len(vocabulary), len(vocabulary))
+    is_shared = config.tying == "all" and len(sides) == 2
+    tables = ("decoder",) if is_shared else sides
+    model = GeneratorModel(
+        body, {table: EmbeddingGenerator(kind, D_MODEL, init="normal") for table in tables}
+    )
+    data = PerturbedData(
+        encoded,
+        dict.fromkeys(sides, vocabulary),
+        dict.fromkeys(sides, rates),
+        SimilarOptions(10, "id"),
+        batch_tokens=400,
+        seed=3,
+        is_table_shared=is_shared,
+    )
+    return model, data
+
+
+def digest(module):
+    parts = [tensor.detach().numpy().tobytes() for _, tensor in sorted(module.state_dict().items())]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("sides", "tying", "num_tables"),
+    [
+        (("decoder",), "decoder", 1),
+        (("encoder",), "decoder", 1),
+        (("encoder", "decoder"), "none", 2),
+        (("encoder", "decoder"), "all", 1),
+        (("decoder",), "all", 1),
+    ],
+)
+def test_nothing_but_the_generator_learns(text, sides, tying, num_tables):
+    """Number 7: 6d parameters for each table; body and embeddings bit-identical after ten steps."""
+    model, data = setting(text, sides, tying=tying)
+    assert sum(p.numel() for p in model.parameters()) == 6 * D_MODEL * num_tables
+    before, start = digest(model.body), digest(model)
+    objective = GeneratorObjective(0.5)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    model.train()
+    for rows in data.epoch(0)[:5] * 2:
+        loss = objective(model, data.batch(rows, 0))
+        (loss.loss_sum / loss.num_tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert digest(model.body) == before
+    assert digest(model) != start
+    assert all(parameter.grad is None for parameter in model.body.parameters())
+    assert not model.body.training
+
+
+@pytest.mark.parametrize("align", ["input", "target"])
+@pytest.mark.parametrize("sides", [("decoder",), ("encoder", "decoder")])
+def test_distillation_is_zero_without_perturbation(text, sides, align):
+    """Number 25: exactly 0.0, although the model has dropout and the module was put into training mode."""
+    model, data = setting(text, sides, rates=NO_CHANGE)
+    model.train()
+    objective = GeneratorObjective(0.5, align=align)
+    for rows in data.epoch(0):
+        batch = data.batch(rows, 0)
+        assert all(len(new.members) == 0 for new in batch.new_tokens.values())
+        states, _, _ = model(batch)
+        assert objective.distillation(model, batch, states).abs().max() == 0.0
+
+
+@pytest.mark.parametrize("align", ["input", "target"])
+def test_distillation_sees_a_perturbation(text, align):
+    model, data = setting(text)
+    batch = data.batch(data.epoch(0)[0], 0)
+    states, _, _ = model(batch)
+    found = GeneratorObjective(0.5, align=align).distillation(model, batch, states)
+    assert (found > 0).any()
+
+
+def test_output_layer_is_extended_by_the_new_tokens(text):
+    """Number 28: V + N columns; the bias is kept for the first V; a generated token's label is V or more."""
+    model, data = setting(text, has_output_bias=True)
+    body = model.body
+    with torch.no_grad():
+        body.output_projection.bias.uniform_(-1, 1)
+    batch = data.batch(data.epoch(0)[0], 0)
+    size, num_new = body.output_projection.weight.shape[0], len(batch.new_tokens["decoder"].members)
+    states, logits, target = model(batch)
+    assert num_new > 0
+    assert logits.shape == (len(target), size + num_new)
+    valid = batch.perturbed.target_input.valid
+    plain = states["decoder"][valid] @ body.output_projection.weight.T + body.output_projection.bias
+    assert torch.allclose(logits[:, :size], plain, atol=1e-5)
+    assert set(target[target >= size].tolist()) == set(range(size, size + num_new))
+    inputs = batch.perturbed.target_input.ids[valid]
+    assert inputs.max() == size + num_new - 1
+
+
+def test_both_segmentations_have_the_same_words(text):
+    """Eq. 4 compares word with word: begin and end of sentence belong to none."""
+    _, data = setting(text, ("encoder", "decoder"))
+    batch = data.batch(data.epoch(0)[0], 0)
+    for side in ("encoder", "decoder"):
+        original, changed = batch.original_words[side], batch.perturbed_words[side]
+        assert torch.equal(original.max(1).values, changed.max(1).values)
+    assert (batch.original_words["decoder"][:, 0] == -1).all()
+    assert batch.original_words["decoder"].shape == batch.original.target_input.ids.shape
+    assert batch.perturbed_words["encoder"].shape == batch.perturbed.sources[0].ids.shape
+
+
+def test_batches_do_not_depend_on_what_was_made_before(text):
+    """Number 23 for the training data: any row, alone or in a batch, changes the same way."""
+    _, data = setting(text)
+    rows = data.epoch(1)[0]
+    together = data.batch(rows, 1)
+    _, other = setting(text)
+    other.batch(other.epoch(0)[0], 0)
+    alone = other.batch(rows[:1], 1)
+    width = int(alone.perturbed.target_input.valid.sum())
+    vocabulary_size = len(text[0])
+    first, single = (b.perturbed.target_input.ids[0, :width] for b in (together, alone))
+    is_known = single < vocabulary_size
+    assert torch.equal(first[is_known], single[is_known])
+    assert torch.equal(first >= vocabulary_size, single >= vocabulary_size)
+
+
+def test_loss_is_the_sum_of_its_parts(text):
+    """L = L_p + lambda L_d; without distillation no teacher runs."""
+    model, data = setting(text)
+    batch = data.batch(data.epoch(0)[0], 0)
+    loss = GeneratorObjective(0.5)(model, batch)
+    assert torch.allclose(loss.loss_sum, loss.terms["pretraining"] + loss.terms["distillation"])
+    alone = GeneratorObjective(0.0)(model, batch)
+    assert torch.allclose(alone.loss_sum, loss.terms["pretraining"])
+    assert set(alone.terms) == {"pretraining"}
+    twice = GeneratorObjective(1.0)(model, batch)
+    assert torch.allclose(twice.terms["distillation"], 2 * loss.terms["distillation"])
+    assert loss.num_tokens == int(batch.perturbed.target_input.valid.sum())

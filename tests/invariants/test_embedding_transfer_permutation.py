@@ -1,0 +1,65 @@
+"""Invariant 40 of embedding_transfer.md section 5: the same vocabulary with its ids reversed changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.vocab.producers import build_plan
+from nlgraft.vocab.segmenters import GreedySegmenter
+from nlgraft.vocab.tokens import SENTENCEPIECE, Kind
+from nlgraft.vocab.vocabulary import make_vocabulary
+from trainables.embedding_transfer.stages.transfer import exchange_tables
+
+SURFACES = [
+    "<pad>",
+    "<unk>",
+    "<s>",
+    "</s>",
+    "▁",
+    *(f"▁w{i}" for i in range(20)),
+    *(f"s{i}" for i in range(15)),
+]
+SIZE = len(SURFACES)
+
+
+def vocabulary(surfaces):
+    kinds = [Kind.SPECIAL if surface.startswith("<") else Kind.NORMAL for surface in surfaces]
+    ids = {surface: i for i, surface in enumerate(surfaces)}
+    return make_vocabulary(surfaces, kinds, SENTENCEPIECE, GreedySegmenter(ids, SENTENCEPIECE))
+
+
+def reversed_ids(tokens):
+    return Tokens(SIZE - 1 - tokens.ids, tokens.valid)
+
+
+@pytest.mark.parametrize("method", ["avg", "random", "fvt"])
+@pytest.mark.parametrize(
+    ("tying", "sides"),
+    [("none", "both"), ("decoder", "decoder"), ("decoder", "encoder"), ("all", "both"), ("all", "decoder")],
+)
+def test_reversed_vocabulary(method, tying, sides):
+    """Hidden states are identical, logits are once re-indexed; copying, ids, bias and tying all show here."""
+    torch.manual_seed(0)
+    options = {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2, "dropout": 0.0}
+    config = TransformerConfig(**options, tying=tying, has_output_bias=True)
+    body = Seq2Seq(config, SIZE, SIZE).eval()
+    with torch.no_grad():
+        body.output_projection.bias.normal_()
+    plan = build_plan(vocabulary(SURFACES), vocabulary(SURFACES[::-1]), method, seed=1)
+    assert set(plan.counts()) == {"copy", "special"}
+    changed = ("encoder", "decoder") if sides == "both" else (sides,)
+    model = exchange_tables(body, dict.fromkeys(changed, plan), sides, seed=5).eval()
+    source = Tokens.from_lists([[5, 9, 3], [7, 30, 31, 12, 3]])
+    target = Tokens.from_lists([[2, 8, 33], [2, 6]])
+    batch = Batch([source], target, target.ids)
+    other_source = reversed_ids(source) if "encoder" in changed else source
+    other_target = reversed_ids(target) if "decoder" in changed else target
+    hidden = body(batch)
+    other_hidden = model(Batch([other_source], other_target, target.ids))
+    assert torch.allclose(hidden, other_hidden, atol=1e-6)
+    logits = model.logits(other_hidden)
+    assert torch.allclose(body.logits(hidden), logits.flip(-1) if "decoder" in changed else logits, atol=1e-6)

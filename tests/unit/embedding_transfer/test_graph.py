@@ -1,0 +1,143 @@
+"""Which stages trials share, and what changes which."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from nlgraft.study.system import load_system
+from trainables.embedding_transfer import Config, stage_graph
+from trainables.embedding_transfer.config import GENERATOR_KINDS, Method
+
+SPLITS = ("dev", "test")
+DATA = {
+    "upstream": {"corpus": "conlang", "domain": "a", "train": 50},
+    "downstream": {"corpus": "conlang", "domain": "b", "train": 20},
+}
+
+
+def graph(method="patt_eg", seed=1, splits=SPLITS, **changes):
+    return stage_graph(
+        Config(**({"data": DATA, "transfer": {"method": method}} | changes)), seed=seed, splits=splits
+    )
+
+
+def stage(name, *arguments, **changes):
+    return graph(*arguments, **changes).find(name)
+
+
+def names(method):
+    return {found.name for found in graph(method).stages}
+
+
+ALL = Method.__args__
+
+
+@pytest.mark.parametrize("method", [method for method in ALL if method != "single_run"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_every_arm_and_seed_shares_one_pretraining(method, seed):
+    assert stage("upstream", method, seed) == stage("upstream", "random_init", 1)
+
+
+def test_pretraining_per_seed_is_a_choice():
+    upstream = {"is_per_seed": True}
+    assert stage("upstream", seed=1, upstream=upstream) != stage("upstream", seed=2, upstream=upstream)
+    assert stage("upstream", seed=1, upstream=upstream) == stage("upstream", "avg_eg", 1, upstream=upstream)
+
+
+def test_arms_have_the_stages_they_need():
+    assert "upstream" not in names("single_run")
+    assert "transfer" not in names("pretrain_finetune")
+    assert not any(
+        name.startswith("downstream_") and "tokenizer" in name for name in names("pretrain_finetune")
+    )
+    assert "generator" not in names("avg_eg")
+    assert {"upstream", "generator", "transfer", "finetuned", "upstream_scores"} <= names("att_eg")
+    assert "upstream_corpus" not in names("single_run")
+
+
+def test_only_trained_generators_depend_on_their_settings():
+    changes = {"generator": {"distillation_lambda": 0.0, "peak_lr": 0.1}}
+    for method in ALL:
+        is_trained = GENERATOR_KINDS.get(method) in ("att", "patt")
+        assert (graph(method).result != graph(method, **changes).result) == is_trained, method
+
+
+def test_only_similar_token_methods_depend_on_the_cap():
+    for method in ALL:
+        uncapped = graph(method, transfer={"method": method, "cap": None})
+        assert (graph(method).result != uncapped.result) == (method in GENERATOR_KINDS), method
+
+
+def test_rates_of_a_side_that_is_not_exchanged_do_not_matter():
+    changes = {"generator": {"encoder_rates": {"split": 0.1}}}
+    assert stage("generator") == stage("generator", **changes)
+    both = {"transfer": {"method": "patt_eg", "sides": "both"}}
+    assert stage("generator", **both) != stage("generator", **both, **changes)
+
+
+def test_finetuning_settings_leave_what_comes_before_alone():
+    changes = {"downstream": {"train": {"max_steps": 7}}}
+    assert stage("transfer") == stage("transfer", **changes)
+    assert stage("finetuned") != stage("finetuned", **changes)
+    beam = {"decode": {"beam": 2}}
+    assert stage("finetuned") == stage("finetuned", **beam)
+    assert stage("translation_dev") != stage("translation_dev", **beam)
+
+
+def test_search_trials_share_their_finetuning_with_replicates():
+    dev = graph(splits=("dev",))
+    assert dev.find("finetuned") == stage("finetuned")
+    assert dev.find("translation_dev") == stage("translation_dev")
+    assert not any(found.name == "translation_test" for found in dev.stages)
+
+
+def test_sides_decide_the_tokenizers():
+    for sides, source, target in [
+        ("decoder", "upstream", "downstream"),
+        ("encoder", "downstream", "upstream"),
+        ("both", "downstream", "downstream"),
+    ]:
+        inputs = stage("transfer", transfer={"method": "avg_eg", "sides": sides}).inputs
+        assert inputs["new_source_tokenizer"].name == f"{source}_source_tokenizer"
+        assert inputs["new_target_tokenizer"].name == f"{target}_target_tokenizer"
+
+
+def test_building_a_graph_imports_no_torch():
+    code = """
+import sys
+from trainables.embedding_transfer import Config, stage_graph
+data = {"upstream": {"corpus": "conlang"}, "downstream": {"corpus": "conlang", "domain": "b"}}
+stage_graph(Config(data=data), seed=1, splits=("dev",)).fingerprint
+heavy = {"torch", "ray", "mlflow", "optuna", "scipy", "pandas", "sentencepiece"} & set(sys.modules)
+assert not heavy, heavy
+"""
+    paths = [path for path in sys.path if path]
+    environment = {"PYTHONPATH": ":".join([".", "platform", *paths])}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
+
+
+def test_the_system_keeps_the_contract():
+    system = load_system("trainables.embedding_transfer")
+    assert system.metrics["dev/bleu"].direction == "maximize"
+    knobs = {knob.path: knob for knob in system.knobs()}
+    assert knobs["generator.distillation_lambda"].default == 0.5
+    own = [path for path in knobs if not path.startswith(("data.", "model.", "decode."))]
+    undocumented = [path for path in own if not knobs[path].description]
+    assert not undocumented
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": {"tying": "all"}}, "is_shared"),
+        ({"decode": {"num_return": 2}}, "num_return"),
+        ({"downstream": {"train": {"best_metric": "dev/greedy_bleu"}}}, "num_bleu_sentences"),
+        ({"model": {"num_sources": 2}}, "one source"),
+    ],
+)
+def test_contradictions_are_refused_when_read(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Config(data=DATA, **changes)

@@ -1,0 +1,181 @@
+"""Whole trials on a few constructed sentences, in this process."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import run_trial
+from nlgraft.vocab.plan import Provenance, TransferPlan
+from trainables.embedding_transfer import METRICS, Config, stage_graph
+from trainables.embedding_transfer.stages.training import read_model
+
+SPLITS = ("dev", "test")
+SMALL = {
+    "data": {
+        "upstream": {"corpus": "conlang", "domain": "a", "train": 300, "dev": 12, "test": 4},
+        "downstream": {"corpus": "conlang", "domain": "b", "train": 120, "dev": 10, "test": 8},
+    },
+    "tokenizers": {
+        "upstream": {"vocab_size": 160, "is_shared": False},
+        "downstream": {"vocab_size": 200, "is_shared": False},
+    },
+    "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2, "dropout": 0.1},
+    "upstream": {"train": {"max_steps": 6, "batch_tokens": 800, "warmup_steps": 2, "peak_lr": 0.01}},
+    "downstream": {"train": {"max_steps": 4, "batch_tokens": 800, "warmup_steps": 2, "peak_lr": 0.01}},
+    "generator": {"max_steps": 4, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 6},
+    "decode": {"beam": 2, "max_length_offset": 5},
+}
+
+
+def nested(base, changes):
+    merged = dict(base)
+    for key, value in changes.items():
+        merged[key] = nested(merged[key], value) if isinstance(value, dict) and key in merged else value
+    return merged
+
+
+def config(method, **changes):
+    return Config(**nested(SMALL, {"transfer": {"method": method}} | changes))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """One store for all tests of this file: they share the pretraining, as a study does."""
+    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
+
+
+def run(store, method, seed=1, splits=SPLITS, **changes):
+    chosen = config(method, **changes)
+    graph = stage_graph(chosen, seed=seed, splits=splits)
+    said = chosen.model_dump(mode="json")
+    return graph, run_trial(graph, store, reporter=NullReporter(), config=said, is_waiting=True, seed=seed)
+
+
+@pytest.mark.parametrize("method", ["single_run", "pretrain_finetune", "random_init", "avg_eg", "patt_eg"])
+def test_arms_run_to_their_scores(store, method):
+    graph, record = run(store, method)
+    assert record.state == "finished"
+    assert set(record.metrics) <= set(METRICS)
+    expected = {f"{split}/{name}" for split in SPLITS for name in ("bleu", "chrf", "ter", "length")}
+    assert expected | {"dev/loss", "dev/nats_per_char", "parameters/total"} <= set(record.metrics)
+    assert ("upstream/dev_bleu" in record.metrics) == (method != "single_run")
+    assert record.metrics.get("generator/parameters") == (6 * 16 if method == "patt_eg" else None)
+    segments = load_file(store.fetch(graph.result) / "segments-test.safetensors")
+    assert len(segments["bleu"]) == 8
+
+
+def test_pretraining_runs_once(store):
+    run(store, "avg_eg")
+    run(store, "random_init", seed=2)
+    upstream = stage_graph(config("avg_eg"), seed=1, splits=SPLITS).find("upstream")
+    _, record = run(store, "fvt")
+    decisions = {entry["name"]: entry["decision"] for entry in record.stages}
+    assert decisions["upstream"] == "hit"
+    assert decisions["transfer"] == "run"
+    assert len(list((store.fetch(upstream)).parent.iterdir())) == 1
+
+
+def test_the_same_trial_gives_the_same_numbers(store, tmp_path):
+    _, first = run(store, "patt_eg")
+    _, again = run(ArtifactStore.open(str(tmp_path)), "patt_eg")
+    is_time = {name for name, metric in METRICS.items() if metric.is_time}
+    assert {k: v for k, v in first.metrics.items() if k not in is_time} == {
+        k: v for k, v in again.metrics.items() if k not in is_time
+    }
+
+
+def models(store, method, **changes):
+    graph, _ = run(store, method, splits=("dev",), **changes)
+    before, after = (read_model(store.fetch(graph.find(name))) for name in ("upstream", "transfer"))
+    return graph, before.state_dict(), after.state_dict()
+
+
+def test_transfer_changes_the_exchanged_side_only(store):
+    """Number 41 on our own model: encoder and body bitwise equal, decoder input and output still one."""
+    graph, before, after = models(store, "avg_eg")
+    tables = {"target_embedding.table.weight", "output_projection.weight"}
+    assert all(torch.equal(before[name], after[name]) for name in before if name not in tables)
+    assert torch.equal(after["target_embedding.table.weight"], after["output_projection.weight"])
+    plan = TransferPlan.load(store.fetch(graph.find("transfer")) / "plan-decoder")
+    copied = plan.rows(Provenance.COPY)
+    assert len(copied) > 20
+    old = [plan.matrix[row].indices[0] for row in copied]
+    assert torch.equal(
+        after["target_embedding.table.weight"][copied], before["target_embedding.table.weight"][old]
+    )
+    report = json.loads((store.fetch(graph.find("transfer")) / "report.json").read_text())
+    assert report["decoder"]["norms"]["num_zero"] <= 1  # padding
+
+
+@pytest.mark.parametrize(
+    ("sides", "changed"),
+    [
+        ("encoder", {"source_embedding.table.weight"}),
+        (
+            "both",
+            {"source_embedding.table.weight", "target_embedding.table.weight", "output_projection.weight"},
+        ),
+    ],
+)
+def test_sides(store, sides, changed):
+    _, before, after = models(store, "patt_eg", transfer={"method": "patt_eg", "sides": sides})
+    is_changed = {
+        name
+        for name in before
+        if before[name].shape != after[name].shape or not torch.equal(before[name], after[name])
+    }
+    assert is_changed == changed
+
+
+@pytest.mark.parametrize(("sides", "num_tables"), [("decoder", 2), ("both", 1)])
+def test_one_table_for_all(store, sides, num_tables):
+    """Number 41: a shared table is untied when one side is exchanged and stays one when both are."""
+    shared = {
+        "model": {"tying": "all"},
+        "tokenizers": {"upstream": {"is_shared": True}, "downstream": {"is_shared": True}},
+    }
+    graph, _, after = models(store, "patt_eg", transfer={"method": "patt_eg", "sides": sides}, **shared)
+    source, target = after["source_embedding.table.weight"], after["target_embedding.table.weight"]
+    assert (source.data_ptr() == target.data_ptr()) == (num_tables == 1)
+    model = read_model(store.fetch(graph.find("transfer")))
+    body = sum(
+        p.numel()
+        for n, p in model.named_parameters()
+        if "embedding" not in n and "output_projection" not in n
+    )
+    rows = len(target) if num_tables == 1 else len(source) + len(target)
+    assert sum(p.numel() for p in model.parameters()) == body + rows * 16
+
+
+def test_random_rows_differ_between_seeds_and_copied_rows_do_not(store):
+    plans = []
+    for seed in (1, 2):
+        graph, _ = run(store, "random_init", seed=seed, splits=("dev",))
+        directory = store.fetch(graph.find("transfer"))
+        plan = TransferPlan.load(directory / "plan-decoder")
+        weight = read_model(directory).state_dict()["target_embedding.table.weight"].numpy()
+        plans.append((plan, weight))
+    drawn, copied = plans[0][0].rows(Provenance.NOISE), plans[0][0].rows(Provenance.COPY)
+    assert not np.isclose(plans[0][1][drawn], plans[1][1][drawn]).all(axis=1).any()
+    assert np.array_equal(plans[0][1][copied], plans[1][1][copied])
+    assert abs(plans[0][1][drawn].std() * 4 - 1) < 0.1
+
+
+def test_sampled_segmentation_and_greedy_bleu(store):
+    changes = {
+        "tokenizers": {"downstream": {"sampling_alpha": 0.2}},
+        "downstream": {
+            "num_bleu_sentences": 5,
+            "train": {"best_metric": "dev/greedy_bleu", "best_direction": "maximize"},
+        },
+    }
+    _, record = run(store, "avg_eg", **changes)
+    assert record.state == "finished"
+    assert "dev/greedy_bleu" in record.curves

@@ -1,0 +1,221 @@
+"""Every knob of embedding transfer, typed and frozen. No torch here: studies are read with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.text.config import CorpusConfig, TokenizerConfig
+from nlgraft.training.config import TrainConfig
+
+Method = Literal[
+    "single_run",
+    "pretrain_finetune",
+    "random_init",
+    "mean",
+    "hewitt",
+    "fvt",
+    "wvt",
+    "avg_eg",
+    "att_eg",
+    "patt_eg",
+]
+Sides = Literal["decoder", "encoder", "both"]
+
+GENERATOR_KINDS = {"avg_eg": "avg", "att_eg": "att", "patt_eg": "patt"}
+"""Methods that generate embeddings from similar tokens, with the kind of their generator."""
+TRAINED_METHODS = ("att_eg", "patt_eg")
+"""Methods whose generator has parameters."""
+MAX_TOKENS_LIMIT = 100_000
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class DataConfig(_Part):
+    """The two corpora; both translate from one source into one target."""
+
+    upstream: CorpusConfig
+    """Text of the pretrained model: domain A."""
+    downstream: CorpusConfig
+    """Text of the task: domain B."""
+    max_tokens: int = Field(default=256, ge=1, le=MAX_TOKENS_LIMIT)
+    """Longest sequence on either side, in tokens without begin and end; longer ones are cut and counted."""
+
+
+class TokenizersConfig(_Part):
+    """Subword vocabularies of the two domains, each learned on its own training text."""
+
+    upstream: TokenizerConfig = TokenizerConfig(is_shared=False)
+    """Vocabulary of the pretrained model (one for each side unless is_shared)."""
+    downstream: TokenizerConfig = TokenizerConfig(is_shared=False)
+    """Vocabulary of the task (section 4.1: learned from the downstream training corpus)."""
+
+
+class PhaseConfig(_Part):
+    """One training of the whole model."""
+
+    train: TrainConfig = TrainConfig()
+    """How long, how fast, what is kept."""
+    num_bleu_sentences: int = Field(default=0, ge=0)
+    """Dev sentences that are decoded greedily at every evaluation, reported as dev/greedy_bleu (sentences);
+    0: none. Section 4.1 stops early on dev BLEU."""
+
+    @model_validator(mode="after")
+    def _best_metric_is_measured(self) -> PhaseConfig:
+        measured = ["dev/loss", *(["dev/greedy_bleu"] if self.num_bleu_sentences else [])]
+        if self.train.best_metric not in measured:
+            raise ValueError(
+                f"train.best_metric is {self.train.best_metric!r}; measured are {', '.join(measured)} "
+                "(dev/greedy_bleu needs num_bleu_sentences above 0)"
+            )
+        return self
+
+
+class UpstreamConfig(PhaseConfig):
+    """The pretrained model (section 3.1, pretrain)."""
+
+    seed: int = Field(default=1, ge=0)
+    """Seed of the pretrained model: initialisation, order, dropout. All trials share the model."""
+    is_per_seed: bool = False
+    """Whether every trial seed pretrains a model of its own; else replicates vary downstream only."""
+
+
+class RatesConfig(_Part):
+    """How words are split and merged to simulate unseen tokens (section 3.3; rates of the authors' code)."""
+
+    split: float = Field(default=0.4, ge=0, le=1)
+    """Probability that a token long enough may be split."""
+    cut: float = Field(default=0.2, ge=0, le=1)
+    """Probability of a cut at each inner character boundary of such a token."""
+    cut_edge: float = Field(default=0.2, ge=0, le=1)
+    """The same where a cut leaves a single character (source side of the authors' code: 0.05)."""
+    min_split_chars: int = Field(default=3, ge=2)
+    """Shortest token that may be split, in characters (targets 3, sources 7)."""
+    merge: float = Field(default=0.5, ge=0, le=1)
+    """Probability that a token joins the next one of its word, again and again."""
+    is_forced: bool = False
+    """Whether split or merge results that the vocabulary has are generated too, not looked up."""
+
+
+class GeneratorConfig(_Part):
+    """Training of ATT-EG and PATT-EG (section 3.3). AVG-EG has no parameters and reads none of this."""
+
+    distillation_lambda: float = Field(default=0.5, ge=0)
+    """Weight of the distillation loss L_d beside the pretraining loss L_p (eq. 5); 0: no distillation."""
+    distillation_reduction: Literal["sum_dim", "mean_dim"] = "sum_dim"
+    """Squared distance of word states summed over the width (eq. 4) or averaged."""
+    distillation_align: Literal["input", "target"] = "input"
+    """Decoder states of a word: after reading its tokens, or before saying them."""
+    scale: Literal["none", "inv_size"] = "none"
+    """Factor on generated rows: none (authors' code), or 1/|S_m| as equations 2 and 3 print it."""
+    init: Literal["zeros", "normal"] = "zeros"
+    """Initial weights: zeros, which is AVG-EG; or N(0, 1), as the authors' code."""
+    decoder_rates: RatesConfig = RatesConfig()
+    """Splits and merges of target sentences."""
+    encoder_rates: RatesConfig = RatesConfig(cut_edge=0.05, min_split_chars=7)
+    """Splits and merges of source sentences, when the encoder's vocabulary is transferred."""
+    max_steps: int = Field(default=1000, ge=1)
+    """Optimiser steps (the paper's converge after 20,000)."""
+    batch_tokens: int = Field(default=4096, ge=1)
+    """Tokens of a batch, padding included."""
+    peak_lr: float = Field(default=1e-2, gt=0)
+    """Learning rate at its highest; falls linearly to zero."""
+    warmup_steps: int = Field(default=0, ge=0)
+    """Steps of linear warm-up."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's decay of the two moments (section 4.1)."""
+    eval_every_steps: int = Field(default=200, ge=1)
+    """Steps between evaluations on upstream dev; the best generator is kept."""
+    num_dev_sentences: int = Field(default=500, ge=1)
+    """Upstream dev sentences, split and merged once, on which generators are compared."""
+    is_per_seed: bool = False
+    """Whether every trial seed trains a generator of its own; else replicates share it like the upstream."""
+
+    def train_config(self, upstream: TrainConfig) -> TrainConfig:
+        """Say how the generator trains, in the terms of the training loop.
+
+        Args:
+            upstream: The pretraining, whose loss and precision are kept.
+
+        Returns:
+            The training config.
+        """
+        return TrainConfig(
+            max_steps=self.max_steps,
+            batch_tokens=self.batch_tokens,
+            peak_lr=self.peak_lr,
+            warmup_steps=self.warmup_steps,
+            lr_schedule="linear",
+            betas=self.betas,
+            label_smoothing=upstream.label_smoothing,
+            smoothing_kind=upstream.smoothing_kind,
+            precision=upstream.precision,
+            eval_every_steps=self.eval_every_steps,
+            checkpoint_every_steps=self.eval_every_steps,
+            is_evaluated_at_start=True,
+            best_metric="generator/dev_loss",
+        )
+
+
+class TransferConfig(_Part):
+    """How the downstream vocabulary gets its embeddings (sections 3.1, 3.2 and 4.1)."""
+
+    method: Method = "patt_eg"
+    """The arm. single_run: no pretraining, downstream vocabulary. pretrain_finetune: the upstream vocabulary
+    is kept. The others exchange the vocabulary, copy the rows of shared tokens and fill the rest: random_init
+    as a new model's, mean, hewitt (N(mean, covariance)), fvt and wvt (pieces of the old tokenizer), avg_eg,
+    att_eg, patt_eg (similar tokens)."""
+    sides: Sides = "decoder"
+    """Whose vocabulary is exchanged (section 4.1: the decoder's)."""
+    cap: int | None = Field(default=10, ge=1)
+    """Most similar tokens of a token: all subwords, then containing tokens; null: all (authors' code: 10)."""
+    order: Literal["id", "shortest"] = "id"
+    """Which containing tokens come first under the cap: lowest id, or shortest."""
+    norm_match: Literal["none", "median"] = "none"
+    """Whether new rows are scaled to the median norm of old rows."""
+
+
+class Config(_Part):
+    """A trial: pretrain on domain A, exchange the vocabulary, finetune and test on domain B."""
+
+    data: DataConfig
+    """The two corpora."""
+    tokenizers: TokenizersConfig = TokenizersConfig()
+    """The two vocabularies."""
+    model: TransformerConfig = TransformerConfig()
+    """The encoder-decoder; one source, no contexts."""
+    upstream: UpstreamConfig = UpstreamConfig()
+    """Pretraining on domain A."""
+    generator: GeneratorConfig = GeneratorConfig()
+    """Generator training on domain A."""
+    transfer: TransferConfig = TransferConfig()
+    """The step between."""
+    downstream: PhaseConfig = PhaseConfig()
+    """Finetuning on domain B."""
+    decode: GenerationConfig = GenerationConfig()
+    """Beam search on dev and test of domain B, and on dev of domain A."""
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Config:
+        problems = list(self._problems())
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        if self.model.num_sources != 1 or self.model.contexts:
+            yield "model.num_sources and model.contexts belong to other systems: one source, no contexts"
+        if self.model.tying == "all":
+            for name in ("upstream", "downstream"):
+                if not getattr(self.tokenizers, name).is_shared:
+                    yield (
+                        f"model.tying is 'all' with tokenizers.{name}.is_shared false: one table needs one "
+                        "vocabulary; set is_shared true, or model.tying to decoder"
+                    )
+        if self.decode.num_return != 1:
+            yield f"decode.num_return is {self.decode.num_return}: one translation per sentence is scored"

@@ -1,0 +1,238 @@
+"""The stages of a trial: which there are, what each reads and what it rests on.
+
+Every stage is given only the settings it uses, so trials share what they have in common: all arms but
+``single_run`` rest on one pretrained model, all that exchange the vocabulary on the same tokenizers and the
+same encoded text, and only ``att_eg`` and ``patt_eg`` depend on the generator's settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.text.config import TokenizerConfig, digest
+from trainables.embedding_transfer.config import GENERATOR_KINDS, TRAINED_METHODS, Config, PhaseConfig
+
+_STAGES = "trainables.embedding_transfer.stages"
+_DOMAIN_FIELDS = ("upstream", "downstream")
+
+
+def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+    """Build the stage graph of a trial.
+
+    Args:
+        config: Everything the trial depends on.
+        seed: Of the finetuning and of rows drawn at random; of the pretraining and the generator too where
+            the config says is_per_seed.
+        splits: Splits of the downstream corpus to translate and score.
+
+    Returns:
+        The graph; its result holds the scores of every split.
+
+    Raises:
+        DataError: A corpus is missing.
+    """
+    return StageGraph(_Builder(config, seed).scores(splits))
+
+
+@dataclass(frozen=True)
+class _Vocabularies:
+    """The tokenizer stages of a model, source and target."""
+
+    source: Stage
+    target: Stage
+
+    @property
+    def inputs(self) -> dict[str, Stage]:
+        return {"source_tokenizer": self.source, "target_tokenizer": self.target}
+
+
+class _Builder:
+    """Makes the stages of one trial, each once."""
+
+    def __init__(self, config: Config, seed: int) -> None:
+        self.config = config
+        self.seed = seed
+        self.method = config.transfer.method
+
+    @property
+    def is_pretrained(self) -> bool:
+        return self.method != "single_run"
+
+    @property
+    def is_exchanged(self) -> bool:
+        """Whether the vocabulary of a pretrained model is exchanged."""
+        return self.method not in ("single_run", "pretrain_finetune")
+
+    def _stage(self, name: str, run: str, **parts: Any) -> Stage:
+        return Stage(name=name, run=f"{_STAGES}.{run}", **parts)
+
+    # --- text -------------------------------------------------------------------------------------------
+
+    def corpus(self, domain: str) -> Stage:
+        corpus = getattr(self.config.data, domain)
+        said = {"corpus": corpus.model_dump(mode="json"), "digest": digest(corpus)}
+        return self._stage(f"{domain}_corpus", "text:make_corpus", config=said)
+
+    def tokenizer(self, domain: str, side: str) -> Stage:
+        tokenizer: TokenizerConfig = getattr(self.config.tokenizers, domain)
+        said = tokenizer.model_dump(mode="json", exclude={"is_shared", "sampling_alpha"})
+        said["side"] = "both" if tokenizer.is_shared else side
+        return self._stage(
+            f"{domain}_{said['side']}_tokenizer",
+            "text:make_tokenizer",
+            config=said,
+            inputs={"corpus": self.corpus(domain)},
+            # a seed only where lines are drawn: without it all seeds share the model
+            seed=0 if tokenizer.max_train_lines else None,
+        )
+
+    @cached_property
+    def old(self) -> _Vocabularies:
+        return _Vocabularies(self.tokenizer("upstream", "source"), self.tokenizer("upstream", "target"))
+
+    @cached_property
+    def new(self) -> _Vocabularies:
+        """The vocabularies of the finetuned model."""
+        if self.method == "pretrain_finetune":
+            return self.old
+        own = _Vocabularies(self.tokenizer("downstream", "source"), self.tokenizer("downstream", "target"))
+        if self.method == "single_run" or self.config.transfer.sides == "both":
+            return own
+        if self.config.transfer.sides == "decoder":
+            return _Vocabularies(self.old.source, own.target)
+        return _Vocabularies(own.source, self.old.target)
+
+    def encoded(self, domain: str, vocabularies: _Vocabularies) -> Stage:
+        return self._stage(
+            f"{domain}_encoded",
+            "text:encode",
+            config={"max_tokens": self.config.data.max_tokens},
+            inputs={"corpus": self.corpus(domain), **vocabularies.inputs},
+        )
+
+    # --- training ---------------------------------------------------------------------------------------
+
+    def _phase(self, phase: PhaseConfig, domain: str, vocabularies: _Vocabularies) -> dict[str, Any]:
+        """Config and inputs that both trainings of the whole model have."""
+        said: dict[str, Any] = {"train": phase.train.model_dump(mode="json")}
+        inputs = {"encoded": self.encoded(domain, vocabularies)}
+        # the tokenizer of the domain decides how its training text is segmented
+        alpha = getattr(self.config.tokenizers, domain).sampling_alpha
+        if alpha is not None:
+            said |= {"sampling_alpha": alpha, "max_tokens": self.config.data.max_tokens}
+        if phase.num_bleu_sentences:
+            said["num_bleu_sentences"] = phase.num_bleu_sentences
+        if alpha is not None or phase.num_bleu_sentences:
+            inputs |= {"corpus": self.corpus(domain), **vocabularies.inputs}
+        return {"config": said, "inputs": inputs}
+
+    @cached_property
+    def upstream(self) -> Stage:
+        phase = self.config.upstream
+        parts = self._phase(phase, "upstream", self.old)
+        parts["config"] |= {"model": self.config.model.model_dump(mode="json"), "metric_prefix": "upstream"}
+        seed = self.seed if phase.is_per_seed else phase.seed
+        return self._stage("upstream", "training:pretrain", seed=seed, is_distributed=True, **parts)
+
+    @cached_property
+    def generator(self) -> Stage:
+        config, upstream = self.config.generator, self.config.upstream
+        sides = self.config.transfer.sides
+        unread = {
+            "is_per_seed",
+            *(f"{side}_rates" for side in ("encoder", "decoder") if side not in _both(sides)),
+        }
+        said = config.model_dump(mode="json", exclude=unread)
+        said |= {
+            "kind": GENERATOR_KINDS[self.method],
+            "sides": sides,
+            "cap": self.config.transfer.cap,
+            "order": self.config.transfer.order,
+            "train": config.train_config(upstream.train).model_dump(mode="json"),
+        }
+        for used in ("max_steps", "batch_tokens", "peak_lr", "warmup_steps", "betas", "eval_every_steps"):
+            del said[used]  # they are in train
+        return self._stage(
+            "generator",
+            "generator:train_generator",
+            config=said,
+            inputs={
+                "upstream": self.upstream,
+                "encoded": self.encoded("upstream", self.old),
+                **self.old.inputs,
+            },
+            seed=self.seed if config.is_per_seed else upstream.seed,
+            is_distributed=True,
+        )
+
+    @cached_property
+    def transfer(self) -> Stage:
+        transfer = self.config.transfer
+        said: dict[str, Any] = transfer.model_dump(mode="json")
+        inputs = {"upstream": self.upstream}
+        inputs |= {f"old_{name}": stage for name, stage in self.old.inputs.items()}
+        inputs |= {f"new_{name}": stage for name, stage in self.new.inputs.items()}
+        if self.method not in GENERATOR_KINDS:
+            del said["cap"], said["order"]
+        if self.method in TRAINED_METHODS:
+            inputs["generator"] = self.generator
+        return self._stage(
+            "transfer", "transfer:exchange_vocabulary", config=said, inputs=inputs, seed=self.seed
+        )
+
+    @cached_property
+    def finetuned(self) -> Stage:
+        parts = self._phase(self.config.downstream, "downstream", self.new)
+        parts["config"]["metric_prefix"] = ""
+        if self.is_pretrained:
+            parts["inputs"]["start"] = self.transfer if self.is_exchanged else self.upstream
+        else:
+            parts["config"]["model"] = self.config.model.model_dump(mode="json")
+        return self._stage("finetuned", "training:finetune", seed=self.seed, is_distributed=True, **parts)
+
+    # --- scores -----------------------------------------------------------------------------------------
+
+    def translation(self, split: str) -> Stage:
+        return self._stage(
+            f"translation_{split}",
+            "evaluation:translate",
+            config={"split": split, "decode": self.config.decode.model_dump(mode="json")},
+            inputs={"model": self.finetuned, "corpus": self.corpus("downstream"), **self.new.inputs},
+        )
+
+    def upstream_scores(self) -> Stage:
+        decode = self.config.decode.model_dump(mode="json")
+        translation = self._stage(
+            "upstream_translation",
+            "evaluation:translate",
+            config={"split": "dev", "decode": decode, "is_timed": False},
+            inputs={"model": self.upstream, "corpus": self.corpus("upstream"), **self.old.inputs},
+        )
+        return self._stage(
+            "upstream_scores",
+            "evaluation:score_upstream",
+            inputs={"translation": translation, "corpus": self.corpus("upstream")},
+        )
+
+    def scores(self, splits: Sequence[str]) -> Stage:
+        """The last stage: everything a trial is judged by."""
+        inputs = {
+            "corpus": self.corpus("downstream"),
+            "finetuned": self.finetuned,
+            "target_tokenizer": self.new.target,
+            **{f"translation_{split}": self.translation(split) for split in splits},
+        }
+        if self.is_pretrained:
+            inputs |= {
+                "upstream_target_tokenizer": self.old.target,
+                "upstream_scores": self.upstream_scores(),
+            }
+        return self._stage("scores", "evaluation:score", config={"splits": list(splits)}, inputs=inputs)
+
+
+def _both(sides: str) -> tuple[str, ...]:
+    return ("encoder", "decoder") if sides == "both" else (sides,)

@@ -1,0 +1,117 @@
+"""Translation and scores."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+
+from nlgraft.evaluation.artifact import read_lines, read_segments, write_evaluation, write_lines
+from nlgraft.evaluation.scores import Evaluation, Score, evaluate_text, score_statistics
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.config import GenerationConfig
+from nlgraft.nn.generation import beam_search
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.text.corpora import read_corpus
+from nlgraft.text.tokenizers import EOS
+from trainables.embedding_transfer.stages.text import open_tokenizer, open_tokenizers, sides_of
+from trainables.embedding_transfer.stages.training import read_model
+
+HYPOTHESES_FILE = "hypotheses.txt"
+METRICS_FILE = "metrics.json"
+
+
+def translate(context: StageContext) -> None:
+    """Translate a split by beam search.
+
+    Args:
+        context: ``split``, ``decode``, ``is_timed``; inputs ``model``, ``corpus`` and both tokenizers.
+    """
+    config = context.config
+    split = config["split"]
+    source_tokenizer, target_tokenizer = open_tokenizers(context)
+    lines, _ = sides_of(read_corpus(context.inputs["corpus"] / split))
+    sources = Tokens.from_lists([[*ids, EOS] for ids in source_tokenizer.encode(lines)])
+    model = read_model(context.inputs["model"]).to(context.device)
+    started = time.perf_counter()
+    found = beam_search(model, [sources], config=GenerationConfig(**config["decode"]))
+    seconds = time.perf_counter() - started
+    hypotheses = target_tokenizer.decode([hypotheses[0].ids for hypotheses in found])
+    write_lines(context.directory / HYPOTHESES_FILE, hypotheses)
+    if config.get("is_timed", True):
+        speed = Score(
+            "sentences_per_s",
+            len(lines) / seconds,
+            len(lines),
+            "maximize",
+            f"beam {config['decode']['beam']}",
+        )
+        _write_metrics(context.directory, {f"{split}/sentences_per_s": speed})
+
+
+def score_upstream(context: StageContext) -> None:
+    """Score the pretrained model on dev of its own domain.
+
+    Args:
+        context: Inputs ``translation`` and ``corpus``.
+    """
+    _, references = sides_of(read_corpus(context.inputs["corpus"] / "dev"))
+    hypotheses = read_lines(context.inputs["translation"] / HYPOTHESES_FILE)
+    bleu = evaluate_text(hypotheses, references, ("bleu",)).scores["bleu"]
+    _write_metrics(context.directory, {"upstream/dev_bleu": bleu})
+
+
+def score(context: StageContext) -> None:
+    """Score the translations of every split, with per-segment statistics and sequence lengths.
+
+    Args:
+        context: ``splits``; inputs ``corpus``, ``finetuned``, ``target_tokenizer``, a ``translation_<split>``
+            each, and ``upstream_target_tokenizer`` where there is a pretrained model.
+    """
+    for split in context.config["splits"]:
+        _, references = sides_of(read_corpus(context.inputs["corpus"] / split))
+        hypotheses = read_lines(context.inputs[f"translation_{split}"] / HYPOTHESES_FILE)
+        evaluation = evaluate_text(hypotheses, references) | _lengths(context, references)
+        extra = _saved(context, references, evaluation)
+        if split == "dev":
+            extra |= _nats_per_char(context, references)
+        write_evaluation(context.directory, split, hypotheses, references, evaluation, extra)
+
+
+def _lengths(context: StageContext, references: list[str]) -> Evaluation:
+    statistics = _length_statistics(context.inputs["target_tokenizer"], references)
+    signature = "reference tokens of the downstream vocabulary, end of sentence not counted"
+    return Evaluation({"length": score_statistics("length", statistics, signature)}, {"length": statistics})
+
+
+def _length_statistics(tokenizer: Path, lines: list[str]) -> np.ndarray:
+    """Tokens and a one for each segment, [N, 2]."""
+    lengths = [len(ids) for ids in open_tokenizer(tokenizer).encode(lines)]
+    return np.stack([np.array(lengths, dtype=np.float64), np.ones(len(lines))], axis=1)
+
+
+def _saved(context: StageContext, references: list[str], evaluation: Evaluation) -> dict[str, Score]:
+    if "upstream_target_tokenizer" not in context.inputs:
+        return {}
+    before = _length_statistics(context.inputs["upstream_target_tokenizer"], references)[:, 0].sum()
+    after = evaluation.statistics["length"][:, 0].sum()
+    signature = "1 - tokens of the downstream vocabulary / tokens of the upstream vocabulary"
+    return {
+        "length_saved": Score(
+            "length_saved", float(1 - after / before), len(references), "maximize", signature
+        )
+    }
+
+
+def _nats_per_char(context: StageContext, references: list[str]) -> dict[str, Score]:
+    nats = read_segments(context.inputs["finetuned"], "dev")["loss"][:, 0].sum()
+    value = float(nats / sum(map(len, references)))
+    signature = "nats of one segmentation per reference character"
+    return {"nats_per_char": Score("nats_per_char", value, len(references), "minimize", signature)}
+
+
+def _write_metrics(directory: Path, scores: dict[str, Score]) -> None:
+    document = {name: found.to_json() for name, found in scores.items()}
+    (directory / METRICS_FILE).write_text(json.dumps(document, indent=1) + "\n", "utf-8")

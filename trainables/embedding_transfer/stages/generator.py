@@ -1,0 +1,178 @@
+"""The stage that trains an embedding generator on domain A, everything else frozen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.training.config import TrainConfig
+from nlgraft.training.loop import train
+from nlgraft.training.seeds import derive_seed
+from nlgraft.training.state import load_model, save_model
+from nlgraft.vocab.loading import load_vocabulary
+from nlgraft.vocab.vocabulary import Vocabulary
+from trainables.embedding_transfer.data import Encoded
+from trainables.embedding_transfer.generator_data import PerturbedData, SimilarOptions
+from trainables.embedding_transfer.generator_training import GeneratorModel, GeneratorObjective
+from trainables.embedding_transfer.generators import EmbeddingGenerator
+from trainables.embedding_transfer.perturbation import Rates
+from trainables.embedding_transfer.stages.text import TOKENIZER_FILE
+from trainables.embedding_transfer.stages.training import read_model
+
+GENERATOR_DESCRIPTION = "generator.json"
+TOKENIZERS = {"encoder": "source_tokenizer", "decoder": "target_tokenizer"}
+
+
+def transferred_sides(sides: str) -> tuple[str, ...]:
+    """List the sides whose vocabulary is exchanged.
+
+    Args:
+        sides: ``decoder``, ``encoder`` or ``both``.
+
+    Returns:
+        Among ``encoder`` and ``decoder``.
+    """
+    return ("encoder", "decoder") if sides == "both" else (sides,)
+
+
+def side_vocabularies(context: StageContext, sides: str, prefix: str = "") -> dict[str, Vocabulary]:
+    """Read the vocabularies of the transferred sides.
+
+    Args:
+        context: Inputs ``<prefix>source_tokenizer`` and ``<prefix>target_tokenizer``.
+        sides: ``decoder``, ``encoder`` or ``both``.
+        prefix: Of the input names.
+
+    Returns:
+        By side.
+    """
+    return {
+        side: load_vocabulary(context.inputs[prefix + TOKENIZERS[side]] / TOKENIZER_FILE)
+        for side in transferred_sides(sides)
+    }
+
+
+def train_generator(context: StageContext) -> None:
+    """Train the generators of the transferred sides and write them.
+
+    Args:
+        context: Settings of the generator; inputs ``upstream``, ``encoded`` and both tokenizers.
+    """
+    config = context.config
+    assert context.seed is not None
+    body = read_model(context.inputs["upstream"]).to(context.device)
+    is_table_shared = body.config.tying == "all" and config["sides"] == "both"
+    tables = ("decoder",) if is_table_shared else transferred_sides(config["sides"])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(context.seed, "generator"))
+        generators = {
+            table: EmbeddingGenerator(
+                config["kind"], body.config.d_model, scale=config["scale"], init=config["init"]
+            )
+            for table in tables
+        }
+    model = GeneratorModel(body, generators)
+    train_config = TrainConfig(**config["train"])
+    objective = GeneratorObjective(
+        config["distillation_lambda"],
+        config["distillation_reduction"],
+        config["distillation_align"],
+        train_config.label_smoothing,
+        train_config.smoothing_kind,
+    )
+    data, dev = (
+        _data(context, _read(context, split), is_table_shared, train_config) for split in ("train", "dev")
+    )
+    outcome = train(
+        model,
+        objective,
+        data,
+        train_config,
+        context,
+        evaluate=_evaluation(objective, dev, context.device),
+        save=_save,
+    )
+    scores = {
+        "generator/dev_loss": (outcome.best_value, "L_p + lambda L_d, nats per target token"),
+        "generator/parameters": (outcome.num_trained_parameters, "trained parameters"),
+    }
+    document = {name: {"value": value, "signature": how, "n": 1} for name, (value, how) in scores.items()}
+    (context.directory / "metrics.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+
+
+def _read(context: StageContext, split: str) -> Encoded:
+    encoded = Encoded.read(context.inputs["encoded"], split)
+    if split == "train":
+        return encoded
+    return encoded.first(context.config["num_dev_sentences"])
+
+
+def _data(
+    context: StageContext, encoded: Encoded, is_table_shared: bool, train_config: TrainConfig
+) -> PerturbedData:
+    config = context.config
+    sides = transferred_sides(config["sides"])
+    assert context.seed is not None
+    return PerturbedData(
+        encoded,
+        side_vocabularies(context, config["sides"]),
+        {side: Rates(**config[f"{side}_rates"]) for side in sides},
+        SimilarOptions(config["cap"], config["order"]),
+        batch_tokens=train_config.batch_tokens,
+        seed=context.seed,
+        is_table_shared=is_table_shared,
+    )
+
+
+def _evaluation(
+    objective: GeneratorObjective, dev: PerturbedData, device: str
+) -> Callable[[Any], Mapping[str, float]]:
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        sums: dict[str, float] = {}
+        tokens = 0
+        for batch in dev.in_order():
+            loss = objective(model, batch.to(device))
+            tokens += loss.num_tokens
+            for name, value in {"loss": loss.loss_sum, **loss.terms}.items():
+                sums[name] = sums.get(name, 0.0) + float(value)
+        return {f"generator/dev_{name}": total / tokens for name, total in sums.items()}
+
+    return evaluate
+
+
+def _save(model: GeneratorModel, directory: Path) -> None:
+    save_model(model, directory)
+    generators = {table: _describe(generator) for table, generator in model.generators.items()}
+    text = json.dumps({"d_model": model.body.config.d_model, "generators": generators}, indent=1)
+    (directory / GENERATOR_DESCRIPTION).write_text(text + "\n", "utf-8")
+
+
+def _describe(generator: nn.Module) -> dict[str, Any]:
+    assert isinstance(generator, EmbeddingGenerator)
+    return {"kind": generator.kind, "scale": generator.scale}
+
+
+def read_generators(directory: Path) -> dict[str, EmbeddingGenerator]:
+    """Read trained generators.
+
+    Args:
+        directory: What the stage wrote.
+
+    Returns:
+        By table: ``encoder`` or ``decoder``; one that both sides share is the decoder's.
+    """
+    description = json.loads((directory / GENERATOR_DESCRIPTION).read_text("utf-8"))
+    generators = {
+        table: EmbeddingGenerator(said["kind"], description["d_model"], scale=said["scale"])
+        for table, said in description["generators"].items()
+    }
+    holder = nn.Module()
+    holder.generators = nn.ModuleDict(generators)
+    load_model(holder, directory)
+    return generators

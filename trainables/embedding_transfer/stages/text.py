@@ -1,0 +1,128 @@
+"""Text stages: corpora, tokenizers, encoded examples. No torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from nlgraft.errors import DataError
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.text.batches import Ragged
+from nlgraft.text.config import SPLITS, CorpusConfig, TokenizerConfig
+from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
+from nlgraft.text.tokenizers import SentencePiece, length_report, train_sentencepiece
+
+TOKENIZER_FILE = "tokenizer.model"
+_CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
+
+
+def make_corpus(context: StageContext) -> None:
+    """Load a corpus and keep its lines and a report.
+
+    Args:
+        context: ``corpus`` says which.
+
+    Raises:
+        DataError: It has no target side or several sources.
+    """
+    corpora = load_corpus(_CORPUS.validate_python(context.config["corpus"]))
+    for split, corpus in corpora.items():
+        if corpus.target is None or len(corpus.sources) != 1:
+            raise DataError(
+                f"{context.stage.name}, {split}: embedding transfer translates one source into one target; "
+                f"the corpus has {', '.join(corpus.streams())}"
+            )
+        write_corpus(corpus, context.directory / split)
+    report = report_json(corpus_report(corpora))
+    (context.directory / "report.json").write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+
+
+def sides_of(corpus: Corpus) -> tuple[list[str], list[str]]:
+    """Take the two sides of a translation corpus.
+
+    Args:
+        corpus: One source, a target.
+
+    Returns:
+        Source and target lines.
+    """
+    assert corpus.target is not None
+    return corpus.sources[0], corpus.target
+
+
+def make_tokenizer(context: StageContext) -> None:
+    """Learn a tokenizer from the training text of one side, or of both.
+
+    Args:
+        context: Tokenizer settings with ``side``; input ``corpus``.
+    """
+    config = context.config
+    side = config.pop("side")
+    source, target = sides_of(read_corpus(context.inputs["corpus"] / "train"))
+    lines = {"source": source, "target": target, "both": [*source, *target]}[side]
+    path = context.directory / TOKENIZER_FILE
+    train_sentencepiece(lines, TokenizerConfig(**config), path, context.seed or 0)
+
+
+def open_tokenizer(directory: Path) -> SentencePiece:
+    """Open the tokenizer of an artifact.
+
+    Args:
+        directory: What ``make_tokenizer`` wrote.
+
+    Returns:
+        The tokenizer.
+    """
+    return SentencePiece(directory / TOKENIZER_FILE)
+
+
+def open_tokenizers(context: StageContext) -> tuple[SentencePiece, SentencePiece]:
+    """Open a stage's source and target tokenizer.
+
+    Args:
+        context: Inputs ``source_tokenizer`` and ``target_tokenizer``.
+
+    Returns:
+        Both.
+    """
+    source, target = context.inputs["source_tokenizer"], context.inputs["target_tokenizer"]
+    return open_tokenizer(source), open_tokenizer(target)
+
+
+def encode(context: StageContext) -> None:
+    """Encode train and dev; sequences that are too long are cut and counted.
+
+    Args:
+        context: ``max_tokens``; inputs ``corpus`` and both tokenizers.
+    """
+    max_tokens = context.config["max_tokens"]
+    tokenizers = open_tokenizers(context)
+    report: dict[str, object] = {"vocab_sizes": [tokenizer.vocab_size for tokenizer in tokenizers]}
+    for split in SPLITS[:2]:
+        lines = sides_of(read_corpus(context.inputs["corpus"] / split))
+        for side, text, tokenizer in zip(("source", "target"), lines, tokenizers, strict=True):
+            ragged, num_cut = Ragged.of(tokenizer.encode(text)).truncated(max_tokens)
+            ragged.write(context.directory / f"{split}-{side}.safetensors")
+            lengths = length_report(tokenizer, text)
+            report[f"{split}/{side}"] = {
+                "cut": num_cut,
+                "tokens_per_line": lengths.tokens_per_line,
+                "fertility": lengths.fertility,
+                "unknown": lengths.num_unknown,
+            }
+    (context.directory / "report.json").write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+
+
+def vocab_sizes(encoded: Path) -> tuple[int, int]:
+    """Read how many tokens the vocabularies of encoded text have.
+
+    Args:
+        encoded: What ``encode`` wrote.
+
+    Returns:
+        Of the source and of the target.
+    """
+    source, target = json.loads((encoded / "report.json").read_text("utf-8"))["vocab_sizes"]
+    return source, target

@@ -1,0 +1,155 @@
+"""The stage that exchanges the vocabulary of a pretrained model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.training.state import carry_over
+from nlgraft.vocab.norms import norm_report
+from nlgraft.vocab.plan import Provenance, TransferPlan
+from nlgraft.vocab.producers import Method, Request, Rows, build_plan, find_method, weighted_rows
+from nlgraft.vocab.vocabulary import Vocabulary
+from trainables.embedding_transfer.generator_training import TABLES
+from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_weights
+from trainables.embedding_transfer.stages.generator import (
+    read_generators,
+    side_vocabularies,
+    transferred_sides,
+)
+from trainables.embedding_transfer.stages.training import fresh_model, read_model, write_model
+
+PRODUCERS = {"random_init": "random", "avg_eg": "avg"}
+"""Transfer methods whose name differs from their producer's."""
+_TIED_AFTER = {"decoder": "decoder", "encoder": "decoder", "both": "all"}
+
+
+def exchange_vocabulary(context: StageContext) -> None:
+    """Give a pretrained model the vocabulary of the task; everything else is kept bit for bit.
+
+    Args:
+        context: Settings of the transfer; inputs ``upstream``, old and new tokenizers, ``generator`` for
+            methods that train one.
+    """
+    config = context.config
+    sides = transferred_sides(config["sides"])
+    body = read_model(context.inputs["upstream"])
+    old, new = (side_vocabularies(context, config["sides"], f"{age}_") for age in ("old", "new"))
+    generators = read_generators(context.inputs["generator"]) if "generator" in context.inputs else {}
+    plans: dict[str, TransferPlan] = {}
+    for side in sides:
+        table = body.get_parameter(TABLES[side]).detach()
+        generator = generators.get(side, generators.get("decoder"))
+        plans[side] = _plan(config, old[side], new[side], table, generator, context.seed or 0)
+        plans[side].save(context.directory / f"plan-{side}")
+    assert context.seed is not None
+    model = exchange_tables(body, plans, config["sides"], context.seed)
+    write_model(model, context.directory)
+    _write_report(context, body, model, plans)
+
+
+def _plan(
+    config: Mapping[str, Any],
+    old: Vocabulary,
+    new: Vocabulary,
+    table: Tensor,
+    generator: EmbeddingGenerator | None,
+    seed: int,
+) -> TransferPlan:
+    name: str = PRODUCERS.get(config["method"]) or config["method"]
+    method = find_method(name) if generator is None else generator_method(name, generator, table)
+    options = {key: config[key] for key in ("cap", "order") if key in config}
+    # rows drawn as a new model's have the deviation with which a new table is initialised
+    noise_std = table.shape[1] ** -0.5
+    return build_plan(
+        old, new, method, noise_std=noise_std, norm_match=config["norm_match"], seed=seed, **options
+    )
+
+
+def generator_method(name: str, generator: EmbeddingGenerator, table: Tensor) -> Method:
+    """Turn a trained generator into a producer of plans.
+
+    Args:
+        name: For the plan.
+        generator: The generator.
+        table: Old embedding table [V, D], whose rows decide the weights.
+
+    Returns:
+        A method like any other.
+    """
+
+    def produce(request: Request) -> Rows:
+        similar = request.similar()
+        return weighted_rows(similar, generator_weights(generator, table, similar))
+
+    return Method(name=name, produce=produce, source="Liu et al. (2021), eq. 2 and 3")
+
+
+def exchange_tables(body: Seq2Seq, plans: Mapping[str, TransferPlan], sides: str, seed: int) -> Seq2Seq:
+    """Build a model with new vocabularies and the old body.
+
+    Args:
+        body: The pretrained model.
+        plans: Plan of each exchanged side, ``encoder`` or ``decoder``.
+        sides: ``decoder``, ``encoder`` or ``both``.
+        seed: Of the fresh model, all of whose weights are then overwritten.
+
+    Returns:
+        The new model. Input and output of the decoder stay tied; one table for both sides stays one only when
+        both are exchanged.
+    """
+    config = body.config
+    if config.tying == "all":
+        # a side that is exchanged alone cannot share a table with the other any more
+        config = config.model_copy(update={"tying": _TIED_AFTER[sides]})
+    sizes = {side: body.get_parameter(name).shape[0] for side, name in TABLES.items()}
+    sizes |= {side: len(plan) for side, plan in plans.items()}
+    model = fresh_model(config, sizes["encoder"], sizes["decoder"], seed)
+    weights = dict(body.state_dict())
+    for side, plan in plans.items():
+        weights[TABLES[side]] = _apply(plan, body.get_parameter(TABLES[side]), stream=0)
+    if "decoder" in plans:
+        output = body.output_projection
+        is_tied = config.tying != "none"
+        weights["output_projection.weight"] = (
+            weights[TABLES["decoder"]] if is_tied else _apply(plans["decoder"], output.weight, stream=1)
+        )
+        if output.bias is not None:
+            bias = plans["decoder"].apply_bias(output.bias.detach().numpy())
+            weights["output_projection.bias"] = torch.from_numpy(bias)
+    carry_over(model, weights)
+    return model
+
+
+def _apply(plan: TransferPlan, table: Tensor, stream: int) -> Tensor:
+    return torch.from_numpy(plan.apply(table.detach().float().numpy(), stream=stream))
+
+
+def _write_report(
+    context: StageContext, body: Seq2Seq, model: Seq2Seq, plans: Mapping[str, TransferPlan]
+) -> None:
+    report: dict[str, Any] = {}
+    for side, plan in plans.items():
+        old, new = (m.get_parameter(TABLES[side]).detach().numpy() for m in (body, model))
+        norms = norm_report(plan, old, new)
+        report[side] = {"rows": plan.counts(), "norms": asdict(norms), "warnings": norms.warnings}
+    (context.directory / "report.json").write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    kinds = np.concatenate([plan.provenance for plan in plans.values()])
+    shares = {
+        "transfer/copied": np.isin(kinds, [int(Provenance.COPY), int(Provenance.SPECIAL)]).mean(),
+        "transfer/drawn": (kinds == int(Provenance.NOISE)).mean(),
+    }
+    signature = "rows of all exchanged tables"
+    metrics = {
+        name: {"value": float(value), "n": len(kinds), "signature": signature}
+        for name, value in shares.items()
+    }
+    (context.directory / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n", "utf-8")
