@@ -182,7 +182,8 @@ def masked(values: Any) -> Any:
 
 def _represent_text(representer: Any, text: str) -> Any:
     # What looks like a number to us is not quite what does to ruamel: quote what either takes for one.
-    style = None if resolve_plain(text) == text and text == text.strip() else '"'
+    is_plain = resolve_plain(text) == text and text == text.strip() and text.isprintable()
+    style = None if is_plain else '"'
     return representer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

@@ -341,7 +341,7 @@ class Study(Part):
         """Write the study as YAML, defaults included.
 
         Args:
-            is_public: Mask the passwords in URIs, for logs and reports; such text is no longer the same study.
+            is_public: Mask the passwords in URIs, for logs and reports; such text is another study.
 
         Returns:
             Text that `from_yaml` turns into an equal study.

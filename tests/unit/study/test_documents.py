@@ -147,6 +147,7 @@ def test_values_that_json_lacks_are_problems_of_their_path():
         "a: b",
         "${env:X}",
         "\u2028\x85\ufeff",
+        "0\x850",
         "\t",
     ],
 )
