@@ -91,6 +91,7 @@ class Run:
         from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
         with self._store.lock_study(study_key(self.study)):
+            self._store.remove_abandoned()
             tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.name)
             running = RunningRecord(self.study, self._store)
             try:

@@ -23,7 +23,7 @@ from nlgraft.execution.searcher import METRICS, OUTCOME, OWNER, STAGE, UNIX_MS
 from nlgraft.execution.workers import WorkerGroup, run_on_workers
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import run_trial
+from nlgraft.pipeline.trial import RecordingReporter, run_trial
 
 _log = logging.getLogger(__name__)
 
@@ -131,7 +131,8 @@ def run_order(config: dict[str, Any], board: Any) -> None:
     """
     order = Order.from_text(config["order"])
     ray.get(board.clear.remote(order.key))
-    reporter = TuneReporter(order, board)
+    # recorded here, where worker groups report to: a stage that does not finish leaves no curves of its own
+    reporter = RecordingReporter(TuneReporter(order, board))
     store = ArtifactStore.open(order.store_uri)
     group = order.group
     group.limit_threads()

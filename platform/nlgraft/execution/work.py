@@ -310,7 +310,7 @@ class WorkQueue:
     def _remember_failure(self, record: TrialRecord) -> None:
         """Keep the stage that failed: every trial that needs it would fail in the same way."""
         for stage in record.stages:
-            if stage.get("error"):
+            if stage["decision"] == "failed":
                 self._failed_stages[stage["fingerprint"]] = record.reason
 
     def _fail_doomed(self) -> None:

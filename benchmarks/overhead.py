@@ -1,0 +1,86 @@
+"""What a trial costs beyond its own stages: many trials that do nothing, on a reused Tune actor."""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from nlgraft.execution.sweep import run_sweep
+from nlgraft.execution.units import Event, TrialEnded
+from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.design import cells
+from nlgraft.study.spec import Study
+from nlgraft.study.system import Metric
+
+DESCRIPTION = "A trial that does nothing"
+PAPER = "none"
+METRICS = {"dev/value": Metric(direction="maximize", unit="points", split="dev")}
+NUM_TRIALS = 24
+
+
+class Config(BaseModel):
+    """Nothing to set."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data: dict[str, Any] = {}
+
+
+def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+    """One stage."""
+    return StageGraph(Stage(name="nothing", run=f"{__name__}:run_nothing", seed=seed))
+
+
+def run_nothing(context: StageContext) -> None:
+    """Write a metric."""
+    (context.directory / "metrics.json").write_text('{"dev/value": {"value": 1.0, "n": 1, "signature": ""}}')
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Seconds between the ends of trials that follow each other.
+
+    Attributes:
+        median_s: The median.
+        low_s: The lowest.
+        high_s: The highest.
+    """
+
+    median_s: float
+    low_s: float
+    high_s: float
+
+
+def measure() -> Overhead:
+    """Run the trials one after the other on one worker.
+
+    Returns:
+        What a trial costs; the first ones, which start the actor, are left out.
+    """
+    ends_s: list[float] = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, TrialEnded):
+            ends_s.append(time.monotonic())
+
+    with tempfile.TemporaryDirectory() as directory:
+        study = Study.from_dict(
+            {
+                "name": "overhead",
+                "system": "benchmarks.overhead",
+                "objective": {"metric": "dev/value", "direction": "maximize"},
+                "seeds": list(range(NUM_TRIALS)),
+                "resources": {"max_concurrent": 1},
+                "storage": {"path": directory},
+            }
+        )
+        run_sweep(study, ArtifactStore.open(directory), cells(study), observe)
+    gaps = [after - before for before, after in itertools.pairwise(ends_s)][2:]
+    return Overhead(statistics.median(gaps), min(gaps), max(gaps))
