@@ -26,7 +26,8 @@ def main() -> None:
         f"# {today}",
         "",
         f"{os.cpu_count()} CPUs ({platform.machine()}), one thread, torch {torch.__version__}, "
-        f"{material.name}, vocabulary {material.vocab_size}, {', '.join(f'{k} {v}' for k, v in SIZE.items())}. "
+        f"{material.name}, vocabulary {material.vocab_size}, "
+        f"{', '.join(f'{name} {size}' for name, size in SIZE.items())}. "
         f"Load average at the start: {os.getloadavg()[0]:.1f}.",
         "",
         f"## Training, {training.BATCH_TOKENS} tokens a batch",

@@ -9,8 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import nlgraft
-
 _GIT_TIMEOUT_S = 10.0
 
 
@@ -27,7 +25,7 @@ def provenance_tags() -> dict[str, str]:
         "mlflow.source.type": "JOB" if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else "LOCAL",
         "nlgraft.host": socket.gethostname(),
     }
-    for place in (Path(nlgraft.__file__).parent, Path.cwd()):
+    for place in (Path(__file__).resolve().parents[1], Path.cwd()):
         git = git_tags(place)
         if git:
             return tags | git
