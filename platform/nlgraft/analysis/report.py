@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
-from nlgraft.analysis import figures, prose, tables
+from nlgraft.analysis import figures, prose, tables, typesetting
 from nlgraft.analysis.comparison import rounded
 from nlgraft.analysis.document import result_document
 from nlgraft.analysis.provenance import corpora
@@ -21,25 +21,6 @@ from nlgraft.errors import NlgraftError, nearest
 if TYPE_CHECKING:
     from nlgraft.analysis.results import StudyResult
 
-_LATEX_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "–": "--",
-    "<": "$<$",
-    ">": "$>$",
-    "†": r"\textsuperscript{\dag}",
-    "α": r"$\alpha$",
-}
 _COMPARED = ("difference", "ci_low", "ci_high", "p", "p_holm", "p_segments", "smallest_detectable")
 
 
@@ -98,9 +79,15 @@ def describe(result: StudyResult) -> dict[str, Any]:
         Tables, sentences and figures by the names that the templates use.
     """
     main = result.main_metric
-    names = list(result.metrics)
-    lengths = [name for name in names if name.rpartition("/")[2].startswith("length")]
-    quality = [name for name in names if name not in lengths and not result.metrics[name].is_time]
+    known = result.metrics
+    lengths = [name for name in known if name.rpartition("/")[2].startswith("length")]
+    on_test = [name for name in lengths if known[name].split == "test"]
+    split = known[main].split if main in known else "test"
+    beside = [name for name, metric in known.items() if metric.split == split and not metric.is_time]
+    groups = {
+        title: [name for name, metric in known.items() if metric.split == split]
+        for title, split in (("Test", "test"), ("Dev", "dev"), ("Without a split", None))
+    }
     return {
         "result": result,
         "study": result.study,
@@ -109,10 +96,12 @@ def describe(result: StudyResult) -> dict[str, Any]:
         "headline": prose.headline(result),
         "comparison": tables.comparison_table(result, main),
         "other_comparisons": [
-            (name, tables.comparison_table(result, name)) for name in quality if name != main
+            (name, tables.comparison_table(result, name)) for name in beside if name not in (main, *lengths)
         ],
-        "all_metrics": tables.metrics_table(result, names),
-        "lengths": tables.length_table(result, lengths) if lengths else None,
+        "metric_tables": [
+            (title, tables.metrics_table(result, names)) for title, names in groups.items() if names
+        ],
+        "lengths": tables.length_table(result, on_test or lengths) if lengths else None,
         "claims": tables.claims_table(result) if result.claims else None,
         "search": tables.search_table(result) if result.study.search else None,
         "trials": tables.trials_table(result),
@@ -153,34 +142,6 @@ def comparison_csv(result: StudyResult) -> str:
     return buffer.getvalue()
 
 
-def to_latex(table: tables.Table, caption: str, label: str) -> str:
-    """Set a table for a paper; needs the booktabs package.
-
-    Args:
-        table: The table.
-        caption: Its caption.
-        label: Its label.
-
-    Returns:
-        A ``table`` environment.
-    """
-    columns = "l" * table.num_text + "r" * (len(table.header) - table.num_text)
-    lines = [" & ".join(escape_latex(part) for part in table.header) + r" \\"]
-    rows = [" & ".join(escape_latex(entry.text) for entry in row) + r" \\" for row in table.rows]
-    body = "\n".join([*lines, r"\midrule", *rows])
-    notes = "\n".join(r"\par\footnotesize " + escape_latex(note) for note in table.notes)
-    return (
-        f"\\begin{{table}}[t]\n\\centering\n\\small\n\\caption{{{escape_latex(caption)}}}\n\\label{{{label}}}\n"
-        f"\\begin{{tabular}}{{@{{}}{columns}@{{}}}}\n\\toprule\n{body}\n\\bottomrule\n\\end{{tabular}}\n"
-        f"{notes}\n\\end{{table}}\n"
-    )
-
-
-def escape_latex(text: str) -> str:
-    """Make a text safe for LaTeX."""
-    return "".join(_LATEX_SPECIAL.get(character, character) for character in text)
-
-
 def _environment_of(is_html: bool) -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("nlgraft.analysis"),
@@ -189,9 +150,9 @@ def _environment_of(is_html: bool) -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters["markdown"] = tables.to_markdown
-    environment.filters["latex"] = to_latex
-    environment.filters["tex"] = escape_latex
+    environment.filters["markdown"] = typesetting.to_markdown
+    environment.filters["latex"] = typesetting.to_latex
+    environment.filters["tex"] = typesetting.escape_latex
     return environment
 
 

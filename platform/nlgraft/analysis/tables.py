@@ -2,117 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nlgraft.analysis.comparison import Comparison
 from nlgraft.analysis.trials import CellResult, TrialResult
+from nlgraft.analysis.typesetting import (
+    NOTHING,
+    Entry,
+    Table,
+    make_table,
+    num_decimals,
+    number,
+    probability,
+    to_markdown,
+)
 from nlgraft.study.design import level_text
 
 if TYPE_CHECKING:
     from nlgraft.analysis.claims import ClaimResult
     from nlgraft.analysis.results import StudyResult
 
-NOTHING = "–"
-_MINUS = "−"
 _FEW_LEVELS = 2
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One cell of a table.
-
-    Attributes:
-        text: What it says.
-        kind: ``better``, ``worse``, ``open``, a trial state or a verdict: how it may be coloured.
-        hint: More, for those who point at it.
-    """
-
-    text: str
-    kind: str = ""
-    hint: str = ""
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table.
-
-    Attributes:
-        header: Column titles.
-        rows: As long as the header each.
-        num_text: How many columns, from the left, hold text; the others hold numbers.
-        notes: Sentences to print below it.
-    """
-
-    header: tuple[str, ...]
-    rows: tuple[tuple[Entry, ...], ...]
-    num_text: int = 1
-    notes: tuple[str, ...] = field(default=())
-
-    def plain(self) -> list[list[str]]:
-        """Give the texts, the header first."""
-        return [list(self.header), *([entry.text for entry in row] for row in self.rows)]
-
-
-def make_table(
-    header: Sequence[str], rows: Iterable[Sequence[Entry | str]], num_text: int = 1, notes: Sequence[str] = ()
-) -> Table:
-    """Build a table from entries and plain texts.
-
-    Args:
-        header: Column titles.
-        rows: Rows.
-        num_text: Columns that hold text.
-        notes: Sentences to print below it.
-
-    Returns:
-        The table.
-    """
-    full = tuple(tuple(one if isinstance(one, Entry) else Entry(one) for one in row) for row in rows)
-    return Table(tuple(header), full, num_text, tuple(notes))
-
-
-def num_decimals(values: Iterable[float | None]) -> int:
-    """Choose how many decimals a column needs: about four significant digits of its largest value.
-
-    Args:
-        values: The column.
-
-    Returns:
-        0 to 4.
-    """
-    largest = max((abs(value) for value in values if value is not None), default=0.0)
-    for decimals, limit in enumerate((1000.0, 100.0, 5.0, 0.5)):
-        if largest >= limit:
-            return decimals
-    return 4
-
-
-def number(value: float | None, decimals: int, *, is_signed: bool = False) -> str:
-    """Set a number.
-
-    Args:
-        value: The number; None becomes a dash.
-        decimals: Digits after the point.
-        is_signed: Whether a plus sign is wanted.
-
-    Returns:
-        Text with a real minus sign.
-    """
-    if value is None:
-        return NOTHING
-    text = f"{value:{'+' if is_signed else ''},.{decimals}f}"
-    if not any(digit in text for digit in "123456789"):
-        return f"{0:.{decimals}f}"
-    return text.replace("-", _MINUS)
-
-
-def probability(p: float | None) -> str:
-    """Set a p-value with three decimals."""
-    if p is None:
-        return NOTHING
-    return "< 0.001" if p < 0.0005 else f"{p:.3f}"
 
 
 def mean_and_std(cell: CellResult, metric: str, decimals: int) -> str:
@@ -180,26 +91,31 @@ def metrics_table(result: StudyResult, metrics: Sequence[str]) -> Table:
 
 
 def length_table(result: StudyResult, metrics: Sequence[str]) -> Table:
-    """Set sequence lengths and what each cell saves against the baseline.
+    """Set sequence lengths and what each cell saves.
 
     Args:
         result: The result.
-        metrics: Metrics that are lengths.
+        metrics: Metrics that are lengths, or shares of a length that is saved.
 
     Returns:
-        One row per cell, two columns per metric.
+        One row per cell; a share has one column, a length a second one with its ratio to the baseline's.
     """
-    header = ["cell", *(title for name in metrics for title in (name, "against baseline"))]
+    shares = {name for name in metrics if result.metrics[name].unit.startswith("share")}
+    header = ["cell"]
+    for name in metrics:
+        header += [name] if name in shares else [name, "against baseline"]
     rows = []
     for cell in result.cells:
         row: list[Entry | str] = [_cell_entry(cell)]
         for name in metrics:
             mean, base = cell.mean(name), result.baseline.mean(name)
-            row.append(number(mean, 2))
+            if name in shares:
+                row.append(_percent(mean))
+                continue
             saved = None
             if mean is not None and base and cell is not result.baseline:
-                saved = f"{number(100 * (mean / base - 1), 1, is_signed=True)} %"
-            row.append(saved or NOTHING)
+                saved = mean / base - 1
+            row += [number(mean, 2), _percent(saved, is_signed=True)]
         rows.append(row)
     return make_table(header, rows)
 
@@ -282,21 +198,6 @@ def short_note(result: StudyResult) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def to_markdown(table: Table) -> str:
-    """Set a table in Markdown.
-
-    Args:
-        table: The table.
-
-    Returns:
-        Lines without a final newline, the notes as a list below.
-    """
-    rule = ["---" if column < table.num_text else "---:" for column in range(len(table.header))]
-    lines = [table.header, rule, *([entry.text for entry in row] for row in table.rows)]
-    text = "\n".join("| " + " | ".join(part.replace("|", r"\|") for part in line) + " |" for line in lines)
-    return text + ("\n\n" + "\n".join(f"- {note}" for note in table.notes) if table.notes else "")
-
-
 def cell_name(cell: CellResult) -> str:
     """Name a cell; the baseline by its levels too, when these are few."""
     levels = [f"{name}={level_text(level)}" for name, level in cell.cell.levels.items()]
@@ -349,6 +250,12 @@ def _claim_figures(claim: ClaimResult) -> tuple[str, str]:
         gap = number(claim.figures[0] - claim.figures[1], decimals, is_signed=True)
         theirs += f" ({gap})"
     return ours, theirs
+
+
+def _percent(share: float | None, *, is_signed: bool = False) -> str:
+    if share is None:
+        return NOTHING
+    return f"{number(100 * share, 1, is_signed=is_signed)} %"
 
 
 def _param(value: Any) -> str:

@@ -90,6 +90,8 @@ def score(context):
         for name, rows in (("length", lengths), ("accuracy", right)):
             found |= Evaluation({name: score_statistics(name, rows, "made up")}, {name: rows})
         write_evaluation(context.directory, split, guesses, [" ".join(line) for line in lines], found)
+    saved = Score("length_saved", 1 - LENGTH[config["arm"]], config["segments"], "maximize", "pieces")
+    write_metrics(context.directory, "test", {"length_saved": saved})
     speed = Score("speed", 40 + quality.random(), config["segments"], "maximize", "beam:5")
     write_metrics(context.directory, "test", {"sentences_per_s": speed})
 
@@ -99,6 +101,7 @@ METRICS = {
     "test/accuracy": Metric(direction="maximize", unit="percent", split="test"),
     "dev/bleu": Metric(direction="maximize", unit="BLEU points", split="dev"),
     "test/length": Metric(direction="minimize", unit="pieces per segment", split="test"),
+    "test/length_saved": Metric(direction="maximize", unit="share", split="test"),
     "dev/length": Metric(direction="minimize", unit="pieces per segment", split="dev"),
     "test/sentences_per_s": Metric(direction="maximize", unit="1/s", split="test", is_time=True),
     "test/ter": Metric(direction="minimize", unit="percent", split="test"),

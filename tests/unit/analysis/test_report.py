@@ -11,8 +11,8 @@ import pytest
 
 from nlgraft.analysis import prose
 from nlgraft.analysis.provenance import corpora, has_constructed_data
-from nlgraft.analysis.report import escape_latex
 from nlgraft.analysis.results import collect
+from nlgraft.analysis.typesetting import escape_latex
 from nlgraft.errors import NlgraftError
 
 VOID = {"meta", "br", "link", "img", "line"}
@@ -135,7 +135,7 @@ def test_markdown_tables_are_whole(result):
 
 def test_latex_is_booktabs_with_everything_escaped(result):
     text = result.render("latex")
-    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 3
+    assert text.count(r"\begin{table}") == text.count(r"\end{table}") == 4
     for part in (r"\toprule", r"\midrule", r"\bottomrule", r"patt\_eg", r"$\pm$", "95 \\%"):
         assert part in text
     assert not set("±−–†") & set(text)
