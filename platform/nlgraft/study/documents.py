@@ -182,7 +182,7 @@ def masked(values: Any) -> Any:
 
 def _represent_text(representer: Any, text: str) -> Any:
     # What looks like a number to us is not quite what does to ruamel: quote what either takes for one.
-    is_plain = resolve_plain(text) == text and text == text.strip() and text.isprintable()
+    is_plain = resolve_plain(text) == text and text == text.strip() and text.isprintable() and text != "<<"
     style = None if is_plain else '"'
     return representer.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
@@ -262,6 +262,9 @@ class _Builder:
             value = resolve_plain(event.value) if is_plain else event.value
             if self._is_key():
                 self._start_key(event.value, value, line)
+                if is_plain and event.value == "<<":
+                    where = self._next_path()
+                    self.refuse(where, f"line {line}: merge key << is not allowed; write the values out")
             else:
                 self._take(self._checked(value, line), line)
         else:
@@ -278,8 +281,6 @@ class _Builder:
         where = paths.join(frame.path, text)
         frame.is_key_due = False
         frame.is_skipping = False
-        if text == "<<":
-            self.refuse(where, f"line {line}: merge key << is not allowed; write the values out")
         if not isinstance(value, str):
             self.refuse(where, f'line {line}: key {text} is not text; quote it: "{text}"')
         if text in frame.key_lines:

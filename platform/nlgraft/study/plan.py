@@ -168,7 +168,7 @@ def plan(
     finished = store.finished(stages.known) if store is not None else set()
     cost_s, disk_bytes, unknown = _estimate(stages, finished, store)
     if unknown:
-        notes.append(f"no time or size is known yet of the stages {', '.join(unknown)}")
+        notes.append(f"time and size are not known: the store has no stage {', '.join(unknown)} to go by")
     return Plan(
         study=study,
         cells=chosen,

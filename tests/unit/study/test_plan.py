@@ -82,7 +82,9 @@ def test_finished_stages_cost_nothing(study):
 def test_costs_that_are_not_known_are_not_guessed(study):
     found = plan(study, StoreStub((), {"corpus": (1, 10)}))
     assert (found.cost_s, found.disk_bytes) == (None, None)
-    assert found.notes == ["no time or size is known yet of the stages finetune, scores, transfer, upstream"]
+    assert found.notes == [
+        "time and size are not known: the store has no stage finetune, scores, transfer, upstream to go by"
+    ]
 
 
 def test_search_trials_share_what_no_searched_value_touches(good):

@@ -615,7 +615,7 @@ def test_whatever_is_changed_in_a_study_is_a_study_or_a_list_of_problems(data):
                 break
             inner = node.get(key) if isinstance(node, dict) else node[key]
             if not isinstance(inner, (dict, list)) or not inner or data.draw(st.booleans()):
-                node[key] = data.draw(VALUES)
+                node[key] = copy.deepcopy(data.draw(VALUES))
                 break
             node = inner
     with contextlib.suppress(StudyError):
