@@ -107,7 +107,7 @@ class Ragged:
         within = (column[None, :] >= lead) & (column[None, :] < (lengths + lead)[:, None])
         where = (self.offsets[rows] - lead)[:, None] + column[None, :]
         ids[within] = self.values[where[within]]
-        if first is not None:
+        if first is not None and width:
             ids[:, 0] = first
         if last is not None:
             ids[np.arange(len(rows)), whole - 1] = last

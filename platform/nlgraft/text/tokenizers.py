@@ -6,16 +6,17 @@ import io
 import logging
 import random
 import statistics
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import overload
+from typing import Any, overload
 
 import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
 
 from nlgraft.errors import DataError, StoreError
 from nlgraft.text.config import TokenizerConfig
+from nlgraft.text.sampling import BpeSampler, PieceTable, UnigramSampler
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
@@ -23,7 +24,6 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 _LOG = logging.getLogger(__name__)
 _MAX_LINE_BYTES = 1 << 24  # SentencePiece drops longer lines without a word; the file reader cut them before
 _RESERVED = "\u2585"  # SentencePiece drops training lines that hold its mark for unknown characters
-_SAMPLING = threading.Lock()  # the generator behind sampling belongs to the whole process
 
 
 def train_sentencepiece(lines: Sequence[str], config: TokenizerConfig, path: Path, seed: int) -> None:
@@ -110,6 +110,7 @@ class SentencePiece:
             raise StoreError(f"{path}: not a SentencePiece model ({error})") from error
         self.vocab_size: int = self._model.get_piece_size()
         self.pieces: list[str] = self._model.id_to_piece(list(range(self.vocab_size)))
+        self._samplers: dict[float, UnigramSampler | BpeSampler] = {}
         found = tuple(self.pieces[:4])
         if found != SPECIAL_PIECES:
             raise StoreError(f"{path}: pieces 0-3 are {found}, not {SPECIAL_PIECES}; train it with nlgraft")
@@ -141,12 +142,23 @@ class SentencePiece:
         if sample_alpha is None:
             ids = self._model.encode(lines, num_threads=1)
         else:
-            with _SAMPLING:
-                sentencepiece.set_random_generator_seed(seed)
-                ids = self._model.encode(
-                    lines, enable_sampling=True, alpha=sample_alpha, nbest_size=-1, num_threads=1
-                )
+            sampler, rng = self._sampler(sample_alpha), random.Random(seed)
+            ids = [sampler.line(line, rng) for line in self._model.normalize(lines)]
         return ids[0] if isinstance(text, str) else ids
+
+    def _sampler(self, alpha: float) -> UnigramSampler | BpeSampler:
+        if alpha not in self._samplers:
+            is_text = [
+                not (self._model.is_control(i) or self._model.is_unknown(i) or self._model.is_unused(i))
+                for i in range(self.vocab_size)
+            ]
+            ids = {piece: i for i, piece in enumerate(self.pieces) if is_text[i]}
+            table = PieceTable(ids, {i: self._model.get_score(i) for i in ids.values()}, UNK)
+            proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+            proto.ParseFromString(self._model.serialized_model_proto())
+            is_bpe = proto.trainer_spec.model_type == proto.trainer_spec.BPE
+            self._samplers[alpha] = BpeSampler(table, alpha) if is_bpe else UnigramSampler(table, alpha)
+        return self._samplers[alpha]
 
     @overload
     def decode(self, ids: list[int]) -> str: ...

@@ -1,0 +1,214 @@
+"""Random segmentation that another process can repeat.
+
+SentencePiece samples too, but even seeded it draws something else in every process (0.2.3), so a resumed
+training would see other text. Pieces never reach over a word boundary, so words are segmented one by one, and
+what is worked out about a word is kept.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from bisect import bisect
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from itertools import accumulate
+
+_WORD = re.compile("\u2581?[^\u2581]+|\u2581")
+_UNKNOWN_PENALTY = 10.0  # below the least likely piece, as in SentencePiece
+_MAX_WORDS = 200_000  # words that are remembered; then memory starts afresh
+_MAX_STEPS = 1_000_000  # likewise points of BPE-dropout
+
+
+@dataclass(frozen=True)
+class PieceTable:
+    """What sampling needs of a model.
+
+    Attributes:
+        ids: Id of every piece that text can make.
+        scores: Log-probability (unigram) or minus the rank of the merge (BPE) of these ids.
+        unknown: Id of UNK.
+    """
+
+    ids: dict[str, int]
+    scores: dict[int, float]
+    unknown: int
+
+
+class _Sampler:
+    def __init__(self, table: PieceTable) -> None:
+        self._table = table
+
+    def line(self, normalized: str, rng: random.Random) -> list[int]:
+        """Segment a line at random.
+
+        Args:
+            normalized: The line as the model normalises it: words begin with U+2581.
+            rng: Source of chance.
+
+        Returns:
+            Ids; neighbouring unknown characters are one UNK, as SentencePiece gives them.
+        """
+        ids: list[int] = []
+        for word in _WORD.findall(normalized):
+            ids += self._word(word, rng)
+        unknown = self._table.unknown
+        if unknown not in ids:
+            return ids
+        return [one for one, before in zip(ids, [-1, *ids], strict=False) if not one == before == unknown]
+
+    def _word(self, word: str, rng: random.Random) -> list[int]:
+        raise NotImplementedError
+
+
+class UnigramSampler(_Sampler):
+    """Draws a segmentation with probability proportional to its likelihood to the power alpha.
+
+    Source: Kudo (2018), Subword Regularization, §3.2 with l = all segmentations: forward filtering, backward
+    sampling.
+    """
+
+    def __init__(self, table: PieceTable, alpha: float) -> None:
+        """Set up the sampler.
+
+        Args:
+            table: The pieces.
+            alpha: Smoothing: 0 draws segmentations alike, 1 by their likelihood.
+        """
+        super().__init__(table)
+        self._alpha = alpha
+        self._longest = max(map(len, table.ids), default=1)
+        self._unknown_score = min(table.scores.values(), default=0.0) - _UNKNOWN_PENALTY
+        self._known: dict[str, list[tuple[list[float], list[tuple[int, int]]]]] = {}
+
+    def _word(self, word: str, rng: random.Random) -> list[int]:
+        ends = self._known.get(word)
+        if ends is None:
+            if len(self._known) >= _MAX_WORDS:
+                self._known.clear()
+            ends = self._known[word] = self._ends(word)
+        ids: list[int] = []
+        end = len(word)
+        while end:
+            bounds, pieces = ends[end]
+            end, piece = pieces[bisect(bounds, rng.random() * bounds[-1], 0, len(bounds) - 1)]
+            ids.append(piece)
+        ids.reverse()
+        return ids
+
+    def _ends(self, word: str) -> list[tuple[list[float], list[tuple[int, int]]]]:
+        """For every end position: running weights of the pieces that end there, and their starts and ids."""
+        ids, scores = self._table.ids, self._table.scores
+        forward = [0.0]
+        ends: list[tuple[list[float], list[tuple[int, int]]]] = [([], [])]
+        for end in range(1, len(word) + 1):
+            pieces: list[tuple[int, int]] = []
+            logs: list[float] = []
+            for start in range(max(0, end - self._longest), end):
+                piece = ids.get(word[start:end])
+                if piece is not None:
+                    pieces.append((start, piece))
+                    logs.append(forward[start] + self._alpha * scores[piece])
+            if not pieces or pieces[-1][0] != end - 1:  # the character itself is no piece
+                pieces.append((end - 1, self._table.unknown))
+                logs.append(forward[end - 1] + self._alpha * self._unknown_score)
+            most = max(logs)
+            weights = [math.exp(log - most) for log in logs]
+            forward.append(most + math.log(sum(weights)))
+            ends.append((list(accumulate(weights)), pieces))
+        return ends
+
+
+@dataclass
+class _Step:
+    """A point of BPE-dropout: a merge to try, or the end.
+
+    The way through a word depends on which merges were skipped so far, so points form a tree; only points
+    that were reached exist.
+    """
+
+    ids: list[int] | None  # at the end
+    symbols: list[str]
+    waiting: list[tuple[float, int, int]]  # minus the score, left position, length after the merge
+    after: dict[bool, _Step] = field(default_factory=dict)
+
+
+class BpeSampler(_Sampler):
+    """Skips every merge with a probability.
+
+    Source: Provilkov et al. (2020), BPE-Dropout, Algorithm 1, in the form SentencePiece gives it: a skipped
+    occurrence of a merge is not tried again.
+    """
+
+    def __init__(self, table: PieceTable, alpha: float) -> None:
+        """Set up the sampler.
+
+        Args:
+            table: The pieces.
+            alpha: Probability of skipping a merge.
+        """
+        super().__init__(table)
+        self._alpha = alpha
+        self._known: dict[str, _Step] = {}
+        self._num_steps = 0
+
+    def _word(self, word: str, rng: random.Random) -> list[int]:
+        step = self._known.get(word)
+        if step is None:
+            if self._num_steps >= _MAX_STEPS:
+                self._known.clear()
+                self._num_steps = 0
+            step = self._known[word] = self._start(word)
+        chance: Callable[[], float] = rng.random
+        while step.ids is None:
+            is_skipped = chance() < self._alpha
+            following = step.after.get(is_skipped)
+            if following is None:
+                following = step.after[is_skipped] = self._follow(step, is_skipped)
+            step = following
+        return step.ids
+
+    def _start(self, word: str) -> _Step:
+        symbols = list(word)
+        waiting = [pair for left in range(len(symbols) - 1) if (pair := self._pair(symbols, left, left + 1))]
+        heapify(waiting)
+        return self._next(symbols, waiting)
+
+    def _pair(self, symbols: list[str], left: int, right: int) -> tuple[float, int, int] | None:
+        merged = symbols[left] + symbols[right]
+        piece = self._table.ids.get(merged)
+        return None if piece is None else (-self._table.scores[piece], left, len(merged))
+
+    def _next(self, symbols: list[str], waiting: list[tuple[float, int, int]]) -> _Step:
+        self._num_steps += 1
+        # A merged symbol stands where its left part began and "" fills the rest: merges whose parts are gone
+        # no longer fit their length.
+        while waiting:
+            _, left, length = waiting[0]
+            right = left + len(symbols[left])
+            is_there = symbols[left] and right < len(symbols)
+            if is_there and len(symbols[left]) + len(symbols[right]) == length:
+                return _Step(None, symbols, waiting)
+            heappop(waiting)
+        unknown = self._table.unknown
+        return _Step([self._table.ids.get(symbol, unknown) for symbol in symbols if symbol], symbols, [])
+
+    def _follow(self, step: _Step, is_skipped: bool) -> _Step:
+        symbols, waiting = list(step.symbols), list(step.waiting)
+        _, left, length = heappop(waiting)
+        if not is_skipped:
+            right = left + len(symbols[left])
+            symbols[left], symbols[right] = symbols[left] + symbols[right], ""
+            before = left - 1
+            while before >= 0 and not symbols[before]:
+                before -= 1
+            after = left + length
+            for pair in (
+                self._pair(symbols, before, left) if before >= 0 else None,
+                self._pair(symbols, left, after) if after < len(symbols) else None,
+            ):
+                if pair is not None:
+                    heappush(waiting, pair)
+        return self._next(symbols, waiting)

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter, ValidationError
+
+from nlgraft.errors import DataError
+from nlgraft.text.config import (
+    ConlangConfig,
+    CorpusConfig,
+    FilesConfig,
+    SacreBleuConfig,
+    TokenizerConfig,
+    WordRule,
+    digest,
+    word_tokens,
+)
+
+CORPUS: TypeAdapter[Any] = TypeAdapter(CorpusConfig)
+
+
+def files(tmp_path, **more):
+    said = {"corpus": "files", **more}
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"{split}.en").write_text("a dog\na man\n")
+        (tmp_path / f"{split}.de").write_text("ein Hund\nein Mann\n")
+        said[split] = {"source": str(tmp_path / f"{split}.en"), "target": str(tmp_path / f"{split}.de")}
+    return said
+
+
+def test_the_kind_of_text_is_told_by_corpus(tmp_path):
+    assert isinstance(CORPUS.validate_python({"corpus": "conlang"}), ConlangConfig)
+    assert isinstance(CORPUS.validate_python(files(tmp_path)), FilesConfig)
+
+
+def test_source_is_one_source(tmp_path):
+    config = CORPUS.validate_python(files(tmp_path))
+    assert config.train.sources == (str(tmp_path / "train.en"),)
+    assert list(config.train.streams()) == ["source 0", "target"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"train": {"source": "x", "sources": ["y"]}}, "both given"),
+        ({"dev": {"source": "x"}}, "dev has source 0 but train has source 0, target"),
+        ({"keep": {"words": ["dog"], "side": 1}}, "keep.side is 1, but the corpus has source 0, target"),
+        ({"keep": {"words": ["Dog"]}}, "can never match"),
+        ({"keep": {"words": ["hot dog"]}}, "can never match"),
+        ({"keep": {"words": []}}, "at least 1"),
+        ({"limits": {"train": 0}}, "greater than or equal to 1"),
+        ({"limit": 3}, "Extra inputs"),
+    ],
+)
+def test_contradictory_files_are_refused(tmp_path, change, message):
+    with pytest.raises(ValidationError, match=message):
+        CORPUS.validate_python({**files(tmp_path), **change})
+
+
+def test_a_language_belongs_to_tasks_of_one_language():
+    assert ConlangConfig(corpus="conlang", task="monolingual", language="second").language == "second"
+    with pytest.raises(ValidationError, match="which has its own languages"):
+        ConlangConfig(corpus="conlang", task="translation", language="second")
+
+
+def test_sacrebleu_takes_one_source_and_a_target():
+    said = {"corpus": "sacrebleu", "langpair": "en-de", "dev": "wmt13", "test": "wmt14"}
+    with pytest.raises(ValidationError, match=r"train has source 0; .* one source and a target"):
+        SacreBleuConfig.model_validate({**said, "train": {"source": "x"}})
+
+
+def test_words_of_a_line_are_lower_cased_runs_of_letters_and_digits():
+    assert word_tokens("Two DOGS, one dog's ball_game—3rd Straße!") == [
+        *["two", "dogs", "one", "dog", "s", "ball", "game", "3rd", "straße"]
+    ]
+
+
+def test_a_rule_keeps_whole_words_and_its_complement():
+    rule = WordRule(words=("dog", "cat"))
+    rest = WordRule(words=("dog", "cat"), has=False)
+    assert [rule.keeps(line) for line in ("A Dog.", "dogs", "", "the cat-house")] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+    assert [rest.keeps(line) for line in ("A Dog.", "dogs", "", "the cat-house")] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+def test_a_digest_follows_bytes_and_options_not_places(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    one, other = CORPUS.validate_python(files(here)), CORPUS.validate_python(files(there))
+    assert digest(one) == digest(other)
+    assert digest(one)["train"] == {
+        "source 0": hashlib.sha256(b"a dog\na man\n").hexdigest(),
+        "target": hashlib.sha256(b"ein Hund\nein Mann\n").hexdigest(),
+    }
+    assert digest(one) != digest(CORPUS.validate_python(files(there, limits={"train": 1})))
+    assert digest(one) != digest(CORPUS.validate_python(files(there, keep={"words": ["dog"]})))
+    (there / "dev.de").write_text("ein Hund\nein Weib\n")
+    assert digest(one) != digest(other)
+
+
+def test_a_digest_of_a_missing_file_says_what_is_beside_it(tmp_path):
+    config = CORPUS.validate_python(files(tmp_path))
+    (tmp_path / "test.de").unlink()
+    with pytest.raises(DataError, match=r"test\.de: no such file or directory .* holds dev\.de, dev\.en"):
+        digest(config)
+
+
+def test_a_digest_of_constructed_text_follows_every_field():
+    base = ConlangConfig(corpus="conlang")
+    changes = {"task": "multi_source", "domain": "b", "train": 3, "dev": 3, "test": 3, "seed": 1}
+    digests = [digest(base.model_copy(update={name: value})) for name, value in changes.items()]
+    assert all(one != digest(base) for one in digests)
+    assert digest(base) == digest(ConlangConfig(corpus="conlang"))
+
+
+def test_a_digest_of_a_test_set_holds_its_published_checksum(tmp_path):
+    said = {
+        **files(tmp_path),
+        "corpus": "sacrebleu",
+        "langpair": "en-de",
+        "dev": "wmt13",
+        "test": "wmt14/full",
+    }
+    assert digest(CORPUS.validate_python(said))["test"] == {
+        "test_set": "wmt14/full",
+        "md5": ["a8cd784e006feb32ac6f3d9ec7eb389a"],  # as sacreBLEU 2.6 publishes it
+    }
+    with pytest.raises(DataError, match="sacreBLEU knows no such test set"):
+        digest(CORPUS.validate_python({**said, "dev": "wmt1066"}))
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({"special_tokens": ["<s>"]}, "none of <pad>"),
+        ({"special_tokens": ["<en>", "<en>"]}, "distinct"),
+        ({"vocab_size": 6, "special_tokens": ["<en>", "<de>"]}, "give more than 6"),
+        ({"kind": "wordpiece"}, "unigram"),
+    ],
+)
+def test_impossible_tokenizers_are_refused(said, message):
+    with pytest.raises(ValidationError, match=message):
+        TokenizerConfig.model_validate(said)
+
+
+def test_every_field_says_what_it_means():
+    for config in (ConlangConfig, FilesConfig, TokenizerConfig, WordRule):
+        for name, field in config.model_fields.items():
+            assert field.description or name == "corpus", f"{config.__name__}.{name}"
+
+
+def test_reading_a_config_imports_nothing_heavy():
+    code = (
+        "import sys, nlgraft.text.config\n"
+        "print([m for m in ('torch', 'numpy', 'sentencepiece', 'sacrebleu', 'datasets') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"

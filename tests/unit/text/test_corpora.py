@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import gzip
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from nlgraft.errors import DataError, StoreError
+from nlgraft.text.config import ConlangConfig, CorpusConfig
+from nlgraft.text.corpora import (
+    Corpus,
+    Selected,
+    corpus_report,
+    load_corpus,
+    read_corpus,
+    report_json,
+    write_corpus,
+)
+
+CORPUS: TypeAdapter[Any] = TypeAdapter(CorpusConfig)
+REPOSITORY = Path(__file__).resolve().parents[3]
+DATA = Path(os.environ.get("NLGRAFT_DATA", REPOSITORY.parent / "shared" / "data"))
+
+real_text = pytest.mark.skipif(
+    not (DATA / "multi30k").is_dir(),
+    reason=f"no real text: {DATA}/multi30k is missing; set NLGRAFT_DATA to the folder that holds multi30k",
+)
+
+
+def corpus_files(directory, **splits):
+    """Write files by split and role; give the config."""
+    said: dict[str, Any] = {"corpus": "files"}
+    for split, streams in splits.items():
+        paths = {}
+        for role, lines in streams.items():
+            path = directory / f"{split}.{role}"
+            path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            paths[role] = str(path)
+        sources = [path for role, path in paths.items() if role.startswith("source")]
+        rest = {role: path for role, path in paths.items() if not role.startswith("source")}
+        said[split] = {"sources": sources, **rest}
+    return said
+
+
+def small(directory):
+    return corpus_files(
+        directory,
+        train={"source0": ["a dog", "a cat", "a man", "a dog"], "target": ["Hund", "Katze", "Mann", "Hund"]},
+        dev={"source0": ["dogs", "the dog"], "target": ["Hunde", "der Hund"]},
+        test={"source0": ["a dog", "a man", "a cow"], "target": ["Hund", "Herr", "Kuh"]},
+    )
+
+
+def test_files_become_splits(tmp_path):
+    corpora = load_corpus(CORPUS.validate_python(small(tmp_path)))
+    assert list(corpora) == ["train", "dev", "test"]
+    assert corpora["dev"] == Corpus([["dogs", "the dog"]], ["Hunde", "der Hund"], selected=Selected(2, 2, 2))
+    assert len(corpora["train"]) == 4
+
+
+def test_all_streams_are_read(tmp_path):
+    streams = {
+        "source0": ["a", "b"],
+        "source1": ["c", "d"],
+        "target": ["e", "f"],
+        "label": ["good", "bad"],
+        "document": ["1", "1"],
+    }
+    corpus = load_corpus(
+        CORPUS.validate_python(corpus_files(tmp_path, train=streams, dev=streams, test=streams))
+    )["test"]
+    assert corpus.sources == [["a", "b"], ["c", "d"]]
+    assert (corpus.target, corpus.labels, corpus.documents) == (["e", "f"], ["good", "bad"], ["1", "1"])
+    assert corpus.text() == ["a", "b", "c", "d", "e", "f"]
+
+
+def test_limits_take_the_first_examples_that_the_rule_keeps(tmp_path):
+    said = small(tmp_path)
+    said["keep"] = {"words": ["cat", "man", "dog"], "has": True}
+    said["limits"] = {"train": 3, "test": 1}
+    corpora = load_corpus(CORPUS.validate_python(said))
+    assert corpora["train"].sources == [["a dog", "a cat", "a man"]]
+    assert corpora["train"].selected == Selected(num_read=4, num_kept=4, num_used=3)
+    assert corpora["dev"].selected == Selected(num_read=2, num_kept=1, num_used=1)
+    assert corpora["test"].target == ["Hund"]
+
+
+def test_a_rule_and_its_complement_divide_a_corpus(tmp_path):
+    said = small(tmp_path)
+    parts = []
+    for has in (True, False):
+        said["keep"] = {"words": ["hund"], "side": "target", "has": has}
+        parts.append(load_corpus(CORPUS.validate_python(said))["train"])
+    assert parts[0].target == ["Hund", "Hund"]
+    assert parts[1].target == ["Katze", "Mann"]
+
+
+def test_a_rule_that_leaves_nothing_is_refused(tmp_path):
+    said = {**small(tmp_path), "keep": {"words": ["cat"]}}
+    with pytest.raises(DataError, match="dev: keep leaves none of 2 examples"):
+        load_corpus(CORPUS.validate_python(said))
+
+
+def test_unequal_files_are_named_with_their_counts(tmp_path):
+    said = small(tmp_path)
+    (tmp_path / "dev.target").write_text("Hunde\n")
+    with pytest.raises(DataError, match=r"dev: files differ .*dev\.source0 2, .*dev\.target 1"):
+        load_corpus(CORPUS.validate_python(said))
+
+
+def test_over_long_lines_are_cut_counted_and_logged(tmp_path, caplog):
+    said = {**small(tmp_path), "max_line_chars": 5}
+    corpora = load_corpus(CORPUS.validate_python(said))
+    assert corpora["dev"].sources == [["dogs", "the d"]]
+    assert corpora["dev"].selected == Selected(2, 2, 2, num_cut=2)
+    assert "dev: 2 lines cut at 5 characters" in caplog.text
+
+
+def test_overlap_of_train_and_test_is_counted(tmp_path):
+    """Spec platform.md B18: exact duplicates are counted and reported, not an error."""
+    reports = corpus_report(load_corpus(CORPUS.validate_python(small(tmp_path))))
+    test = reports["test"]
+    assert (test.num_in_train, test.num_sources_in_train) == (
+        1,
+        2,
+    )  # "a dog" with its target; "a man" without
+    assert (reports["dev"].num_in_train, reports["train"].num_in_train) == (0, 0)
+    assert test.num_words == {"source 0": 6, "target": 3}
+    assert report_json(reports)["train"]["selected"]["num_read"] == 4
+
+
+def test_empty_lines_are_counted():
+    corpus = Corpus([["a", "", " "]], ["", "b", "c"])
+    assert corpus_report({"train": corpus})["train"].num_empty_lines == 3
+
+
+def test_streams_of_unequal_length_are_refused():
+    with pytest.raises(DataError, match="source 0 1, target 2"):
+        Corpus([["a"]], ["b", "c"])
+    with pytest.raises(DataError, match="at least one source"):
+        Corpus([])
+
+
+@pytest.mark.parametrize(
+    "corpus",
+    [
+        Corpus([["a\u2028b", "c\rd", "", "\ufeffe\x85"]]),
+        Corpus([["a"], ["b"]], ["c"], ["good"], ["1"], Selected(9, 5, 1, 2)),
+        Corpus([[]], []),
+    ],
+)
+def test_a_written_corpus_comes_back_exactly(tmp_path, corpus):
+    write_corpus(corpus, tmp_path / "corpus")
+    assert read_corpus(tmp_path / "corpus") == corpus
+
+
+def test_what_cannot_be_written_is_refused(tmp_path):
+    with pytest.raises(DataError, match="target, line 2: a line feed"):
+        write_corpus(Corpus([["a", "b"]], ["c", "d\ne"]), tmp_path)
+    with pytest.raises(DataError, match="surrogate"):
+        write_corpus(Corpus([["\ud800"]]), tmp_path)
+
+
+def test_a_damaged_corpus_is_noticed(tmp_path):
+    write_corpus(Corpus([["a", "b"]], ["c", "d"]), tmp_path)
+    (tmp_path / "target.txt").write_text("c\n")
+    with pytest.raises(StoreError, match="target should hold 2 lines"):
+        read_corpus(tmp_path)
+    (tmp_path / "target.txt").unlink()
+    with pytest.raises(StoreError, match="not a corpus"):
+        read_corpus(tmp_path)
+    with pytest.raises(StoreError, match="not a corpus"):
+        read_corpus(tmp_path / "nowhere")
+
+
+def test_constructed_text_loads_like_any_other():
+    corpora = load_corpus(ConlangConfig(corpus="conlang", train=30, dev=5, test=7))
+    assert {split: len(corpus) for split, corpus in corpora.items()} == {"train": 30, "dev": 5, "test": 7}
+    assert corpora["train"].target is not None
+
+
+@real_text
+def test_multi30k_is_divided_into_two_domains():
+    folder = DATA / "multi30k"
+    names = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
+    said = {"corpus": "files"} | {
+        split: {"source": str(folder / f"{name}.en.gz"), "target": str(folder / f"{name}.de.gz")}
+        for split, name in names.items()
+    }
+    keep = {"words": ["dog", "dogs", "ball", "water", "beach", "soccer", "horse", "snow"]}
+    whole, part, rest = (
+        load_corpus(CORPUS.validate_python({**said, **more}))
+        for more in ({}, {"keep": keep}, {"keep": {**keep, "has": False}})
+    )
+    assert {split: len(corpus) for split, corpus in whole.items()} == {
+        "train": 29000,
+        "dev": 1014,
+        "test": 1000,
+    }
+    for split, corpus in whole.items():
+        assert 0.1 < len(part[split]) / len(corpus) < 0.5
+        assert len(part[split]) + len(rest[split]) == len(corpus)
+        with gzip.open(folder / f"{names[split]}.en.gz", "rt", encoding="utf-8", newline="\n") as file:
+            assert corpus.sources[0] == [line.removesuffix("\n") for line in file]

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import gzip
+
+import pytest
+
+from nlgraft.errors import DataError
+from nlgraft.text.files import file_digest, read_lines
+
+
+def read(path, content, limit=100):
+    path.write_bytes(content)
+    return read_lines(str(path), limit)
+
+
+def test_plain_and_gzip_are_the_same(tmp_path):
+    content = "ein Hund\nzwei Hünde\n".encode()
+    assert read(tmp_path / "x.de", content).lines == ["ein Hund", "zwei Hünde"]
+    assert read(tmp_path / "x.de.gz", gzip.compress(content)).lines == ["ein Hund", "zwei Hünde"]
+    assert read(tmp_path / "named-otherwise", gzip.compress(content)).lines == ["ein Hund", "zwei Hünde"]
+
+
+@pytest.mark.parametrize(
+    ("content", "lines"),
+    [
+        (b"a\nb", ["a", "b"]),
+        (b"a\nb\n", ["a", "b"]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b"\xef\xbb\xbfa\nb\n", ["a", "b"]),
+        (b"a\n\nb\n", ["a", "", "b"]),
+        ("a\u2028b\x85c\x0cd\n".encode(), ["a\u2028b\x85c\x0cd"]),
+        (b"a\rb\n", ["a\rb"]),
+        (b"a\r", ["a\r"]),
+        (b"\n", [""]),
+    ],
+)
+def test_lines_end_at_lf_and_crlf_alone(tmp_path, content, lines):
+    """Spec platform.md B18: BOM, CRLF, U+2028 inside a line."""
+    assert read(tmp_path / "x", content).lines == lines
+
+
+@pytest.mark.parametrize("content", [b"", b"\xef\xbb\xbf", gzip.compress(b"")])
+def test_an_empty_file_is_refused(tmp_path, content):
+    with pytest.raises(DataError, match="x: the file is empty"):
+        read(tmp_path / "x", content)
+
+
+def test_not_utf8_is_named_by_line_and_byte(tmp_path):
+    with pytest.raises(DataError, match=r"x, line 2: not UTF-8 at byte 6 of the text \(bytes e9: .*iconv"):
+        read(tmp_path / "x", b"abc\nca\xe9 b\n")
+    with pytest.raises(DataError, match=r"line 1: not UTF-8 at byte 0"):
+        read(tmp_path / "x", "utf-16".encode("utf-16"))
+    with pytest.raises(DataError, match=r"line 1: not UTF-8 at byte 1 .*unexpected end of data"):
+        read(tmp_path / "x", b"a\xc3")
+
+
+def test_a_broken_gzip_file_is_refused(tmp_path):
+    whole = gzip.compress(b"abc\n" * 1000)
+    for broken in (whole[:-12], whole[:10] + b"\xff" * 20 + whole[30:]):
+        with pytest.raises(DataError, match="broken gzip"):
+            read(tmp_path / "x.gz", broken)
+
+
+def test_a_missing_file_says_where_and_what_is_there(tmp_path, monkeypatch):
+    (tmp_path / "train.en").write_text("a\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(
+        DataError, match=r"train\.de: no such file .*holds train\.en.* relative paths start at"
+    ):
+        read_lines("train.de", 10)
+    with pytest.raises(DataError, match="is a directory"):
+        read_lines(".", 10)
+
+
+def test_paths_start_at_home_or_here(tmp_path, monkeypatch):
+    (tmp_path / "x").write_text("a\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert read_lines("~/x", 10).lines == ["a"]
+    monkeypatch.chdir(tmp_path)
+    assert read_lines("x", 10).lines == ["a"]
+
+
+@pytest.mark.parametrize("char", ["a", "ü", "語", "😀"])
+@pytest.mark.parametrize("more", [0, 1, 2, 500])
+def test_an_over_long_line_is_cut_and_counted(tmp_path, char, more):
+    """Spec platform.md B18: a line of any length; characters are never halved."""
+    found = read(tmp_path / "x", f"a\n{char * (20 + more)}\nb\n".encode(), limit=20)
+    assert found.lines == ["a", char * 20, "b"]
+    assert found.num_cut == (1 if more else 0)
+
+
+@pytest.mark.parametrize("content", [b"\xef\xbb\xbf" + "😀".encode() * 9, b"12345678\r\n", b"123456789\r\n"])
+def test_a_line_of_about_the_limit_is_whole(tmp_path, content):
+    found = read(tmp_path / "x", content, limit=9)
+    assert found.num_cut == 0
+    assert found.lines == [content.decode("utf-8-sig").rstrip("\r\n")]
+
+
+def test_a_digest_is_read_again_when_the_file_changes(tmp_path):
+    path = tmp_path / "x"
+    path.write_text("a")
+    one = file_digest(str(path))
+    assert file_digest(str(path)) == one
+    path.write_text("ab")
+    assert file_digest(str(path)) != one

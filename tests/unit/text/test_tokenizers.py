@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import hashlib
+import math
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import sentencepiece
+
+from nlgraft.errors import DataError, StoreError
+from nlgraft.text.config import ConlangConfig, TokenizerConfig
+from nlgraft.text.conlang.tasks import generate
+from nlgraft.text.tokenizers import (
+    BOS,
+    EOS,
+    PAD,
+    UNK,
+    SentencePiece,
+    length_report,
+    train_sentencepiece,
+)
+
+LINES = generate(ConlangConfig(corpus="conlang", train=400, dev=1, test=1), "train")["target"]
+
+
+def trained(directory, lines=LINES, seed=1, **said) -> SentencePiece:
+    path = Path(directory) / "text.model"
+    train_sentencepiece(lines, TokenizerConfig.model_validate({"vocab_size": 300, **said}), path, seed)
+    return SentencePiece(path)
+
+
+@pytest.fixture(scope="module")
+def unigram(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("unigram"))
+
+
+@pytest.fixture(scope="module")
+def bpe(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("bpe"), kind="bpe")
+
+
+def test_special_pieces_have_their_ids(unigram, bpe):
+    assert (PAD, UNK, BOS, EOS) == (0, 1, 2, 3)
+    for model in (unigram, bpe):
+        assert model.pieces[:4] == ["<pad>", "<unk>", "<s>", "</s>"]
+        assert model.vocab_size == len(model.pieces) == 300
+
+
+def test_text_comes_back(unigram, bpe):
+    for model in (unigram, bpe):
+        ids = model.encode(LINES)
+        assert model.decode(ids) == LINES
+        assert model.encode(LINES[0]) == ids[0]
+        assert model.decode([BOS, *ids[0], EOS, PAD]) == LINES[0]
+        assert not any(i in (PAD, UNK, BOS, EOS) for row in ids for i in row)
+
+
+def test_nothing_is_nothing(unigram):
+    assert unigram.encode([]) == []
+    assert unigram.encode("") == []
+    assert unigram.decode([[], [UNK]]) == ["", " \u2047 "]
+
+
+def test_special_tokens_follow_and_text_never_makes_them(tmp_path):
+    model = trained(tmp_path, special_tokens=["<en>", "[MASK]", "a,b"])
+    assert model.pieces[4:7] == ["<en>", "[MASK]", "a,b"]
+    assert model.id("[MASK]") == 5
+    assert 5 not in model.encode("one [MASK] two")
+    assert model.decode([4, *model.encode(LINES[0]), 5]) == LINES[0]
+    with pytest.raises(DataError, match="no piece '<de>' among 300"):
+        model.id("<de>")
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_a_small_corpus_gives_the_pieces_it_has(tmp_path, kind):
+    model = trained(tmp_path, lines=["hello world", "foo bar", "x"], kind=kind, vocab_size=1000)
+    assert 5 < model.vocab_size < 100
+    assert model.decode(model.encode("foo world")) == "foo world"
+
+
+def test_a_vocabulary_smaller_than_the_characters_is_refused(tmp_path):
+    """Spec platform.md B28."""
+    with pytest.raises(DataError, match=r"vocab_size is 10, but the characters .* need \d+; raise"):
+        trained(tmp_path, vocab_size=10)
+
+
+@pytest.mark.parametrize("lines", [[], ["", "  "]])
+def test_no_text_is_refused(tmp_path, lines):
+    with pytest.raises(DataError, match="no text to learn a tokenizer from"):
+        trained(tmp_path, lines=lines)
+
+
+def test_lines_that_sentencepiece_would_drop_are_learned_from(tmp_path):
+    model = trained(tmp_path, lines=["zzz\u2585 " + "qy " * 3000, "abc"], vocab_size=50)
+    assert UNK not in model.encode("zqy abc")
+
+
+def test_another_process_learns_the_same_bytes(tmp_path):
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom nlgraft.text.config import TokenizerConfig\n"
+        "from nlgraft.text.tokenizers import train_sentencepiece\n"
+        "lines = sys.stdin.read().split('\\n')[:-1]\n"
+        "config = TokenizerConfig(vocab_size=300, kind=sys.argv[1], max_train_lines=300)\n"
+        "train_sentencepiece(lines, config, Path(sys.argv[2]), 1)"
+    )
+    for kind in ("unigram", "bpe"):
+        path = tmp_path / f"other.{kind}"
+        text = "".join(f"{line}\n" for line in LINES)
+        subprocess.run([sys.executable, "-c", code, kind, str(path)], input=text, text=True, check=True)
+        here = trained(tmp_path / kind, kind=kind, max_train_lines=300)
+        assert hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(here.path.read_bytes()).digest()
+
+
+def test_the_seed_draws_the_training_lines(tmp_path):
+    one, same, other = (
+        trained(tmp_path / str(n), seed=seed, max_train_lines=100) for n, seed in enumerate((1, 1, 2))
+    )
+    assert one.pieces == same.pieces
+    assert one.pieces != other.pieces
+
+
+def test_sampling_is_random_text_preserving_and_seeded(unigram, bpe):
+    for model in (unigram, bpe):
+        best = model.encode(LINES)
+        one = model.encode(LINES, sample_alpha=0.1, seed=1)
+        assert one != best
+        assert model.decode(one) == LINES
+        assert model.encode(LINES, sample_alpha=0.1, seed=2) != one
+        model.encode(LINES[:7], sample_alpha=0.3, seed=9)
+        assert model.encode(LINES, sample_alpha=0.1, seed=1) == one
+        assert sum(map(len, one)) > sum(map(len, best))
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+def test_sampling_is_the_same_in_another_process(request, kind):
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom nlgraft.text.tokenizers import SentencePiece\n"
+        "lines = sys.stdin.read().split('\\n')[:-1]\n"
+        "print(SentencePiece(Path(sys.argv[1])).encode(lines, sample_alpha=0.1, seed=5))"
+    )
+    model = request.getfixturevalue(kind)
+    text = "".join(f"{line}\n" for line in LINES[:20])
+    ran = subprocess.run(
+        [sys.executable, "-c", code, str(model.path)], input=text, text=True, capture_output=True, check=True
+    )
+    assert ran.stdout.strip() == str(model.encode(LINES[:20], sample_alpha=0.1, seed=5))
+
+
+@pytest.mark.parametrize("kind", ["unigram", "bpe"])
+@pytest.mark.parametrize("alpha", [0.1, 0.5])
+def test_sampling_draws_as_sentencepiece_does(tmp_path, kind, alpha):
+    """Against sentencepiece's own sampler: shares of 4,000 draws agree within 5 standard errors."""
+    words = [*LINES[0].split()[:2], "ab\u2603c"]
+    model = trained(tmp_path, lines=[*LINES, *words[:1] * 50], kind=kind)
+    theirs = sentencepiece.SentencePieceProcessor(model_proto=model.path.read_bytes())
+    for word in words:
+        ours = Counter(map(tuple, model.encode([word] * 4000, sample_alpha=alpha, seed=1)))
+        drawn = theirs.encode([word] * 4000, enable_sampling=True, alpha=alpha, nbest_size=-1)
+        for ids, count in Counter(map(tuple, drawn)).most_common(5):
+            share = count / 4000
+            tolerance = 5 * math.sqrt(2 * share * (1 - share) / 4000)
+            assert abs(ours[ids] / 4000 - share) <= tolerance, (word, ids)
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    (tmp_path / "x").write_text("text")
+    for name in ("x", "nowhere"):
+        with pytest.raises(StoreError, match="not a SentencePiece model"):
+            SentencePiece(tmp_path / name)
+
+
+def test_a_model_with_other_special_ids_is_refused(tmp_path):
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(LINES), model_prefix=str(tmp_path / "x"), vocab_size=300, minloglevel=2
+    )
+    with pytest.raises(StoreError, match="train it with nlgraft"):
+        SentencePiece(tmp_path / "x.model")
+
+
+def test_lengths_are_counted_by_hand(tmp_path):
+    model = trained(tmp_path, lines=["ab ab"] * 5, vocab_size=8)
+    lines = ["ab ab ab", "ab", "", "z"]
+    tokens = [len(row) for row in model.encode(lines)]
+    report = length_report(model, lines)
+    assert (report.num_lines, report.num_words, report.num_tokens) == (4, 5, sum(tokens))
+    assert report.num_unknown == 1
+    assert report.tokens_per_line == sum(tokens) / 4
+    assert report.fertility == sum(tokens) / 5
+    assert report.chars_per_token == 11 / sum(tokens)
+    assert report.max_tokens == max(tokens)
+    assert length_report(model, []).fertility == 0
+
+
+def test_a_domain_vocabulary_shortens_its_domain(tmp_path, unigram):
+    other = generate(ConlangConfig(corpus="conlang", domain="b", train=400, dev=1, test=1), "train")["target"]
+    own = trained(tmp_path, lines=other)
+    assert length_report(own, other).fertility < length_report(unigram, other).fertility
