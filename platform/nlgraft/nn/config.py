@@ -51,6 +51,13 @@ SIZES: dict[str, dict[str, Any]] = {
 """What each preset sets; a field that is given wins over its preset."""
 
 
+def _tupled(value: Any) -> Any:
+    """Turn lists into tuples: behind a validator of ours pydantic's strict mode takes no list for one."""
+    if isinstance(value, dict):
+        return {key: _tupled(entry) for key, entry in value.items()}
+    return tuple(_tupled(entry) for entry in value) if isinstance(value, list) else value
+
+
 class FineEncoderConfig(StrictConfig):
     """The TRICE fine encoder over the coarse encoder's bank (Huang et al. 2021, Eqs. 11-14)."""
 
@@ -177,7 +184,7 @@ class TransformerConfig(StrictConfig):
     @classmethod
     def _fill_sizes(cls, data: Any) -> Any:  # pydantic hands over whatever was written
         if isinstance(data, dict):
-            return {**SIZES.get(str(data.get("preset", "base")), {}), **data}
+            return {**SIZES.get(str(data.get("preset", "base")), {}), **_tupled(data)}
         return data
 
     @model_validator(mode="after")

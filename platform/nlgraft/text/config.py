@@ -47,7 +47,10 @@ def word_tokens(line: str) -> list[str]:
 
 
 def _listed(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
+    # a tuple: behind a validator of ours pydantic's strict mode takes no list for one
+    if isinstance(value, list):
+        return tuple(value)
+    return (value,) if isinstance(value, str) else value
 
 
 Paths = Annotated[tuple[str, ...], BeforeValidator(_listed)]
