@@ -23,6 +23,7 @@ DRIVER_SHARE = 0.001
 
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_raylet_start_wait_time_s": "120",  # 30 s are not enough on a machine that is busy
     "RAY_AIR_NEW_OUTPUT": "0",  # Tune's own tables would mix with ours and with --json
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
