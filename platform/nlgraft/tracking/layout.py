@@ -199,7 +199,6 @@ class StudyLayout:
             for step, value, unix_ms in points
         ]
         last_step = max((point.step for point in curve), default=0)
-        document = record.to_json()
         return RunEntry(
             key=started.key,
             parent=started.parent,
@@ -224,13 +223,7 @@ class StudyLayout:
             texts=started.texts
             | {
                 "config.json": pretty(record.config),
-                "record.json": pretty(document),
-                "scores.json": pretty(
-                    {
-                        name: {"value": value, "signature": record.signatures.get(name)}
-                        for name, value in document["metrics"].items()
-                    }
-                ),
+                "record.json": pretty(record.to_json()),  # scores with signatures
             },
             files=files,
             status=_STATUS_OF_STATE.get(record.state, "FAILED"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -17,13 +18,15 @@ _log = logging.getLogger("nlgraft.tracking")
 _FIRST_PAUSE_S = 0.5
 _LONGEST_PAUSE_S = 30.0
 _MAX_ATTEMPTS = 3
+_LIVE_PAUSE_S = 2.0
 
 
 class Writer:
     """Keeps the newest wanted state of each run and writes it when the store allows.
 
     **Coalescing.** Entries of one run that wait merge into one, so a store that is away for an hour costs one
-    write per run afterwards, and memory stays bounded.
+    write per run afterwards, and memory stays bounded. Values of a running trial are written at most every
+    other second: a write costs the processor that trains some 30 ms.
 
     **Failure.** When a write fails, the store is probed. If it does not answer, everything waits, with pauses
     that double up to half a minute. If it does, the run is at fault: it steps back behind the others, and
@@ -34,6 +37,7 @@ class Writer:
         active: Tells which runs are running, so that others found RUNNING can be ended.
         name: What messages call the store.
         first_pause_s: First pause after a failure.
+        live_pause_s: Shortest time between two writes of values of one running trial.
     """
 
     def __init__(
@@ -42,11 +46,14 @@ class Writer:
         active: Callable[[], set[RunKey]],
         name: str,
         first_pause_s: float = _FIRST_PAUSE_S,
+        live_pause_s: float = _LIVE_PAUSE_S,
     ) -> None:
         self._connect = connect
         self._active = active
         self._name = name
         self._first_pause_s = first_pause_s
+        self._live_pause_s = live_pause_s
+        self._written_s: dict[RunKey, float] = {}
         self._backend: Backend | None = None
         self._changed = threading.Condition()
         self._pending: dict[RunKey, RunEntry] = {}
@@ -122,17 +129,25 @@ class Writer:
     def _next(self) -> RunEntry | None:
         """Take the run that has waited longest; None when all is said and done."""
         with self._changed:
-            while not self._pending:
+            while (key := self._ripe()) is None:
                 if self._is_closing.is_set():
                     if not self._given_up or self._is_last_round:
                         return None
                     self._is_last_round = True
                     self._pending, self._given_up = self._given_up, {}
-                    break
-                self._changed.wait()
-            key = next(iter(self._pending))
+                    continue
+                self._changed.wait(self._live_pause_s if self._pending else None)
             self._writing = key
             return self._pending.pop(key)
+
+    def _ripe(self) -> RunKey | None:
+        """Find the first run that need not wait for more values to come."""
+        latest_s = time.monotonic() - self._live_pause_s
+        for key, entry in self._pending.items():
+            is_live = entry.status is None and not self._is_closing.is_set()
+            if not is_live or self._written_s.get(key, latest_s) <= latest_s:
+                return key
+        return None
 
     def _write(self, entry: RunEntry) -> bool:
         """Write one run; on failure put it back and pause. Returns False when the store is away."""
@@ -142,6 +157,7 @@ class Writer:
         except Exception as error:  # drivers, networks, disks: whatever it is, training goes on
             return self._failed(entry, error)
         self._attempts.pop(entry.key, None)
+        self._written_s[entry.key] = time.monotonic()
         self._writing = None
         if self._num_outages:
             self._num_outages = 0

@@ -118,14 +118,13 @@ def test_tags_data_sets_and_artifacts_of_a_trial(open_tracker, client, toy, stor
         assert json.loads(train.dataset.profile) == {"segments": 9}
     assert len({given.dataset.digest for given in trial.inputs.dataset_inputs}) == 3
 
-    told = {"config.json", "record.json", "scores.json", "metrics.json", "hypotheses-test.txt"}
+    told = {"config.json", "record.json", "metrics.json", "hypotheses-test.txt"}
     assert artifact_names(client, trial) == told  # but no weights
     assert artifact_names(client, study) == {"study.yaml", "result.json", "report"}
     assert artifact_names(client, study, "report") == {"report/report.html"}
     directory = tmp_path / "mlflow-artifacts/demo" / trial.info.run_id / "artifacts"
-    assert json.loads((directory / "scores.json").read_text()) == {
-        "test/bleu": {"value": 20.0, "signature": "nrefs:1|tok:13a"}
-    }
+    record = json.loads((directory / "record.json").read_text())
+    assert record["signatures"] == {"test/bleu": "nrefs:1|tok:13a"}
     assert (directory / "hypotheses-test.txt").read_text() == '"a b"\n'
 
 

@@ -151,6 +151,20 @@ def test_a_run_that_the_store_refuses_holds_up_no_other(store, writer, caplog):
     assert caplog.text.count("does not take") == 1
 
 
+def test_values_of_a_running_trial_are_written_together(store):
+    writer = Writer(store.connect, set, "the store", live_pause_s=0.2)
+    writer.start(5)
+    writer.put(entry("a", status="RUNNING"))
+    wait_until(lambda: store.writes == ["a"])
+    for step in range(50):
+        writer.put(entry("a", curve=[point(step)]))
+        writer.put(entry("b", curve=[point(step)], status="RUNNING"))
+        time.sleep(0.002)
+    wait_until(lambda: len([run for run in store.runs.values() if len(run.curve) == 50]) == 2)
+    assert store.writes.count("a") <= 3
+    assert writer.close(5) == 0
+
+
 def test_what_was_given_up_gets_a_last_chance_with_what_came_since(store, writer, caplog):
     store.refused = {"a"}
     writer.put(entry("a", curve=[point(1)], status="RUNNING"))

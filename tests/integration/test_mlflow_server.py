@@ -1,0 +1,317 @@
+"""Tracking against a real MLflow server, through a proxy that can fail in every way a network can."""
+
+import http.client
+import json
+import math
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from nlgraft.execution.units import Unit
+from nlgraft.pipeline.record import TrialRecord
+from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import run_trial
+from nlgraft.study.design import cells
+from nlgraft.study.spec import Study
+from nlgraft.study.system import load_system, resolve_config
+from nlgraft.tracking import MlflowTracker
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def start_server(directory, port):
+    command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port)]
+    command += ["--backend-store-uri", f"sqlite:///{directory}/server.db", "--workers", "1"]
+    command += ["--artifacts-destination", str(directory / "artifacts")]
+    environ = os.environ | {
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # its helper processes make starting slow
+        "OMP_NUM_THREADS": "1",
+    }
+    with (directory / "server.log").open("w") as log:
+        return subprocess.Popen(
+            command, cwd=directory, env=environ, stdout=log, stderr=log, start_new_session=True
+        )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("server")
+    port = free_port()
+    process = start_server(directory, port)
+    deadline = time.monotonic() + 120
+    try:
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5):
+                    break
+            except OSError:
+                assert process.poll() is None, (directory / "server.log").read_text()
+                assert time.monotonic() < deadline, (directory / "server.log").read_text()
+                time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, 9)
+        process.wait(30)
+
+
+class Proxy(BaseHTTPRequestHandler):
+    """Passes requests on to the server, or does not."""
+
+    protocol_version = "HTTP/1.1"
+    target = ""
+    fault = ""
+
+    def answer(self):
+        fault = type(self).fault
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if fault == "refuse":
+            self.close_connection = True
+            return
+        if fault in ("500", "429"):
+            self.reply(int(fault), b"{}")
+            return
+        if fault == "slow":
+            time.sleep(1.5)
+        upstream = http.client.HTTPConnection(self.target, timeout=60)
+        upstream.request(self.command, self.path, body, dict(self.headers))
+        answer = upstream.getresponse()
+        content = answer.read()
+        upstream.close()
+        if fault == "lose the answer":
+            self.close_connection = True
+            return
+        self.reply(answer.status, content, answer.getheader("Content-Type", "application/json"))
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer
+
+    def reply(self, status, content, kind="application/json"):
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_):
+        """Say nothing."""
+
+
+@pytest.fixture
+def proxy(server):
+    handler = type("ThisProxy", (Proxy,), {"target": server.removeprefix("http://"), "fault": ""})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as listening:
+        thread = threading.Thread(target=listening.serve_forever, daemon=True)
+        thread.start()
+        handler.address = f"http://127.0.0.1:{listening.server_port}"
+        yield handler
+        listening.shutdown()
+        thread.join()
+
+
+class Told:
+    """A toy study that has really run, and telling MLflow of it."""
+
+    def __init__(self, document, name):
+        self.study = Study.from_dict(document | {"name": name, "description": "Does gain help?"})
+        self.cells = cells(self.study)
+        self.store = ArtifactStore.open(self.study.storage.path)
+        system = load_system(self.study.system)
+        self.ended = []
+        for cell in self.cells:
+            config = resolve_config(self.study, cell)
+            for seed in self.study.seeds:
+                graph = system.stage_graph(config, seed=seed, splits=("dev", "test"))
+                unit = Unit(
+                    kind="replicate", cell=cell, seed=seed, config=config.model_dump(mode="json"), graph=graph
+                )
+                run_trial(
+                    graph, self.store, reporter=NullReporter(), config=dict(unit.config), is_waiting=True
+                )
+                document = self.store.read_record("trials", unit.fingerprint)
+                self.ended.append((unit, TrialRecord.from_json(document)))
+
+    def start(self, uri):
+        tracker = MlflowTracker(uri, self.study.name)
+        tracker.start_study(self.study, self.study.fingerprint, self.cells)
+        return tracker
+
+    def result(self):
+        return {
+            "cells": [
+                {
+                    "cell": dict(cell.levels),
+                    "state": "finished",
+                    "metrics": {"test/score": {"mean": 1.0, "std": 0.1, "n": 2}},
+                }
+                for cell in self.cells
+            ]
+        }
+
+    def run(self, uri, pause_s=0.0):
+        tracker = self.start(uri)
+        for unit, record in self.ended:
+            tracker.trial_started(unit)
+            for step in range(1, 4):
+                tracker.trial_metrics(unit.fingerprint, step, {"train/loss": 1 / step}, step, "training")
+            time.sleep(pause_s)
+            tracker.trial_finished(unit, record, self.store)
+        tracker.finish_study(self.result(), "| cell | score |")
+        return tracker
+
+    def check(self, uri):
+        """Every planned trial once, none RUNNING, all values there, parents right."""
+        from mlflow import MlflowClient
+
+        client = MlflowClient(uri)
+        experiment = client.get_experiment_by_name(self.study.name).experiment_id
+        runs = {run.info.run_id: run for run in client.search_runs([experiment])}
+        kinds = [run.data.tags["nlgraft.kind"] for run in runs.values()]
+        assert sorted(kinds) == ["cell"] * len(self.cells) + ["study"] + ["trial"] * len(self.ended)
+        assert {run.info.status for run in runs.values()} == {"FINISHED"}
+        above = {"trial": "cell", "cell": "study"}
+        for run in runs.values():
+            kind = run.data.tags["nlgraft.kind"]
+            if kind in above:
+                parent = runs[run.data.tags["mlflow.parentRunId"]]
+                assert parent.data.tags["nlgraft.kind"] == above[kind]
+        by_fingerprint = {run.data.tags["nlgraft.fingerprint"]: run for run in runs.values()}
+        for unit, record in self.ended:
+            run = by_fingerprint[unit.fingerprint]
+            assert record.metrics.items() <= run.data.metrics.items()
+            assert len(client.get_metric_history(run.info.run_id, "test/score")) == 1
+        return client, list(runs.values())
+
+
+@pytest.fixture
+def told(toy_document, request):
+    return Told(toy_document, re.sub(r"\W+", "-", request.node.name).strip("-"))
+
+
+def test_a_study_through_a_server(told, server):
+    tracker = told.run(server)
+    assert tracker.close() == 0
+    client, runs = told.check(server)
+    trial = next(run for run in runs if run.data.tags["nlgraft.kind"] == "trial")
+    assert [m.step for m in client.get_metric_history(trial.info.run_id, "train/loss")] == [1, 2, 3]
+    names = {entry.path for entry in client.list_artifacts(trial.info.run_id)}
+    assert {"config.json", "record.json", "metrics.json"} <= names
+    assert not list(client.search_runs(["0"]))
+
+    before = {run.info.run_id: (run.data.metrics, run.data.params, run.data.tags) for run in runs}
+    assert told.run(server).close() == 0  # the same again changes nothing
+    _, runs = told.check(server)
+    assert {run.info.run_id: (run.data.metrics, run.data.params, run.data.tags) for run in runs} == before
+
+
+def test_values_that_are_not_finite_pass_through_a_server(told, server):
+    unit, record = told.ended[0]
+    record.metrics = {"test/score": math.nan, "dev/score": math.inf}
+    record.state, record.reason = "failed", "loss is nan at step 2"
+    tracker = told.start(server)
+    tracker.trial_finished(unit, record)
+    assert tracker.close() == 0
+    from mlflow import MlflowClient
+
+    client = MlflowClient(server)
+    experiment = client.get_experiment_by_name(told.study.name).experiment_id
+    (run,) = client.search_runs([experiment], "tags.`nlgraft.kind` = 'trial'")
+    assert math.isnan(run.data.metrics["test/score"])
+    assert run.data.metrics["dev/score"] > 1e308
+    assert (run.info.status, run.data.tags["nlgraft.end_reason"]) == ("FAILED", "loss is nan at step 2")
+
+
+@pytest.mark.parametrize("fault", ["500", "429", "refuse", "lose the answer", "slow"])
+def test_faults_in_the_middle_of_a_study(told, proxy, fault):
+    """F11: training does not stop; everything is told in the end, and once."""
+    tracker = told.start(proxy.address)
+    proxy.fault = fault
+    began = time.monotonic()
+    for unit, record in told.ended:
+        tracker.trial_started(unit)
+        tracker.trial_metrics(unit.fingerprint, 1, {"train/loss": 1.0}, 1)
+        tracker.trial_finished(unit, record, told.store)
+    assert time.monotonic() - began < 1
+    time.sleep(3)
+    proxy.fault = ""
+    tracker.finish_study(told.result(), "")
+    assert tracker.close() == 0
+    told.check(proxy.address)
+
+
+def test_a_server_that_is_away_from_start_to_end_is_told_by_the_next_run(told, proxy, caplog):
+    proxy.fault = "refuse"
+    began = time.monotonic()
+    tracker = told.run(proxy.address)
+    assert tracker.close(20) == 1 + 2 + 4
+    assert time.monotonic() - began < 20
+    assert "has not been told 7 runs in full" in caplog.text
+    proxy.fault = ""
+    tracker = told.start(proxy.address)
+    tracker.replay(told.ended, told.store)
+    tracker.finish_study(told.result(), "")
+    assert tracker.close() == 0
+    told.check(proxy.address)
+
+
+def test_a_server_that_vanishes_before_close_keeps_nobody(told, proxy):
+    tracker = told.start(proxy.address)
+    proxy.fault = "slow"
+    for unit, record in told.ended:
+        tracker.trial_finished(unit, record, told.store)
+    began = time.monotonic()
+    assert tracker.close(1.0) > 0
+    assert time.monotonic() - began < 3
+
+
+CREATE = """
+import json, sys, types
+from nlgraft.tracking import MlflowTracker
+uri, number = sys.argv[1:]
+objective = [types.SimpleNamespace(metric="dev/x", direction="maximize")]
+study = types.SimpleNamespace(
+    name="race", description="", system="s", seeds=[1], data={}, objectives=objective, to_yaml=str
+)
+tracker = MlflowTracker(uri, "race", start_timeout_s=200)
+tracker.start_study(study, number * 8, [])
+tracker.finish_study({}, "")
+print(json.dumps(tracker.close(200)))
+"""
+
+
+@pytest.mark.slow
+def test_sixteen_processes_meet_at_one_empty_database(tmp_path):
+    """F13: one experiment, no half-migrated schema; F12: nothing in Default."""
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tmp_path}/new/mlflow.db"
+    environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": "platform"}
+    command = [sys.executable, "-c", CREATE, uri]
+    processes = [
+        subprocess.Popen(
+            [*command, f"{number:x}"], env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for number in range(16)
+    ]
+    for process in processes:
+        out, err = process.communicate(timeout=280)
+        assert (json.loads(out), err.decode()) == (0, "")
+    client = MlflowClient(uri)
+    experiments = client.search_experiments()
+    assert sorted(experiment.name for experiment in experiments) == ["Default", "race"]
+    runs = client.search_runs([experiment.experiment_id for experiment in experiments])
+    assert len(runs) == 16
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    assert "0" not in {run.info.experiment_id for run in runs}
