@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nlgraft.errors import CapacityError
+from nlgraft.errors import CapacityError, NlgraftError
 from nlgraft.study.capacity import capacity_problems, max_concurrent
 from nlgraft.study.spec import Resources
 
@@ -21,9 +21,12 @@ from nlgraft.study.spec import Resources
 HEAD_RESOURCE = "node:__internal_head__"
 DRIVER_SHARE = 0.001
 
+_NUM_STARTS = 3
+
+_log = logging.getLogger(__name__)
+
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_raylet_start_wait_time_s": "120",  # 30 s are not enough on a machine that is busy
     "RAY_AIR_NEW_OUTPUT": "0",  # Tune's own tables would mix with ours and with --json
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
@@ -147,16 +150,28 @@ def connected(address: str | None, resources: Resources) -> Iterator[dict[str, f
 
 
 def _start_local(ray: Any, directory: Path, threads: Mapping[str, str]) -> None:
-    """Start a cluster of this machine alone, reachable from nowhere else."""
+    """Start a cluster of this machine alone, reachable from nowhere else.
+
+    Ray gives its own processes 30 s to come up, too little on a busy machine: hence more than one attempt.
+    """
     capacity = local_capacity()
-    ray.init(
-        address="local",
-        num_cpus=int(capacity["CPU"]),
-        num_gpus=int(capacity["GPU"]),
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _node_ip_address="127.0.0.1",
-        _temp_dir=str(directory),
-        runtime_env={"env_vars": {**threads, "PYTHONPATH": _import_path()}},
-    )
+    for attempt in range(1, _NUM_STARTS + 1):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=int(capacity["CPU"]),
+                num_gpus=int(capacity["GPU"]),
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",
+                _temp_dir=str(directory),
+                runtime_env={"env_vars": {**threads, "PYTHONPATH": _import_path()}},
+            )
+        except Exception as error:
+            ray.shutdown()
+            if attempt == _NUM_STARTS:
+                raise NlgraftError(f"Ray did not start on this machine: {error}") from error
+            _log.warning("Ray did not start, attempt %d of %d: %s", attempt, _NUM_STARTS, error)
+        else:
+            return
