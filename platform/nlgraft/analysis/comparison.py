@@ -190,7 +190,8 @@ class Comparer:
         if not seeds:
             return replace(empty, notes=("no seed finished in both cells",))
         left_out = [str(seed) for seed in dict.fromkeys([*a_trials, *b_trials]) if seed not in seeds]
-        notes = [f"seeds {', '.join(left_out)} finished in one of the two cells only"] if left_out else []
+        word = "seed" if len(left_out) == 1 else "seeds"
+        notes = [f"{word} {', '.join(left_out)} finished in one of the two cells only"] if left_out else []
         pairs = [(a_trials[seed], b_trials[seed]) for seed in seeds]
         signatures = {trial.signature for pair in pairs for trial in pair}
         if len(signatures) > 1:

@@ -178,7 +178,8 @@ def share(bands: Sequence[Band]) -> list[Band]:
     """
     joined: dict[tuple[bytes, ...], Band] = {}
     for band in bands:
-        key = tuple(part.tobytes() for part in (band.steps, band.mean, band.low, band.high))
+        # a mean over four seeds and one over five of the same curve differ in their last bits
+        key = tuple(np.round(part, 9).tobytes() for part in (band.steps, band.mean, band.low, band.high))
         same = joined.get(key)
         labels = band.labels if same is None else (*same.labels, *band.labels)
         joined[key] = Band(labels, band.steps, band.mean, band.low, band.high, band.num_seeds)

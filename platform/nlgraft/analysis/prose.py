@@ -27,13 +27,11 @@ def headline(result: StudyResult) -> str:
     by_kind: dict[str, list[str]] = {"better": [], "worse": [], "open": []}
     for found in known:
         by_kind[standing(result, found)].append(found.a)
-    parts = []
-    for kind in ("better", "worse"):
-        if by_kind[kind]:
-            parts.append(f"{kind} than the baseline: {', '.join(by_kind[kind])}")
-    if by_kind["open"]:
-        parts.append(f"undecided: {', '.join(by_kind['open'])}")
-    text = f"On {main}, {'; '.join(parts)}."
+    words = {"better": "better than the baseline", "worse": "worse than the baseline", "open": "undecided"}
+    parts = [
+        f"{len(labels)} {words[kind]} ({'; '.join(labels)})" for kind, labels in by_kind.items() if labels
+    ]
+    text = f"On {main}: {', '.join(parts)}."
     if max(found.num_seeds for found in known) < 2:
         text += " One seed tells nothing about training noise, so nothing can be decided."
     return text

@@ -130,14 +130,21 @@ def claims_table(result: StudyResult) -> Table:
         One row per claim.
     """
     header = ("claim", "source", "verdict", "because", "ours", "published")
-    rows, notes = [], []
+    rows: list[list[Entry | str]] = []
+    notes: dict[str, list[str]] = {}
     for claim in result.claims:
         ours, theirs = _claim_figures(claim)
         answer = Entry(claim.text, claim.verdict)
         rows.append([claim.claim.text, claim.claim.source, answer, claim.explanation, ours, theirs])
         if claim.why_not_comparable and claim.figures:
-            notes.append(f"{claim.claim.source} is not printed beside ours: {claim.why_not_comparable}.")
-    return make_table(header, rows, num_text=len(header), notes=list(dict.fromkeys(notes)))
+            reason = f"the published figures are not set beside ours: {claim.why_not_comparable}."
+            notes.setdefault(reason, []).append(claim.claim.text)
+    return make_table(
+        header,
+        rows,
+        num_text=len(header),
+        notes=[f"{'; '.join(claims)}: {reason}" for reason, claims in notes.items()],
+    )
 
 
 def search_table(result: StudyResult) -> Table:

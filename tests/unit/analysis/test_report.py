@@ -201,7 +201,7 @@ def test_search_and_pareto_are_reported(make_small_study, store, run):
 
 def test_headline_counts_only_what_is_decided(result):
     text = prose.headline(result)
-    assert text.startswith("On test/bleu, ")
+    assert text.startswith("On test/bleu: ")
     assert "undecided" in text
 
 

@@ -60,5 +60,7 @@ def test_cells_that_share_a_stage_share_its_curve(result):
     bands = [make_band(cell, "upstream/dev/loss") for cell in result.cells]
     (joined,) = share(bands)
     assert len(joined.labels) == 5
+    nearly = Band(("y",), joined.steps, joined.mean * (1 + 1e-15), joined.low, joined.high, 2)
+    assert share([*bands, nearly])[0].labels[-1] == "y"
     other = Band(("x",), joined.steps, joined.mean + 1, joined.low, joined.high, 3)
     assert len(share([*bands, other])) == 2
