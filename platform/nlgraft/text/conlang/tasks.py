@@ -18,8 +18,8 @@ _SPLIT_BUCKETS: dict[Split, range] = {"dev": range(1), "test": range(1, 2), "tra
 Example = dict[str, str]
 """Lines by role, named as ``Corpus.streams`` does."""
 
-Keyed = Iterator[tuple[str, list[Example]]]
-"""Examples without end, in groups that stay in one split, each group with the text that decides which."""
+Groups = Iterator[list[Example]]
+"""Examples without end, in groups that stay together."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,11 @@ class _Scene:
     people: Family
     speaker: Speaker
     rng: random.Random  # of the task; the speaker has its own, so that all tasks speak of the same things
+    buckets: range
+
+    def is_ours(self, key: str) -> bool:
+        """Tell whether what has this text belongs to the split that is made."""
+        return zlib.crc32(key.encode()) % _BUCKETS in self.buckets
 
     def say(self, language: str, meaning: Sentence, hole: Slot | None = None) -> str:
         return self.people.languages[language].say(meaning, hole)
@@ -49,59 +54,63 @@ def generate(config: ConlangConfig, split: Split) -> dict[str, list[str]]:
     name = f"conlang {config.seed} {config.domain} {split}"
     people = family(config.seed)
     speaker = Speaker(people.lexicon, config.domain, random.Random(name))
-    scene = _Scene(config, people, speaker, random.Random(f"{name} {config.task}"))
-    buckets = _SPLIT_BUCKETS[split]
+    rng = random.Random(f"{name} {config.task}")
+    scene = _Scene(config, people, speaker, rng, _SPLIT_BUCKETS[split])
     wanted: int = getattr(config, split)
     examples: list[Example] = []
-    for key, group in _TASKS[config.task](scene):
-        if zlib.crc32(key.encode()) % _BUCKETS in buckets:
-            examples += group
+    for group in _TASKS[config.task](scene):
+        examples += group
         if len(examples) >= wanted:
             break
     return {role: [example[role] for example in examples[:wanted]] for role in examples[0]}
 
 
-def _translation(scene: _Scene) -> Keyed:
+def _translation(scene: _Scene) -> Groups:
     while True:
         meaning = scene.speaker.sentence()
         target = scene.say("target", meaning)
-        yield target, [{"source 0": scene.say("first", meaning), "target": target}]
+        if scene.is_ours(target):
+            yield [{"source 0": scene.say("first", meaning), "target": target}]
 
 
-def _multi_source(scene: _Scene) -> Keyed:
+def _multi_source(scene: _Scene) -> Groups:
     while True:
         meaning = scene.speaker.sentence()
         target = scene.say("target", meaning)
-        sources = {"source 0": scene.say("first", meaning), "source 1": scene.say("second", meaning)}
-        yield target, [{**sources, "target": target}]
+        if scene.is_ours(target):
+            first, second = scene.say("first", meaning), scene.say("second", meaning)
+            yield [{"source 0": first, "source 1": second, "target": target}]
 
 
-def _post_editing(scene: _Scene) -> Keyed:
+def _post_editing(scene: _Scene) -> Groups:
     while True:
         meaning = scene.speaker.sentence()
         target = scene.say("target", meaning)
-        faulty = blunder(meaning, scene.people.lexicon, scene.config.domain, scene.rng)
-        sources = {"source 0": scene.say("first", meaning), "source 1": scene.say("target", faulty)}
-        yield target, [{**sources, "target": target}]
+        if scene.is_ours(target):
+            faulty = blunder(meaning, scene.people.lexicon, scene.config.domain, scene.rng)
+            first, draft = scene.say("first", meaning), scene.say("target", faulty)
+            yield [{"source 0": first, "source 1": draft, "target": target}]
 
 
-def _document_translation(scene: _Scene) -> Keyed:
+def _document_translation(scene: _Scene) -> Groups:
     number = 0
     while True:
         document = scene.speaker.document()
         targets = [scene.say("target", meaning) for meaning in document]
-        group = [
-            {"source 0": scene.say("first", meaning), "target": target, "document": str(number)}
-            for meaning, target in zip(document, targets, strict=True)
-        ]
-        number += 1
-        yield " ".join(targets), group
+        if scene.is_ours(" ".join(targets)):
+            yield [
+                {"source 0": scene.say("first", meaning), "target": target, "document": str(number)}
+                for meaning, target in zip(document, targets, strict=True)
+            ]
+            number += 1
 
 
-def _question_generation(scene: _Scene) -> Keyed:
+def _question_generation(scene: _Scene) -> Groups:
     while True:
         meaning = scene.speaker.sentence()
         passage = scene.say("first", meaning)
+        if not scene.is_ours(passage):
+            continue
         clause = scene.rng.choice(meaning.clauses)
         parts: dict[Slot, Entity | None] = {
             "subject": clause.subject,
@@ -112,15 +121,16 @@ def _question_generation(scene: _Scene) -> Keyed:
         hole, answer = scene.rng.choice(filled)
         question = scene.say("first", Sentence((clause,)), hole)
         named = scene.people.languages["first"].name(answer)
-        yield passage, [{"source 0": passage, "source 1": named, "target": question}]
+        yield [{"source 0": passage, "source 1": named, "target": question}]
 
 
-def _summarisation(scene: _Scene) -> Keyed:
+def _summarisation(scene: _Scene) -> Groups:
     while True:
         document = scene.speaker.document()
         text = " ".join(scene.say("target", meaning) for meaning in document)
-        point = next(meaning for meaning in document if meaning.is_stressed)
-        yield text, [{"source 0": text, "target": scene.say("target", _gist(point))}]
+        if scene.is_ours(text):
+            point = next(meaning for meaning in document if meaning.is_stressed)
+            yield [{"source 0": text, "target": scene.say("target", _gist(point))}]
 
 
 def _gist(point: Sentence) -> Sentence:
@@ -132,14 +142,15 @@ def _bare(entity: Entity) -> Entity:
     return Entity(entity.noun, entity.is_plural, is_definite=True)
 
 
-def _classification(scene: _Scene) -> Keyed:
+def _classification(scene: _Scene) -> Groups:
     language = scene.config.language or "target"
     names = {-1: "negative", 0: "neutral", 1: "positive"}
     while True:
         meaning = scene.speaker.sentence()
         text = scene.say(language, meaning)
-        worth = sum(_worth(clause, scene.people) for clause in meaning.clauses)
-        yield text, [{"source 0": text, "label": names[(worth > 0) - (worth < 0)]}]
+        if scene.is_ours(text):
+            worth = sum(_worth(clause, scene.people) for clause in meaning.clauses)
+            yield [{"source 0": text, "label": names[(worth > 0) - (worth < 0)]}]
 
 
 def _worth(clause: Clause, people: Family) -> int:
@@ -155,14 +166,15 @@ def _worth(clause: Clause, people: Family) -> int:
     return (-event if clause.is_negated else event) + sum(lexemes[word].valence for word in words)
 
 
-def _monolingual(scene: _Scene) -> Keyed:
+def _monolingual(scene: _Scene) -> Groups:
     language = scene.config.language or "target"
     while True:
         text = scene.say(language, scene.speaker.sentence())
-        yield text, [{"source 0": text}]
+        if scene.is_ours(text):
+            yield [{"source 0": text}]
 
 
-_TASKS: dict[Task, Callable[[_Scene], Keyed]] = {
+_TASKS: dict[Task, Callable[[_Scene], Groups]] = {
     "translation": _translation,
     "multi_source": _multi_source,
     "post_editing": _post_editing,

@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+import typing
+from collections import Counter, defaultdict
+from itertools import product
+
+import pytest
+
+from nlgraft.text.config import ConlangConfig, Task
+from nlgraft.text.conlang.language import family
+from nlgraft.text.conlang.lexicon import COMPOUND, DERIVATIONS
+from nlgraft.text.conlang.meaning import Clause, Entity, Sentence, Tense
+from nlgraft.text.conlang.tasks import generate
+
+TASKS = typing.get_args(Task)
+FAMILY = family(0)
+LEXEMES = FAMILY.lexicon.lexemes
+
+
+def made(split="train", count=200, **said):
+    sizes = {"train": 1, "dev": 1, "test": 1, split: count}
+    return generate(ConlangConfig.model_validate({"corpus": "conlang", **sizes, **said}), split)
+
+
+def word(category, **wanted):
+    """Find the first root of a category in both domains with some properties."""
+    common = FAMILY.lexicon.roots[category][0]
+    return next(w for w in common if all(getattr(LEXEMES[w], name) == is_ for name, is_ in wanted.items()))
+
+
+MAN, CUP = word("noun", is_animate=True), word("noun", is_animate=False)
+SEES, GOOD = word("verb"), word("adjective")
+
+
+def says(language, *, subject=None, **parts):
+    clause = Clause(SEES, subject or Entity(MAN), **parts)
+    return FAMILY.languages[language].say(Sentence((clause,)))
+
+
+def tells_apart(one, other):
+    """Name the languages in which two meanings sound different."""
+    return {language for language in FAMILY.languages if says(language, **one) != says(language, **other)}
+
+
+def test_the_text_is_the_same_in_every_process_and_version():
+    """Golden: CONLANG_VERSION 1. Text that changes needs a new version, since digests hold it."""
+    code = (
+        "from nlgraft.text.config import ConlangConfig\nfrom nlgraft.text.conlang.tasks import generate\n"
+        "config = ConlangConfig(corpus='conlang', task='multi_source', domain='b', train=300, seed=3)\n"
+        "print(sorted(generate(config, 'train').items()))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    here = sorted(made(count=300, task="multi_source", domain="b", seed=3).items())
+    assert ran.strip() == str(here)
+    assert hashlib.sha256(str(here).encode()).hexdigest()[:16] == "4f188797273d1f07"
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_has_its_streams(task):
+    streams = made(task=task)
+    expected = {
+        "multi_source": {"source 0", "source 1", "target"},
+        "post_editing": {"source 0", "source 1", "target"},
+        "question_generation": {"source 0", "source 1", "target"},
+        "document_translation": {"source 0", "target", "document"},
+        "classification": {"source 0", "label"},
+        "monolingual": {"source 0"},
+    }
+    assert set(streams) == expected.get(task, {"source 0", "target"})
+    assert {len(lines) for lines in streams.values()} == {200}
+    assert all(line and line == line.strip() for lines in streams.values() for line in lines)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_splits_are_disjoint_and_prefixes(task):
+    splits = {split: made(split, 60, task=task) for split in ("train", "dev", "test")}
+    rows = {split: set(zip(*streams.values(), strict=True)) for split, streams in splits.items()}
+    assert sum(map(len, rows.values())) == len(set.union(*rows.values()))
+    longer = made("test", 80, task=task)
+    assert {role: lines[:60] for role, lines in longer.items()} == splits["test"]
+    resized = made("test", 60, task=task, train=7, dev=9)
+    assert resized == splits["test"]
+
+
+def test_seeds_and_domains_differ():
+    assert made() == made()
+    assert made(seed=1) != made() != made(domain="b")
+
+
+def test_tasks_speak_of_the_same_things():
+    single, several, drafted = (made(task=task) for task in ("translation", "multi_source", "post_editing"))
+    assert single["target"] == several["target"] == drafted["target"]
+    assert single["source 0"] == several["source 0"] == drafted["source 0"]
+
+
+@pytest.mark.parametrize("domain", ["a", "b"])
+def test_sentences_are_of_a_natural_length(domain):
+    streams = made(count=2000, domain=domain)
+    for lines in streams.values():
+        words = [len(line.split()) for line in lines]
+        assert 9 < sum(words) / len(words) < 12
+        assert min(words) <= 4
+        assert 25 < max(words) < 50
+
+
+def test_words_are_zipfian():
+    counts = Counter(word.strip(".") for line in made(count=4000)["source 0"] for word in line.split())
+    content = sorted((n for word, n in counts.items() if len(word) > 3), reverse=True)
+    assert content[0] > 2 * content[20]
+    assert content[20] > 4 * content[200] > 0
+
+
+def test_what_the_first_language_leaves_unsaid():
+    one, many = {"object": Entity(CUP)}, {"object": Entity(CUP, is_plural=True)}
+    assert tells_apart(one, many) == {"second", "target"}
+    one, many = {"object": Entity(MAN)}, {"object": Entity(MAN, is_plural=True)}
+    assert tells_apart(one, many) == {"first", "second", "target"}
+
+
+def test_what_the_second_language_leaves_unsaid():
+    present, future, past = ({"tense": tense} for tense in (Tense.PRESENT, Tense.FUTURE, Tense.PAST))
+    assert tells_apart(present, future) == {"first", "target"}
+    assert tells_apart(present, past) == {"first", "second", "target"}
+    known, new = ({"object": Entity(CUP, is_definite=is_known)} for is_known in (True, False))
+    assert tells_apart(known, new) == {"first", "target"}
+
+
+def test_everything_else_is_said_by_all():
+    plain = {"object": Entity(CUP)}
+    for other in (
+        {"object": Entity(CUP, adjectives=(GOOD,))},
+        {"object": Entity(CUP, owner=Entity(MAN))},
+        {**plain, "is_negated": True},
+        {**plain, "adverb": word("adverb")},
+        {**plain, "relation": 2, "place": Entity(CUP)},
+        {"object": Entity(MAN)},
+    ):
+        assert tells_apart(plain, other) == {"first", "second", "target"}
+
+
+def test_two_sources_say_together_what_one_leaves_out():
+    """A second source that carries the lost information must help (design.md §6a)."""
+    targets = {"first": defaultdict(set), "second": defaultdict(set), "both": defaultdict(set)}
+    nouns = [w for ids in FAMILY.lexicon.roots["noun"] for w in ids]
+    for noun, is_plural, is_definite, tense in product(nouns, (False, True), (False, True), Tense):
+        meaning = {"object": Entity(noun, is_plural, is_definite), "tense": tense}
+        first, second, target = (says(name, **meaning) for name in ("first", "second", "target"))
+        for heard, by in (((first,), "first"), ((second,), "second"), ((first, second), "both")):
+            targets[by][heard].add(target)
+    assert max(map(len, targets["first"].values())) > 1
+    assert max(map(len, targets["second"].values())) > 1
+    assert max(map(len, targets["both"].values())) == 1
+
+
+def test_the_target_language_agrees():
+    """Article, adjective and auxiliary change with gender and number of the noun."""
+    target = FAMILY.languages["target"]
+    seen = set()
+    for gender in range(3):
+        noun = next(w for w in FAMILY.lexicon.roots["noun"][0] if LEXEMES[w].gender == gender)
+        for is_plural in (False, True):
+            thing = Entity(noun, is_plural, adjectives=(GOOD,))
+            auxiliary, _, article, _, adjective = says("target", subject=thing).rstrip(".").split()
+            stem = target.stems[GOOD]
+            assert adjective.startswith(stem)
+            ending = adjective.removeprefix(stem)
+            assert article.endswith(ending)
+            seen.add((auxiliary, article, adjective))
+    assert all(len({row[part] for row in seen}) == 6 for part in range(3))
+
+
+def test_languages_order_their_words_differently():
+    verb = {name: language.stems[SEES] for name, language in FAMILY.languages.items()}
+    place = {}
+    for name in FAMILY.languages:
+        words = says(name, object=Entity(CUP)).rstrip(".").split()
+        place[name] = next(index for index, spoken in enumerate(words) if spoken.startswith(verb[name]))
+        place[name] -= len(words) if place[name] == len(words) - 1 else 0
+    assert place == {"first": 2, "second": -1, "target": 1}
+
+
+def test_words_are_built_from_their_parts():
+    for language in FAMILY.languages.values():
+        for lexeme in LEXEMES:
+            stem = language.stems[lexeme.id]
+            assert all(language.stems[part] in stem for part in lexeme.parts)
+            assert lexeme.derivation is None or len(stem) > max(len(language.stems[p]) for p in lexeme.parts)
+
+
+def test_domain_b_is_built_from_what_a_has():
+    lexicon = FAMILY.lexicon
+    known = {w for common, own_a, _ in lexicon.roots.values() for w in [*common, *own_a]}
+    known |= {w for built_a, _ in lexicon.built.values() for w in built_a}
+    ways_of_a = {LEXEMES[w].derivation for built_a, _ in lexicon.built.values() for w in built_a}
+    assert ways_of_a == {*DERIVATIONS, COMPOUND}
+    for built_a, built_b in lexicon.built.values():
+        assert not set(built_a) & set(built_b)
+        assert all(set(LEXEMES[w].parts) <= known for w in built_b)
+    shapes = [(lexeme.derivation, lexeme.parts) for lexeme in LEXEMES if lexeme.parts]
+    assert len(shapes) == len(set(shapes))
+    assert any(LEXEMES[part].parts for w in lexicon.built["noun"][1] for part in LEXEMES[w].parts)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_most_of_what_only_b_says_has_known_parts(seed):
+    """In running text: built words that a never says, against roots that a never says."""
+    lexicon = family(seed).lexicon
+    stems = family(seed).languages["first"].stems
+    text = " ".join(made(count=1500, domain="b", seed=seed)["source 0"])
+    said_by_a = set(" ".join(made(count=1500, seed=seed)["source 0"]).replace(".", "").split())
+    counts = Counter(text.replace(".", "").split())
+    new = sum(n for w, n in counts.items() if w not in said_by_a)
+    assert 0.15 < new / sum(counts.values()) < 0.45
+    rooted = sum(n for w, n in counts.items() if w in {stems[r] for r in lexicon.roots["noun"][2]})
+    assert rooted < new / 3
+
+
+def test_documents_need_the_sentence_before():
+    streams = made(count=600, task="document_translation")
+    ids = streams["document"]
+    lengths = Counter(ids)
+    assert len(lengths) > 100
+    assert all(3 <= lengths[i] <= 5 for i in list(lengths)[:-1])  # the last one may be cut by the count
+    assert ids == [i for i in dict.fromkeys(ids) for _ in range(lengths[i])]
+    targets = defaultdict(set)
+    for source, target in zip(streams["source 0"], streams["target"], strict=True):
+        targets[source].add(target)
+    man, woman = (
+        Entity(next(w for w in FAMILY.lexicon.roots["noun"][0] if LEXEMES[w].gender == g), is_pronoun=True)
+        for g in (0, 1)
+    )
+    assert says("first", subject=man) == says("first", subject=woman)
+    assert says("target", subject=man) != says("target", subject=woman)
+
+
+def test_a_question_asks_for_its_answer():
+    streams = made(task="question_generation")
+    for passage, answer, question in zip(*streams.values(), strict=True):
+        assert f"{answer} " in passage.replace(".", " ")
+        assert question.endswith("?")
+        rest = question.rstrip("?").split()[1:]
+        assert f" {' '.join(rest[:2])} ".strip() in passage.replace(".", " ") or len(rest) <= 2
+    assert len({question.split()[0] for question in streams["target"]}) > 6
+
+
+def test_a_summary_is_the_stressed_sentence_laid_bare():
+    streams = made(task="summarisation")
+    for text, point in zip(*streams.values(), strict=True):
+        assert 3 <= text.count(".") <= 5
+        assert len(point.split()) < len(text.split()) / 2
+        verb = point.split()[1].rstrip(".")
+        assert verb in text.replace(".", "").split()
+
+
+def test_a_label_is_the_sum_of_good_and_bad():
+    streams = made(count=2000, task="classification")
+    counts = Counter(streams["label"])
+    assert set(counts) == {"positive", "negative", "neutral"}
+    assert min(counts.values()) > 200
+    opposites = [lexeme for lexeme in LEXEMES if lexeme.derivation == "opposite"]
+    assert all(lexeme.valence == -LEXEMES[lexeme.parts[0]].valence for lexeme in opposites)
+
+
+def test_drafts_are_near_misses():
+    streams = made(count=500, task="post_editing")
+    right = sum(draft == target for draft, target in zip(streams["source 1"], streams["target"], strict=True))
+    assert 0.05 < right / 500 < 0.4
+    shared = [
+        len(set(draft.split()) & set(target.split())) / len(set(target.split()))
+        for draft, target in zip(streams["source 1"], streams["target"], strict=True)
+    ]
+    assert sum(shared) / len(shared) > 0.6
+
+
+@pytest.mark.parametrize("language", ["first", "second", "target"])
+def test_monolingual_text_speaks_one_language(language):
+    lines = made(task="monolingual", language=language)["source 0"]
+    stems = FAMILY.languages[language].stems
+    assert sum(any(stem in line for stem in stems) for line in lines) == len(lines)
+    assert (lines == made(task="monolingual")["source 0"]) == (language == "target")
