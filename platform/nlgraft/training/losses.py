@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -16,8 +16,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nlgraft.nn.batch import Batch
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.training.cross_entropy import SmoothingKind, projected_cross_entropy, smoothed_cross_entropy
 
-SmoothingKind = Literal["uniform_all", "uniform_others"]
+__all__ = [
+    "Loss",
+    "Objective",
+    "SegmentLosses",
+    "Seq2SeqObjective",
+    "Translator",
+    "freeze_module",
+    "projected_cross_entropy",
+    "real_hidden",
+    "real_logits",
+    "segment_losses",
+    "smoothed_cross_entropy",
+]
 
 
 class Loss(NamedTuple):
@@ -50,41 +64,26 @@ class Translator(Protocol):
         ...
 
 
-def smoothed_cross_entropy(
-    logits_RV: Tensor, target_R: Tensor, smoothing: float, kind: SmoothingKind
-) -> Tensor:
-    """Sum the cross-entropy against smoothed targets.
-
-    ``uniform_all``: q = (1 - e) [v = y] + e / V, so the true token keeps 1 - e + e / V.
-    ``uniform_others``: q = 1 - e for the true token, e / (V - 1) for each other one.
+def real_hidden(model: Translator, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Run the model and give its states at real target positions only: padding costs no softmax.
 
     Args:
-        logits_RV: Unnormalised log-probabilities; computed in at least fp32.
-        target_R: True tokens, int64.
-        smoothing: e, the probability mass taken from the true token.
-        kind: Who gets it.
+        model: The model.
+        batch: Target positions [B, J], R of them real.
 
     Returns:
-        ``-sum_r sum_v q log p``, scalar.
-
-    Source: Szegedy et al. (2016), section 7; fusion.md invariant 30.
+        States [R, d] and true tokens [R], row by row.
     """
-    if logits_RV.dtype in (torch.bfloat16, torch.float16):
-        logits_RV = logits_RV.float()
-    if not smoothing:
-        return F.cross_entropy(logits_RV, target_R, reduction="sum")
-    vocabulary = logits_RV.shape[-1]
-    if kind == "uniform_others":
-        # q of uniform_others with e is q of uniform_all with e * V / (V - 1)
-        smoothing = smoothing * vocabulary / (vocabulary - 1)
-    normaliser_R = torch.logsumexp(logits_RV, dim=-1)
-    true_R = logits_RV.gather(-1, target_R[:, None])[:, 0]
-    mean_R = logits_RV.mean(-1)
-    return (normaliser_R - (1 - smoothing) * true_R - smoothing * mean_R).sum()
+    hidden_BJd = model(batch)
+    hidden, target = hidden_BJd.flatten(0, 1), batch.target_output.flatten()
+    if batch.target_input.has_padding:
+        positions_R = batch.target_input.valid.flatten().nonzero()[:, 0]
+        hidden, target = hidden.index_select(0, positions_R), target.index_select(0, positions_R)
+    return hidden, target
 
 
 def real_logits(model: Translator, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Run the model and give its logits at real target positions only: padding costs no softmax.
+    """Run the model and give its logits at real target positions only.
 
     Args:
         model: The model.
@@ -93,12 +92,8 @@ def real_logits(model: Translator, batch: Batch) -> tuple[Tensor, Tensor]:
     Returns:
         Logits [R, V] and true tokens [R], row by row.
     """
-    hidden_BJd = model(batch)
-    hidden, target = hidden_BJd.flatten(0, 1), batch.target_output.flatten()
-    if batch.target_input.has_padding:
-        positions_R = batch.target_input.valid.flatten().nonzero()[:, 0]
-        hidden, target = hidden.index_select(0, positions_R), target.index_select(0, positions_R)
-    return model.logits(hidden), target
+    hidden_Rd, target_R = real_hidden(model, batch)
+    return model.logits(hidden_Rd), target_R
 
 
 @dataclass(frozen=True)
@@ -115,8 +110,15 @@ class Seq2SeqObjective:
 
     def __call__(self, model: Translator, batch: Batch) -> Loss:
         """Compute the summed loss of a batch and its number of real target tokens."""
-        logits_RV, target_R = real_logits(model, batch)
-        return Loss(smoothed_cross_entropy(logits_RV, target_R, self.smoothing, self.kind), len(target_R))
+        hidden_Rd, target_R = real_hidden(model, batch)
+        if isinstance(model, Seq2Seq) and type(model).logits is Seq2Seq.logits:
+            output = model.output_projection
+            loss = projected_cross_entropy(
+                hidden_Rd, output.weight, output.bias, target_R, self.smoothing, self.kind
+            )
+        else:
+            loss = smoothed_cross_entropy(model.logits(hidden_Rd), target_R, self.smoothing, self.kind)
+        return Loss(loss, len(target_R))
 
 
 @dataclass(frozen=True)
