@@ -102,6 +102,14 @@ class SentencePiece:
     """
 
     def __init__(self, path: Path) -> None:
+        """Read a model.
+
+        Args:
+            path: The file that ``train_sentencepiece`` wrote.
+
+        Raises:
+            StoreError: It is missing, no model, or one with other special ids.
+        """
         self.path = path
         self._model = sentencepiece.SentencePieceProcessor()
         try:
