@@ -299,7 +299,7 @@ class GenerationConfig(StrictConfig):
     """First decoder input."""
     end_id: int = 3
     """Token that ends a hypothesis."""
-    batch_sentences: int = Field(default=64, ge=1)
+    batch_sentences: int = Field(default=128, ge=1)
     """Sentences decoded at once; they are sorted by length first."""
 
     @model_validator(mode="after")
@@ -328,5 +328,5 @@ class SamplingConfig(StrictConfig):
     """First decoder input."""
     end_id: int = 3
     """Token that ends a sample."""
-    batch_sentences: int = Field(default=64, ge=1)
+    batch_sentences: int = Field(default=128, ge=1)
     """Sentences decoded at once; they are sorted by length first."""

@@ -1,6 +1,7 @@
 """What a hypothesis may say next, how long it may be, and how hypotheses of different length compare.
 
-Shape letters: B sentences, R rows = B x hypotheses, V vocabulary, T tokens so far, C candidates of a row.
+Shape letters: B sentences, K hypotheses of a sentence, R = B x K rows, V vocabulary, T tokens so far,
+C candidates of a sentence, N blocks of L tokens, X places that are searched.
 """
 
 from __future__ import annotations
@@ -71,30 +72,41 @@ def forbid_repeats(logits_RV: Tensor, tokens_RT: Tensor, size: int) -> None:
     logits_RV[row, windows[row, place, -1]] = -math.inf
 
 
-def top_candidates(logits_RV: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens of each row, best first; exact.
+def top_candidates(scores_RV: Tensor, before_BK: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The best continuations of each sentence over all its hypotheses; exact.
 
-    The largest values lie in the blocks with the largest maxima, so only that many blocks are searched: one
-    vectorised pass over the vocabulary instead of a partial sort.
+    The best values lie in the blocks with the largest maxima, so only as many blocks as values are searched:
+    one vectorised pass over the vocabulary instead of a partial sort of it.
 
     Args:
-        logits_RV: Scores [R, V].
-        count: How many, C; fewer are returned when V is smaller.
+        scores_RV: Log-probability of each next token, [B x K, V], hypotheses of a sentence side by side.
+        before_BK: What each hypothesis has gathered so far, [B, K].
+        count: How many, C; fewer are returned when there are no more.
 
     Returns:
-        Their scores [R, C] and ids, int64 [R, C].
+        Best first, [B, C] each: the sums, which hypothesis is continued, and by which token (int64).
     """
-    num_rows, vocab = logits_RV.shape
+    num_sentences, width = before_BK.shape
+    vocab = scores_RV.shape[1]
+    scores_BKV = scores_RV.view(num_sentences, width, vocab)
     num_blocks = vocab // _BLOCK
-    if num_blocks <= 2 * count:
-        scores, ids = logits_RV.topk(min(count, vocab), dim=1)
-        return scores, ids
-    body, rest = logits_RV[:, : num_blocks * _BLOCK], logits_RV[:, num_blocks * _BLOCK :]
-    blocks = body.unflatten(1, (num_blocks, _BLOCK))
-    best_RC = blocks.amax(2).topk(count, dim=1).indices
-    scores = blocks.gather(1, best_RC[:, :, None].expand(-1, -1, _BLOCK)).flatten(1)
-    ids = (best_RC[:, :, None] * _BLOCK + torch.arange(_BLOCK, device=best_RC.device)).flatten(1)
-    rest_ids = torch.arange(num_blocks * _BLOCK, vocab, device=ids.device).expand(num_rows, -1)
-    scores, ids = torch.cat([scores, rest], dim=1), torch.cat([ids, rest_ids], dim=1)
-    scores, place = scores.topk(count, dim=1)
-    return scores, ids.gather(1, place)
+    if num_blocks * width <= 2 * count:
+        all_BX = (scores_BKV + before_BK[:, :, None]).flatten(1)
+        best_BC, place_BC = all_BX.topk(min(count, all_BX.shape[1]), dim=1)
+        return best_BC, place_BC // vocab, place_BC % vocab
+    blocks_BKNL = scores_BKV[:, :, : num_blocks * _BLOCK].unflatten(2, (num_blocks, _BLOCK))
+    highest_BX = (blocks_BKNL.amax(3) + before_BK[:, :, None]).flatten(1)
+    block_BC = highest_BX.topk(count, dim=1).indices
+    parent_BC, start_BC = block_BC // num_blocks, block_BC % num_blocks * _BLOCK
+    inside_L = torch.arange(_BLOCK, device=scores_RV.device)
+    row_BC = parent_BC + width * torch.arange(num_sentences, device=scores_RV.device)[:, None]
+    place_BX = (row_BC * vocab + start_BC)[:, :, None] + inside_L
+    if vocab % _BLOCK:  # the end of the vocabulary that fills no block
+        row_B1 = torch.arange(num_sentences * width, device=scores_RV.device).view(num_sentences, width, 1)
+        rest_BKL = row_B1 * vocab + torch.arange(num_blocks * _BLOCK, vocab, device=scores_RV.device)
+        place_BX = torch.cat([place_BX.flatten(1), rest_BKL.flatten(1)], dim=1)
+    place_BX = place_BX.flatten(1)
+    row_BX = place_BX // vocab
+    sums_BX = scores_RV.view(-1)[place_BX] + before_BK.flatten()[row_BX]
+    best_BC, chosen_BC = sums_BX.topk(count, dim=1)
+    return best_BC, row_BX.gather(1, chosen_BC) % width, place_BX.gather(1, chosen_BC) % vocab

@@ -62,7 +62,7 @@ def beam_search(
         limits_B = length_limits(sources[0], config.max_length_ratio, config.max_length_offset)
         state = model.start(model.encode(sources, contexts))
         if config.beam == 1:
-            return _Paths(model, state, limits_B, config, 1, lambda logits_RV: logits_RV.argmax(1)).run()
+            return _Paths(model, state, limits_B, config, 1, lambda scores_RV: scores_RV.argmax(1)).run()
         return _Beams(model, state, limits_B, config).run()
 
     return _in_chunks(model, sources, contexts or {}, config.batch_sentences, decode)
@@ -90,8 +90,8 @@ def sample(
     """
     config = config or SamplingConfig()
 
-    def choose(logits_RV: Tensor) -> Tensor:
-        return draw_tokens(logits_RV, config, generator)
+    def choose(scores_RV: Tensor) -> Tensor:
+        return draw_tokens(scores_RV, config, generator)
 
     def decode(sources: list[Tokens], contexts: dict[str, Tokens]) -> list[list[Hypothesis]]:
         limits_B = length_limits(sources[0], config.max_length_ratio, config.max_length_offset)
@@ -104,19 +104,19 @@ def sample(
     return _in_chunks(model, sources, contexts or {}, config.batch_sentences, decode)
 
 
-def draw_tokens(logits_RV: Tensor, config: SamplingConfig, generator: torch.Generator | None) -> Tensor:
+def draw_tokens(scores_RV: Tensor, config: SamplingConfig, generator: torch.Generator | None) -> Tensor:
     """Draw one token for each row.
 
     Args:
-        logits_RV: Scores [R, V].
+        scores_RV: Logits or log-probabilities [R, V].
         config: Temperature, top-k and top-p.
         generator: Where randomness comes from.
 
     Returns:
         Ids, int64 [R].
     """
-    count = config.top_k or logits_RV.shape[1]
-    scores_RC, ids_RC = (logits_RV / config.temperature).topk(min(count, logits_RV.shape[1]), dim=1)
+    count = config.top_k or scores_RV.shape[1]
+    scores_RC, ids_RC = (scores_RV / config.temperature).topk(min(count, scores_RV.shape[1]), dim=1)
     probabilities_RC = scores_RC.softmax(1)
     if config.top_p < 1:
         before_RC = probabilities_RC.cumsum(1) - probabilities_RC
@@ -174,26 +174,25 @@ class _Search:
         self.num_said = 0
         state.expand(width)
 
-    def next_logits(self) -> tuple[Tensor, Tensor]:
-        """Logits of the next token under the rules, [R, V], and the log of their unruled normaliser, [R]."""
+    def next_scores(self) -> Tensor:
+        """Log-probabilities of the next token, minus infinity where the rules forbid it, [R, V]."""
         hidden_RD = self.model.decode_step(self.state, self.tokens_BKT[:, :, -1].flatten())
         logits_RV = self.model.logits(hidden_RD)
-        if logits_RV.dtype in (torch.float16, torch.bfloat16):
-            logits_RV = logits_RV.float()
-        normaliser_R = logits_RV.logsumexp(1)
-        end_R = logits_RV[:, self.config.end_id].clone()
-        logits_RV[:, self.model.config.pad_id] = -math.inf
+        is_half = logits_RV.dtype in (torch.float16, torch.bfloat16)
+        scores_RV = logits_RV.log_softmax(1, dtype=torch.float32 if is_half else None)
+        end_R = scores_RV[:, self.config.end_id].clone()
+        scores_RV[:, self.model.config.pad_id] = -math.inf
         if self.num_said < self.config.min_length:
-            logits_RV[:, self.config.end_id] = -math.inf
-        forbid_repeats(logits_RV, self.tokens_BKT[:, :, 1:].flatten(0, 1), self.config.no_repeat_ngram)
+            scores_RV[:, self.config.end_id] = -math.inf
+        forbid_repeats(scores_RV, self.tokens_BKT[:, :, 1:].flatten(0, 1), self.config.no_repeat_ngram)
         if self.num_said >= self.shortest:
             must_end_R = (self.num_said >= self.limits_B).repeat_interleave(self.width)
-            logits_RV[must_end_R] = -math.inf
-            logits_RV[must_end_R, self.config.end_id] = end_R[must_end_R]
+            scores_RV[must_end_R] = -math.inf
+            scores_RV[must_end_R, self.config.end_id] = end_R[must_end_R]
         if self.config.no_repeat_ngram and self.num_said < self.config.min_length:
-            is_stuck_R = logits_RV.amax(1) == -math.inf
-            logits_RV[is_stuck_R, self.config.end_id] = end_R[is_stuck_R]
-        return logits_RV, normaliser_R
+            is_stuck_R = scores_RV.amax(1) == -math.inf
+            scores_RV[is_stuck_R, self.config.end_id] = end_R[is_stuck_R]
+        return scores_RV
 
     def collect(self, index: int, tokens: Tensor, lengths: Tensor, scores: Tensor, logs: Tensor) -> None:
         """Hand back the hypotheses of one sentence: tokens [N, T], the rest [N]."""
@@ -225,9 +224,9 @@ class _Paths(_Search):
         lengths_BK = torch.zeros_like(self.tokens_BKT[:, :, 0])
         is_live_BK = torch.ones_like(lengths_BK, dtype=torch.bool)
         while len(self.index_B):
-            logits_RV, normaliser_R = self.next_logits()
-            chosen_R = self.choose(logits_RV)
-            gained_R = logits_RV.gather(1, chosen_R[:, None])[:, 0] - normaliser_R
+            scores_RV = self.next_scores()
+            chosen_R = self.choose(scores_RV)
+            gained_R = scores_RV.gather(1, chosen_R[:, None])[:, 0]
             chosen_BK = chosen_R.view(-1, self.width)
             logs_BK += gained_R.view_as(logs_BK).where(is_live_BK, 0.0)
             is_live_BK &= chosen_BK != self.config.end_id
@@ -281,14 +280,7 @@ class _Beams(_Search):
 
     def _candidates(self) -> tuple[Tensor, Tensor, Tensor]:
         # Twice the beam: at most one candidate of each hypothesis is its end, so enough live ones remain.
-        logits_RV, normaliser_R = self.next_logits()
-        scores_RC, ids_RC = top_candidates(logits_RV, 2 * self.width)
-        per_row = ids_RC.shape[1]
-        logs_RC = scores_RC - normaliser_R[:, None] + self.logs_BK.view(-1, 1)
-        logs_BX = logs_RC.view(len(self.index_B), -1)
-        logs_BC, place_BC = logs_BX.topk(min(2 * self.width, logs_BX.shape[1]), dim=1)
-        token_BC = ids_RC.reshape(logs_BX.shape).gather(1, place_BC)
-        return logs_BC, place_BC // per_row, token_BC
+        return top_candidates(self.next_scores(), self.logs_BK, 2 * self.width)
 
     def _keep_ended(self, logs_BC: Tensor, parent_BC: Tensor, is_end_BC: Tensor) -> None:
         beam = self.width

@@ -17,7 +17,7 @@ from nlgraft.nn.context_config import BiLMConfig, UniLMConfig
 from nlgraft.nn.embedding import InputLayer, TableEmbedding
 from nlgraft.nn.pooling import EncoderShape, LayerStates
 from nlgraft.nn.residual import FeedForward, Residual
-from nlgraft.nn.state import Ancestry, SelfCache
+from nlgraft.nn.state import SelfCache, StackCache
 
 
 class LanguageModelLayer(nn.Module):
@@ -53,45 +53,6 @@ class LanguageModelLayer(nn.Module):
         attended = self.attention(query, [see(self.attention, query)], is_causal=is_causal)
         x_RTD = self.attention_residual.leave(x_RTD, attended)
         return self.ffn_residual.leave(x_RTD, self.ffn(self.ffn_residual.enter(x_RTD)))
-
-
-class LanguageModelCache:
-    """What the left-to-right model remembers between steps."""
-
-    def __init__(self, num_layers: int) -> None:
-        """Begin without tokens.
-
-        Args:
-            num_layers: Layers of the model.
-        """
-        self.ancestry = Ancestry()
-        self.caches = [SelfCache(self.ancestry) for _ in range(num_layers)]
-
-    def expand(self, beam: int) -> None:
-        """Let each sentence have several hypotheses; before the first step only.
-
-        Args:
-            beam: How many.
-        """
-        self.ancestry.expand(beam)
-
-    def reorder(self, parent_BK: Tensor) -> None:
-        """Replace each hypothesis by a continuation of another one of its sentence.
-
-        Args:
-            parent_BK: Which of the K hypotheses is continued, int64 [B, K].
-        """
-        self.ancestry.reorder(parent_BK)
-
-    def select(self, rows_B: Tensor) -> None:
-        """Keep some sentences.
-
-        Args:
-            rows_B: Their indices, int64.
-        """
-        self.ancestry.select(rows_B)
-        for cache in self.caches:
-            cache.select(rows_B)
 
 
 class UniLM(nn.Module):
@@ -141,15 +102,15 @@ class UniLM(nn.Module):
         """
         return hidden @ self.embedding.table.weight.T
 
-    def new_cache(self) -> LanguageModelCache:
+    def new_cache(self) -> StackCache:
         """Prepare reading token by token.
 
         Returns:
             An empty cache.
         """
-        return LanguageModelCache(self.config.num_layers)
+        return StackCache(self.config.num_layers)
 
-    def step(self, ids_R1: Tensor, cache: LanguageModelCache) -> LayerStates:
+    def step(self, ids_R1: Tensor, cache: StackCache) -> LayerStates:
         """Read one more token of every row.
 
         Args:
@@ -159,10 +120,9 @@ class UniLM(nn.Module):
         Returns:
             L+1 states [R, 1, D].
         """
-        ancestry = cache.ancestry
-        ancestry.step(ids_R1.shape[0] // ancestry.beam, ids_R1.device)
-        states = [self.input(self.embedding.step(ids_R1, None), start=ancestry.num_steps - 1)]
-        for layer, own in zip(self.layers, cache.caches, strict=True):
+        position = cache.step(len(ids_R1), ids_R1.device)
+        states = [self.input(self.embedding.step(ids_R1, None), start=position)]
+        for layer, own in zip(self.layers, cache.layers, strict=True):
 
             def see(attention: Attention, x: Tensor, own: SelfCache = own) -> KeyValue:
                 return own.append(attention.project_states(x))

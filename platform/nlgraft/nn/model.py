@@ -186,7 +186,7 @@ class Seq2Seq(nn.Module):
         """
         bank, contexts = self._decoder_reads(encoding)
         memories = [layer.project(bank, contexts) for layer in self._decoder_layers()]
-        return DecoderState(memories, bank[0].valid.shape[0], self.target_embedding.new_cache())
+        return DecoderState(memories, self.target_embedding.new_cache())
 
     def decode_step(self, state: DecoderState, ids_R: Tensor) -> Tensor:
         """Decode one more token of every row.
@@ -198,10 +198,12 @@ class Seq2Seq(nn.Module):
         Returns:
             Decoder states [R, D]; ``logits`` scores the next token.
         """
-        state.ancestry.step(state.num_sentences, ids_R.device)
+        position = state.own.step(len(ids_R), ids_R.device)
         x_R1D = self.target_embedding.step(ids_R[:, None], state.embedding)
-        x_R1D = self.target_input(x_R1D, start=state.num_steps - 1)
-        for layer, memory, cache in zip(self._decoder_layers(), state.memories, state.caches, strict=True):
+        x_R1D = self.target_input(x_R1D, start=position)
+        for layer, memory, cache in zip(
+            self._decoder_layers(), state.memories, state.own.layers, strict=True
+        ):
             x_R1D = layer(x_R1D, memory, cache)
         x_RD = x_R1D[:, 0]
         return x_RD if self.decoder_norm is None else self.decoder_norm(x_RD)

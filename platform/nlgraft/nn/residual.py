@@ -6,13 +6,18 @@ Shape letters: B sentences, T positions, D model width, F inner width.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlgraft.nn.config import Activation, Norm
 
-ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu, "silu": F.silu}
+ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
+    "relu": partial(F.relu, inplace=True),  # a linear map does not need its output for the gradient
+    "gelu": F.gelu,
+    "silu": F.silu,
+}
 
 
 class Residual(nn.Module):

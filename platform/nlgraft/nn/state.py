@@ -2,7 +2,7 @@
 
 Hypotheses of one sentence lie side by side, and the keys of all of them form one memory of the sentence: a
 hypothesis sees those of its ancestors through a mask. Reordering hypotheses therefore moves a few booleans
-and never the keys and values.
+and never the keys and values; what no hypothesis descends from any more is dropped now and then.
 
 Shape letters: B sentences, K hypotheses of a sentence, S slots = steps x K, N heads, H width of a head.
 """
@@ -27,6 +27,7 @@ class Ancestry:
         self.beam = 1
         self.num_steps = 0
         self.mask_BKS: Tensor | None = None
+        self.room = 0
 
     def expand(self, beam: int) -> None:
         """Let each sentence have several hypotheses.
@@ -36,6 +37,7 @@ class Ancestry:
         """
         assert self.num_steps == 0, "hypotheses are expanded before the first token"
         self.beam = beam
+        self.room = 16 * beam
 
     def step(self, num_sentences: int, device: torch.device) -> None:
         """Give every hypothesis a slot for its next token.
@@ -49,6 +51,21 @@ class Ancestry:
             return
         own = torch.eye(self.beam, dtype=torch.bool, device=device).expand(num_sentences, -1, -1)
         self.mask_BKS = own if self.mask_BKS is None else torch.cat([self.mask_BKS, own], dim=2)
+
+    def forget(self) -> Tensor | None:
+        """Drop slots that no hypothesis descends from, once they have become many.
+
+        Returns:
+            The slots that are left, int64 [B, S]; None: all. Sentences with fewer keep a few dead ones.
+        """
+        if self.mask_BKS is None or self.mask_BKS.shape[2] < self.room:
+            return None
+        is_alive_BS = self.mask_BKS.any(1)
+        count = int(is_alive_BS.sum(1).max())
+        self.room = max(self.room, 2 * count)
+        kept_BS = is_alive_BS.byte().argsort(dim=1, descending=True, stable=True)[:, :count]
+        self.mask_BKS = self.mask_BKS.gather(2, kept_BS[:, None].expand(-1, self.beam, -1))
+        return kept_BS
 
     def reorder(self, parent_BK: Tensor) -> None:
         """Replace each hypothesis by a continuation of another one of its sentence.
@@ -105,6 +122,18 @@ class SelfCache:
             self.key_BNSH[:, :, :stop], self.value_BNSH[:, :, :stop], None if mask is None else mask[:, None]
         )
 
+    def keep(self, slots_BS: Tensor) -> None:
+        """Keep some slots of each sentence.
+
+        Args:
+            slots_BS: Their indices, int64 [B, S].
+        """
+        if self.key_BNSH is not None and self.value_BNSH is not None:
+            _, num_heads, _, width = self.key_BNSH.shape
+            index = slots_BS[:, None, :, None].expand(-1, num_heads, -1, width)
+            self.key_BNSH, self.value_BNSH = self.key_BNSH.gather(2, index), self.value_BNSH.gather(2, index)
+            self.length = slots_BS.shape[1]
+
     def select(self, rows_B: Tensor) -> None:
         """Keep some sentences.
 
@@ -113,6 +142,62 @@ class SelfCache:
         """
         if self.key_BNSH is not None and self.value_BNSH is not None:
             self.key_BNSH, self.value_BNSH = self.key_BNSH[rows_B], self.value_BNSH[rows_B]
+
+
+class StackCache:
+    """The caches of a stack of self-attention layers."""
+
+    def __init__(self, num_layers: int) -> None:
+        """Begin without tokens.
+
+        Args:
+            num_layers: Layers of the stack.
+        """
+        self.ancestry = Ancestry()
+        self.layers = [SelfCache(self.ancestry) for _ in range(num_layers)]
+
+    def step(self, num_rows: int, device: torch.device) -> int:
+        """Make room for one more token of every hypothesis.
+
+        Args:
+            num_rows: R.
+            device: Where the states are.
+
+        Returns:
+            Position of that token.
+        """
+        slots_BS = self.ancestry.forget()
+        if slots_BS is not None:
+            for layer in self.layers:
+                layer.keep(slots_BS)
+        self.ancestry.step(num_rows // self.ancestry.beam, device)
+        return self.ancestry.num_steps - 1
+
+    def expand(self, beam: int) -> None:
+        """Let each sentence have several hypotheses; before the first step only.
+
+        Args:
+            beam: How many.
+        """
+        self.ancestry.expand(beam)
+
+    def reorder(self, parent_BK: Tensor) -> None:
+        """Replace each hypothesis by a continuation of another one of its sentence.
+
+        Args:
+            parent_BK: Which of the K hypotheses is continued, int64 [B, K].
+        """
+        self.ancestry.reorder(parent_BK)
+
+    def select(self, rows_B: Tensor) -> None:
+        """Keep some sentences.
+
+        Args:
+            rows_B: Their indices, int64.
+        """
+        self.ancestry.select(rows_B)
+        for layer in self.layers:
+            layer.select(rows_B)
 
 
 @dataclass(frozen=True)
@@ -157,31 +242,20 @@ class DecoderState:
 
     Attributes:
         memories: What each layer reads of the source.
-        caches: Earlier tokens, one cache for each layer.
+        own: Earlier tokens in each layer.
         embedding: What the target embedding remembers.
-        num_sentences: Sentences still being decoded, B.
     """
 
-    def __init__(
-        self, memories: Sequence[LayerMemory], num_sentences: int, embedding: EmbeddingCache | None = None
-    ) -> None:
+    def __init__(self, memories: Sequence[LayerMemory], embedding: EmbeddingCache | None = None) -> None:
         """Begin to decode.
 
         Args:
             memories: One for each decoder layer.
-            num_sentences: B.
             embedding: Empty cache of the target embedding, if it needs one.
         """
         self.memories = list(memories)
-        self.num_sentences = num_sentences
+        self.own = StackCache(len(self.memories))
         self.embedding = embedding
-        self.ancestry = Ancestry()
-        self.caches = [SelfCache(self.ancestry) for _ in self.memories]
-
-    @property
-    def num_steps(self) -> int:
-        """Tokens decoded so far."""
-        return self.ancestry.num_steps
 
     def expand(self, beam: int) -> None:
         """Let each sentence have several hypotheses; before the first step only.
@@ -189,7 +263,7 @@ class DecoderState:
         Args:
             beam: How many, K. From now on there are R = B x K rows, those of a sentence side by side.
         """
-        self.ancestry.expand(beam)
+        self.own.expand(beam)
         if self.embedding is not None:
             self.embedding.expand(beam)
 
@@ -199,7 +273,7 @@ class DecoderState:
         Args:
             parent_BK: Which of the K hypotheses is continued, int64 [B, K].
         """
-        self.ancestry.reorder(parent_BK)
+        self.own.reorder(parent_BK)
         if self.embedding is not None:
             self.embedding.reorder(parent_BK)
 
@@ -209,10 +283,7 @@ class DecoderState:
         Args:
             rows_B: Indices of those kept, int64, at most B.
         """
-        self.num_sentences = len(rows_B)
-        self.ancestry.select(rows_B)
-        for cache in self.caches:
-            cache.select(rows_B)
+        self.own.select(rows_B)
         self.memories = [memory.select(rows_B) for memory in self.memories]
         if self.embedding is not None:
             self.embedding.select(rows_B)
@@ -227,7 +298,7 @@ def _grown(buffer: Tensor | None, new: Tensor, length: int, stop: int) -> Tensor
         return buffer
     batch, num_heads, beam, width = new.shape
     capacity = 32 * beam if buffer is None else 2 * buffer.shape[2]
-    grown = new.new_zeros(batch, num_heads, capacity, width)
+    grown = new.new_empty(batch, num_heads, capacity, width)
     if buffer is not None:
         grown[:, :, :length] = buffer[:, :, :length]
     return grown

@@ -1,0 +1,156 @@
+"""Hidden states of a frozen context, computed once for a corpus and read by every trial that wants them.
+
+One safetensors file: ``states`` [tokens of all sentences, L, H] and ``offsets`` [sentences + 1]. It is memory
+mapped, so that trials on one machine share the pages.
+
+Shape letters: B sentences, T tokens, H width of the encoder, L layers that the pooling asks for.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from nlgraft.errors import ContractError, StoreError
+from nlgraft.nn.batch import Tokens, truncate_middle
+from nlgraft.nn.contextual import Context, ContextualEmbedding
+
+Precision = Literal["fp16", "fp32"]
+_DTYPES: dict[Precision, tuple[str, type[np.floating]]] = {
+    "fp16": ("F16", np.float16),
+    "fp32": ("F32", np.float32),
+}
+
+
+def write_frozen_states(
+    path: Path,
+    reader: Context | ContextualEmbedding,
+    sequences: Sequence[Sequence[int]],
+    *,
+    precision: Precision = "fp32",
+    batch_tokens: int = 8192,
+) -> None:
+    """Run a frozen encoder over a corpus and store the layers that its pooling reads.
+
+    Args:
+        path: File to write.
+        reader: The context of a fusion branch, or an embedding made of one.
+        sequences: Token ids of every sentence, in the encoder's vocabulary.
+        precision: fp32 reproduces a live encoder exactly, fp16 halves the file.
+        batch_tokens: Padded tokens that are run at once.
+
+    Raises:
+        ContractError: The encoder is finetuned or keeps its dropout, so its states vary.
+    """
+    context = reader if isinstance(reader, Context) else reader.context
+    if not context.config.is_frozen or context.config.has_frozen_dropout:
+        raise ContractError(
+            "only a frozen encoder without dropout can be precomputed: "
+            f"is_frozen is {context.config.is_frozen}, has_frozen_dropout {context.config.has_frozen_dropout}"
+        )
+    limit = context.config.max_tokens
+    lengths_B = np.array([len(s) if limit is None else min(len(s), limit) for s in sequences], dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths_B)])
+    device = next(reader.parameters()).device
+    states: np.memmap | None = None
+    for rows in _batches(lengths_B, batch_tokens):
+        tokens = Tokens.from_lists([sequences[row] for row in rows]).to(device)
+        if limit is not None:
+            tokens = truncate_middle(tokens, limit)
+        with torch.no_grad():
+            layers_LBTH = reader.layers(tokens)
+        if states is None:
+            states = _create(path, offsets, layers_LBTH.shape[0], layers_LBTH.shape[3], precision)
+        layers_BTLH = layers_LBTH.permute(1, 2, 0, 3).cpu().numpy()
+        for place, row in enumerate(rows):
+            states[offsets[row] : offsets[row + 1]] = layers_BTLH[place, : lengths_B[row]]
+    if states is None:
+        states = _create(path, offsets, 1, context.output_dim, precision)
+    states.flush()
+
+
+class FrozenStates:
+    """States that were written, by sentence."""
+
+    def __init__(self, path: Path) -> None:
+        """Map the file.
+
+        Args:
+            path: What ``write_frozen_states`` wrote.
+
+        Raises:
+            StoreError: It is no such file.
+        """
+        try:
+            with path.open("rb") as file:
+                (size,) = struct.unpack("<Q", file.read(8))
+                header = json.loads(file.read(size))
+            start, stop = header["offsets"]["data_offsets"]
+            whole = np.memmap(path, mode="r", offset=8 + size)
+            self.offsets: npt.NDArray[np.int64] = np.frombuffer(whole[start:stop], dtype="<i8")
+            start, stop = header["states"]["data_offsets"]
+            dtype = np.dtype("<f2" if header["states"]["dtype"] == "F16" else "<f4")
+            self.states = np.frombuffer(whole[start:stop], dtype=dtype).reshape(header["states"]["shape"])
+        except (OSError, ValueError, KeyError, struct.error) as error:
+            raise StoreError(f"{path} holds no frozen states ({error}): run its stage again") from error
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def tokens(self, rows: Sequence[int]) -> Tokens:
+        """What a model is fed instead of the encoder's tokens.
+
+        Args:
+            rows: Indices of sentences.
+
+        Returns:
+            Tokens [B, T] whose layers [L, B, T, H] are there; their ids are all zero, for nothing reads them.
+        """
+        lengths = [int(self.offsets[row + 1] - self.offsets[row]) for row in rows]
+        _, num_layers, width = self.states.shape
+        layers_BTLH = np.zeros((len(rows), max(lengths, default=0), num_layers, width), dtype=np.float32)
+        for place, row in enumerate(rows):
+            layers_BTLH[place, : lengths[place]] = self.states[self.offsets[row] : self.offsets[row + 1]]
+        tokens = Tokens.from_lists([[0] * length for length in lengths])
+        return tokens.with_layers(torch.from_numpy(layers_BTLH).permute(2, 0, 1, 3))
+
+
+def _batches(lengths_B: npt.NDArray[np.int64], batch_tokens: int) -> list[list[int]]:
+    batches: list[list[int]] = []
+    for row in np.argsort(-lengths_B, kind="stable").tolist():
+        if not lengths_B[row]:
+            break
+        if batches and int(lengths_B[batches[-1][0]]) * (len(batches[-1]) + 1) <= batch_tokens:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches
+
+
+def _create(
+    path: Path, offsets: npt.NDArray[np.int64], num_layers: int, width: int, precision: Precision
+) -> np.memmap:
+    name, dtype = _DTYPES[precision]
+    shape = (int(offsets[-1]), num_layers, width)
+    middle = offsets.nbytes
+    end = middle + int(np.prod(shape)) * np.dtype(dtype).itemsize
+    header = json.dumps(
+        {
+            "offsets": {"dtype": "I64", "shape": [len(offsets)], "data_offsets": [0, middle]},
+            "states": {"dtype": name, "shape": list(shape), "data_offsets": [middle, end]},
+        }
+    ).encode()
+    header += b" " * (-len(header) % 8)
+    with path.open("wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header + offsets.astype("<i8").tobytes())
+        file.truncate(8 + len(header) + end)
+    if not shape[0]:
+        return np.memmap(path, dtype=np.uint8, mode="r+")
+    return np.memmap(path, dtype=dtype, mode="r+", offset=8 + len(header) + middle, shape=shape)

@@ -1,0 +1,76 @@
+"""Precomputed states give what a live encoder gives."""
+
+from __future__ import annotations
+
+import pytest
+import safetensors.numpy
+import torch
+
+from nlgraft.errors import ContractError, StoreError
+from nlgraft.nn.context_config import BiLMConfig, ContextConfig
+from nlgraft.nn.contextual import Context
+from nlgraft.nn.frozen_states import FrozenStates, write_frozen_states
+from nlgraft.nn.language_models import BiLM
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.presets import preset
+
+LM = BiLMConfig(vocab_size=20, d_model=8, num_layers=2, num_heads=2, ffn_dim=12)
+SIZES = {"d_model": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "ffn_dim": 12}
+SENTENCES = [[9, 10, 3], [11, 3], [], [12, 13, 14, 15, 16, 3]]
+
+
+def make_model(family, **settings) -> Seq2Seq:
+    torch.manual_seed(0)
+    config = preset(family, encoder=LM, **SIZES, **settings)
+    return Seq2Seq(config, 20, 20).eval()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_states_are_those_of_the_live_encoder(tmp_path, precision):
+    model = make_model("src_elmo")
+    path = tmp_path / "states.safetensors"
+    write_frozen_states(path, model.source_embedding, SENTENCES, precision=precision, batch_tokens=8)
+    states = FrozenStates(path)
+    assert len(states) == 4
+    rows = [3, 0, 2]
+    tokens = states.tokens(rows)
+    assert tokens.valid.sum(1).tolist() == [6, 3, 0]
+    for place, row in enumerate(rows[:2]):
+        alone = torch.tensor([SENTENCES[row]])
+        live = model.source_embedding.layers(type(tokens)(alone, torch.ones_like(alone, dtype=torch.bool)))
+        stored = tokens.layers[:, place, : len(SENTENCES[row])]
+        torch.testing.assert_close(stored, live[:, 0], rtol=0, atol=1e-6 if precision == "fp32" else 4e-3)
+    assert set(safetensors.numpy.load_file(path)) == {"states", "offsets"}
+
+
+def test_long_inputs_keep_head_and_tail(tmp_path):
+    context = {"encoder": LM, "max_tokens": 4}
+    model = make_model("prlm", contexts={"prlm": context})
+    path = tmp_path / "states.safetensors"
+    write_frozen_states(path, model.contexts["prlm"], SENTENCES)
+    tokens = FrozenStates(path).tokens([3])
+    assert tokens.layers.shape == (1, 1, 4, 16)
+    cut = torch.tensor([[12, 13, 16, 3]])
+    live = model.contexts["prlm"](type(tokens)(cut, torch.ones_like(cut, dtype=torch.bool)))
+    stored = model.contexts["prlm"](tokens)
+    torch.testing.assert_close(stored.states, live.states, rtol=0, atol=1e-6)
+
+
+def test_a_corpus_of_empty_sentences(tmp_path):
+    write_frozen_states(tmp_path / "states", make_model("prlm").contexts["prlm"], [[], []])
+    assert FrozenStates(tmp_path / "states").tokens([0, 1]).valid.shape == (2, 0)
+
+
+@pytest.mark.parametrize("settings", [{"is_frozen": False}, {"has_frozen_dropout": True}])
+def test_only_frozen_states_can_be_stored(tmp_path, settings):
+    with pytest.raises(ContractError, match="only a frozen encoder"):
+        write_frozen_states(
+            tmp_path / "x", Context(ContextConfig(encoder=LM, **settings), BiLM(LM)), SENTENCES
+        )
+
+
+def test_a_broken_file_is_named(tmp_path):
+    path = tmp_path / "broken"
+    path.write_bytes(b"nothing")
+    with pytest.raises(StoreError, match=r"broken holds no frozen states"):
+        FrozenStates(path)
