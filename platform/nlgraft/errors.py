@@ -41,8 +41,9 @@ class Problem:
 class StudyError(NlgraftError, ValueError):
     """A study is wrong; ``problems`` lists all that was found.
 
-    Attributes:
+    Args:
         problems: Every problem found, in file order.
+        source: What was read, for the message: a file or ``study``.
     """
 
     def __init__(self, problems: Iterable[Problem], source: str = "study") -> None:
@@ -72,7 +73,7 @@ class StoreError(NlgraftError):
 class StageBusy(NlgraftError):
     """Another live owner computes this stage.
 
-    Attributes:
+    Args:
         fingerprint: The stage's fingerprint.
         owner: Who holds the lease, for messages.
     """
@@ -86,7 +87,7 @@ class StageBusy(NlgraftError):
 class TrialFailed(NlgraftError):
     """A stage of a trial failed.
 
-    Attributes:
+    Args:
         stage: Name of the stage.
         reason: One line: what happened.
     """

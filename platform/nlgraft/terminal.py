@@ -186,7 +186,7 @@ def result_table(document: Mapping[str, Any], rows: Sequence[Sequence[str]]) -> 
     """
     _print(_table(rows[0], rows[1:], title=str(document["study"])))
     if document["claims"]:
-        claims = [(claim["text"], claim["verdict"], claim["source"]) for claim in document["claims"]]
+        claims = [(claim["text"], _verdict(claim), claim["source"]) for claim in document["claims"]]
         _print("", _table(("claim", "verdict", "source"), claims))
     trials = document["trials"]
     _print(
@@ -195,6 +195,11 @@ def result_table(document: Mapping[str, Any], rows: Sequence[Sequence[str]]) -> 
         Text(f"report: {document['report_dir']}/report.html"),
         Text(f"MLflow: {document['tracking_uri']}, experiment {document['experiment']}"),
     )
+
+
+def _verdict(claim: Mapping[str, Any]) -> str:
+    more = claim.get("seeds_more")
+    return claim["verdict"] if more is None else f"{claim['verdict']} ({more} seeds more)"
 
 
 def status_table(document: Mapping[str, Any]) -> None:

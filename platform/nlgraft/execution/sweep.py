@@ -35,7 +35,7 @@ from nlgraft.study.system import load_system
 class Interrupted(BaseException):
     """A signal asked the driver to end.
 
-    Attributes:
+    Args:
         signum: The signal's number.
     """
 

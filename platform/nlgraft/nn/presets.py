@@ -45,7 +45,7 @@ def preset(
         family: A key of ``FAMILIES``.
         encoder: The pretrained encoder, for families that have one.
         num_sources: Sources of an example, for families with several.
-        settings: Fields of ``TransformerConfig`` that win over the family's, e.g. ``preset="tiny"``.
+        **settings: Fields of ``TransformerConfig`` that win over the family's, e.g. ``preset="tiny"``.
 
     Returns:
         The configuration.

@@ -105,7 +105,7 @@ class TransferPlan:
         """List the rows of some provenances.
 
         Args:
-            kinds: The provenances.
+            *kinds: The provenances.
 
         Returns:
             Row ids, ascending.
