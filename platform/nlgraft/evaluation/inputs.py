@@ -10,22 +10,41 @@ import torch
 from numpy.typing import NDArray
 
 from nlgraft.nn.batch import Tokens
+from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import Ragged
 from nlgraft.text.tokenizers import PAD
 
 Rows = NDArray[np.int64]
 
 
-def pack(stream: Ragged, rows: Rows) -> Tokens:
+Stream = Ragged | FrozenStates
+"""Token sequences as the model sees them, or the precomputed states of a frozen encoder on them."""
+
+
+def stream_lengths(stream: Stream) -> Rows:
+    """Measure every sequence of a stream.
+
+    Args:
+        stream: Token sequences or states.
+
+    Returns:
+        Tokens of each, [N].
+    """
+    return np.diff(stream.offsets)
+
+
+def pack(stream: Stream, rows: Rows) -> Tokens:
     """Pack sequences into a rectangle with at least one column.
 
     Args:
-        stream: Sequences as the model sees them.
+        stream: Sequences as the model sees them, or states.
         rows: Which of them, [B].
 
     Returns:
         Tokens [B, T] on the CPU.
     """
+    if isinstance(stream, FrozenStates):
+        return stream.tokens(rows.tolist())
     ids, valid = stream.padded(rows)
     if ids.shape[1] == 0:
         ids, valid = np.full((len(rows), 1), PAD, dtype=np.int64), np.zeros((len(rows), 1), dtype=bool)
@@ -41,8 +60,8 @@ class Inputs:
         contexts: One stream for each fusion context.
     """
 
-    sources: Sequence[Ragged]
-    contexts: Mapping[str, Ragged] = field(default_factory=dict)
+    sources: Sequence[Stream]
+    contexts: Mapping[str, Stream] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.sources[0])
@@ -50,7 +69,7 @@ class Inputs:
     @property
     def lengths(self) -> Rows:
         """Tokens of all sources of each example, [N]."""
-        return np.sum([stream.lengths for stream in self.sources], axis=0)
+        return np.sum([stream_lengths(stream) for stream in self.sources], axis=0)
 
     def pack(self, rows: Rows) -> tuple[list[Tokens], dict[str, Tokens]]:
         """Pack some examples.

@@ -16,13 +16,14 @@ import numpy as np
 import torch
 
 from nlgraft.errors import DataError
-from nlgraft.evaluation.inputs import Inputs, pack
+from nlgraft.evaluation.inputs import Inputs, Stream, pack, stream_lengths
 from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import PaddingReport, Ragged, TokenBatches
 from nlgraft.text.tokenizers import PAD, SentencePiece
 from nlgraft.training.losses import segment_losses
 from nlgraft.training.seeds import derive_seed, generator_for
-from nlgraft.training.views import Encoded, IntArray, View, join, prepare_side
+from nlgraft.training.views import Encoded, IntArray, Side, View, join, prepare_side, take
 
 _LOG = logging.getLogger(__name__)
 
@@ -58,10 +59,9 @@ class _Epoch:
     """An epoch's sequences as the model sees them."""
 
     index: int
-    sources: list[Ragged]
-    contexts: dict[str, Ragged]
+    sources: Sequence[Stream]
+    contexts: Mapping[str, Stream]
     target: Ragged
-    drawn_source: IntArray | None
     batches: TokenBatches
 
 
@@ -81,6 +81,7 @@ class Seq2SeqData:
         batch_tokens: int,
         seed: int = 0,
         sampled: Mapping[str, SampledText] | None = None,
+        states: Mapping[str, FrozenStates] | None = None,
     ) -> None:
         """Set up the batches of a split.
 
@@ -90,21 +91,25 @@ class Seq2SeqData:
             batch_tokens: Most padded positions of a batch on any one side.
             seed: Of batches and of what is drawn.
             sampled: Streams segmented anew each epoch, by role.
+            states: Precomputed states of a frozen encoder that take the place of a stream's tokens, by role;
+                they were computed from the sequences with what the encoder wants around them.
 
         Raises:
-            DataError: A stream of the view is missing, or there are no examples.
+            DataError: A stream of the view is missing or has another number of examples, or there are none.
         """
         self.view = view
         self.num_cut: dict[str, int] = {}
         self._encoded, self._batch_tokens, self._seed = encoded, batch_tokens, seed
-        self._sampled = dict(sampled or {})
-        for role, text in self._sampled.items():
-            if len(text.lines) != len(encoded):
-                raise DataError(f"sampled stream '{role}' has {len(text.lines)} lines, not {len(encoded)}")
+        self._sampled, self._states = dict(sampled or {}), dict(states or {})
+        replaced = {role: len(text.lines) for role, text in self._sampled.items()}
+        replaced |= {role: len(stream) for role, stream in self._states.items()}
+        for role, count in replaced.items():
+            if count != len(encoded):
+                raise DataError(f"stream '{role}' has {count} sequences, not {len(encoded)} as the others")
+        if view.is_one_source_drawn and any(side.stream in self._states for side in view.sources):
+            raise DataError("is_one_source_drawn draws among token sources; precomputed states are given")
         self._fixed = {
-            side.stream: encoded.stream(side.stream)
-            for side in view.sides()
-            if side.stream not in self._sampled
+            side.stream: encoded.stream(side.stream) for side in view.sides() if side.stream not in replaced
         }
         self._current = self._make_epoch(0)
         for role, num_cut in self.num_cut.items():
@@ -136,11 +141,7 @@ class Seq2SeqData:
             The batch, on the CPU.
         """
         now = self._at(epoch)
-        if now.drawn_source is not None:
-            joined = now.drawn_source[rows] * len(self) + rows
-            sources = [pack(now.sources[0], joined)]
-        else:
-            sources = [pack(source, rows) for source in now.sources]
+        sources = [pack(source, rows) for source in now.sources]
         output = pack(now.target, rows)
         shifted = torch.full_like(output.ids, self.view.target_start)
         shifted[:, 1:] = output.ids[:, :-1]
@@ -163,10 +164,7 @@ class Seq2SeqData:
             Sources and contexts; for one source drawn per example, those drawn in epoch 0.
         """
         now = self._at(0)
-        if now.drawn_source is None:
-            return Inputs(now.sources, now.contexts)
-        joined = now.drawn_source * len(self) + np.arange(len(self))
-        return Inputs([Ragged.of(now.sources[0][row].tolist() for row in joined)], now.contexts)
+        return Inputs(now.sources, now.contexts)
 
     def padding(self, index: int = 0) -> PaddingReport:
         """Measure how much of an epoch's batches is text.
@@ -191,33 +189,36 @@ class Seq2SeqData:
             role: text.sample(derive_seed(self._seed, "segmentation", role, index))
             for role, text in self._sampled.items()
         }
-        num_sources = len(self.view.sources)
-        seen = []
-        for number, side in enumerate(self.view.sides()):
-            is_optional = num_sources > 1 and number < num_sources
-            ready, self.num_cut[side.stream] = prepare_side(
-                streams[side.stream], side, is_empty_absent=is_optional
-            )
-            seen.append(ready)
-        sources = seen[:num_sources]
-        lengths = np.stack([stream.lengths for stream in seen], axis=1)
-        drawn = None
+        sources = [
+            self._prepare(side, streams, is_optional=len(self.view.sources) > 1) for side in self.view.sources
+        ]
+        contexts = {name: self._prepare(side, streams) for name, side in self.view.contexts.items()}
+        target, self.num_cut[self.view.target.stream] = prepare_side(
+            streams[self.view.target.stream], self.view.target
+        )
         if self.view.is_one_source_drawn:
-            drawn = self._draw_sources(index, lengths[:, :num_sources])
-            chosen = lengths[np.arange(len(drawn)), drawn]
-            lengths = np.concatenate([chosen[:, None], lengths[:, num_sources:]], axis=1)
-            sources = [join(sources)]
-        contexts = dict(zip(self.view.contexts, seen[num_sources:-1], strict=True))
-        batches = TokenBatches(lengths, self._batch_tokens, self._seed)
-        return _Epoch(index, sources, contexts, seen[-1], drawn, batches)
+            sources = [self._draw_source(index, sources)]
+        lengths = [stream_lengths(stream) for stream in (*sources, *contexts.values(), target)]
+        batches = TokenBatches(np.stack(lengths, axis=1), self._batch_tokens, self._seed)
+        return _Epoch(index, sources, contexts, target, batches)
 
-    def _draw_sources(self, index: int, lengths_NK: IntArray) -> IntArray:
+    def _prepare(self, side: Side, streams: Mapping[str, Ragged], *, is_optional: bool = False) -> Stream:
+        if side.stream in self._states:
+            return self._states[side.stream]
+        ready, self.num_cut[side.stream] = prepare_side(
+            streams[side.stream], side, is_empty_absent=is_optional
+        )
+        return ready
+
+    def _draw_source(self, index: int, sources: Sequence[Stream]) -> Ragged:
         """Draw a source for every example, with equal probability among those it has."""
-        is_there_NK = lengths_NK > 0
+        streams = [stream for stream in sources if isinstance(stream, Ragged)]
+        is_there_NK = np.stack([stream.lengths > 0 for stream in streams], axis=1)
         is_there_NK[~is_there_NK.any(1), 0] = True
-        random = generator_for(self._seed, "one source", index).random(len(lengths_NK))
-        wanted_N = np.floor(random * is_there_NK.sum(1)).astype(np.int64) + 1
-        return (np.cumsum(is_there_NK, axis=1) == wanted_N[:, None]).argmax(1)
+        random_N = generator_for(self._seed, "one source", index).random(len(self))
+        wanted_N = np.floor(random_N * is_there_NK.sum(1)).astype(np.int64) + 1
+        drawn_N = (np.cumsum(is_there_NK, axis=1) == wanted_N[:, None]).argmax(1)
+        return take(join(streams), drawn_N * len(self) + np.arange(len(self)))
 
 
 def dev_loss(data: Seq2SeqData, device: torch.device | str = "cpu") -> Callable[[Any], dict[str, float]]:

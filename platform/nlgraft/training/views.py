@@ -215,3 +215,20 @@ def join(streams: Sequence[Ragged]) -> Ragged:
     starts = np.cumsum([0, *(len(stream.values) for stream in streams)])
     offsets = [stream.offsets[:-1] + start for stream, start in zip(streams, starts, strict=False)]
     return Ragged(np.concatenate([s.values for s in streams]), np.concatenate([*offsets, starts[-1:]]))
+
+
+def take(stream: Ragged, rows: IntArray) -> Ragged:
+    """Take some sequences of a stream.
+
+    Args:
+        stream: Sequences.
+        rows: Which of them, in which order.
+
+    Returns:
+        Those sequences.
+    """
+    lengths = stream.lengths[rows]
+    offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    places = np.arange(offsets[-1]) + np.repeat(stream.offsets[rows] - offsets[:-1], lengths)
+    return Ragged(stream.values[places], offsets)

@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 import torch
+from safetensors.numpy import save_file
 
 from nlgraft.errors import DataError, StoreError
+from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import Ragged
 from nlgraft.training.data import SampledText, Seq2SeqData, dev_loss
 from nlgraft.training.losses import Seq2SeqObjective
-from nlgraft.training.views import Encoded, Side, View, encode_streams, join, surround
+from nlgraft.training.views import Encoded, Side, View, encode_streams, join, surround, take
 from tests.unit.training.toy import ToyModel
 
 SOURCES = [[5, 6], [7], [8, 9, 10, 5]]
@@ -148,7 +150,7 @@ def test_sampled_streams_are_segmented_anew_each_epoch():
     assert len({str(rows) for rows in epochs}) > 1
     assert epochs[2] == rows_of(data.batch(np.arange(3), 2).sources[0])
     assert rows_of(data.batch(np.arange(3), 0).target_input) == [[2, *target] for target in TARGETS]
-    with pytest.raises(DataError, match="has 1 lines, not 3"):
+    with pytest.raises(DataError, match="has 1 sequences, not 3"):
         Seq2SeqData(
             encoded(), View(), batch_tokens=9, sampled={"source 0": SampledText(["a"], Letters(), 0.1)}
         )
@@ -196,7 +198,35 @@ def test_surround_and_join():
     bare = Ragged.of([[5], [], [6, 7]])
     assert lists(surround(bare, (1, 2), (3,))) == [[1, 2, 5, 3], [1, 2, 3], [1, 2, 6, 7, 3]]
     assert lists(surround(bare, (), (3,), is_empty_absent=True)) == [[5, 3], [], [6, 7, 3]]
-    assert lists(join([bare, Ragged.of([[8], [9], []])])) == [[5], [], [6, 7], [8], [9], []]
+    both = join([bare, Ragged.of([[8], [9], []])])
+    assert lists(both) == [[5], [], [6, 7], [8], [9], []]
+    assert lists(take(both, np.array([2, 5, 3, 2]))) == [[6, 7], [], [8], [6, 7]]
+
+
+def write_states(path, lengths, width=4):
+    """States whose value is their sentence's number, as nn's frozen states lay them out."""
+    offsets = np.cumsum([0, *lengths])
+    states = np.repeat(np.arange(len(lengths)), lengths)[:, None, None] * np.ones((1, 2, width))
+    save_file({"offsets": offsets.astype(np.int64), "states": states.astype(np.float32)}, path)
+    return FrozenStates(path)
+
+
+def test_precomputed_states_take_the_place_of_a_streams_tokens(tmp_path):
+    states = write_states(tmp_path / "states.safetensors", [2, 1, 4])
+    view = View(contexts={"bert": Side(stream="context bert")})
+    data = Seq2SeqData(encoded(), view, batch_tokens=100, states={"context bert": states})
+    batch = data.batch(np.array([2, 1]), 0)
+    assert batch.contexts["bert"].layers.shape == (2, 2, 4, 4)
+    assert batch.contexts["bert"].valid.sum(1).tolist() == [4, 1]
+    assert batch.contexts["bert"].layers[0, :, 0, 0].tolist() == [2.0, 1.0]
+    inputs = data.inputs()
+    assert inputs.pack(np.array([0]))[1]["bert"].layers.shape == (2, 1, 2, 4)
+    source = Seq2SeqData(encoded(), View(), batch_tokens=100, states={"source 0": states})
+    assert source.inputs().lengths.tolist() == [2, 1, 4]
+    assert source.batch(np.array([0]), 0).sources[0].layers is not None
+    short = {"source 0": write_states(tmp_path / "short.safetensors", [2])}
+    with pytest.raises(DataError, match="has 1 sequences, not 3"):
+        Seq2SeqData(encoded(), View(), batch_tokens=100, states=short)
 
 
 def test_every_epoch_holds_every_example_once():
