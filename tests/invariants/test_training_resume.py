@@ -2,12 +2,19 @@
 
 import random
 
+import numpy as np
 import pytest
 import torch
 
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.text.batches import Ragged
 from nlgraft.training.config import TrainConfig
+from nlgraft.training.data import Seq2SeqData
+from nlgraft.training.data import dev_loss as measure_dev_loss
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
+from nlgraft.training.views import Encoded, Side, View
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
 
 TIMED = {"train/tokens_per_s"}
@@ -18,7 +25,21 @@ def dev_loss(model):
     return {"dev/loss": segment_losses(model, ToyData(num=12, seed=9).in_order(), 12).per_token}
 
 
-def run(root, reporter=None, seed=5, **fields):
+def real_parts():
+    """The real model with dropout, tied tables and the sliced projection, on the real data class."""
+    rng = np.random.default_rng(2)
+    streams = {
+        role: Ragged.of(rng.integers(4, 30, rng.integers(1, 9)).tolist() for _ in range(60))
+        for role in ("source 0", "source 1", "target")
+    }
+    view = View(sources=(Side(stream="source 0"), Side(stream="source 1")), is_one_source_drawn=True)
+    data = Seq2SeqData(Encoded(streams), view, batch_tokens=60, seed=3)
+    torch.manual_seed(1)
+    config = TransformerConfig(preset="tiny", d_model=32, num_heads=2, ffn_dim=48, dropout=0.2, tying="all")
+    return Seq2Seq(config, 30, 30), data
+
+
+def run(root, reporter=None, seed=5, is_real=False, **fields):
     settings = {
         "max_steps": 23,
         "peak_lr": 0.02,
@@ -30,11 +51,11 @@ def run(root, reporter=None, seed=5, **fields):
         "weight_decay": 0.01,
         **fields,
     }
-    model = ToyModel(1, dropout=0.3)
+    model, data = real_parts() if is_real else (ToyModel(1, dropout=0.3), ToyData())
+    evaluate = measure_dev_loss(data) if is_real else dev_loss
     context = make_context(root, reporter, seed=seed)
-    outcome = train(
-        model, Seq2SeqObjective(0.1), ToyData(), TrainConfig(**settings), context, evaluate=dev_loss
-    )
+    objective, config = Seq2SeqObjective(0.1), TrainConfig(**settings)
+    outcome = train(model, objective, data, config, context, evaluate=evaluate)
     curves = {
         name: [(step, value) for step, value, _ in points]
         for name, points in outcome.curves.items()
@@ -55,10 +76,13 @@ VARIANTS = [
     {"patience": 2, "peak_lr": 0.5},
     {"precision": "bf16"},
     {"freeze": ("source",), "lr_schedule": "cosine"},
+    {"is_real": True, "patience": 20},
+    {"is_real": True, "precision": "bf16", "freeze": ("^encoder",)},
 ]
+NAMES = ["best", "average", "patience", "bf16", "frozen", "real", "real-bf16"]
 
 
-@pytest.mark.parametrize("fields", VARIANTS, ids=["best", "average", "patience", "bf16", "frozen"])
+@pytest.mark.parametrize("fields", VARIANTS, ids=NAMES)
 def test_killed_and_resumed_is_bit_identical(tmp_path, fields):
     """Killed three times, once before its first checkpoint: weights, curves, best, counters agree."""
     undisturbed = run(tmp_path / "undisturbed", **fields)
