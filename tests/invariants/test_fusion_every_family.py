@@ -130,6 +130,20 @@ def test_absent_context_or_source_is_never_nan(family):
 
 
 @every_family
+def test_bf16_autocast_trains(family):
+    """Mixed precision works everywhere: logits near those of fp32, gradients in fp32 and finite."""
+    model = build(family).float()
+    batch = batch_of(examples(model))
+    expected = logits_of(model, batch)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = logits_of(model, batch)
+    torch.testing.assert_close(logits.float(), expected, rtol=0.1, atol=0.5)
+    logits.float().square().mean().backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    assert all(g.dtype == torch.float32 and g.isfinite().all() for g in gradients)
+
+
+@every_family
 def test_same_weights_same_logits_after_a_round_trip(family):
     """Invariant 38, the model's half: a state dictionary carries everything."""
     model, other = build(family), build(family, seed=1)

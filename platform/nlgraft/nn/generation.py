@@ -136,6 +136,8 @@ def _in_chunks(
     assert isinstance(lengths, Tensor)
     order = lengths.argsort(descending=True, stable=True)
     results: list[list[Hypothesis]] = [[] for _ in range(len(order))]
+    if not results:
+        return results
     device = model.output_projection.weight.device
     with _evaluating(model):
         for rows in order.split(size):
@@ -150,13 +152,14 @@ def _in_chunks(
 
 @contextmanager
 def _evaluating(model: Seq2Seq) -> Iterator[None]:
-    was_training = model.training
+    modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.inference_mode():
             yield
     finally:
-        model.train(was_training)
+        for module, is_training in modes:
+            module.training = is_training
 
 
 class _Search:

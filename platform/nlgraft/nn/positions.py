@@ -70,8 +70,9 @@ class SinusoidalPositions(nn.Module):
             Float [T, D].
         """
         if start + length > self.table.shape[0]:
-            positions = torch.arange(2 * (start + length))
-            self.table = sinusoids(positions, self.table.shape[1], self.layout).to(self.table)
+            with torch.inference_mode(False):  # a table that grew while decoding is trained with later
+                positions = torch.arange(2 * (start + length))
+                self.table = sinusoids(positions, self.table.shape[1], self.layout).to(self.table)
         return self.table[start : start + length]
 
 

@@ -191,8 +191,38 @@ def test_chunks_do_not_matter(beam):
 
 def test_the_model_keeps_its_mode():
     model = make_model().train()
+    model.encoder.eval()
     beam_search(model, [Tokens.from_lists(SOURCES)], config=GenerationConfig(max_length_offset=2))
     assert model.training
+    assert not model.encoder[0].training
+
+
+def test_a_model_can_be_trained_after_long_decoding():
+    """The table of sinusoids grows while no gradient is recorded."""
+    model = make_model(vocab=6, sharpness=0.1).requires_grad_()
+    source = Tokens.from_lists(SOURCES[:1])
+    config = GenerationConfig(beam=1, min_length=300, max_length_offset=300)
+    [[best]] = beam_search(model, [source], config=config)
+    assert len(best.ids) >= 300
+    target = Tokens.from_lists([[2, *best.ids]])
+    model.logits(model(Batch([source], target, target.ids))).sum().backward()
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_nothing_to_decode(beam):
+    model, config = make_model(), GenerationConfig(beam=beam, max_length_offset=2)
+    assert beam_search(model, [Tokens.from_lists([])], config=config) == []
+    assert len(beam_search(model, [Tokens.from_lists([[], []])], config=config)) == 2
+    mixed = beam_search(model, [Tokens.from_lists([[], SOURCES[0]])], config=config)
+    [[alone]] = beam_search(model, [Tokens.from_lists(SOURCES[:1])], config=config)
+    assert mixed[1][0].ids == alone.ids
+
+
+def test_decoding_under_autocast():
+    model = make_model().float()
+    with torch.autocast("cpu", torch.bfloat16):
+        found = beam_search(model, [Tokens.from_lists(SOURCES)], config=GenerationConfig(beam=3))
+    assert all(math.isfinite(best.score) for [best] in found)
 
 
 def test_samples_follow_the_model():

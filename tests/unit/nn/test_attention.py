@@ -1,0 +1,168 @@
+"""Attention, banks and the pieces around them, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from nlgraft.errors import ContractError
+from nlgraft.nn.attention import Attention, mean_over_present
+from nlgraft.nn.batch import Tokens, truncate_middle
+from nlgraft.nn.memory import Memory, concatenate, split
+from nlgraft.nn.positions import LearnedPositions, SinusoidalPositions, sinusoids
+from nlgraft.nn.residual import FeedForward, Residual
+
+EXACT = {"rtol": 0, "atol": 1e-12}
+
+
+def identity_attention(dim=2, heads=1):
+    """Queries, keys, values and output are the inputs themselves."""
+    attention = Attention(dim, heads).double()
+    with torch.no_grad():
+        attention.query.weight.copy_(torch.eye(dim))
+        attention.key_value.weight.copy_(torch.cat([torch.eye(dim)] * 2))
+        attention.output.weight.copy_(torch.eye(dim))
+    return attention
+
+
+def memory_of(rows, valid=None):
+    states = torch.tensor(rows, dtype=torch.float64)
+    valid = torch.ones(states.shape[:2], dtype=torch.bool) if valid is None else torch.tensor(valid)
+    return Memory(states, valid, not bool(valid.all()), not bool(valid.any(1).all()))
+
+
+def test_one_head_by_hand():
+    attention = identity_attention()
+    memory = memory_of([[[1.0, 0.0], [0.0, 1.0]]])
+    query = torch.tensor([[[math.sqrt(2) * math.log(3), 0.0]]], dtype=torch.float64)
+    result = attention(query, [attention.project(memory)])
+    torch.testing.assert_close(result[0, 0], torch.tensor([0.75, 0.25], dtype=torch.float64), **EXACT)
+
+
+def test_separated_is_the_mean_over_present_memories():
+    attention = identity_attention()
+    torch.nn.init.constant_(attention.output.bias, 0.5)
+    bank = [
+        memory_of([[[1.0, 0.0]], [[1.0, 0.0]]]),
+        memory_of([[[0.0, 4.0]], [[0.0, 4.0]]], [[True], [False]]),
+    ]
+    query = torch.zeros(2, 1, 2, dtype=torch.float64)
+    result = attention(query, [attention.project(memory) for memory in bank])
+    assert result[:, 0].tolist() == [[1.0, 2.5], [1.5, 0.5]]
+
+
+def test_mean_over_present_by_hand():
+    results = [torch.full((2, 1, 1, 1), value) for value in (2.0, 4.0, 9.0)]
+    absent = [None, torch.tensor([[True], [False]]), torch.tensor([[False], [False]])]
+    mean, present = mean_over_present(results, absent)
+    assert mean.flatten().tolist() == [3.0, 2.0]
+    assert present.flatten().tolist() == [True, True]
+    mean, present = mean_over_present(results[1:], absent[1:])
+    assert mean.flatten().tolist() == [4.0, 0.0]
+    assert present.flatten().tolist() == [True, False]
+
+
+def test_hypotheses_share_their_sentence_memory():
+    attention = Attention(8, 2).double()
+    memory = memory_of(
+        torch.randn(3, 5, 8).tolist(), [[True] * 5, [True] * 2 + [False] * 3, [True] * 4 + [False]]
+    )
+    rows = torch.randn(12, 1, 8, dtype=torch.float64)
+    repeated = Memory(
+        memory.states.repeat_interleave(4, 0), memory.valid.repeat_interleave(4, 0), True, False
+    )
+    expected = attention(rows, [attention.project(repeated)])
+    torch.testing.assert_close(attention(rows, [attention.project(memory)]), expected, **EXACT)
+
+
+def test_open_slot_can_always_be_attended_to():
+    attention = Attention(4, 2, has_open_slot=True).double()
+    nothing = torch.zeros(1, 1, 1, 3, dtype=torch.bool)
+    memory = attention.project_states(torch.randn(1, 3, 4, dtype=torch.float64), nothing)
+    assert memory.mask.tolist() == [[[[False, False, False, True]]]]
+    result = attention(torch.randn(1, 2, 4, dtype=torch.float64), [memory])
+    expected = attention.output(attention.open_slot[4:])
+    torch.testing.assert_close(result, expected.expand(1, 2, 4), **EXACT)
+
+
+def test_banks_are_put_together_and_taken_apart():
+    bank = [
+        memory_of([[[1.0]], [[2.0]]]),
+        memory_of([[[3.0], [4.0]], [[5.0], [6.0]]], [[True, True], [False, False]]),
+    ]
+    joint = concatenate(bank)
+    assert joint.states[..., 0].tolist() == [[1, 3, 4], [2, 5, 6]]
+    assert joint.mask[:, 0, 0].tolist() == [[True, True, True], [True, False, False]]
+    assert joint.present is None
+    parts = split(joint, bank)
+    assert [part.states[..., 0].tolist() for part in parts] == [[[1], [2]], [[3, 4], [5, 6]]]
+    assert parts[1].present.tolist() == [True, False]
+    assert concatenate(bank[:1]) is bank[0]
+
+
+def test_no_mask_without_padding():
+    assert memory_of([[[1.0], [2.0]]]).mask is None
+
+
+@pytest.mark.parametrize(
+    ("layout", "expected"),
+    [
+        ("halves", [math.sin(3), math.sin(3e-4), math.cos(3), math.cos(3e-4)]),
+        ("interleaved", [math.sin(3), math.cos(3), math.sin(3e-2), math.cos(3e-2)]),
+        ("marian", [math.sin(3), math.sin(3e-2), math.cos(3), math.cos(3e-2)]),
+    ],
+)
+def test_sinusoids_by_hand(layout, expected):
+    """Width 4: frequencies 1 and 1/10000 (halves) or 1 and 1/100."""
+    assert sinusoids(torch.tensor([3]), 4, layout)[0].tolist() == pytest.approx(expected, abs=1e-7)
+
+
+def test_sinusoids_grow_as_needed():
+    positions = SinusoidalPositions(4, "halves", num_positions=2)
+    expected = sinusoids(torch.arange(50), 4, "halves")
+    assert torch.equal(positions(0, 2), expected[:2])
+    assert torch.equal(positions(40, 10), expected[40:])
+    assert not positions.state_dict()
+
+
+def test_learned_positions_end_somewhere():
+    positions = LearnedPositions(4, 6)
+    assert torch.equal(positions(2, 3), positions.table[2:5])
+    with pytest.raises(ContractError, match="7 tokens with learned positions for 6"):
+        positions(3, 4)
+
+
+def test_residual_skeletons():
+    x, y = torch.randn(2, 1, 3, 8)
+    pre, post = Residual(8, "pre", 0.0), Residual(8, "post", 0.0)
+    norm = torch.nn.functional.layer_norm
+    torch.testing.assert_close(pre.enter(x), norm(x, (8,)))
+    assert torch.equal(pre.leave(x, y), x + y)
+    assert torch.equal(post.enter(x), x)
+    torch.testing.assert_close(post.leave(x, y), norm(x + y, (8,)))
+    assert not list(Residual(8, "pre", 0.0, has_enter=False).parameters())
+    assert not list(Residual(8, "post", 0.0, has_leave=False).parameters())
+    assert not list(Residual(8, "post", 0.0, is_affine=False).parameters())
+
+
+@pytest.mark.parametrize(
+    ("activation", "expected"), [("relu", 0.0), ("gelu", -0.158655), ("silu", -0.268941)]
+)
+def test_feed_forward_by_hand(activation, expected):
+    ffn = FeedForward(1, 1, activation)
+    torch.nn.init.ones_(ffn.inner.weight)
+    torch.nn.init.ones_(ffn.outer.weight)
+    assert float(ffn(torch.tensor([[[-1.0]]])).detach()) == pytest.approx(expected, abs=1e-5)
+
+
+def test_long_inputs_keep_head_and_tail():
+    tokens = Tokens.from_lists([[1, 2, 3, 4, 5, 6, 7], [1, 2, 3], [1, 2, 3, 4, 5, 6]])
+    cut = truncate_middle(tokens, 5)
+    assert [ids[v].tolist() for ids, v in zip(cut.ids, cut.valid, strict=True)] == [
+        [1, 2, 3, 6, 7],
+        [1, 2, 3],
+        [1, 2, 3, 5, 6],
+    ]
+    assert truncate_middle(tokens, 7) is tokens

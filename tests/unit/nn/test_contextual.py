@@ -1,0 +1,114 @@
+"""Checkpoints of transformers behind our interface, and the simple poolings."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from nlgraft.errors import ContractError
+from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, PoolingConfig, UniLMConfig
+from nlgraft.nn.contextual import Context, load_encoder
+from nlgraft.nn.hugging_face import HuggingFaceEncoder
+from nlgraft.nn.language_models import UniLM
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.pooling import EncoderShape, LayerPooling, LayerStates
+from nlgraft.nn.presets import preset
+from tests.tiny_models import HIDDEN, VOCAB, hugging_face
+
+KINDS = ["bert", "electra", "distilbert", "gpt2", "xlm_roberta", "mbart"]
+ROWS = [[9, 10, 11, 12], [13, 14]]
+LM = UniLMConfig(vocab_size=VOCAB, d_model=8, num_layers=1, num_heads=2, ffn_dim=8)
+SIZES = {"d_model": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "ffn_dim": 8}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_states_are_transformers_own(kind, tmp_path):
+    """From a directory, in fp32, padded: equal to each sentence alone in transformers."""
+    theirs = hugging_face(kind)
+    theirs.half().save_pretrained(tmp_path)
+    config = HuggingFaceEncoderConfig(checkpoint=str(tmp_path), is_causal=kind == "gpt2")
+    ours = load_encoder(config)
+    assert {p.dtype for p in ours.parameters()} == {torch.float32}
+    theirs = transformers.AutoModel.from_pretrained(tmp_path, dtype=torch.float32)
+    encoder = theirs.get_encoder() if kind == "mbart" else theirs
+    states = ours(Tokens.from_lists(ROWS))
+    assert ours.shape == EncoderShape(4, HIDDEN, HIDDEN)
+    assert ours.vocab_size == VOCAB
+    for index, row in enumerate(ROWS):
+        output = encoder(input_ids=torch.tensor([row]), output_hidden_states=True)
+        for layer, expected in zip(states.layers, output.hidden_states, strict=True):
+            torch.testing.assert_close(layer[index, : len(row)], expected[0], rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(
+            states.output[index, : len(row)], output.last_hidden_state[0], rtol=1e-5, atol=1e-5
+        )
+
+
+def test_a_model_that_sees_the_future_is_not_causal():
+    with pytest.raises(ContractError, match="BertModel sees tokens to the right"):
+        HuggingFaceEncoder(hugging_face("bert"), is_causal=True)
+
+
+def test_no_pooler_is_left():
+    encoder = HuggingFaceEncoder(hugging_face("bert"))
+    assert not [name for name, _ in encoder.named_parameters() if "pooler" in name]
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        ({"kind": "index", "index": 1}, [1.0, 1.0]),
+        ({"kind": "index", "index": -1}, [3.0, 3.0]),
+        ({}, [2.0, 2.0]),
+        ({"kind": "sum"}, [6.0, 6.0]),
+        ({"kind": "mean"}, [2.0, 2.0]),
+        ({"kind": "output"}, [7.0, 7.0, 7.0]),
+    ],
+)
+def test_pooling_by_hand(config, expected):
+    """States 0..3 of width 2 and an output of width 3: the embeddings are no layer of sum and mean."""
+    pooling = LayerPooling(PoolingConfig(**config), EncoderShape(4, 2, 3))
+    layers = [torch.full((1, 1, 2), float(value)) for value in range(4)]
+    states = LayerStates(layers, torch.full((1, 1, 3), 7.0))
+    valid = torch.ones(1, 1, dtype=torch.bool)
+    assert pooling(pooling.select(states), valid).flatten().tolist() == expected
+    assert pooling.output_dim == len(expected)
+
+
+def test_an_index_out_of_range_is_refused():
+    with pytest.raises(ContractError, match=r"pooling.index 4 of an encoder with 4 hidden states"):
+        LayerPooling(PoolingConfig(index=4), EncoderShape(4, 2, 2))
+
+
+def test_a_memory_norm_normalises():
+    context = Context(ContextConfig(encoder=LM, has_memory_norm=True))
+    states = context(Tokens.from_lists(ROWS)).states
+    torch.testing.assert_close(states.mean(-1), torch.zeros(2, 4), rtol=0, atol=1e-5)
+
+
+def test_encoders_and_vocabularies_must_fit():
+    config = preset("src_elmo", encoder=LM, **SIZES)
+    with pytest.raises(
+        ContractError, match="source_context 'lm' has 40 tokens but the source vocabulary has 30"
+    ):
+        Seq2Seq(config, 30, 30)
+    with pytest.raises(ContractError, match=r"encoders for \['other'\] but contexts has: lm"):
+        Seq2Seq(config, VOCAB, 30, {"other": UniLM(LM)})
+    with pytest.raises(ContractError, match="tying 'all' with 30 source and 31 target tokens"):
+        Seq2Seq(TransformerConfig(**SIZES, tying="all"), 30, 31)
+
+
+def test_a_missing_context_is_named():
+    model = Seq2Seq(preset("prlm", encoder=LM, **SIZES), 30, 30)
+    tokens = Tokens.from_lists([[9, 3]])
+    with pytest.raises(ContractError, match=r"lacks contexts \['prlm'\], it has: none"):
+        model(Batch([tokens], tokens, tokens.ids))
+
+
+def test_families_that_need_an_encoder_say_so():
+    with pytest.raises(ContractError, match="'prlm' needs a pretrained encoder"):
+        preset("prlm")
+    with pytest.raises(ContractError, match="Did you mean 'trice'"):
+        preset("trise")
