@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nlgraft.execution.sampling import CellSearch
-from nlgraft.execution.units import Unit
+from nlgraft.execution.units import CellSearched, Unit
 from nlgraft.pipeline.record import TrialRecord
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.design import Cell
@@ -40,19 +40,6 @@ class _CellState:
     proposals: dict[int, Proposal] = field(default_factory=dict)
     running: set[int] = field(default_factory=set)
     is_over: bool = False
-
-
-@dataclass(frozen=True)
-class Searched:
-    """The end of the search inside a cell.
-
-    Attributes:
-        cell: The cell.
-        params: The best proposal's values, or None when no trial finished.
-    """
-
-    cell: Cell
-    params: Mapping[str, Any] | None
 
 
 class Searches:
@@ -152,7 +139,7 @@ class Searches:
             known.number, known.params, known.seed, known.fingerprint, record
         )
 
-    def newly_over(self) -> list[Searched]:
+    def newly_over(self) -> list[CellSearched]:
         """Close the cells whose proposals have all ended.
 
         Returns:
@@ -164,7 +151,7 @@ class Searches:
                 continue
             state.is_over = True
             best = best_proposal(self._study.objectives, state.proposals.values())
-            found.append(Searched(state.cell, None if best is None else best.params))
+            found.append(CellSearched(state.cell, None if best is None else best.params))
         return found
 
     def _state_of(self, unit: Unit) -> _CellState:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from nlgraft.execution.sampling import CellSearch
 from nlgraft.execution.searching import Searches
 from nlgraft.execution.units import (
-    CellSearched,
     Notice,
     Observer,
     SweepStarted,
@@ -271,7 +270,7 @@ class WorkQueue:
     def _replicate_best(self) -> None:
         """Enqueue the replicates of every cell whose search has just ended."""
         for searched in self._searches.newly_over() if self._searches is not None else ():
-            self._observe(CellSearched(searched.cell, searched.params))
+            self._observe(searched)
             if searched.params is not None:
                 for unit, record in self._enqueue_replicates(searched.cell, searched.params):
                     self._take_reused(unit, record)
