@@ -1,0 +1,1 @@
+"""Encoder-decoder checkpoints of transformers, read into our Transformer and written back."""

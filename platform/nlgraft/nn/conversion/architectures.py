@@ -1,0 +1,219 @@
+"""What mBART and Marian are in our terms, and which of our configurations they can hold. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+from nlgraft.errors import ContractError, nearest
+from nlgraft.nn.config import Activation, TransformerConfig
+
+
+class Architecture(StrEnum):
+    """Encoder-decoders of transformers that are plain configurations of ours; the value is their model type.
+
+    Source: Liu et al. (2020) (mBART); Junczys-Dowmunt et al. (2018) (Marian).
+    """
+
+    MBART = "mbart"
+    MARIAN = "marian"
+
+    @property
+    def model_class(self) -> str:
+        """Name of the class in transformers."""
+        return {"mbart": "MBartForConditionalGeneration", "marian": "MarianMTModel"}[self]
+
+
+ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
+"""Our name of each activation that is named in checkpoints."""
+
+STYLES: dict[Architecture, dict[str, Any]] = {
+    Architecture.MBART: {
+        "norm": "pre",
+        "has_embedding_norm": True,
+        "source_positions": "learned",
+        "target_positions": "learned",
+    },
+    Architecture.MARIAN: {
+        "norm": "post",
+        "has_embedding_norm": False,
+        "source_positions": "sinusoidal",
+        "target_positions": "sinusoidal",
+    },
+}
+"""Settings of ours that each architecture fixes."""
+
+_SAME_ON_BOTH_SIDES = (
+    ("encoder_attention_heads", "decoder_attention_heads"),
+    ("encoder_ffn_dim", "decoder_ffn_dim"),
+)
+
+
+def architecture_of(model_type: str, where: str) -> Architecture:
+    """Look up an architecture.
+
+    Args:
+        model_type: What a checkpoint's config.json says.
+        where: The checkpoint, for the message.
+
+    Returns:
+        The architecture.
+
+    Raises:
+        ContractError: It is none that can be converted.
+    """
+    allowed = [str(architecture) for architecture in Architecture]
+    if model_type not in allowed:
+        raise ContractError(
+            f"{where} has model type '{model_type}', which cannot be converted. "
+            f"{nearest(model_type, allowed)}. Any encoder can be used as a context instead"
+        )
+    return Architecture(model_type)
+
+
+def read_config(
+    architecture: Architecture, theirs: Mapping[str, Any], **found: Any
+) -> tuple[TransformerConfig, list[str]]:
+    """Say in our terms what a checkpoint is.
+
+    Args:
+        architecture: Which one.
+        theirs: Its config.json.
+        **found: Settings of ours that its tensors tell: tying, has_output_bias, position_layout.
+
+    Returns:
+        Our configuration, and notes on what it leaves out.
+
+    Raises:
+        ContractError: Names every setting that we have no counterpart for.
+    """
+    problems = [
+        f"{one} {theirs[one]} and {other} {theirs[other]}: they must be equal"
+        for one, other in _SAME_ON_BOTH_SIDES
+        if theirs[one] != theirs[other]
+    ]
+    activation = theirs["activation_function"]
+    if activation not in ACTIVATIONS:
+        problems.append(f"activation_function '{activation}': {nearest(activation, list(ACTIVATIONS))}")
+    pad_id = theirs["pad_token_id"]
+    if not isinstance(pad_id, int):
+        problems.append("pad_token_id is not set")
+    if problems:
+        raise ContractError(f"{architecture} checkpoint: " + "; ".join(problems))
+    config = TransformerConfig(
+        **STYLES[architecture],
+        **found,
+        d_model=theirs["d_model"],
+        num_encoder_layers=theirs["encoder_layers"],
+        num_decoder_layers=theirs["decoder_layers"],
+        num_heads=theirs["encoder_attention_heads"],
+        ffn_dim=theirs["encoder_ffn_dim"],
+        dropout=theirs["dropout"],
+        attention_dropout=theirs["attention_dropout"],
+        activation_dropout=theirs["activation_dropout"],
+        activation=ACTIVATIONS[activation],
+        max_positions=theirs["max_position_embeddings"],
+        has_source_scale=theirs["scale_embedding"],
+        has_target_scale=theirs["scale_embedding"],
+        pad_id=pad_id,
+    )
+    notes = [
+        f"{name} {theirs[name]}: layers are never dropped here while training"
+        for name in ("encoder_layerdrop", "decoder_layerdrop")
+        if theirs.get(name)
+    ]
+    return config, notes
+
+
+def choose_architecture(config: TransformerConfig, wanted: Architecture | None = None) -> Architecture:
+    """Find the architecture that can hold a model.
+
+    Args:
+        config: Our configuration.
+        wanted: Which one it must be; None: any.
+
+    Returns:
+        The architecture.
+
+    Raises:
+        ContractError: None of them can; names every setting in the way.
+    """
+    candidates = [wanted] if wanted else list(Architecture)
+    problems = {architecture: [*_misfits(config, architecture)] for architecture in candidates}
+    for architecture, misfits in problems.items():
+        if not misfits:
+            return architecture
+    told = " | ".join(f"{architecture}: {'; '.join(misfits)}" for architecture, misfits in problems.items())
+    raise ContractError(f"transformers cannot hold this model. {told}")
+
+
+def _misfits(config: TransformerConfig, architecture: Architecture) -> Iterator[str]:
+    for setting, needed in STYLES[architecture].items():
+        if getattr(config, setting) != needed:
+            yield f"{setting} is '{getattr(config, setting)}', must be '{needed}'"
+    if architecture is Architecture.MBART and config.tying == "decoder":
+        yield "tying is 'decoder', must be 'all' or 'none'"
+    if config.has_source_scale != config.has_target_scale:
+        yield "has_source_scale and has_target_scale differ"
+    for setting, is_used in {
+        "contexts": bool(config.contexts),
+        "segments": config.segments != "none",
+        "fine_encoder.num_layers": config.fine_encoder.num_layers > 0,
+        "fine_encoder.ffn_adapter": config.fine_encoder.ffn_adapter != "none",
+    }.items():
+        if is_used:
+            yield f"{setting} is set, there is no such part"
+
+
+def write_config(
+    architecture: Architecture,
+    config: TransformerConfig,
+    source_vocab_size: int,
+    target_vocab_size: int,
+    *,
+    has_shared_table: bool,
+) -> dict[str, Any]:
+    """Say in the checkpoint's terms what a model of ours is.
+
+    Args:
+        architecture: What ``choose_architecture`` found.
+        config: Our configuration.
+        source_vocab_size: Rows of the source table.
+        target_vocab_size: Rows of the target table.
+        has_shared_table: A shared table is written, read or not.
+
+    Returns:
+        The part of config.json that follows from the configuration.
+
+    Raises:
+        ContractError: The architecture has one vocabulary and the model two.
+    """
+    theirs: dict[str, Any] = {
+        "architectures": [architecture.model_class],
+        "model_type": str(architecture),
+        "is_encoder_decoder": True,
+        "d_model": config.d_model,
+        "vocab_size": source_vocab_size,
+        "dropout": config.dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+        "activation_function": config.activation,
+        "max_position_embeddings": config.max_positions,
+        "scale_embedding": config.has_source_scale,
+        "pad_token_id": config.pad_id,
+        "tie_word_embeddings": config.tying != "none",
+    }
+    for side, depth in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
+        theirs[f"{side}_layers"] = depth
+        theirs[f"{side}_attention_heads"] = config.num_heads
+        theirs[f"{side}_ffn_dim"] = config.ffn_dim
+    if architecture is Architecture.MARIAN:
+        theirs["share_encoder_decoder_embeddings"] = has_shared_table
+        theirs["decoder_vocab_size"] = target_vocab_size
+    elif source_vocab_size != target_vocab_size:
+        raise ContractError(
+            f"an mBART has one vocabulary, this model reads {source_vocab_size} and says "
+            f"{target_vocab_size} tokens"
+        )
+    return theirs

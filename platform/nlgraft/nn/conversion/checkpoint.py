@@ -1,0 +1,264 @@
+"""Reading mBART and Marian checkpoints into our Transformer, and writing it as one of them.
+
+transformers is imported only when a checkpoint is read. Writing needs nothing of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from nlgraft.errors import ContractError
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.conversion.architectures import (
+    ACTIVATIONS,
+    Architecture,
+    architecture_of,
+    choose_architecture,
+    read_config,
+    write_config,
+)
+from nlgraft.nn.conversion.decoding import write_generation
+from nlgraft.nn.conversion.info import CheckpointInfo
+from nlgraft.nn.conversion.renames import (
+    OUTPUT_BIAS,
+    OUTPUT_TABLE,
+    POSITION_TABLES,
+    SHARED,
+    SOURCE_TABLE,
+    TARGET_TABLE,
+    check_places,
+    places,
+)
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.positions import Layout, sinusoids
+
+WEIGHTS_FILE, CONFIG_FILE, GENERATION_FILE = "model.safetensors", "config.json", "generation_config.json"
+_LAYOUTS: tuple[Layout, ...] = ("marian", "halves", "interleaved")
+_ROUNDED = 1e-3  # what storing sinusoids in fp16 or bf16 may have cost
+_EXACT = 1e-6
+
+
+def from_hugging_face(checkpoint: str | Path | nn.Module) -> tuple[Seq2Seq, CheckpointInfo]:
+    """Read an mBART or Marian checkpoint into our Transformer, in fp32.
+
+    Every tensor is used and every parameter filled exactly once; torch's random numbers are left alone.
+
+    Args:
+        checkpoint: Hub name, local directory, or a model of transformers, which is copied.
+
+    Returns:
+        The model, in evaluation mode, and what else the checkpoint says.
+
+    Raises:
+        ContractError: It is another architecture, has settings we have no counterpart for, or its tensors do
+            not fit; all that is wrong is named.
+
+    Source: fusion.md section 5.
+    """
+    notes: list[str] = []
+    theirs: Any = checkpoint if isinstance(checkpoint, nn.Module) else _load(str(checkpoint), notes)
+    name = type(theirs).__name__
+    architecture = architecture_of(theirs.config.model_type, name)
+    if name != architecture.model_class:
+        raise ContractError(f"{name} cannot generate: load the checkpoint as {architecture.model_class}")
+    tensors = dict(theirs.state_dict())
+    tying = _tying(tensors)
+    has_bias = bool(tensors[OUTPUT_BIAS].any())
+    layout = _layout(tensors, notes) if architecture is Architecture.MARIAN else "halves"
+    settings = json.loads(theirs.config.to_json_string())
+    config, more = read_config(
+        architecture, settings, tying=tying, has_output_bias=has_bias, position_layout=layout
+    )
+    if has_bias:
+        notes.append(f"{OUTPUT_BIAS} is a parameter here: it learns unless it is frozen")
+    with torch.random.fork_rng(devices=[]):
+        model = Seq2Seq(config, len(tensors[SOURCE_TABLE]), len(tensors[OUTPUT_TABLE])).float()
+    unread = _fill(model, tensors)
+    generation = json.loads(theirs.generation_config.to_json_string())
+    return model.eval(), CheckpointInfo(architecture, settings, generation, unread, (*notes, *more))
+
+
+def _load(checkpoint: str, notes: list[str]) -> nn.Module:
+    import transformers
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(checkpoint)
+        architecture = architecture_of(config.model_type, checkpoint)
+        model, report = getattr(transformers, architecture.model_class).from_pretrained(
+            checkpoint, dtype=torch.float32, output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ContractError(f"{checkpoint}: no readable checkpoint ({error})") from error
+    if config.dtype not in (None, torch.float32):
+        notes.append(f"stored in {str(config.dtype).removeprefix('torch.')}: fp32 here")
+    problems = []
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        # "version" is fairseq's mark in the first mBART files, no weight
+        names = [key for key in sorted(map(str, report[what])) if not key.endswith(".version")]
+        if names:
+            problems.append(f"{what.removesuffix('_keys')} {', '.join(names)}")
+    if problems:
+        raise ContractError(
+            f"{checkpoint}: the file does not hold the model that config.json names: {'; '.join(problems)}"
+        )
+    return model
+
+
+def _tying(tensors: Mapping[str, Tensor]) -> str:
+    source, target, output = (
+        (tensors[name].data_ptr(), tensors[name].shape) for name in (SOURCE_TABLE, TARGET_TABLE, OUTPUT_TABLE)
+    )
+    if target == output:
+        return "all" if source == target else "decoder"
+    if source in (target, output):
+        raise ContractError(
+            f"the checkpoint ties {SOURCE_TABLE} to only one of {TARGET_TABLE} and {OUTPUT_TABLE}: "
+            "none, these two, or all three can be tied here"
+        )
+    return "none"
+
+
+def _layout(tensors: Mapping[str, Tensor], notes: list[str]) -> Layout:
+    tables = [tensors[name].float().cpu() for name in POSITION_TABLES]
+    length, d_model = tables[0].shape
+    for layout in _LAYOUTS:
+        expected = sinusoids(torch.arange(length), d_model, layout)
+        error = max(float((table - expected).abs().max()) for table in tables)
+        if error < _ROUNDED:
+            if error > _EXACT:
+                notes.append(f"position tables were rounded by up to {error:.1e}: exact here")
+            return layout
+    raise ContractError(
+        f"{' and '.join(POSITION_TABLES)} hold none of the known sinusoids ({', '.join(_LAYOUTS)}): "
+        "learned positions with post-norm cannot be converted"
+    )
+
+
+def _constants(config: TransformerConfig) -> set[str]:
+    """Names of tensors that are not read: copies of tied ones, and what follows from the configuration."""
+    names = {"all": {SOURCE_TABLE, TARGET_TABLE, OUTPUT_TABLE}, "decoder": {SHARED, OUTPUT_TABLE}}.get(
+        config.tying, {SHARED}
+    )
+    if not config.has_output_bias:
+        names |= {OUTPUT_BIAS}
+    return names | (set(POSITION_TABLES) if config.source_positions == "sinusoidal" else set())
+
+
+@torch.no_grad()
+def _fill(model: Seq2Seq, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy the checkpoint's tensors; returns what no model reads."""
+    found, parameters = places(model.config), dict(model.named_parameters())
+    check_places(found, parameters, set(tensors) - _constants(model.config))
+    unread = {}
+    for place in found:
+        values = place.read(tensors)
+        if values.shape != parameters[place.ours].shape:
+            raise ContractError(
+                f"'{', '.join(place.theirs)}' make {tuple(values.shape)}, our '{place.ours}' is "
+                f"{tuple(parameters[place.ours].shape)}"
+            )
+        parameters[place.ours].copy_(values)
+        unread |= place.unread(tensors)
+    if model.config.tying != "all" and SHARED in tensors:
+        unread[SHARED] = tensors[SHARED].detach().to("cpu", torch.float32, copy=True)
+    return unread
+
+
+def to_hugging_face(
+    model: Seq2Seq,
+    directory: Path,
+    *,
+    info: CheckpointInfo | None = None,
+    generation: GenerationConfig | None = None,
+) -> list[str]:
+    """Write a plain model as an mBART or Marian checkpoint that transformers loads.
+
+    A post-norm model with sinusoids becomes a Marian, a pre-norm one with learned positions and embedding
+    norms an mBART.
+
+    Args:
+        model: A model without contexts, segments and fine encoder.
+        directory: Made if missing; gets ``model.safetensors``, ``config.json``, ``generation_config.json``.
+        info: What ``from_hugging_face`` said of the checkpoint that the model began as; what it says is
+            kept wherever the model does not say otherwise.
+        generation: How the model is decoded; unless given, as ``info`` says, or else our default.
+
+    Returns:
+        Notes on what transformers will do otherwise than our model.
+
+    Raises:
+        ContractError: transformers has no such model; names every setting in the way.
+    """
+    config = model.config
+    architecture = choose_architecture(config, info.architecture if info else None)
+    notes: list[str] = []
+    tensors = _tensors(model, architecture, info.unread if info else {}, notes)
+    num_source = len(tensors[SHARED if config.tying == "all" else SOURCE_TABLE])
+    num_target = tensors[OUTPUT_BIAS].shape[1]
+    has_shared = SHARED in tensors
+    written = write_config(architecture, config, num_source, num_target, has_shared_table=has_shared)
+    before = info.config if info else {}
+    if ACTIVATIONS.get(before.get("activation_function", "")) == config.activation:
+        written["activation_function"] = before["activation_function"]  # silu has two names
+    written["dtype"] = str(next(model.parameters()).dtype).removeprefix("torch.")
+    decoding, more = _decoding(config, info, generation)
+    ids = ("bos_token_id", "eos_token_id", "decoder_start_token_id", "forced_eos_token_id")
+    written |= {name: decoding[name] for name in ids if name in decoding}
+    directory.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, directory / WEIGHTS_FILE, metadata={"format": "pt"})
+    _write_json(directory / CONFIG_FILE, {**before, **written})
+    _write_json(directory / GENERATION_FILE, decoding)
+    if config.num_sources > 1:
+        notes.append(f"num_sources {config.num_sources}: one source there")
+    return [*notes, *more]
+
+
+@torch.no_grad()
+def _tensors(
+    model: Seq2Seq, architecture: Architecture, unread: Mapping[str, Tensor], notes: list[str]
+) -> dict[str, Tensor]:
+    config, parameters = model.config, dict(model.named_parameters())
+    found = places(config)
+    check_places(found, parameters, {name for place in found for name in place.theirs})
+    tensors: dict[str, Tensor] = {}
+    for place in found:
+        tensors |= place.write(parameters[place.ours], unread)
+    weight = model.output_projection.weight
+    if not config.has_output_bias:
+        tensors[OUTPUT_BIAS] = weight.new_zeros(1, len(weight), device="cpu")
+    if config.tying == "none":
+        kept = unread.get(SHARED)
+        if kept is not None and kept.shape == tensors[SOURCE_TABLE].shape == weight.shape:
+            tensors[SHARED] = kept.to(weight.dtype)
+        elif architecture is Architecture.MBART:
+            tensors[SHARED] = tensors[SOURCE_TABLE].clone()  # never read, but transformers asks for it
+    if architecture is Architecture.MARIAN and config.position_layout != "marian":
+        table = sinusoids(torch.arange(config.max_positions), config.d_model, config.position_layout)
+        tensors |= {name: table.to(weight.dtype, copy=True) for name in POSITION_TABLES}
+        notes.append(
+            f"position_layout {config.position_layout}: written as tables, which transformers reads but does "
+            "not save again"
+        )
+    return tensors
+
+
+def _decoding(
+    config: TransformerConfig, info: CheckpointInfo | None, generation: GenerationConfig | None
+) -> tuple[dict[str, Any], list[str]]:
+    if info is not None and generation is None:
+        return dict(info.generation), []
+    written, notes = write_generation(generation or GenerationConfig(), config.pad_id, config.max_positions)
+    if info is not None and info.generation.get("bos_token_id") is not None:
+        written["bos_token_id"] = info.generation["bos_token_id"]
+    return written, notes
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -1,0 +1,166 @@
+"""How a checkpoint is meant to be decoded, in our terms and back. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nlgraft.errors import ContractError
+from nlgraft.nn.config import GenerationConfig
+
+_UNDERSTOOD = {
+    "bad_words_ids",
+    "bos_token_id",
+    "decoder_start_token_id",
+    "do_sample",
+    "early_stopping",
+    "eos_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "length_penalty",
+    "max_length",
+    "max_new_tokens",
+    "min_length",
+    "min_new_tokens",
+    "no_repeat_ngram_size",
+    "num_beams",
+    "num_return_sequences",
+    "pad_token_id",
+}
+_NOT_ABOUT_OUTPUT = {
+    "_from_model_config",
+    "output_attentions",
+    "output_hidden_states",
+    "output_logits",
+    "output_scores",
+    "return_dict_in_generate",
+    "transformers_version",
+    "use_cache",
+}
+_STOPPING: dict[Any, str] = {True: "first", False: "exact", "never": "exact"}
+
+
+def read_generation(
+    theirs: Mapping[str, Any], start_id: int | None = None
+) -> tuple[GenerationConfig, list[str]]:
+    """Say in our terms how a checkpoint is decoded.
+
+    Args:
+        theirs: Its generation_config.json; what it does not set has transformers' default, except that
+            without a length our own limits hold.
+        start_id: First decoder input, where the checkpoint has none of its own (mBART: the language id).
+
+    Returns:
+        The nearest configuration of ours, and notes on every way in which it differs.
+
+    Raises:
+        ContractError: There is no start token, or no single end token.
+    """
+    first = theirs.get("decoder_start_token_id") if start_id is None else start_id
+    if not isinstance(first, int):
+        raise ContractError(
+            f"the checkpoint's decoder_start_token_id is {first}: give start_id (mBART: the id of the target "
+            "language)"
+        )
+    ends = theirs.get("eos_token_id")
+    ends = ends if isinstance(ends, list) else [ends]
+    if len(ends) != 1 or not isinstance(ends[0], int):
+        raise ContractError(f"the checkpoint's eos_token_id is {theirs.get('eos_token_id')}: one is needed")
+    settings: dict[str, Any] = {
+        "beam": theirs.get("num_beams") or 1,
+        "num_return": theirs.get("num_return_sequences") or 1,
+        "length_penalty": "average",
+        "alpha": max(0.0, _given(theirs, "length_penalty", 1.0)),
+        "stopping": _STOPPING.get(theirs.get("early_stopping") or False, "exact"),
+        "no_repeat_ngram": theirs.get("no_repeat_ngram_size") or 0,
+        "min_length": _given(theirs, "min_new_tokens", max(0, _given(theirs, "min_length", 0) - 1)),
+        "start_id": first,
+        "end_id": ends[0],
+    }
+    longest = theirs.get("max_new_tokens") or _given(theirs, "max_length", 0) - 1
+    if longest > 0:  # the end token is counted there
+        settings |= {"max_length_ratio": 0.0, "max_length_offset": longest - 1}
+    return GenerationConfig(**settings), [*_differences(theirs, settings)]
+
+
+def _given(theirs: Mapping[str, Any], name: str, default: Any) -> Any:
+    value = theirs.get(name)
+    return default if value is None else value
+
+
+def _differences(theirs: Mapping[str, Any], settings: Mapping[str, Any]) -> list[str]:
+    notes = []
+    if theirs.get("forced_bos_token_id") is not None:
+        notes.append(f"forced_bos_token_id {theirs['forced_bos_token_id']}: the first token is free here")
+    if theirs.get("forced_eos_token_id") != settings["end_id"]:
+        notes.append(
+            f"forced_eos_token_id {theirs.get('forced_eos_token_id')}: a hypothesis that reaches the limit "
+            f"always ends with {settings['end_id']} here"
+        )
+    elif settings["beam"] > 1:
+        notes.append("forced_eos_token_id: the forced end costs its log-probability here, nothing there")
+    pad = [theirs.get("pad_token_id")]
+    forbidden = theirs.get("bad_words_ids") or []
+    if pad not in forbidden:
+        notes.append(f"bad_words_ids {forbidden}: the pad token {pad[0]} is never said here")
+    if any(word != pad for word in forbidden):
+        notes.append(f"bad_words_ids {forbidden}: only the pad token is forbidden here")
+    if settings["beam"] > 1 and not theirs.get("early_stopping"):
+        notes.append("early_stopping false: a heuristic there, exact here")
+    if _given(theirs, "length_penalty", 1.0) < 0:
+        notes.append(f"length_penalty {theirs['length_penalty']}: 0 here, negative ones are refused")
+    if theirs.get("do_sample"):
+        notes.append("do_sample true: beam search here; see sample")
+    if "max_length_offset" not in settings:
+        notes.append("no max_length: our limits, source + 50, instead of transformers' 20")
+    for name in sorted(set(theirs) - _UNDERSTOOD - _NOT_ABOUT_OUTPUT):
+        if theirs[name] is not None:
+            notes.append(f"{name} {theirs[name]}: has no counterpart here")
+    return notes
+
+
+def write_generation(
+    config: GenerationConfig, pad_id: int, max_positions: int
+) -> tuple[dict[str, Any], list[str]]:
+    """Say in transformers' terms how a model of ours is decoded.
+
+    Args:
+        config: Our configuration.
+        pad_id: Padding token; never said.
+        max_positions: Most tokens a target can have, for a limit that follows the source.
+
+    Returns:
+        Content of generation_config.json, and notes on every way in which it differs.
+    """
+    notes = []
+    longest = config.max_length_offset
+    if config.max_length_ratio:
+        longest = max_positions - 1
+        notes.append(
+            f"max_length_ratio {config.max_length_ratio}: there is no limit that follows the source there; "
+            f"at most {longest} tokens"
+        )
+    if config.beam > 1:
+        notes.append("the end that the limit forces costs nothing there, and its log-probability here")
+    if config.beam > 1 and config.length_penalty == "gnmt":
+        notes.append(f"length_penalty gnmt: there log-probabilities are divided by length^{config.alpha}")
+    theirs: dict[str, Any] = {
+        "bad_words_ids": [[pad_id]],
+        "bos_token_id": config.start_id,
+        "decoder_start_token_id": config.start_id,
+        "do_sample": False,
+        "early_stopping": config.stopping == "first" or "never",
+        "eos_token_id": config.end_id,
+        "forced_eos_token_id": config.end_id,
+        "length_penalty": 0.0 if config.length_penalty == "none" else config.alpha,
+        "max_new_tokens": longest + 1,
+        "min_new_tokens": config.min_length,
+        "no_repeat_ngram_size": config.no_repeat_ngram,
+        "num_beams": config.beam,
+        "num_return_sequences": config.num_return,
+        "pad_token_id": pad_id,
+    }
+    if config.beam == 1:  # transformers warns about settings that only beams read
+        for name in ("early_stopping", "length_penalty"):
+            del theirs[name]
+    return theirs, notes

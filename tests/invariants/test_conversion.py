@@ -1,0 +1,237 @@
+"""Invariants 2 and 38 of the fusion specification for checkpoints of transformers: mBART and Marian."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.conversion.checkpoint import from_hugging_face, to_hugging_face
+from nlgraft.nn.generation import beam_search
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.presets import MBART_STYLE
+from tests.tiny_models import SIZES, VOCAB, tiny_translator
+
+CASES = {
+    "mbart": ("mbart", {}),
+    "mbart_relu_unscaled": ("mbart", {"activation_function": "relu", "scale_embedding": False}),
+    "mbart_untied": ("mbart", {"tie_word_embeddings": False}),
+    "marian": ("marian", {}),
+    "marian_gelu": ("marian", {"activation_function": "gelu", "scale_embedding": False}),
+    "marian_two_vocabularies": (
+        "marian",
+        {"share_encoder_decoder_embeddings": False, "decoder_vocab_size": 33},
+    ),
+    "marian_decoder_untied": (
+        "marian",
+        {
+            "share_encoder_decoder_embeddings": False,
+            "tie_word_embeddings": False,
+            "decoder_vocab_size": 33,
+        },
+    ),
+    "marian_shared_untied": ("marian", {"tie_word_embeddings": False}),
+}
+LIMIT = 20
+
+
+def theirs_of(name, **settings):
+    architecture, own = CASES[name]
+    return tiny_translator(architecture, **own, **settings)
+
+
+def random_batch(theirs, count=4, seed=0, longest=8):
+    """Mixed lengths, so there is padding on both sides; the first target token is the decoder's start."""
+    draw = random.Random(seed)
+    start, end = theirs.config.decoder_start_token_id, theirs.config.eos_token_id
+    sources = [[*(draw.randrange(8, 28) for _ in range(draw.randint(1, longest))), end] for _ in range(count)]
+    targets = [
+        [start, *(draw.randrange(8, 28) for _ in range(draw.randint(1, longest)))] for _ in range(count)
+    ]
+    pad = theirs.config.pad_token_id
+    source, target = Tokens.from_lists(sources, pad), Tokens.from_lists(targets, pad)
+    return Batch([source], target, target.ids)
+
+
+@torch.no_grad()
+def their_logits(theirs, batch):
+    source, target = batch.sources[0], batch.target_input
+    return theirs(
+        input_ids=source.ids,
+        attention_mask=source.valid.long(),
+        decoder_input_ids=target.ids,
+        decoder_attention_mask=target.valid.long(),
+    ).logits
+
+
+@torch.no_grad()
+def our_logits(model, batch):
+    return model.logits(model(batch))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_equal_those_of_transformers(name):
+    """Invariant 2, section 5: fp32 logits within 1e-4 (measured: below 2e-6), in mixed lengths and alone."""
+    theirs = theirs_of(name)
+    model, _ = from_hugging_face(theirs)
+    batch = random_batch(theirs)
+    valid = batch.target_input.valid
+    expected = their_logits(theirs, batch)[valid]
+    assert expected.std() > 0.5
+    torch.testing.assert_close(our_logits(model, batch)[valid], expected, rtol=0, atol=1e-5)
+    alone = random_batch(theirs, count=1, seed=3)
+    torch.testing.assert_close(our_logits(model, alone), their_logits(theirs, alone), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_round_trip_is_equal_to_the_bit(name, tmp_path):
+    """Invariant 38: read, written and read by transformers, every tensor and setting is what it was."""
+    import transformers
+
+    theirs = theirs_of(name)
+    theirs.save_pretrained(tmp_path / "theirs")
+    model, info = from_hugging_face(tmp_path / "theirs")
+    assert to_hugging_face(model, tmp_path / "ours", info=info) == []
+    before, after = (load_file(tmp_path / which / "model.safetensors") for which in ("theirs", "ours"))
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    for file in ("config.json", "generation_config.json"):
+        told = [json.loads((tmp_path / which / file).read_text()) for which in ("theirs", "ours")]
+        assert told[0] == told[1]
+    again, report = type(theirs).from_pretrained(
+        tmp_path / "ours", dtype=torch.float32, output_loading_info=True
+    )
+    assert not any(report.values())
+    assert isinstance(again, transformers.PreTrainedModel)
+    state = again.state_dict()
+    assert all(torch.equal(tensor, state[key]) for key, tensor in theirs.state_dict().items())
+    twice, _ = from_hugging_face(again)
+    for (key, one), other in zip(model.state_dict().items(), twice.state_dict().values(), strict=True):
+        assert torch.equal(one, other), key
+
+
+@torch.no_grad()
+def their_output(theirs, batch, **settings):
+    source, end = batch.sources[0], theirs.generation_config.eos_token_id
+    rows = theirs.generate(input_ids=source.ids, attention_mask=source.valid.long(), **settings)[
+        :, 1:
+    ].tolist()
+    return [row[: row.index(end)] if end in row else row for row in rows]
+
+
+def our_output(model, batch, config):
+    return [found[0].ids for found in beam_search(model, batch.sources, config=config)]
+
+
+def learn_to_copy(model, start, end, pad):
+    """Some steps on short sequences: enough for outputs that differ and end by themselves."""
+    draw = random.Random(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter *= 0.5 if parameter.ndim > 1 else 1  # large random weights learn slowly
+    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3, betas=(0.9, 0.98))
+    model.train()
+    for _ in range(200):
+        texts = [[draw.randrange(8, 28) for _ in range(draw.randint(1, 3))] for _ in range(32)]
+        source = Tokens.from_lists([[*text, end] for text in texts], pad)
+        target = Tokens.from_lists([[start, *text] for text in texts], pad)
+        output = Tokens.from_lists([[*text, end] for text in texts], pad).ids
+        hidden = model(Batch([source], target, output))[target.valid]
+        loss = torch.nn.functional.cross_entropy(model.logits(hidden), output[target.valid])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    model.eval()
+
+
+@pytest.mark.parametrize("name", ["mbart", "marian", "marian_two_vocabularies"])
+def test_models_trained_on_generate_the_same(name, tmp_path):
+    """Acceptance d: converted, trained and exported, with greedy and beam search as the files say."""
+    original = theirs_of(name)
+    model, info = from_hugging_face(original)
+    ids = {"start_id": original.config.decoder_start_token_id, "end_id": original.config.eos_token_id}
+    learn_to_copy(model, *ids.values(), original.config.pad_token_id)
+    for beam in (1, 4):
+        config = GenerationConfig(
+            beam=beam, length_penalty="average", max_length_ratio=0, max_length_offset=LIMIT, **ids
+        )
+        notes = to_hugging_face(model, tmp_path / str(beam), info=info, generation=config)
+        assert len(notes) == (beam > 1)  # what a forced end costs
+        theirs = type(original).from_pretrained(tmp_path / str(beam))
+        batch = random_batch(theirs, count=40, longest=3)
+        expected = their_output(theirs, batch)
+        assert len({tuple(ids) for ids in expected}) > 20
+        assert max(len(ids) for ids in expected) < LIMIT
+        assert our_output(model, batch, config) == expected
+    valid = batch.target_input.valid
+    torch.testing.assert_close(
+        our_logits(model, batch)[valid], their_logits(theirs, batch)[valid], rtol=0, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"norm": "post", "position_layout": "interleaved", "tying": "none", "activation": "silu"},
+        {"position_layout": "marian", "tying": "all", "has_output_bias": True},
+        {**MBART_STYLE},
+        {**MBART_STYLE, "tying": "none", "has_output_bias": True, "activation": "relu"},
+    ],
+)
+def test_models_trained_here_can_be_loaded_by_transformers(settings, tmp_path):
+    """Section 5: a plain model that never was a checkpoint has the same logits and greedy output there."""
+    import transformers
+
+    torch.manual_seed(0)
+    model = Seq2Seq(TransformerConfig(**SIZES, max_positions=32, **settings), VOCAB, VOCAB).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter += 0.3 * torch.randn_like(parameter)
+    config = GenerationConfig(beam=1, max_length_ratio=0, max_length_offset=LIMIT)
+    notes = to_hugging_face(model, tmp_path, generation=config)
+    assert len(notes) == (model.config.norm == "post" and model.config.position_layout != "marian")
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
+    batch = random_batch(theirs, count=8)
+    valid = batch.target_input.valid
+    expected = their_logits(theirs, batch)[valid]
+    torch.testing.assert_close(our_logits(model, batch)[valid], expected, rtol=0, atol=1e-5)
+    assert our_output(model, batch, config) == their_output(theirs, batch)
+    again, _ = from_hugging_face(tmp_path)
+    assert again.config == model.config.model_copy(
+        update={"position_layout": model.config.position_layout if model.config.norm == "post" else "halves"}
+    )
+    for (key, one), other in zip(model.state_dict().items(), again.state_dict().values(), strict=True):
+        assert torch.equal(one, other), key
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_checkpoints_load_in_fp32(dtype, tmp_path):
+    """Section 5: whatever type the file has, ours is fp32 with exactly the file's values."""
+    theirs = tiny_translator("mbart").to(dtype)
+    theirs.save_pretrained(tmp_path)
+    model, info = from_hugging_face(tmp_path)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert torch.equal(model.source_embedding.table.weight, theirs.model.shared.weight.float())
+    assert any("fp32 here" in note for note in info.notes)
+    from_object, _ = from_hugging_face(theirs)
+    for (key, one), other in zip(model.state_dict().items(), from_object.state_dict().values(), strict=True):
+        assert torch.equal(one, other), key
+
+
+def test_sharded_checkpoints(tmp_path):
+    """Weights in several files are one checkpoint."""
+    theirs = tiny_translator("marian")
+    theirs.save_pretrained(tmp_path, max_shard_size="10KB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > 1
+    model, _ = from_hugging_face(tmp_path)
+    batch = random_batch(theirs)
+    valid = batch.target_input.valid
+    torch.testing.assert_close(
+        our_logits(model, batch)[valid], their_logits(theirs, batch)[valid], rtol=0, atol=1e-5
+    )

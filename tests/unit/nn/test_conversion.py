@@ -1,0 +1,263 @@
+"""Checkpoints of mBART and Marian: settings in both directions, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from nlgraft.errors import ContractError, StoreError
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.conversion.architectures import Architecture, choose_architecture
+from nlgraft.nn.conversion.checkpoint import from_hugging_face, to_hugging_face
+from nlgraft.nn.conversion.decoding import read_generation, write_generation
+from nlgraft.nn.conversion.info import CheckpointInfo
+from nlgraft.nn.conversion.renames import Place, check_places, places
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.presets import MBART_STYLE
+from tests.tiny_models import tiny_translator
+
+SIZES = {"d_model": 16, "num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "ffn_dim": 24}
+
+
+def test_place_by_hand():
+    """Two tensors below one another; rows that are skipped and kept; a leading axis."""
+    stacked = Place("ours", ("k", "v"))
+    tensors = {"k": torch.tensor([[1.0, 2.0]]), "v": torch.tensor([[3.0, 4.0]])}
+    assert stacked.read(tensors).tolist() == [[1, 2], [3, 4]]
+    written = stacked.write(stacked.read(tensors), {})
+    assert {name: part.tolist() for name, part in written.items()} == {"k": [[1, 2]], "v": [[3, 4]]}
+    offset = Place("ours", ("p",), num_unread_rows=2)
+    tensors = {"p": torch.tensor([[9.0], [8.0], [1.0], [2.0]])}
+    assert offset.read(tensors).tolist() == [[1], [2]]
+    assert offset.unread(tensors)["p"].tolist() == [[9], [8]]
+    assert offset.write(offset.read(tensors), offset.unread(tensors))["p"].tolist() == [[9], [8], [1], [2]]
+    assert offset.write(offset.read(tensors), {})["p"].tolist() == [[0], [0], [1], [2]]
+    row = Place("ours", ("b",), is_row=True)
+    assert row.read({"b": torch.tensor([[1.0, 2.0]])}).tolist() == [1, 2]
+    assert row.write(torch.tensor([1.0, 2.0]), {})["b"].tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+@pytest.mark.parametrize("tying", ["all", "decoder", "none"])
+def test_every_parameter_has_one_place(norm, tying):
+    config = TransformerConfig(
+        **SIZES, norm=norm, tying=tying, has_embedding_norm=norm == "pre", has_output_bias=tying == "none"
+    )
+    found = places(config)
+    check_places(
+        found, dict(Seq2Seq(config, 20, 20).named_parameters()), [n for p in found for n in p.theirs]
+    )
+
+
+def test_misfits_are_all_named():
+    found = [Place("a", ("x",)), Place("a", ("y",)), Place("b", ("x",))]
+    with pytest.raises(ContractError) as error:
+        check_places(found, ["a", "c"], ["x", "z"])
+    told = str(error.value)
+    for part in (
+        "our parameter 'c' is left over",
+        "our parameter 'b' is missing",
+        "our parameter 'a' is used twice",
+        "tensor 'z' is left over",
+        "tensor 'y' is missing",
+        "tensor 'x' is used twice",
+    ):
+        assert part in told
+
+
+def test_settings_are_read():
+    model, info = from_hugging_face(tiny_translator("mbart", activation_function="relu", dropout=0.3))
+    config = model.config
+    assert (config.norm, config.activation, config.dropout, config.tying) == ("pre", "relu", 0.3, "all")
+    assert (config.source_positions, config.max_positions, config.pad_id) == ("learned", 32, 1)
+    assert not config.has_output_bias
+    assert info.architecture == "mbart"
+    assert not model.training
+    model, info = from_hugging_face(tiny_translator("marian", encoder_layerdrop=0.1))
+    config = model.config
+    assert (config.norm, config.activation, config.position_layout) == ("post", "silu", "marian")
+    assert config.has_output_bias
+    assert any("encoder_layerdrop 0.1" in note for note in info.notes)
+    assert any("final_logits_bias" in note for note in info.notes)
+
+
+def test_random_numbers_are_left_alone():
+    theirs = tiny_translator("marian")
+    torch.manual_seed(1)
+    expected = torch.rand(3)
+    torch.manual_seed(1)
+    from_hugging_face(theirs)
+    assert torch.equal(torch.rand(3), expected)
+
+
+@pytest.mark.parametrize(
+    "settings, told",
+    [
+        ({"encoder_attention_heads": 4}, "encoder_attention_heads 4 and decoder_attention_heads 2"),
+        ({"decoder_ffn_dim": 20}, "encoder_ffn_dim 24 and decoder_ffn_dim 20"),
+        ({"activation_function": "gelu_new"}, "'gelu_new': Did you mean 'gelu'"),
+    ],
+)
+def test_what_we_have_no_counterpart_for_is_refused(settings, told):
+    with pytest.raises(ContractError, match=told):
+        from_hugging_face(tiny_translator("mbart", **settings))
+
+
+def test_other_architectures_are_refused(tmp_path):
+    import transformers
+
+    theirs = tiny_translator("mbart")
+    with pytest.raises(ContractError, match="MBartModel cannot generate"):
+        from_hugging_face(theirs.model)
+    bert = transformers.BertConfig(
+        hidden_size=8, num_attention_heads=2, num_hidden_layers=1, intermediate_size=8, vocab_size=20
+    )
+    bert.save_pretrained(tmp_path)
+    with pytest.raises(ContractError, match=r"model type 'bert'.*Allowed: mbart, marian"):
+        from_hugging_face(tmp_path)
+    with pytest.raises(ContractError, match="no readable checkpoint"):
+        from_hugging_face(tmp_path / "nothing")
+
+
+def test_incomplete_and_overfull_files_are_refused(tmp_path):
+    """transformers would fill what is missing with random numbers."""
+    from safetensors.torch import load_file, save_file
+
+    tiny_translator("mbart").save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    tensors = load_file(file)
+    fewer = {n: t for n, t in tensors.items() if n != "model.encoder.layers.0.fc1.bias"}
+    save_file({**fewer, "model.decoder.extra": torch.zeros(2)}, file, metadata={"format": "pt"})
+    with pytest.raises(
+        ContractError, match=r"missing .*encoder.layers.0.fc1.bias; unexpected .*decoder.extra"
+    ):
+        from_hugging_face(tmp_path)
+    save_file({**tensors, "model.encoder.version": torch.ones(1)}, file, metadata={"format": "pt"})
+    from_hugging_face(tmp_path)
+
+
+def test_half_tied_tables_are_refused():
+    theirs = tiny_translator("mbart", tie_word_embeddings=False)
+    theirs.model.encoder.embed_tokens.weight = theirs.model.decoder.embed_tokens.weight
+    with pytest.raises(ContractError, match=r"ties model\.encoder\.embed_tokens\.weight to only one"):
+        from_hugging_face(theirs)
+
+
+def test_position_tables_that_are_no_sinusoids_are_refused():
+    theirs = tiny_translator("marian")
+    theirs.model.encoder.embed_positions.weight.data += 0.1
+    with pytest.raises(ContractError, match="none of the known sinusoids"):
+        from_hugging_face(theirs)
+
+
+@pytest.mark.parametrize(
+    "settings, told",
+    [
+        ({"norm": "pre"}, "mbart: has_embedding_norm is 'False'.*marian: norm is 'pre'"),
+        ({"has_source_scale": False}, "has_source_scale and has_target_scale differ"),
+        ({**MBART_STYLE, "tying": "decoder"}, "tying is 'decoder', must be 'all' or 'none'"),
+        ({"num_sources": 2, "segments": "halves"}, "segments is set"),
+        ({"num_sources": 2, "fine_encoder": {"num_layers": 1}}, "fine_encoder.num_layers is set"),
+    ],
+)
+def test_models_that_transformers_cannot_hold_are_refused(settings, told):
+    with pytest.raises(ContractError, match=told):
+        choose_architecture(TransformerConfig(**SIZES, **settings))
+
+
+def test_architecture_is_found():
+    assert choose_architecture(TransformerConfig(**SIZES)) is Architecture.MARIAN
+    assert choose_architecture(TransformerConfig(**SIZES, **MBART_STYLE)) is Architecture.MBART
+    with pytest.raises(ContractError, match="mbart: norm is 'post'"):
+        choose_architecture(TransformerConfig(**SIZES), Architecture.MBART)
+
+
+def test_several_sources_are_told(tmp_path):
+    config = TransformerConfig(**SIZES, num_sources=2, position_layout="marian")
+    notes = to_hugging_face(Seq2Seq(config, 20, 20), tmp_path, generation=GenerationConfig(beam=1))
+    assert any("one source there" in note for note in notes)
+
+
+def test_generation_is_read():
+    theirs = {
+        "decoder_start_token_id": 5,
+        "eos_token_id": 2,
+        "pad_token_id": 1,
+        "num_beams": 4,
+        "length_penalty": 0.8,
+        "early_stopping": True,
+        "max_length": 12,
+        "min_length": 3,
+        "no_repeat_ngram_size": 3,
+        "forced_eos_token_id": 2,
+        "bad_words_ids": [[1]],
+    }
+    config, notes = read_generation(theirs)
+    assert len(notes) == 1
+    assert "forced end" in notes[0]
+    assert config == GenerationConfig(
+        beam=4,
+        length_penalty="average",
+        alpha=0.8,
+        stopping="first",
+        max_length_ratio=0,
+        max_length_offset=10,  # 12 less the start and the end token
+        min_length=2,
+        no_repeat_ngram=3,
+        start_id=5,
+        end_id=2,
+    )
+
+
+def test_differences_in_generation_are_told():
+    theirs = {"eos_token_id": 2, "pad_token_id": 1, "num_beams": 2, "forced_bos_token_id": 7, "top_k": 5}
+    with pytest.raises(ContractError, match="give start_id"):
+        read_generation(theirs)
+    config, notes = read_generation(theirs, start_id=9)
+    assert (config.start_id, config.max_length_ratio) == (9, 1.0)
+    told = "\n".join(notes)
+    for part in ("forced_bos_token_id 7", "forced_eos_token_id None", "pad token 1 is never", "top_k 5"):
+        assert part in told
+    for part in ("early_stopping false", "no max_length"):
+        assert part in told
+    with pytest.raises(ContractError, match="eos_token_id is \\[2, 3\\]"):
+        read_generation({**theirs, "eos_token_id": [2, 3]}, start_id=9)
+
+
+def test_generation_is_written():
+    config = GenerationConfig(
+        beam=4, length_penalty="average", alpha=0.8, max_length_ratio=0, max_length_offset=10, min_length=2
+    )
+    theirs, notes = write_generation(config, pad_id=0, max_positions=64)
+    assert len(notes) == 1
+    assert "forces" in notes[0]
+    assert (theirs["max_new_tokens"], theirs["min_new_tokens"], theirs["bad_words_ids"]) == (11, 2, [[0]])
+    assert read_generation(theirs)[0] == config
+    _, notes = write_generation(GenerationConfig(), pad_id=0, max_positions=64)
+    assert [note.split()[0] for note in notes] == ["max_length_ratio", "the", "length_penalty"]
+
+
+def test_info_is_kept_on_disk(tmp_path):
+    _, info = from_hugging_face(tiny_translator("mbart"))
+    info.write(tmp_path)
+    again = CheckpointInfo.read(tmp_path)
+    assert (again.architecture, again.config, again.generation, again.notes) == (
+        info.architecture,
+        info.config,
+        info.generation,
+        info.notes,
+    )
+    assert set(again.unread) == {f"model.{side}.embed_positions.weight" for side in ("encoder", "decoder")}
+    assert all(torch.equal(again.unread[name], info.unread[name]) for name in info.unread)
+    (tmp_path / "hugging_face.json").write_text("{}")
+    with pytest.raises(StoreError):
+        CheckpointInfo.read(tmp_path)
+
+
+def test_generation_wins_over_what_the_checkpoint_said(tmp_path):
+    model, info = from_hugging_face(tiny_translator("mbart"))
+    to_hugging_face(model, tmp_path, info=info, generation=GenerationConfig(beam=1, start_id=7, end_id=2))
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert (config["decoder_start_token_id"], config["bos_token_id"]) == (7, 0)
