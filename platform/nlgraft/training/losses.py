@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from nlgraft.nn.batch import Batch
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.training.config import TrainConfig
 from nlgraft.training.cross_entropy import SmoothingKind, projected_cross_entropy, smoothed_cross_entropy
 
 __all__ = [
@@ -107,6 +108,18 @@ class Seq2SeqObjective:
 
     smoothing: float = 0.1
     kind: SmoothingKind = "uniform_all"
+
+    @classmethod
+    def of(cls, config: TrainConfig) -> Seq2SeqObjective:
+        """Make the objective that a training's config asks for.
+
+        Args:
+            config: ``label_smoothing`` and ``smoothing_kind``.
+
+        Returns:
+            The objective.
+        """
+        return cls(config.label_smoothing, config.smoothing_kind)
 
     def __call__(self, model: Translator, batch: Batch) -> Loss:
         """Compute the summed loss of a batch and its number of real target tokens."""

@@ -1,0 +1,111 @@
+"""No switch of a training is ignored (fusion.md 36): each one changes the weights or what is reported."""
+
+import pytest
+import torch
+
+from nlgraft.text.batches import Ragged
+from nlgraft.training.config import ParameterGroup, TrainConfig
+from nlgraft.training.data import Seq2SeqData, dev_loss
+from nlgraft.training.loop import train
+from nlgraft.training.losses import Seq2SeqObjective
+from nlgraft.training.views import Encoded, View
+from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
+
+USUAL = {
+    "max_steps": 9,
+    "batch_tokens": 30,
+    "peak_lr": 0.02,
+    "warmup_steps": 3,
+    "weight_decay": 0.01,
+    "report_every_steps": 3,
+    "eval_every_steps": 3,
+    "checkpoint_every_steps": 4,
+    "keep_best": False,
+}
+OTHERWISE = {
+    "max_steps": {"max_steps": 10},
+    "batch_tokens": {"batch_tokens": 60},
+    "accumulation": {"accumulation": 2},
+    "peak_lr": {"peak_lr": 0.03},
+    "lr_schedule": {"lr_schedule": "cosine"},
+    "warmup_steps": {"warmup_steps": 4},
+    "initial_lr": {"initial_lr": 0.01},
+    "final_lr_ratio": {"lr_schedule": "cosine", "final_lr_ratio": 0.5},
+    "betas": {"betas": (0.8, 0.98)},
+    "epsilon": {"epsilon": 1e-3},
+    "weight_decay": {"weight_decay": 0.0},
+    "clip_norm": {"clip_norm": 0.05},
+    "label_smoothing": {"label_smoothing": 0.3},
+    "smoothing_kind": {"smoothing_kind": "uniform_others"},
+    "precision": {"precision": "bf16"},
+    "report_every_steps": {"report_every_steps": 1},
+    "eval_every_steps": {"eval_every_steps": 9},
+    "is_evaluated_at_start": {"is_evaluated_at_start": True},
+    "checkpoint_every_steps": {"checkpoint_every_steps": 5},
+    "best_metric": {"best_metric": "dev/other", "keep_best": True},
+    "best_direction": {"best_direction": "maximize", "keep_best": True},
+    "patience": {"patience": 1, "best_direction": "maximize"},
+    "keep_best": {"keep_best": True, "best_direction": "maximize"},
+    "average_last": {"average_last": 2},
+    "freeze": {"freeze": ("mix",)},
+    "train_only": {"train_only": ("mix",)},
+    "groups": {"groups": (ParameterGroup(pattern="mix", lr_multiplier=3),)},
+}
+BASELINES = {
+    "final_lr_ratio": {"lr_schedule": "cosine"},
+    "best_metric": {"keep_best": True},
+    "best_direction": {"keep_best": True},
+    "patience": {"best_direction": "maximize"},
+    "keep_best": {"best_direction": "maximize"},
+}
+
+
+def run(root, **fields):
+    """Give all that a training leaves behind: weights, metrics by step, steps of checkpoints."""
+    config = TrainConfig(**{**USUAL, **fields})
+    sources = ToyData().sources
+    encoded = Encoded({"source 0": Ragged.of(sources), "target": Ragged.of(sources)})
+    data = Seq2SeqData(encoded, View(), batch_tokens=config.batch_tokens, seed=1)
+    measure = dev_loss(data)
+    recorder, steps = Recorder(), []
+
+    def evaluate(model):
+        steps.append(1)
+        return {**measure(model), "dev/other": abs(len(steps) - 2.0)}
+
+    model, context = ToyModel(1), make_context(root, recorder)
+    train(model, Seq2SeqObjective.of(config), data, config, context, evaluate=evaluate)
+    latest = context.checkpoints.latest()
+    reports = [
+        (step, {name: value for name, value in metrics.items() if name != "train/tokens_per_s"})
+        for _, step, metrics in recorder.reports
+    ]
+    weights = torch.cat([tensor.flatten() for tensor in model.state_dict().values()]).tolist()
+    return weights, reports, latest and latest[0]
+
+
+def test_every_switch_is_in_the_table():
+    assert set(OTHERWISE) == set(TrainConfig.model_fields)
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    """The training without the switch, run once for each baseline."""
+    known = {}
+
+    def of(name):
+        fields = BASELINES.get(name, {})
+        if str(fields) not in known:
+            known[str(fields)] = run(tmp_path_factory.mktemp("usual"), **fields)
+        return known[str(fields)]
+
+    return of
+
+
+@pytest.mark.parametrize("name", OTHERWISE)
+def test_switch_changes_something(tmp_path, usual, name):
+    assert run(tmp_path, **OTHERWISE[name]) != usual(name)
+
+
+def test_without_a_switch_nothing_changes(tmp_path, usual):
+    assert run(tmp_path) == usual("max_steps")
