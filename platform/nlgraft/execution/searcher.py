@@ -29,16 +29,16 @@ class WorkSearcher(Searcher):
     Args:
         queue: The work queue.
         store: Where trials leave their records.
-        order_for: Turns a trial into the Tune config that a worker understands.
-        ask_to_stop: Asks a running trial to end itself, with the reason.
+        order_for: Turns a trial, and Tune's id for it, into the config that a worker understands.
+        ask_to_stop: Asks the trial behind one of Tune's ids to end itself, with the reason.
     """
 
     def __init__(
         self,
         queue: WorkQueue,
         store: ArtifactStore,
-        order_for: Callable[[Unit], dict[str, Any]],
-        ask_to_stop: Callable[[Unit, str], None],
+        order_for: Callable[[Unit, str], dict[str, Any]],
+        ask_to_stop: Callable[[str, str], None],
     ) -> None:
         super().__init__()
         self._ask_to_stop = ask_to_stop
@@ -61,12 +61,12 @@ class WorkSearcher(Searcher):
         unit = self._queue.take()
         if self._queue.stop_reason is not None and not self._is_stopping:
             self._is_stopping = True
-            for running in self._queue.running:
-                self._ask_to_stop(running, self._queue.stop_reason)
+            for running_id in self._units:
+                self._ask_to_stop(running_id, self._queue.stop_reason)
         if unit is None:
             return Searcher.FINISHED if self._queue.is_done else None
         self._units[trial_id] = unit
-        return self._order_for(unit)
+        return self._order_for(unit, trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass a report on to the queue."""

@@ -162,13 +162,13 @@ def _drive(study: Study, store: ArtifactStore, queue: WorkQueue, max_concurrent:
         directory,
     )
 
-    def order_for(unit: Unit) -> dict[str, Any]:
+    def order_for(unit: Unit, trial_id: str) -> dict[str, Any]:
         stage, metric = _watched(study, unit.graph) if unit.kind == "search" else ("", None)
-        order = Order(unit.graph, unit.config, store.uri, unit.key, group, stage, metric)
+        order = Order(unit.graph, unit.config, store.uri, trial_id, group, stage, metric)
         return {"order": order.to_text()}
 
-    def ask_to_stop(unit: Unit, reason: str) -> None:
-        ray.get(board.request_stop.remote(unit.key, reason))
+    def ask_to_stop(trial_id: str, reason: str) -> None:
+        ray.get(board.request_stop.remote(trial_id, reason))
 
     searcher = WorkSearcher(queue, store, order_for, ask_to_stop)
     scheduler = None
@@ -180,12 +180,11 @@ def _drive(study: Study, store: ArtifactStore, queue: WorkQueue, max_concurrent:
             unit = searcher.unit_of(trial.trial_id)
             return unit.cell.key if unit is not None and unit.kind == "search" else None
 
-        def request_stop(trial: Any, reason: str) -> None:
-            unit = searcher.unit_of(trial.trial_id)
-            if unit is not None:
-                ask_to_stop(unit, reason)
-
-        scheduler = CooperativeScheduler(group_of, lambda: scheduler_for(spec, mode), request_stop)
+        scheduler = CooperativeScheduler(
+            group_of,
+            lambda: scheduler_for(spec, mode),
+            lambda trial, reason: ask_to_stop(trial.trial_id, reason),
+        )
     shape = (
         {"CPU": resources.cpus_per_worker, "GPU": resources.gpus_per_worker}
         if resources.workers == 1

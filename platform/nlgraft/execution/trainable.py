@@ -38,7 +38,7 @@ class Order:
         graph: The trial's stage graph.
         config: The resolved config, for the record.
         store_uri: Where the artifact store is.
-        key: Under which the board keeps a request to stop.
+        trial_id: Tune's id of the trial, under which the board keeps a request to stop.
         group: Shape of the worker group; one worker trains in this process.
         watched_stage: Name of the stage whose reports the trial scheduler judges.
         watched_metric: The metric that it judges, or None without a scheduler.
@@ -47,7 +47,7 @@ class Order:
     graph: StageGraph
     config: Mapping[str, Any]
     store_uri: str
-    key: str
+    trial_id: str
     group: WorkerGroup
     watched_stage: str
     watched_metric: str | None
@@ -71,17 +71,13 @@ class Board:
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
 
-    def request_stop(self, key: str, reason: str) -> None:
+    def request_stop(self, trial_id: str, reason: str) -> None:
         """Ask a trial to end itself."""
-        self._reasons[key] = reason
+        self._reasons[trial_id] = reason
 
-    def stop_reason(self, key: str) -> str | None:
+    def stop_reason(self, trial_id: str) -> str | None:
         """Why a trial should end, or None."""
-        return self._reasons.get(key)
-
-    def clear(self, key: str) -> None:
-        """Forget a request, before the trial starts again."""
-        self._reasons.pop(key, None)
+        return self._reasons.get(trial_id)
 
 
 class TuneReporter:
@@ -119,7 +115,7 @@ class TuneReporter:
 
     def should_stop(self) -> str | None:
         """Ask the board."""
-        return ray.get(self._board.stop_reason.remote(self._order.key))
+        return ray.get(self._board.stop_reason.remote(self._order.trial_id))
 
 
 def run_order(config: dict[str, Any], board: Any) -> None:
@@ -130,7 +126,6 @@ def run_order(config: dict[str, Any], board: Any) -> None:
         board: Handle of the sweep's board.
     """
     order = Order.from_text(config["order"])
-    ray.get(board.clear.remote(order.key))
     # recorded here, where worker groups report to: a stage that does not finish leaves no curves of its own
     reporter = RecordingReporter(TuneReporter(order, board))
     store = ArtifactStore.open(order.store_uri)
@@ -154,5 +149,7 @@ def run_order(config: dict[str, Any], board: Any) -> None:
         tune.report({OUTCOME: "busy", OWNER: busy.owner})
         return
     except TrialFailed as failed:
-        _log.warning("%s: %s", order.key, failed)  # the record in the store says the same to everybody else
+        _log.warning(
+            "%s: %s", order.trial_id, failed
+        )  # the record in the store says the same to everybody else
     tune.report({OUTCOME: "ended"})
