@@ -149,7 +149,14 @@ def learn_to_copy(model, start, end, pad):
     model.eval()
 
 
-@pytest.mark.parametrize("name", ["mbart", "marian", "marian_two_vocabularies"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("mbart", marks=pytest.mark.slow),
+        "marian",
+        pytest.param("marian_two_vocabularies", marks=pytest.mark.slow),
+    ],
+)
 def test_models_trained_on_generate_the_same(name, tmp_path):
     """Acceptance d: converted, trained and exported, with greedy and beam search as the files say."""
     original = theirs_of(name)

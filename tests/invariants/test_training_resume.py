@@ -77,7 +77,7 @@ VARIANTS = [
     {"precision": "bf16"},
     {"freeze": ("source",), "lr_schedule": "cosine"},
     {"is_real": True, "patience": 20},
-    {"is_real": True, "precision": "bf16", "freeze": ("^encoder",)},
+    pytest.param({"is_real": True, "precision": "bf16", "freeze": ("^encoder",)}, marks=pytest.mark.slow),
 ]
 NAMES = ["best", "average", "patience", "bf16", "frozen", "real", "real-bf16"]
 

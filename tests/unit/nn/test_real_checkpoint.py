@@ -55,7 +55,7 @@ def test_hidden_states_are_transformers_own(checkpoint, sentences):
                 torch.testing.assert_close(real, reference[0], rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("is_frozen", [True, False])
+@pytest.mark.parametrize("is_frozen", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_twenty_steps(checkpoint, sentences, is_frozen):
     """Acceptance c: frozen weights are bit-identical after 20 steps, finetuned ones are not."""
     encoder = HuggingFaceEncoderConfig(checkpoint=checkpoint)
