@@ -5,6 +5,7 @@ from __future__ import annotations
 import graphlib
 import json
 import math
+from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -22,16 +23,16 @@ class _Domain(Part):
     """Searched only where each of these paths (of the space or of the config) has this value, or one of these
     values when a list is given."""
 
+    @abstractmethod
     def probes(self) -> dict[str, JsonValue]:
         """Values to try against the system's config, by where they stand in the domain."""
-        raise NotImplementedError
 
+    @abstractmethod
     def problems(self) -> Iterator[Problem]:
         """Whatever makes the domain unusable, with paths inside the domain."""
-        raise NotImplementedError
 
-    def __contains__(self, value: object) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def __contains__(self, value: object) -> bool: ...
 
 
 class FloatDomain(_Domain):

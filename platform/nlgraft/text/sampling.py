@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import random
 import re
+from abc import abstractmethod
 from bisect import bisect
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -59,8 +60,8 @@ class _Sampler:
             return ids
         return [one for one, before in zip(ids, [-1, *ids], strict=False) if not one == before == unknown]
 
-    def _word(self, word: str, rng: random.Random) -> list[int]:
-        raise NotImplementedError
+    @abstractmethod
+    def _word(self, word: str, rng: random.Random) -> list[int]: ...
 
 
 class UnigramSampler(_Sampler):
