@@ -6,7 +6,7 @@ import logging
 import math
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -34,6 +34,7 @@ from nlgraft.tracking.layout import (
     pretty,
 )
 from nlgraft.tracking.provenance import provenance_tags
+from nlgraft.tracking.trial_files import PREDICTOR
 
 _log = logging.getLogger("nlgraft.tracking")
 
@@ -79,6 +80,7 @@ class _KnownRun:
     tags: dict[str, str]
     params: dict[str, str]
     latest: dict[str, float]
+    datasets: set[tuple[str, str]]
     curves: dict[str, set[_Reached]] = field(default_factory=dict)
 
 
@@ -119,9 +121,7 @@ class MlflowBackend:
             run = self._create(entry)
         elif entry.digest and run.tags.get(DIGEST) == entry.digest and run.status == entry.status:
             return
-        if entry.datasets:
-            inputs = [_dataset_input(dataset) for dataset in entry.datasets]
-            self.client.log_inputs(run.run_id, datasets=inputs)
+        self._write_datasets(run, entry)
         self._write_artifacts(run, entry)
         self._write_data(run, entry)
         self._write_status(run, entry)
@@ -214,6 +214,14 @@ class MlflowBackend:
             known = self._create(self._parents[key])
         return known.run_id
 
+    def _write_datasets(self, run: _KnownRun, entry: RunEntry) -> None:
+        inputs = [_dataset_input(dataset) for dataset in entry.datasets]
+        new = {(given.dataset.name, given.dataset.digest): given for given in inputs}
+        new = {key: given for key, given in new.items() if key not in run.datasets}
+        if new:
+            self.client.log_inputs(run.run_id, datasets=list(new.values()))
+            run.datasets |= set(new)
+
     def _write_data(self, run: _KnownRun, entry: RunEntry) -> None:
         tags = {key: value for key, value in entry.tags.items() if run.tags.get(key) != value}
         if entry.digest:
@@ -224,7 +232,10 @@ class MlflowBackend:
             _log.warning(
                 "run %s keeps the parameters it has for %s: MLflow's cannot be changed", run.run_id, changed
             )
-        points = [*self._new_curve_points(run, entry.curve), *_new_results(run, entry.results)]
+        curve = self._new_curve_points(run, entry.curve)
+        latest = run.latest | {p.key: p.value for p in sorted(curve, key=lambda point: point.step)}
+        results = [p for p in entry.results if not _is_there(latest, p)]
+        points = [*curve, *results]
         metrics = [Metric(p.key, p.value, p.timestamp_ms, p.step) for p in points]
         # The digest comes last: a run that has it must have the rest.
         if len(metrics) > _POINTS_PER_BATCH:
@@ -239,8 +250,8 @@ class MlflowBackend:
             )
         run.tags |= tags
         run.params |= params
+        run.latest = latest | {p.key: p.value for p in results}
         for point in points:
-            run.latest[point.key] = point.value
             run.curves.setdefault(point.key, set()).add((point.step, _stored(point.value)))
 
     def _new_curve_points(self, run: _KnownRun, points: Sequence[Point]) -> list[Point]:
@@ -270,21 +281,25 @@ class MlflowBackend:
             self.client.log_artifacts(run.run_id, name)
 
     def _write_model(self, run: _KnownRun, model: BestModel) -> None:
-        from nlgraft.tracking.served import log_model  # loads mlflow.pyfunc, a second that few runs need
-
         if run.tags.get(MODEL_TRIAL) == model.fingerprint:
             return
+        directory = model.find()
+        if directory is None:
+            _log.info("no stage of trial %s holds a %s: it is not served", model.fingerprint[:12], PREDICTOR)
+            return
+        from nlgraft.tracking.served import log_model  # loads mlflow.pyfunc, seconds that few runs need
+
         trials = [
             known.run_id
             for key, known in self._index().items()
             if key.kind == "trial" and key.fingerprint == model.fingerprint
         ]
         source = trials[0] if trials else run.run_id
-        uri = log_model(self.client, self.experiment_id, source, self._study_fingerprint, model)
-        if uri is not None:
-            tags = {MODEL: uri, MODEL_TRIAL: model.fingerprint}
-            self.client.log_batch(run.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
-            run.tags |= tags
+        names = {STUDY_FINGERPRINT: self._study_fingerprint, FINGERPRINT: model.fingerprint}
+        uri = log_model(self.client, self.experiment_id, source, directory, names)
+        tags = {MODEL: uri, MODEL_TRIAL: model.fingerprint}
+        self.client.log_batch(run.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+        run.tags |= tags
 
     def _write_status(self, run: _KnownRun, entry: RunEntry) -> None:
         if entry.status is None or entry.status == run.status:
@@ -304,11 +319,15 @@ def _known(run: Run) -> _KnownRun:
         tags=dict(run.data.tags),
         params=dict(run.data.params),
         latest=dict(run.data.metrics),
+        datasets={
+            (given.dataset.name, given.dataset.digest)
+            for given in (run.inputs.dataset_inputs if run.inputs else [])
+        },
     )
 
 
-def _new_results(run: _KnownRun, points: Sequence[Point]) -> list[Point]:
-    return [p for p in points if p.key not in run.latest or _stored(run.latest[p.key]) != _stored(p.value)]
+def _is_there(latest: Mapping[str, float], point: Point) -> bool:
+    return point.key in latest and _stored(latest[point.key]) == _stored(point.value)
 
 
 def _stored(value: float) -> float | None:

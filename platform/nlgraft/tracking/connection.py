@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import warnings
+from pathlib import Path
 
 from filelock import FileLock
 from mlflow import MlflowClient, MlflowException
@@ -35,23 +36,30 @@ def connect(
     if "MLFLOW_LOGGING_LEVEL" not in os.environ:
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
-    warnings.filterwarnings(
-        "ignore", ".*Any type hint is inferred as AnyType"
-    )  # of mlflow.pyfunc's own types
+    # MLflow's own types, when mlflow.pyfunc is imported.
+    warnings.filterwarnings("ignore", ".*Any type hint is inferred as AnyType")
     database = sqlite_path(uri)
-    if database is None:
-        client = MlflowClient(tracking_uri=uri)
-        location = None
-    else:
-        database.parent.mkdir(parents=True, exist_ok=True)
-        # Two processes that migrate one empty database at once leave it half migrated.
-        with FileLock(f"{database}.lock", timeout=_SCHEMA_LOCK_TIMEOUT_S):
-            client = MlflowClient(tracking_uri=uri)
+    location = None
+    if database is not None:
+        _ensure_schema(database)
         folder = re.sub(r"[^\w.-]+", "_", experiment)
         # MLflow's own choice would be ./mlruns of whatever directory the driver was started in.
         location = (database.parent / f"{database.stem}-artifacts" / folder).as_uri()
+    client = MlflowClient(tracking_uri=uri)
     experiment_id = _experiment_id(client, experiment, location, experiment_tags)
     return MlflowBackend(client, experiment_id, study_fingerprint)
+
+
+def _ensure_schema(database: Path) -> None:
+    """Make a SQLite database in one step: migrations that race or are killed leave one half migrated."""
+    database.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{database}.lock", timeout=_SCHEMA_LOCK_TIMEOUT_S):
+        if database.exists() and database.stat().st_size > 0:
+            return
+        new = database.with_name(f"{database.name}.new")
+        new.unlink(missing_ok=True)
+        MlflowClient(tracking_uri=f"sqlite:///{new}")
+        new.replace(database)
 
 
 def _experiment_id(client: MlflowClient, name: str, location: str | None, tags: dict[str, str]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -27,14 +26,7 @@ def tracked_datasets(data: Any) -> tuple[TrackedDataset, ...]:
     Returns:
         One data set per corpus and split, its digest that of what decides the text.
     """
-    return _tracked(json.dumps(data, sort_keys=True, default=str))
-
-
-@lru_cache(maxsize=64)
-def _tracked(data: str) -> tuple[TrackedDataset, ...]:
-    return tuple(
-        dataset for path, corpus in _corpora(json.loads(data), "") for dataset in _splits(path, corpus)
-    )
+    return tuple(dataset for path, corpus in _corpora(data, "") for dataset in _splits(path, corpus))
 
 
 def _corpora(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:

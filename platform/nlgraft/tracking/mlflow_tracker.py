@@ -33,6 +33,8 @@ _log = logging.getLogger("nlgraft.tracking")
 Connect: TypeAlias = "Callable[[str, str, str, dict[str, str]], Backend]"
 """Opens a store: tracking URI, experiment, study fingerprint, tags of a new experiment."""
 
+_CLOSE_S = 120.0
+_INTERRUPTED_CLOSE_S = 20.0
 _MLFLOW_SETTINGS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # standard output belongs to --json
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
@@ -79,6 +81,7 @@ class MlflowTracker:
         self._writer: Writer | None = None
         self._running: set[RunKey] = set()
         self._upstream: dict[str, frozenset[str]] = {}
+        self._is_interrupted = False
 
     @property
     def how_to_view(self) -> str:
@@ -212,13 +215,15 @@ class MlflowTracker:
         Args:
             reason: Why, e.g. ``SIGTERM``.
         """
+        self._is_interrupted = True
         self._end_running(reason)
 
-    def close(self, timeout_s: float = 60.0) -> int:
+    def close(self, timeout_s: float | None = None) -> int:
         """Send what is left, and end every run that is still running.
 
         Args:
-            timeout_s: How long to wait.
+            timeout_s: How long to wait; None for two minutes, or for 20 s after `interrupt`, when whoever
+                sent the signal is waiting to kill.
 
         Returns:
             How many runs MLflow has not been told in full; the next run tells them.
@@ -226,6 +231,8 @@ class MlflowTracker:
         if self._writer is None:
             return 0
         self._end_running("the driver ended before it")
+        if timeout_s is None:
+            timeout_s = _INTERRUPTED_CLOSE_S if self._is_interrupted else _CLOSE_S
         return self._writer.close(timeout_s)
 
     def _start_entry(self, trial: TrialLike) -> RunEntry:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
-import logging
 import shutil
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import mlflow.pyfunc
@@ -15,46 +15,36 @@ from mlflow.entities import LoggedModelOutput, LoggedModelStatus
 from mlflow.models import Model, ModelSignature
 from mlflow.types.schema import ColSpec, Schema, TensorSpec
 
-from nlgraft.tracking.entries import BestModel
 from nlgraft.tracking.trial_files import PREDICTOR
 
-_log = logging.getLogger("nlgraft.tracking")
-
 _NAME = "best"
-_STUDY = "nlgraft.study_fingerprint"
-_TRIAL = "nlgraft.fingerprint"
 
 
 def log_model(
-    client: MlflowClient, experiment_id: str, run_id: str, study_fingerprint: str, model: BestModel
-) -> str | None:
-    """Log a trial's artifact as a model that is made from code: nothing in it is pickled.
+    client: MlflowClient, experiment_id: str, run_id: str, directory: Path, tags: Mapping[str, str]
+) -> str:
+    """Log an artifact as a model that is made from code: nothing in it is pickled.
 
     Args:
         client: The MLflow client.
         experiment_id: Experiment of the study.
-        run_id: The trial's run.
-        study_fingerprint: The study whose best model it is.
-        model: The trial. ``predictor.json`` in its artifact names, as
-            ``{"predictor": "package.module:function"}``, the function that opens the directory and returns
-            ``predict(texts) -> texts``; with ``"inputs": [names]`` it returns ``predict(*texts_by_input)``.
+        run_id: Run of the trial that made the artifact.
+        directory: The artifact. Its ``predictor.json``, ``{"predictor": "package.module:function"}``, names
+            the function that opens the directory and returns ``predict(texts) -> texts``; with
+            ``"inputs": [names]`` it returns ``predict(*texts_by_input)``.
+        tags: What the model is found by: a model that was logged before is not logged again.
 
     Returns:
-        Its ``models:/`` URI; None when no artifact of the trial holds a ``predictor.json``.
+        Its ``models:/`` URI.
     """
-    tags = {_STUDY: study_fingerprint, _TRIAL: model.fingerprint}
     known = client.search_logged_models(
         [experiment_id], " AND ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
     )
     for logged in known:
         if logged.status == LoggedModelStatus.READY:
             return logged.model_uri
-    directory = model.find()
-    if directory is None:
-        _log.info("no stage of trial %s has a %s: it is not served", model.fingerprint[:12], PREDICTOR)
-        return None
     inputs = json.loads((directory / PREDICTOR).read_text(encoding="utf-8")).get("inputs", [])
-    logged = client.create_logged_model(experiment_id, name=_NAME, source_run_id=run_id, tags=tags)
+    logged = client.create_logged_model(experiment_id, name=_NAME, source_run_id=run_id, tags=dict(tags))
     with tempfile.TemporaryDirectory(prefix="nlgraft-model-") as name:
         saved = Path(name) / "model"
         save_predictor(saved, directory, inputs, Model(model_id=logged.model_id, run_id=run_id))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from nlgraft.errors import Problem, StudyError
 
+_CREDENTIALS = re.compile(r"://[^/\s@]+@")
+_MESSAGE_CHARS = 400
 _FILE_STORE = (
     "{uri!r} is an MLflow file store, which MLflow no longer writes. Allowed: sqlite:///PATH.db, an "
     "http(s):// server, or another database. To keep what is in it, run `mlflow migrate-filestore "
@@ -49,6 +52,19 @@ def sqlite_path(uri: str) -> Path | None:
         return None
     name = rest.partition("?")[0]
     return None if name in ("", ":memory:") else Path(name).absolute()
+
+
+def public_text(text: str) -> str:
+    """Write a message so that it can be shown: one line, no longer than needed, no passwords in URIs.
+
+    Args:
+        text: A message that may quote a URI.
+
+    Returns:
+        Its first line, shortened; credentials replaced by ``***``.
+    """
+    line = text.strip().partition("\n")[0]
+    return _CREDENTIALS.sub("://***@", line)[:_MESSAGE_CHARS]
 
 
 def public_uri(uri: str) -> str:

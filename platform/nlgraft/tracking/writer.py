@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nlgraft.tracking.entries import RunEntry, RunKey
+from nlgraft.tracking.uri import public_text
 
 if TYPE_CHECKING:
     from nlgraft.tracking.backend import Backend
@@ -205,7 +206,7 @@ class Writer:
         self._given_up[entry.key] = entry
         if attempts == _MAX_ATTEMPTS:
             what = f"{entry.key.kind} run {entry.name or entry.key.fingerprint[:12]}"
-            _log.warning("%s does not take the %s: %s", self._name, what, error)
+            _log.warning("%s does not take the %s: %s", self._name, what, public_text(str(error)))
 
     def _away(self, error: Exception) -> None:
         self._num_outages += 1
@@ -214,7 +215,7 @@ class Writer:
             _log.warning(
                 "%s does not answer; training goes on, and what is missed is written later: %s",
                 self._name,
-                error,
+                public_text(str(error)),
             )
         pause_s = min(_LONGEST_PAUSE_S, self._first_pause_s * 2 ** (self._num_outages - 1))
         self._is_closing.wait(pause_s)

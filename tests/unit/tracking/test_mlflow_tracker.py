@@ -113,6 +113,7 @@ def test_tags_data_sets_and_artifacts_of_a_trial(open_tracker, client, toy, stor
     for run in (study, trial):
         seen = {given.dataset.name: given for given in run.inputs.dataset_inputs}
         assert set(seen) == {"conlang/train", "conlang/dev", "conlang/test"}
+        assert len(run.inputs.dataset_inputs) == 3
         train = seen["conlang/train"]
         assert [(tag.key, tag.value) for tag in train.tags] == [("mlflow.data.context", "train")]
         assert json.loads(train.dataset.profile) == {"segments": 9}
@@ -323,6 +324,39 @@ def test_a_cell_that_start_study_did_not_name_gets_its_run(open_tracker, client,
     tracker.close()
     runs = runs_by_name(client)
     assert runs["arm=att_eg, seed 1"].data.tags[NESTED] == runs["arm=att_eg"].info.run_id
+
+
+def test_a_final_value_that_the_curve_ends_with_is_one_point(open_tracker, client, toy):
+    trial = toy.trials[0]
+    tracker = open_tracker()
+    tracker.trial_finished(trial, toy.record(trial, metrics={"dev/bleu": 19.0, "train/loss": 1.4}))
+    tracker.close()
+    run_id = runs_by_name(client)["baseline, seed 1"].info.run_id
+    assert len(client.get_metric_history(run_id, "dev/bleu")) == 1
+    losses = sorted((m.timestamp, m.step, m.value) for m in client.get_metric_history(run_id, "train/loss"))
+    assert losses == [(1_000_010, 10, 2.5), (1_000_020, 20, 1.5), (1_001_000, 20, 1.4)]
+    assert runs_by_name(client)["baseline, seed 1"].data.metrics["train/loss"] == 1.4
+
+
+def test_two_studies_at_once_on_one_database(open_tracker, client, toy):
+    """F12: no lock error, right parents."""
+    names = ("first", "second")
+    trackers = [open_tracker(fingerprint=name[0] * 64, experiment=name) for name in names]
+    trials = [toy.Trial(toy.cells[seed % 2], f"t{seed}", seed) for seed in range(12)]
+    for trial in trials:
+        for tracker in trackers:
+            tracker.trial_started(trial)
+            tracker.trial_finished(trial, toy.record(trial))
+    for tracker in trackers:
+        tracker.finish_study(toy.result(), "")
+    assert [tracker.close() for tracker in trackers] == [0, 0]
+    for name in names:
+        runs = runs_by_name(client, name)
+        assert len(runs) == 1 + 2 + 12
+        assert {run.info.status for run in runs.values()} == {"FINISHED"}
+        for trial in trials:
+            run = runs[f"{trial.cell.label}, seed {trial.seed}"]
+            assert run.data.tags[NESTED] == runs[trial.cell.label].info.run_id
 
 
 def test_search_trials_carry_their_proposal(open_tracker, client, toy):

@@ -1,0 +1,83 @@
+import math
+from types import SimpleNamespace
+
+from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.tracking import trial_files
+from nlgraft.tracking.best import BestTrial
+from nlgraft.tracking.trial_files import copy_scored_files, find_model
+
+
+def publish(store, stage, files):
+    scratch = store.new_scratch(stage)
+    for name, text in files.items():
+        (scratch / name).write_text(text)
+    store.publish(stage, scratch)
+
+
+def names(directory):
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+
+
+def test_scored_texts_are_kept_and_weights_are_not(store, tmp_path):
+    upstream = Stage(name="upstream", run="toy:train")
+    scores = Stage(name="scores", run="toy:score", inputs={"model": upstream})
+    publish(store, upstream, {"metrics.json": "{}", "model.safetensors": "w", "hypotheses-dev.txt": "h"})
+    publish(
+        store, scores, {"metrics.json": "{}", "segments-test.safetensors": "s", "references-test.txt": "r"}
+    )
+    target = tmp_path / "target"
+    target.mkdir()
+    copy_scored_files(StageGraph(scores), store, target)
+    assert names(target) == {
+        "metrics.json",
+        "segments-test.safetensors",
+        "references-test.txt",
+        "upstream/metrics.json",
+        "upstream/hypotheses-dev.txt",
+    }
+
+
+def test_files_that_are_too_big_stay_in_the_store(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(trial_files, "MAX_FILE_BYTES", 3)
+    scores = Stage(name="scores", run="toy:score")
+    publish(store, scores, {"metrics.json": "{}", "hypotheses-test.txt": "long"})
+    target = tmp_path / "target"
+    target.mkdir()
+    copy_scored_files(StageGraph(scores), store, target)
+    assert names(target) == {"metrics.json"}
+
+
+def test_a_damaged_artifact_costs_its_files_and_a_warning(store, tmp_path, caplog):
+    scores = Stage(name="scores", run="toy:score")
+    publish(store, scores, {"metrics.json": "{}"})
+    (store.fetch(scores) / "metrics.json").write_text("[]]")
+    target = tmp_path / "target"
+    target.mkdir()
+    copy_scored_files(StageGraph(scores), store, target)
+    assert names(target) == set()
+    assert "files of stage scores cannot be logged" in caplog.text
+
+
+def test_the_model_is_that_of_the_latest_stage_with_a_predictor(store):
+    upstream = Stage(name="upstream", run="toy:train")
+    finetune = Stage(name="finetune", run="toy:train", inputs={"model": upstream})
+    scores = Stage(name="scores", run="toy:score", inputs={"model": finetune})
+    for stage in (upstream, finetune):
+        publish(store, stage, {"predictor.json": "{}", "name.txt": stage.name})
+    graph = StageGraph(scores)
+    found = find_model(graph, store)
+    assert found is not None
+    assert (found / "name.txt").read_text() == "finetune"
+    assert find_model(StageGraph(Stage(name="other", run="toy:other")), store) is None
+
+
+def test_the_best_trial_is_chosen_on_the_objective_among_finished_replicates(toy, store):
+    best = BestTrial(SimpleNamespace(metric="dev/loss", direction="minimize"))
+    values = [("replicate", "finished", 2.0), ("replicate", "finished", 1.0), ("replicate", "finished", 1.0)]
+    values += [("search", "finished", 0.1), ("replicate", "failed", 0.2), ("replicate", "finished", math.nan)]
+    trials = [toy.Trial(toy.cells[0], str(number), kind=kind) for number, (kind, _, _) in enumerate(values)]
+    for trial, (_, state, value) in zip(trials, values, strict=True):
+        best.consider(trial, toy.record(trial, state, metrics={"dev/loss": value}), store)
+    best.consider(trials[0], toy.record(trials[0], metrics={}), store)
+    assert best.model is not None
+    assert best.model.fingerprint == trials[1].fingerprint
