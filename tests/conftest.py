@@ -19,11 +19,11 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
 @pytest.fixture
 def toy_on_path(monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make ``toy_system`` importable here and in the processes that this one starts."""
+    """Make ``sweep_toy`` importable here and in the processes that this one starts."""
     monkeypatch.syspath_prepend(str(TOY))
     path = os.pathsep.join([str(TOY), str(TESTS.parent / "platform"), str(TESTS.parent)])
     monkeypatch.setenv("PYTHONPATH", path)
-    sys.modules.pop("toy_system", None)
+    sys.modules.pop("sweep_toy", None)
     return TOY
 
 
@@ -32,7 +32,7 @@ def toy_document(tmp_path: Path, toy_on_path: Path) -> dict[str, Any]:
     """A study of the toy system: two cells, two seeds."""
     return {
         "name": "toy",
-        "system": "toy_system",
+        "system": "sweep_toy",
         "base": {"log": str(tmp_path / "log"), "steps": 3},
         "factors": {"gain": {"target": "gain", "levels": [0.0, 1.0], "baseline": 0.0}},
         "objective": {"metric": "dev/score", "direction": "maximize"},

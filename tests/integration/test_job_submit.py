@@ -23,7 +23,7 @@ BIN = Path(sys.executable).parent
 
 STUDY = """
 name: toy-job
-system: tests.integration.toy.toy_system
+system: tests.integration.toy.sweep_toy
 factors: {gain: {target: gain, levels: [0.0, 1.0], baseline: 0.0}}
 objective: {metric: dev/score, direction: maximize}
 seeds: [1]
