@@ -209,12 +209,16 @@ def _drive(study: Study, store: ArtifactStore, queue: WorkQueue, max_concurrent:
                 failure_config=tune.FailureConfig(max_failures=resources.max_failures),
             ),
         )
-        with _signals_raise():
+        with _signals_raise() as received:
             try:
                 tuner.fit()
-            except Interrupted as interrupted:
+            except BaseException:
+                # Ray's compiled code may turn what a signal handler raises into an error of its own
+                if not received:
+                    raise
+                interrupted = Interrupted(received[0])
                 _mark_killed(queue, str(interrupted))
-                raise
+                raise interrupted from None
 
 
 def _mode(study: Study, metric: str) -> str:
@@ -230,22 +234,28 @@ def _mark_killed(queue: WorkQueue, reason: str) -> None:
 
 
 @contextmanager
-def _signals_raise() -> Iterator[None]:
-    """Turn the first SIGTERM or SIGINT into ``Interrupted``; the second one ends the process at once."""
+def _signals_raise() -> Iterator[list[int]]:
+    """Turn the first SIGTERM or SIGINT into ``Interrupted``; the second one ends the process at once.
+
+    Yields:
+        The number of the signal that arrived, or nothing.
+    """
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield
+        yield received
         return
 
     def handle(signum: int, frame: FrameType | None) -> None:
         for name in before:
             signal.signal(name, signal.SIG_DFL)
+        received.append(signum)
         raise Interrupted(signum)
 
     before = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGINT)}
     for name in before:
         signal.signal(name, handle)
     try:
-        yield
+        yield received
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
