@@ -1,0 +1,108 @@
+"""Section 5 of the fusion specification: states of a frozen encoder are a pure function of the sentence."""
+
+from __future__ import annotations
+
+import json
+import random
+import resource
+import struct
+
+import numpy as np
+import pytest
+import torch
+
+from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.nn.context_config import ContextConfig
+from nlgraft.nn.contextual import Context
+from nlgraft.nn.frozen_states import FrozenStates, write_frozen_states
+from nlgraft.nn.hugging_face import HuggingFaceEncoder
+from tests.tiny_models import VOCAB, batch_of, build, checkpoint, examples, hugging_face, logits_of
+
+POOLINGS = [{"kind": "index", "index": -2}, {"kind": "output"}, {"kind": "scalar_mix"}]
+
+
+def make_context(kind, pooling):
+    torch.manual_seed(0)
+    config = ContextConfig(encoder=checkpoint(kind), pooling=pooling)
+    return Context(config, HuggingFaceEncoder(hugging_face(kind), is_causal=kind == "gpt2")).eval()
+
+
+def sentences(count=12):
+    draw = random.Random(0)
+    return [[4, *(draw.randrange(8, VOCAB) for _ in range(draw.randrange(9))), 5] for _ in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2", "mbart"])
+@pytest.mark.parametrize("pooling", POOLINGS, ids=lambda pooling: pooling["kind"])
+def test_states_equal_live_ones(kind, pooling, tmp_path):
+    """Checkpoints of transformers: fp32 within 1e-6 of their size, fp16 within 1e-3."""
+    context, texts = make_context(kind, pooling), sentences()
+    for precision, tolerance in (("fp32", 1e-6), ("fp16", 1e-3)):
+        path = tmp_path / precision
+        write_frozen_states(path, context, texts, precision=precision, batch_tokens=24)
+        states = FrozenStates(path)
+        for row, text in enumerate(texts):
+            live = context.layers(Tokens.from_lists([text]))
+            stored = states.tokens([row]).layers
+            assert stored.dtype == torch.float32
+            torch.testing.assert_close(stored, live, rtol=tolerance, atol=tolerance * float(live.abs().max()))
+
+
+def test_states_do_not_depend_on_the_batch(tmp_path):
+    """A row is the same to the bit in any company; computed in other company it moves by rounding."""
+    context, texts = make_context("bert", POOLINGS[2]), sentences()
+    write_frozen_states(tmp_path / "one", context, texts, batch_tokens=1)
+    write_frozen_states(tmp_path / "many", context, texts, batch_tokens=1000)
+    one, many = FrozenStates(tmp_path / "one"), FrozenStates(tmp_path / "many")
+    np.testing.assert_allclose(one.states, many.states, rtol=0, atol=5e-6)
+    order = list(range(len(texts)))
+    random.Random(1).shuffle(order)
+    together = many.tokens(order)
+    for place, row in enumerate(order):
+        assert int(together.valid[place].sum()) == len(texts[row])
+        alone = many.tokens([row]).layers[:, 0]
+        assert torch.equal(together.layers[:, place, : len(texts[row])], alone)
+
+
+@pytest.mark.parametrize("family", ["prlm", "direct", "src_elmo"])
+def test_models_read_stored_states_as_live_ones(family, tmp_path):
+    """Logits with stored states equal those with a live encoder, for branches and for embeddings."""
+    model = build(family).float()
+    rows = examples(model, count=4)
+    live = batch_of(rows)
+    is_branch = bool(model.config.fusion.contexts)
+    reader = model.contexts["prlm"] if is_branch else model.source_embedding
+    texts = [row.contexts["prlm"] if is_branch else row.sources[0] for row in rows]
+    write_frozen_states(tmp_path / "states", reader, texts)
+    tokens = FrozenStates(tmp_path / "states").tokens(range(4))
+    stored = Batch(
+        live.sources if is_branch else [tokens],
+        live.target_input,
+        live.target_output,
+        {"prlm": tokens} if is_branch else {},
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(logits_of(model, stored), logits_of(model, live), rtol=0, atol=1e-5)
+
+
+def test_only_what_is_read_is_loaded(tmp_path):
+    """Opening two gibibytes and reading ten sentences takes next to no memory."""
+    path, num_sentences, shape = tmp_path / "states", 1 << 17, (1 << 22, 1, 256)
+    offsets = np.arange(0, shape[0] + 1, 32, dtype="<i8")
+    middle, end = offsets.nbytes, offsets.nbytes + 2 * shape[0] * shape[2]
+    header = json.dumps(
+        {
+            "offsets": {"dtype": "I64", "shape": [len(offsets)], "data_offsets": [0, middle]},
+            "states": {"dtype": "F16", "shape": shape, "data_offsets": [middle, end]},
+        }
+    ).encode()
+    header += b" " * (-len(header) % 8)
+    with path.open("wb") as file:  # a sparse file: the states take no space on disk
+        file.write(struct.pack("<Q", len(header)) + header + offsets.tobytes())
+        file.truncate(8 + len(header) + end)
+    assert end > 1 << 31
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    states = FrozenStates(path)
+    assert len(states) == num_sentences
+    assert states.tokens(range(0, len(states), num_sentences // 10)).layers.shape == (1, 11, 32, 256)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10
