@@ -134,18 +134,35 @@ class Stepper:
         if self._loss_names is None:
             # another worker may have got no row of the first batch; the first worker always gets one
             self._loss_names = self.workers.ask_first(lambda: list(sums))
-        mine = [float(sums[name]) if sums else 0.0 for name in self._loss_names]
-        tokens, *totals = self.workers.sum([my_tokens, *mine])
-        losses = dict(zip(self._loss_names, totals, strict=True))
-        if not math.isfinite(losses["loss"]):
-            raise TrainingDiverged(f"the loss is {losses['loss']} at step {step}")
-        if not tokens:
-            raise DataError(f"the batches of step {step} hold no target token to learn from")
-        norm = self._scale_gradient(tokens, step)
+        seen = self._measure(my_tokens, [sums.get(name, 0.0) for name in self._loss_names], step)
+        self._scale_gradient(seen)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self._config, step) * group["lr_multiplier"]
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        return seen
+
+    def _measure(self, my_tokens: int, my_losses: Sequence[Tensor | float], step: int) -> StepSums:
+        """Add up over the workers what the step saw; all numbers leave the device at once."""
+        assert self._loss_names is not None
+        device = self.workers.device
+        mine = [
+            torch.as_tensor(value, dtype=torch.float64, device=device) for value in (my_tokens, *my_losses)
+        ]
+        totals = self.workers.sum(torch.stack(mine))
+        if self._config.clip_norm is not None:
+            norm = torch.nn.utils.get_total_norm(self._gradients())
+            totals = torch.cat([totals, norm.to(totals)[None]])
+        tokens, *values = totals.tolist()
+        losses = dict(zip(self._loss_names, values, strict=False))
+        if not math.isfinite(losses["loss"]):
+            raise TrainingDiverged(f"the loss is {losses['loss']} at step {step}")
+        if not tokens:
+            raise DataError(f"the batches of step {step} hold no target token to learn from")
+        # DDP has divided the sum of the workers' gradients by their number
+        norm = values[-1] * self.workers.size / tokens if self._config.clip_norm is not None else None
+        if norm is not None and not math.isfinite(norm):
+            raise TrainingDiverged(f"the gradient's norm is {norm} at step {step}")
         return StepSums(int(tokens), losses, norm)
 
     def _add_gradient(self, rows: Rows, epoch: int, *, is_last: bool) -> Loss | None:
@@ -163,20 +180,13 @@ class Stepper:
             (loss.loss_sum if has_rows else loss.loss_sum * 0.0).backward()
         return loss if has_rows else None
 
-    def _scale_gradient(self, tokens: float, step: int) -> float | None:
+    def _gradients(self) -> list[Tensor]:
+        parameters = (parameter for group in self.optimizer.param_groups for parameter in group["params"])
+        return [parameter.grad for parameter in parameters if parameter.grad is not None]
+
+    def _scale_gradient(self, seen: StepSums) -> None:
         """Turn summed gradients into the gradient of the mean over all tokens, and clip it."""
-        gradients = [
-            parameter.grad
-            for group in self.optimizer.param_groups
-            for parameter in group["params"]
-            if parameter.grad is not None
-        ]
-        scale = self.workers.size / tokens  # DDP has divided by the number of workers
-        norm = None
-        if self._config.clip_norm is not None:
-            norm = float(torch.nn.utils.get_total_norm(gradients)) * scale
-            if not math.isfinite(norm):
-                raise TrainingDiverged(f"the gradient's norm is {norm} at step {step}")
-            scale *= min(1.0, self._config.clip_norm / (norm + 1e-6))
-        torch._foreach_mul_(gradients, scale)  # pyright: ignore[reportPrivateImportUsage]
-        return norm
+        scale = self.workers.size / seen.tokens
+        if self._config.clip_norm is not None and seen.gradient_norm is not None:
+            scale *= min(1.0, self._config.clip_norm / (seen.gradient_norm + 1e-6))
+        torch._foreach_mul_(self._gradients(), scale)  # pyright: ignore[reportPrivateImportUsage]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import torch
@@ -50,20 +50,18 @@ class Workers:
         """Whether this process evaluates, decides and writes."""
         return self.rank == 0
 
-    def sum(self, values: Sequence[float]) -> list[float]:
+    def sum(self, values: Tensor) -> Tensor:
         """Add numbers over all workers.
 
         Args:
-            values: As many on each worker.
+            values: As many on each worker, on its device; overwritten.
 
         Returns:
             The sums, on every worker.
         """
-        if self.size == 1:
-            return list(values)
-        total = torch.tensor(values, dtype=torch.float64, device=self.device)
-        dist.all_reduce(total)
-        return total.tolist()
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
 
     def ask_first(self, question: Callable[[], Value]) -> Value:
         """Let the first worker answer for all.
