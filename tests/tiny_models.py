@@ -117,6 +117,7 @@ CASES = {
     "tgt_elmo": lambda: _case("tgt_elmo", "uni"),
     "tgt_ft": lambda: _case("tgt_ft", "uni"),
     "tgt_elmo_gpt2": lambda: _case("tgt_elmo", "gpt2"),
+    "one_lm_both_sides": lambda: _case("tgt_ft", "uni", source_context="lm"),
 }
 """Every family of the specification's section 4, most of them twice."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nlgraft.nn.batch import Tokens
+from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.config import GenerationConfig
 from nlgraft.nn.generation import beam_search
 from tests.tiny_models import CASES, batch_of, build, examples, logits_of
@@ -15,12 +15,33 @@ EXACT = {"rtol": 0, "atol": 1e-9}
 every_family = pytest.mark.parametrize("family", list(CASES))
 
 
-@every_family
-def test_each_sentence_alone_equals_the_batch(family):
-    """Invariants 5, 17 and 37: padding, by the batch or by hand, changes nothing."""
+def views():
+    """Every family with every view of the data that it can be trained on."""
+    for family, case in CASES.items():
+        config = case().config
+        yield family, "all"
+        if config.num_sources > 1:
+            yield family, "one_source"
+        if any(context.is_frozen for context in config.contexts.values()) and not config.target_context:
+            yield family, "frozen_states"
+
+
+def precomputed(model, batch):
+    """The batch with the hidden states of its frozen contexts instead of their tokens."""
+    contexts = {name: t.with_layers(model.contexts[name].layers(t)) for name, t in batch.contexts.items()}
+    sources = batch.sources
+    if model.config.source_context:
+        sources = [t.with_layers(model.source_embedding.layers(t)) for t in sources]
+    return Batch(sources, batch.target_input, batch.target_output, contexts)
+
+
+@pytest.mark.parametrize(("family", "view"), list(views()))
+def test_each_sentence_alone_equals_the_batch(family, view):
+    """Invariants 5, 17 and 37: padding, by the batch or by hand, changes nothing in any view."""
     model = build(family)
-    rows = examples(model)
-    together = logits_of(model, batch_of(rows, extra_padding=3))
+    rows = examples(model, num_sources=1 if view == "one_source" else None)
+    batch = batch_of(rows, extra_padding=3)
+    together = logits_of(model, precomputed(model, batch) if view == "frozen_states" else batch)
     for index, row in enumerate(rows):
         alone = logits_of(model, batch_of([row]))[0]
         torch.testing.assert_close(together[index, : len(row.target)], alone, **EXACT)

@@ -168,14 +168,15 @@ class _Search:
     def __init__(
         self, model: Seq2Seq, state: DecoderState, limits_B: Tensor, config: GenerationConfig, width: int
     ) -> None:
-        self.model, self.state, self.config, self.width = model, state, config, width
+        self.model, self.state, self.config = model, state, config
         self.limits_B = limits_B
         self.shortest = int(limits_B.min()) if len(limits_B) else 0
         self.index_B = torch.arange(len(limits_B), device=limits_B.device)
         self.tokens_BKT = limits_B.new_full((len(limits_B), width, 1), config.start_id)
         self.results: list[list[Hypothesis]] = [[] for _ in range(len(limits_B))]
         self.num_said = 0
-        state.expand(width)
+        if width > 1:
+            state.expand(width)
 
     def next_scores(self) -> Tensor:
         """Log-probabilities of the next token, minus infinity where the rules forbid it, [R, V]."""
@@ -189,7 +190,7 @@ class _Search:
             scores_RV[:, self.config.end_id] = -math.inf
         forbid_repeats(scores_RV, self.tokens_BKT[:, :, 1:].flatten(0, 1), self.config.no_repeat_ngram)
         if self.num_said >= self.shortest:
-            must_end_R = (self.num_said >= self.limits_B).repeat_interleave(self.width)
+            must_end_R = (self.num_said >= self.limits_B).repeat_interleave(self.tokens_BKT.shape[1])
             scores_RV[must_end_R] = -math.inf
             scores_RV[must_end_R, self.config.end_id] = end_R[must_end_R]
         if self.config.no_repeat_ngram and self.num_said < self.config.min_length:
@@ -230,7 +231,7 @@ class _Paths(_Search):
             scores_RV = self.next_scores()
             chosen_R = self.choose(scores_RV)
             gained_R = scores_RV.gather(1, chosen_R[:, None])[:, 0]
-            chosen_BK = chosen_R.view(-1, self.width)
+            chosen_BK = chosen_R.view_as(lengths_BK)
             logs_BK += gained_R.view_as(logs_BK).where(is_live_BK, 0.0)
             is_live_BK &= chosen_BK != self.config.end_id
             lengths_BK += is_live_BK
@@ -261,14 +262,13 @@ class _Beams(_Search):
     def __init__(
         self, model: Seq2Seq, state: DecoderState, limits_B: Tensor, config: GenerationConfig
     ) -> None:
-        super().__init__(model, state, limits_B, config, config.beam)
+        super().__init__(model, state, limits_B, config, 1)  # at first there is one hypothesis
         shape = (len(limits_B), config.beam)
-        self.logs_BK = torch.full(shape, -math.inf, device=limits_B.device)
-        self.logs_BK[:, 0] = 0.0  # at first all hypotheses are the same one
-        self.ended_scores_BK = torch.full_like(self.logs_BK, -math.inf)
+        self.logs_BK = torch.zeros(len(limits_B), 1, device=limits_B.device)
+        self.ended_scores_BK = torch.full(shape, -math.inf, device=limits_B.device)
         self.ended_logs_BK = self.ended_scores_BK.clone()
         self.ended_lengths_BK = torch.zeros(shape, dtype=torch.int64, device=limits_B.device)
-        self.ended_tokens_BKT = self.tokens_BKT[:, :, 1:]
+        self.ended_tokens_BKT = self.tokens_BKT.new_zeros(*shape, 0)
         self.num_ended_B = torch.zeros_like(limits_B)
 
     def run(self) -> list[list[Hypothesis]]:
@@ -283,10 +283,10 @@ class _Beams(_Search):
 
     def _candidates(self) -> tuple[Tensor, Tensor, Tensor]:
         # Twice the beam: at most one candidate of each hypothesis is its end, so enough live ones remain.
-        return top_candidates(self.next_scores(), self.logs_BK, 2 * self.width)
+        return top_candidates(self.next_scores(), self.logs_BK, 2 * self.config.beam)
 
     def _keep_ended(self, logs_BC: Tensor, parent_BC: Tensor, is_end_BC: Tensor) -> None:
-        beam = self.width
+        beam = self.config.beam
         is_new_BK = (is_end_BC & (logs_BC > -math.inf))[:, :beam]
         self.num_said += 1  # the end token is counted by the penalty, not by the hypothesis' length
         if not bool(is_new_BK.any()):
@@ -307,7 +307,7 @@ class _Beams(_Search):
         self.num_ended_B += is_new_BK.sum(1)
 
     def _keep_live(self, logs_BC: Tensor, parent_BC: Tensor, token_BC: Tensor, is_end_BC: Tensor) -> None:
-        beam, num_candidates = self.width, logs_BC.shape[1]
+        beam, num_candidates = self.config.beam, logs_BC.shape[1]
         order_BC = torch.arange(num_candidates, device=logs_BC.device) + num_candidates * is_end_BC
         chosen_BK = order_BC.topk(min(beam, num_candidates), dim=1, largest=False).indices
         if num_candidates < beam:  # a vocabulary smaller than the beam: repeat the last one, dead
@@ -315,16 +315,19 @@ class _Beams(_Search):
         logs_BK = logs_BC.gather(1, chosen_BK).masked_fill(is_end_BC.gather(1, chosen_BK), -math.inf)
         logs_BK[:, num_candidates:] = -math.inf
         parent_BK = parent_BC.gather(1, chosen_BK)
-        tokens_BKT = self.tokens_BKT.gather(1, parent_BK[:, :, None].expand_as(self.tokens_BKT))
+        if self.num_said == 1:
+            self.state.expand(beam)
+        else:
+            self.state.reorder(parent_BK)
+        tokens_BKT = self.tokens_BKT.gather(1, parent_BK[:, :, None].expand(-1, -1, self.num_said))
         token_BK1 = token_BC.gather(1, chosen_BK)[:, :, None]
         self.logs_BK, self.tokens_BKT = logs_BK, torch.cat([tokens_BKT, token_BK1], dim=2)
-        self.state.reorder(parent_BK)
 
     def _is_done(self) -> Tensor:
         best_live_B = self.logs_BK.amax(1)
         is_done_B = best_live_B == -math.inf
         if self.config.stopping == "first":
-            return is_done_B | (self.num_ended_B >= self.width)
+            return is_done_B | (self.num_ended_B >= self.config.beam)
         longest_B = self.limits_B + 1.0
         attainable_B = best_live_B / penalty(longest_B, self.config.length_penalty, self.config.alpha)
         return is_done_B | (self.ended_scores_BK[:, -1] >= attainable_B)

@@ -29,12 +29,14 @@ class HuggingFaceCache:
         self.beam = 1
 
     def expand(self, beam: int) -> None:
-        """Let each sentence have several hypotheses; before the first step only.
+        """Let each sentence have several hypotheses that share what was said so far.
 
         Args:
-            beam: How many.
+            beam: How many; there was one until now.
         """
         self.beam = beam
+        if self.cache.get_seq_length():
+            self.cache.batch_repeat_interleave(beam)
 
     def reorder(self, parent_BK: Tensor) -> None:
         """Replace each hypothesis by a continuation of another one of its sentence.

@@ -116,12 +116,12 @@ class Seq2Seq(nn.Module):
         Returns:
             What the decoder reads.
         """
-        self._check_inputs(len(sources), contexts or {})
+        given = contexts or {}
+        self._check_inputs(len(sources), given)
         bank = [
             Memory.of(self.source_input(self.source_embedding(tokens), segment=k), tokens)
             for k, tokens in enumerate(sources)
         ]
-        given = contexts or {}
         read = {name: self.contexts[name](given[name]) for name in self.config.fusion.contexts}
         if self.config.encoding == "separate":
             coarse = [self._encode(memory, read) for memory in bank]

@@ -26,17 +26,19 @@ class Ancestry:
         """Begin with one hypothesis for each sentence and no token."""
         self.beam = 1
         self.num_steps = 0
+        self.num_shared = 0
         self.mask_BKS: Tensor | None = None
         self.room = 0
 
     def expand(self, beam: int) -> None:
-        """Let each sentence have several hypotheses.
+        """Let each sentence have several hypotheses that share what was said so far.
 
         Args:
-            beam: How many; before the first step only.
+            beam: How many; there was one until now.
         """
-        assert self.num_steps == 0, "hypotheses are expanded before the first token"
+        assert self.beam == 1, "hypotheses are expanded once"
         self.beam = beam
+        self.num_shared = self.num_steps
         self.room = 16 * beam
 
     def step(self, num_sentences: int, device: torch.device) -> None:
@@ -49,8 +51,11 @@ class Ancestry:
         self.num_steps += 1
         if self.beam == 1:
             return
+        if self.mask_BKS is None:
+            shared = (num_sentences, self.beam, self.num_shared)
+            self.mask_BKS = torch.ones(shared, dtype=torch.bool, device=device)
         own = torch.eye(self.beam, dtype=torch.bool, device=device).expand(num_sentences, -1, -1)
-        self.mask_BKS = own if self.mask_BKS is None else torch.cat([self.mask_BKS, own], dim=2)
+        self.mask_BKS = torch.cat([self.mask_BKS, own], dim=2)
 
     def forget(self) -> Tensor | None:
         """Drop slots that no hypothesis descends from, once they have become many.
@@ -174,10 +179,10 @@ class StackCache:
         return self.ancestry.num_steps - 1
 
     def expand(self, beam: int) -> None:
-        """Let each sentence have several hypotheses; before the first step only.
+        """Let each sentence have several hypotheses that share what was said so far.
 
         Args:
-            beam: How many.
+            beam: How many; there was one until now.
         """
         self.ancestry.expand(beam)
 
@@ -228,7 +233,7 @@ class EmbeddingCache(Protocol):
     """What a contextual target embedding remembers between steps; ``None`` stands for a table's nothing."""
 
     def expand(self, beam: int) -> None:
-        """Let each sentence have several hypotheses; before the first step only."""
+        """Let each sentence have several hypotheses that share what was said so far."""
 
     def reorder(self, parent_BK: Tensor) -> None:
         """Replace each hypothesis by a continuation of another one of its sentence, int64 [B, K]."""
@@ -258,7 +263,7 @@ class DecoderState:
         self.embedding = embedding
 
     def expand(self, beam: int) -> None:
-        """Let each sentence have several hypotheses; before the first step only.
+        """Let each sentence have several hypotheses that share what was said so far.
 
         Args:
             beam: How many, K. From now on there are R = B x K rows, those of a sentence side by side.
@@ -297,7 +302,7 @@ def _grown(buffer: Tensor | None, new: Tensor, length: int, stop: int) -> Tensor
     if buffer is not None and stop <= buffer.shape[2]:
         return buffer
     batch, num_heads, beam, width = new.shape
-    capacity = 32 * beam if buffer is None else 2 * buffer.shape[2]
+    capacity = 32 * beam if buffer is None else max(32 * beam, 2 * buffer.shape[2])
     grown = new.new_empty(batch, num_heads, capacity, width)
     if buffer is not None:
         grown[:, :, :length] = buffer[:, :, :length]
