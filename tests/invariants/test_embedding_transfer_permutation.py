@@ -8,7 +8,7 @@ import torch
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.vocab.producers import build_plan
+from nlgraft.vocab.building import build_plan
 from nlgraft.vocab.segmenters import GreedySegmenter
 from nlgraft.vocab.tokens import SENTENCEPIECE, Kind
 from nlgraft.vocab.vocabulary import make_vocabulary

@@ -1,22 +1,44 @@
-"""Methods that fill the rows of a new vocabulary: each makes a ``TransferPlan`` from two vocabularies.
+"""What a method that fills new rows is asked and what it answers, and the methods that need nothing but text.
 
-Whatever the method, rows of tokens that both vocabularies have are copied and special tokens are matched by
-role; the method decides about the rest.
+Whatever the method, special tokens are matched by role and rows of tokens that both vocabularies have are
+copied (unless the method replaces them too); the method decides about the rest.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
-from scipy.sparse import csr_matrix
+from numpy.typing import NDArray
 
-from nlgraft.errors import DataError, nearest
-from nlgraft.vocab.plan import Array, Noise, NormMatch, Provenance, TransferPlan
+from nlgraft.vocab.plan import Array, Noise
 from nlgraft.vocab.similar import DEFAULT_CAP, Order, SimilarTokens, similar_tokens
-from nlgraft.vocab.tokens import Kind, Tok
-from nlgraft.vocab.vocabulary import SUBSTITUTE_ROLES, Vocabulary
+from nlgraft.vocab.tokens import Tok
+from nlgraft.vocab.vocabulary import Vocabulary
+
+VectorKind = Literal["skipgram", "cbow"]
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """Vectors of a vocabulary's tokens learned from text, whatever the model's own embeddings are.
+
+    Attributes:
+        vectors: One row for each id, shape [V, k].
+        counts: How often each token occurs in the text, int64, shape [V].
+        min_count: Tokens that occur less often have no vector worth the name.
+    """
+
+    vectors: Array
+    counts: NDArray[np.int64]
+    min_count: int = 1
+
+    @property
+    def is_known(self) -> NDArray[np.bool_]:
+        """Which tokens have a vector, shape [V]."""
+        return self.counts >= self.min_count
 
 
 @dataclass(frozen=True)
@@ -30,6 +52,10 @@ class Request:
         cap: Most similar tokens of a token; None for all.
         order: Which containing tokens come first under the cap.
         frequencies: Count of each old token, for order ``frequency``.
+        shared: (new id, old id) of every token of text that both vocabularies have.
+        old_rows: The old embeddings [V_old, d], for methods that learn from them.
+        new_vectors: Vectors of new tokens from text, for methods that compare tokens by use.
+        old_vectors: Vectors of old tokens from text, likewise.
     """
 
     old: Vocabulary
@@ -38,11 +64,15 @@ class Request:
     cap: int | None = DEFAULT_CAP
     order: Order = "id"
     frequencies: Sequence[float] | None = None
+    shared: Sequence[tuple[int, int]] = ()
+    old_rows: Array | None = None
+    new_vectors: TokenVectors | None = None
+    old_vectors: TokenVectors | None = None
 
     @property
     def tokens(self) -> list[Tok]:
         """The missing tokens as the old tokenizer would see their text."""
-        return [self.old.normalised(_token(self.new, identity)) for identity in self.missing]
+        return [self.old.normalised(self.new.token(identity)) for identity in self.missing]
 
     def similar(self) -> SimilarTokens:
         """S_m of the missing tokens."""
@@ -81,6 +111,9 @@ class Method:
         noise: How rows are drawn for which the method has nothing to say.
         has_fallback: Whether such rows first try the other boundary variant, then the token's characters.
         has_copies: Whether tokens of both vocabularies keep their old rows.
+        vectors: Kind of the new tokens' vectors that it needs, if any.
+        needs_old_vectors: Whether it needs vectors of the old tokens, too.
+        needs_old_rows: Whether it needs the old embeddings themselves.
     """
 
     name: str
@@ -89,15 +122,13 @@ class Method:
     noise: Noise = field(default_factory=Noise)
     has_fallback: bool = True
     has_copies: bool = True
+    vectors: VectorKind | None = None
+    needs_old_vectors: bool = False
+    needs_old_rows: bool = False
 
 
-def _token(vocabulary: Vocabulary, identity: int) -> Tok:
-    tok = vocabulary.tokens[identity]
-    assert tok is not None
-    return tok
-
-
-def _nothing(request: Request) -> Rows:
+def nothing(request: Request) -> Rows:
+    """Leave every row to be drawn."""
     return Rows([{}] * len(request.missing), ["drawn"] * len(request.missing))
 
 
@@ -132,11 +163,21 @@ def weighted_rows(table: SimilarTokens, weights: Sequence[Mapping[int, float]]) 
     return Rows(weights, reasons)
 
 
-def _average(request: Request) -> Rows:
+def average(request: Request) -> Rows:
+    """Average the similar tokens."""
     return average_rows(request.similar())
 
 
-def _segmentation(request: Request, is_length_weighted: bool) -> Rows:
+def segmentation(request: Request, *, is_length_weighted: bool) -> Rows:
+    """Average the pieces into which the old tokenizer cuts a token.
+
+    Args:
+        request: Which tokens.
+        is_length_weighted: Whether a piece counts by its length in bytes.
+
+    Returns:
+        The rows.
+    """
     weights: list[dict[int, float]] = []
     for tok in request.tokens:
         row: dict[int, float] = {}
@@ -146,199 +187,3 @@ def _segmentation(request: Request, is_length_weighted: bool) -> Rows:
         total = sum(row.values())
         weights.append({identity: share / total for identity, share in row.items() if share > 0})
     return Rows(weights, [f"{len(row)} pieces of the old tokenizer" for row in weights])
-
-
-METHODS: tuple[Method, ...] = (
-    Method(
-        name="random",
-        produce=_nothing,
-        source="Aji et al. (2020): seen rows copied, unseen rows as a new model's",
-        noise=Noise(center="zero", spread="fixed", scale=0.02),
-        has_fallback=False,
-    ),
-    Method(
-        name="mean",
-        produce=_nothing,
-        source="mean of all old rows",
-        noise=Noise(center="mean", spread="none"),
-        has_fallback=False,
-    ),
-    Method(
-        name="hewitt",
-        produce=_nothing,
-        source="Hewitt (2021), Initializing new word embeddings: N(mean, 1e-9 covariance)",
-        noise=Noise(center="mean", spread="covariance", scale=1e-9),
-        has_fallback=False,
-    ),
-    Method(name="avg", produce=_average, source="Liu et al. (2021), eq. 1"),
-    Method(
-        name="fvt",
-        produce=lambda request: _segmentation(request, is_length_weighted=False),
-        source="Gee et al. (2022), Fast Vocabulary Transfer: mean of the old tokenizer's pieces",
-    ),
-    Method(
-        name="wvt",
-        produce=lambda request: _segmentation(request, is_length_weighted=True),
-        source="Gee et al. (2022), pieces weighted by length",
-    ),
-)
-"""Every method that needs nothing but the two vocabularies, in the order of the ablation ladder."""
-
-
-def find_method(name: str, methods: Sequence[Method] = METHODS) -> Method:
-    """Look a method up.
-
-    Args:
-        name: Its name.
-        methods: Where to look.
-
-    Returns:
-        The method.
-
-    Raises:
-        DataError: There is none of that name; the nearest is named.
-    """
-    for method in methods:
-        if method.name == name:
-            return method
-    raise DataError(f"no transfer method '{name}'. {nearest(name, [m.name for m in methods])}")
-
-
-def build_plan(
-    old: Vocabulary,
-    new: Vocabulary,
-    method: Method | str = "avg",
-    *,
-    cap: int | None = DEFAULT_CAP,
-    order: Order = "id",
-    frequencies: Sequence[float] | None = None,
-    noise_std: float | None = None,
-    norm_match: NormMatch = "none",
-    seed: int = 0,
-) -> TransferPlan:
-    """Plan the rows of a new vocabulary.
-
-    Args:
-        old: The vocabulary with embeddings.
-        new: The vocabulary that gets them.
-        method: A method or the name of one.
-        cap: Most similar tokens of a token; None for all.
-        order: Which containing tokens come first under the cap.
-        frequencies: Count of each old token, for order ``frequency``.
-        noise_std: Standard deviation of a new model's embeddings, for methods that draw with a fixed one.
-        norm_match: Whether new rows are scaled to the median norm of old rows.
-        seed: Of the rows that are drawn.
-
-    Returns:
-        The plan; every row is filled, and says why.
-
-    Raises:
-        DataError: Unknown method.
-    """
-    method = find_method(method) if isinstance(method, str) else method
-    draft = _Draft(old, new)
-    draft.match(method.has_copies)
-    request = Request(old, new, draft.missing, cap, order, frequencies)
-    draft.fill(method.produce(request), request, method)
-    noise = replace(method.noise, seed=seed)
-    if noise_std is not None and noise.spread == "fixed":
-        noise = replace(noise, scale=noise_std)
-    return draft.plan(noise, norm_match, method.name)
-
-
-class _Draft:
-    """A plan under construction: one entry per new id."""
-
-    def __init__(self, old: Vocabulary, new: Vocabulary) -> None:
-        self.old = old
-        self.new = new
-        self.weights: list[Mapping[int, float]] = [{}] * len(new)
-        self.provenance = np.full(len(new), int(Provenance.NOISE), dtype=np.int8)
-        self.reasons = ["drawn"] * len(new)
-        self.missing: list[int] = []
-        self.dense_rows: list[int] = []
-        self.dense: Array | None = None
-
-    def put(self, row: int, kind: Provenance, weights: Mapping[int, float], reason: str) -> None:
-        self.weights[row] = weights
-        self.provenance[row] = int(kind)
-        self.reasons[row] = reason
-
-    def match(self, has_copies: bool) -> None:
-        """Settle gaps, special tokens and exact copies; the rest is ``missing``."""
-        for row, tok in enumerate(self.new.tokens):
-            if tok is None:
-                self.put(row, Provenance.GAP, {}, "no token has this id")
-            elif tok.kind is Kind.SPECIAL:
-                self._match_special(row)
-            elif tok.kind is Kind.UNUSED:
-                self.put(row, Provenance.NOISE, {}, "reserved, never produced")
-            else:
-                self._match_text(row, tok, has_copies)
-
-    def _match_special(self, row: int) -> None:
-        roles = [role for role, identity in self.new.roles.items() if identity == row]
-        for role in roles:
-            for candidate in (role, SUBSTITUTE_ROLES.get(role, role)):
-                if candidate in self.old.roles:
-                    reason = f"role {role}" if candidate == role else f"role {role} served by {candidate}"
-                    return self.put(row, Provenance.SPECIAL, {self.old.roles[candidate]: 1.0}, reason)
-        identity = self.old.ids_by_surface.get(self.new.surfaces[row])
-        if identity is not None:
-            return self.put(row, Provenance.SPECIAL, {identity: 1.0}, "same special token")
-        return self.put(row, Provenance.NOISE, {}, "special token without a counterpart")
-
-    def _match_text(self, row: int, tok: Tok, has_copies: bool) -> None:
-        normalised = self.old.normalised(tok)
-        identity = self.old.find(normalised) if has_copies else None
-        if identity is None:
-            self.missing.append(row)
-            return
-        reason = "same token" if normalised == tok else f"same token once normalised to '{normalised.text}'"
-        self.put(row, Provenance.COPY, {identity: 1.0}, reason)
-
-    def fill(self, rows: Rows, request: Request, method: Method) -> None:
-        """Take the method's answer, and the fallbacks where it has none."""
-        for index, (row, tok) in enumerate(zip(self.missing, request.tokens, strict=True)):
-            if rows.dense is not None and np.isfinite(rows.dense[index]).all():
-                self.dense_rows.append(row)
-                self.put(row, Provenance.DENSE, {}, rows.reasons[index])
-            elif rows.weights[index]:
-                self.put(row, Provenance.COMPOSED, rows.weights[index], rows.reasons[index])
-            elif method.has_fallback:
-                self._fall_back(row, tok)
-            else:
-                self.put(row, Provenance.NOISE, {}, rows.reasons[index])
-        if self.dense_rows and rows.dense is not None:
-            is_taken = np.isin(self.missing, self.dense_rows)
-            self.dense = np.asarray(rows.dense[is_taken], dtype=np.float32)
-
-    def _fall_back(self, row: int, tok: Tok) -> None:
-        if variants := self.old.boundary_variants(tok):
-            weights = {identity: 1 / len(variants) for identity in variants}
-            return self.put(row, Provenance.BOUNDARY, weights, "nothing similar; same text, other boundary")
-        if characters := self.old.characters(tok):
-            weights = dict.fromkeys(characters, 0.0)
-            for identity in characters:
-                weights[identity] += 1 / len(characters)
-            return self.put(row, Provenance.CHARACTERS, weights, "nothing similar; its characters")
-        return self.put(row, Provenance.NOISE, {}, "nothing similar and no known character")
-
-    def plan(self, noise: Noise, norm_match: NormMatch, name: str) -> TransferPlan:
-        counts = [len(row) for row in self.weights]
-        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        columns = np.array([column for row in self.weights for column in row], dtype=np.int64)
-        values = np.array([value for row in self.weights for value in row.values()], dtype=np.float32)
-        return TransferPlan(
-            matrix=csr_matrix((values, columns, indptr), shape=(len(self.new), len(self.old))),
-            provenance=self.provenance,
-            reasons=tuple(self.reasons),
-            old_surfaces=self.old.surfaces,
-            new_surfaces=self.new.surfaces,
-            is_real=self.old.is_normal,
-            noise=noise,
-            dense_rows=np.array(self.dense_rows, dtype=np.int64),
-            dense=self.dense,
-            norm_match=norm_match,
-            method=name,
-        )

@@ -83,6 +83,19 @@ class Vocabulary:
         """Whether each id is a token of text, shape [V]."""
         return np.array([tok is not None and tok.kind is Kind.NORMAL for tok in self.tokens], dtype=bool)
 
+    def token(self, identity: int) -> Tok:
+        """Give the token of an id.
+
+        Args:
+            identity: An id that has a token.
+
+        Returns:
+            The token.
+        """
+        tok = self.tokens[identity]
+        assert tok is not None, identity
+        return tok
+
     @property
     def gaps(self) -> list[int]:
         """The ids that have no token."""

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from nlgraft.errors import DataError
+from nlgraft.vocab.building import build_plan
+from nlgraft.vocab.methods import METHODS, find_method
 from nlgraft.vocab.plan import Provenance
-from nlgraft.vocab.producers import METHODS, build_plan, find_method
+from nlgraft.vocab.producers import TokenVectors
 from nlgraft.vocab.segmenters import GreedySegmenter
 from nlgraft.vocab.tokens import SENTENCEPIECE, WORDPIECE, Kind
 from nlgraft.vocab.vocabulary import make_vocabulary
@@ -87,8 +89,14 @@ def test_random_rows_have_the_asked_deviation():
 
 def test_every_method_fills_every_row():
     new = vocabulary(["[PAD]", "motorcycle", "##otor", "motor", "Ωmega", "m"], specials={"[PAD]"})
+    generator = np.random.default_rng(0)
+    vectors = {
+        "old_rows": E8 + 1,
+        "new_vectors": TokenVectors(np.float32(generator.normal(size=(6, 8))), np.array([0, 3, 2, 5, 0, 1])),
+        "old_vectors": TokenVectors(np.float32(generator.normal(size=(8, 8))), np.ones(8, dtype=np.int64)),
+    }
     for method in METHODS:
-        rows = build_plan(OLD, new, method).apply(E8 + 1)
+        rows = build_plan(OLD, new, method, **vectors).apply(E8 + 1)
         assert np.isfinite(rows).all(), method.name
         assert (np.abs(rows).sum(axis=1) > 0).all(), method.name
         assert method.source
@@ -98,6 +106,13 @@ def test_normalised_copies_say_so():
     old = vocabulary(["motor"], normalise=str.lower)
     plan = build_plan(old, vocabulary(["Motor"]), "avg")
     assert plan.reasons == ("same token once normalised to 'motor'",)
+
+
+def test_a_method_says_what_it_lacks():
+    with pytest.raises(DataError, match=r"new_vectors \(skipgram.*old_vectors"):
+        build_plan(OLD, vocabulary(["x"]), "wechsel")
+    with pytest.raises(DataError, match="old_rows"):
+        build_plan(OLD, vocabulary(["x"]), "reconstruction")
 
 
 def test_unknown_method_names_the_nearest():

@@ -14,9 +14,11 @@ from torch import Tensor
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.training.state import carry_over
+from nlgraft.vocab.building import build_plan
+from nlgraft.vocab.methods import find_method
 from nlgraft.vocab.norms import norm_report
 from nlgraft.vocab.plan import Provenance, TransferPlan
-from nlgraft.vocab.producers import Method, Request, Rows, build_plan, find_method, weighted_rows
+from nlgraft.vocab.producers import Method, Request, Rows, weighted_rows
 from nlgraft.vocab.vocabulary import Vocabulary
 from trainables.embedding_transfer.generator_training import TABLES
 from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_weights

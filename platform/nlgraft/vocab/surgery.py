@@ -1,0 +1,396 @@
+"""Exchange the vocabulary of a Hugging Face checkpoint, of encoder, decoder or both.
+
+A new model is built from the new configuration and filled: vocabulary tensors by a ``TransferPlan``, all
+others bit for bit from the old model. What cannot be loaded again from its configuration can therefore not
+come out.
+"""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.plan import GAP_BIAS, Provenance, TransferPlan
+
+Sides = Literal["both", "decoder", "encoder"]
+ID_FIELDS = (
+    "bos_token_id",
+    "eos_token_id",
+    "pad_token_id",
+    "sep_token_id",
+    "cls_token_id",
+    "mask_token_id",
+    "unk_token_id",
+    "decoder_start_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+)
+"""Settings of a configuration that hold token ids."""
+
+
+@dataclass(frozen=True)
+class VocabularyTensors:
+    """The tensors of a model that have a row or an entry for each token.
+
+    Attributes:
+        encoder: Names of tables that encoder ids index; empty without an encoder.
+        decoder: Names of tables that decoder ids index; of the one table of a model without two sides.
+        output: Names of output tables.
+        bias: Names of output biases, entries in the last dimension.
+    """
+
+    encoder: frozenset[str]
+    decoder: frozenset[str]
+    output: frozenset[str]
+    bias: frozenset[str]
+
+    @property
+    def all(self) -> frozenset[str]:
+        """Every name."""
+        return self.encoder | self.decoder | self.output | self.bias
+
+
+def find_vocabulary_tensors(model: Any) -> VocabularyTensors:
+    """Find what has to change when the vocabulary changes, by what the model says and not by shape.
+
+    Args:
+        model: A ``transformers`` model.
+
+    Returns:
+        Tensor names; a tensor with several names is listed under each.
+
+    Raises:
+        DataError: The model has no input embeddings.
+    """
+    head = model.get_output_embeddings()
+    output = [] if head is None else [head.weight]
+    bias = [] if head is None or getattr(head, "bias", None) is None else [head.bias]
+    names = dict(_named_tensors(model))
+    bias += [tensor for name, tensor in names.items() if name.split(".")[-1] == "final_logits_bias"]
+    if is_encoder_decoder(model):
+        encoder = [model.get_encoder().get_input_embeddings().weight]
+        decoder = [model.get_decoder().get_input_embeddings().weight]
+    else:
+        table = model.get_input_embeddings()
+        if table is None:
+            raise DataError(f"{type(model).__name__} has no input embeddings")
+        encoder, decoder = [], [table.weight]
+    sides = _names_of(names, encoder), _names_of(names, decoder), _names_of(names, output)
+    return VocabularyTensors(*sides, bias=_with_ties(model, _names_of(names, bias)))
+
+
+def is_encoder_decoder(model: Any) -> bool:
+    """Say whether a model has two sides.
+
+    Args:
+        model: A ``transformers`` model.
+
+    Returns:
+        True for encoder-decoders.
+    """
+    return bool(getattr(model.config, "is_encoder_decoder", False))
+
+
+def _named_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """What a checkpoint holds; buffers that a model computes for itself are left to it."""
+    yield from model.state_dict(keep_vars=True).items()
+
+
+def _names_of(names: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> frozenset[str]:
+    wanted = {tensor.data_ptr() for tensor in tensors}
+    return frozenset(name for name, tensor in names.items() if tensor.data_ptr() in wanted)
+
+
+def _with_ties(model: Any, names: frozenset[str]) -> frozenset[str]:
+    """Add names that the architecture can tie to these, tied now or not (BERT's head bias has two)."""
+    found = set(names)
+    for prefix, module in model.named_modules():
+        pairs = getattr(module, "_tied_weights_keys", None)
+        for pair in pairs.items() if isinstance(pairs, dict) else ():
+            both = {f"{prefix}.{name}" if prefix else name for name in pair}
+            if both & found:
+                found |= both
+    return frozenset(found)
+
+
+def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both") -> Any:
+    """Build the same model with another vocabulary.
+
+    Args:
+        model: A ``transformers`` model; not changed.
+        plan: Where each new row comes from.
+        sides: Which side's vocabulary is exchanged, for encoder-decoders; others have one.
+
+    Returns:
+        The new model, in evaluation mode and the old one's dtype, with updated token ids in its configuration
+        and generation configuration. Input and output tables that were one stay one, unless the architecture
+        has one vocabulary size for both sides and only one is exchanged: then tables get as many rows as the
+        larger vocabulary, the tables are no longer tied, and a warning says so.
+
+    Raises:
+        DataError: One side was asked of a model that has one, or the plan belongs to another tokenizer.
+    """
+    if not is_encoder_decoder(model):
+        if sides != "both":
+            raise DataError(
+                f"{type(model).__name__} has one vocabulary; sides {sides!r} is for encoder-decoders"
+            )
+        sides = "decoder"
+    tensors = find_vocabulary_tensors(model)
+    is_one_sided = is_encoder_decoder(model) and sides != "both"
+    config = copy.deepcopy(model.config)
+    num_padded = _set_vocab_size(config, model, len(plan), sides if is_one_sided else "both")
+    if sides != "encoder":
+        update_token_ids(config, plan)
+    shifts = _shift_positions(config, model, tensors)
+    new = _build(model, config)
+    state = _new_state(model, tensors, plan, sides, num_padded)
+    for name, shift in shifts.items():
+        state[name] = _shift_rows(state[name], shift)
+    new.load_state_dict(state, strict=False)
+    new.to(next(model.parameters()).dtype)
+    _check_loaded(new, state)
+    new.tie_weights()
+    if getattr(model, "generation_config", None) is not None:
+        new.generation_config = copy.deepcopy(model.generation_config)
+        if sides != "encoder":
+            update_token_ids(new.generation_config, plan)
+            _forbid_padding(new.generation_config, len(plan), num_padded)
+    return new.eval()
+
+
+def _build(model: Any, config: Any) -> Any:
+    """Build a model of the same kind without disturbing the caller's random numbers."""
+    with torch.random.fork_rng(devices=[]):
+        new = type(model)(config)
+    kept = {name for name, _ in model.named_modules(remove_duplicate=False)}
+    for name, _ in [*new.named_modules(remove_duplicate=False)]:
+        # a part that the old model was built without (add_pooling_layer=False)
+        parent, _, child = name.rpartition(".")
+        if name and name not in kept and parent in kept:
+            setattr(new.get_submodule(parent), child, None)
+    return new
+
+
+def _set_vocab_size(config: Any, model: Any, size: int, sides: Sides) -> int:
+    """Write the new size into the configuration.
+
+    Returns:
+        Rows that all tables get, when the architecture has one size for two different vocabularies; else 0.
+    """
+    if sides == "both":
+        for part in _parts(config):
+            part.vocab_size = size
+            if hasattr(part, "decoder_vocab_size"):
+                part.decoder_vocab_size = size
+        return 0
+    if hasattr(config, "decoder_vocab_size"):
+        # Marian: sizes of its own for both sides, once the tables are no longer shared
+        config.share_encoder_decoder_embeddings = False
+        setattr(config, "decoder_vocab_size" if sides == "decoder" else "vocab_size", size)
+        return 0
+    if hasattr(config, "encoder") and hasattr(config, "decoder"):
+        getattr(config, sides).vocab_size = size
+        config.tie_encoder_decoder = False
+        return 0
+    rows = max(size, config.vocab_size)
+    config.vocab_size = rows
+    config.tie_word_embeddings = False
+    warnings.warn(
+        f"{type(model).__name__} knows one vocabulary size for both sides: both get {rows} rows and no table "
+        "is tied any more; Marian and EncoderDecoderModel have a size for each side",
+        stacklevel=3,
+    )
+    return rows
+
+
+def _parts(config: Any) -> Iterator[Any]:
+    """The configuration and those of its parts that have a vocabulary size."""
+    if hasattr(config, "vocab_size"):
+        yield config
+    for name in ("encoder", "decoder", "text_config"):
+        part = getattr(config, name, None)
+        if part is not None and hasattr(part, "vocab_size"):
+            yield part
+
+
+def _new_state(
+    model: Any, tensors: VocabularyTensors, plan: TransferPlan, sides: Sides, num_padded: int
+) -> dict[str, Tensor]:
+    changed: set[str] = set()
+    if sides in ("encoder", "both"):
+        changed |= tensors.encoder
+    if sides in ("decoder", "both"):
+        changed |= tensors.decoder | tensors.output | tensors.bias
+    if sides != "both":
+        # a shared table has names on both sides; each side's own name decides what it gets
+        changed -= _names_of_other_side(tensors, sides)
+    made: dict[tuple[int, bool], Tensor] = {}
+    state: dict[str, Tensor] = {}
+    for name, tensor in _named_tensors(model):
+        if name not in tensors.all:
+            state[name] = tensor.detach()
+            continue
+        is_changed = name in changed
+        key = (tensor.data_ptr(), is_changed)
+        if key not in made:
+            # an output table of its own draws other noise than the input table
+            stream = int(name in tensors.output and name not in tensors.decoder)
+            value = (
+                _exchange_tensor(plan, tensor, stream, name in tensors.bias)
+                if is_changed
+                else tensor.detach()
+            )
+            made[key] = _pad_rows(value, num_padded, name in tensors.bias)
+        state[name] = made[key]
+    return state
+
+
+def _names_of_other_side(tensors: VocabularyTensors, sides: Sides) -> set[str]:
+    """Names that belong to the side that stays, by the part of the model they lie in."""
+    other = "encoder" if sides == "decoder" else "decoder"
+    own = {name for name in tensors.all if f"{other}." in name or name.startswith(f"{other}.")}
+    if sides == "encoder":
+        own |= set(tensors.output | tensors.bias) - {name for name in tensors.encoder if "encoder." in name}
+    return own
+
+
+def _exchange_tensor(plan: TransferPlan, tensor: Tensor, stream: int, is_bias: bool) -> Tensor:
+    old = tensor.detach().float().cpu().numpy()
+    if not is_bias:
+        return torch.from_numpy(plan.apply(old, stream=stream)).to(tensor.dtype)
+    flat = old.reshape(-1)
+    return torch.from_numpy(plan.apply_bias(flat)).reshape(*tensor.shape[:-1], len(plan)).to(tensor.dtype)
+
+
+def _pad_rows(tensor: Tensor, num_rows: int, is_bias: bool) -> Tensor:
+    if not num_rows:
+        return tensor
+    if is_bias:
+        missing = num_rows - tensor.shape[-1]
+        return torch.cat([tensor, tensor.new_full((*tensor.shape[:-1], missing), GAP_BIAS)], -1)
+    missing = num_rows - tensor.shape[0]
+    return torch.cat([tensor, tensor.new_zeros(missing, tensor.shape[1])])
+
+
+def _shift_positions(config: Any, model: Any, tensors: VocabularyTensors) -> dict[str, int]:
+    """Find position tables that count from the padding id (RoBERTa), and make room for the new one.
+
+    Returns:
+        By how many rows each table moves.
+    """
+    old_pad, new_pad = model.config.pad_token_id, config.pad_token_id
+    shifts: dict[str, int] = {}
+    if old_pad is None or new_pad is None or old_pad == new_pad:
+        return shifts
+    for name, module in model.named_modules():
+        if getattr(module, "padding_idx", None) != old_pad or f"{name}.weight" in tensors.all:
+            continue
+        if isinstance(module, torch.nn.Embedding):
+            shifts[f"{name}.weight"] = new_pad - old_pad
+        elif "Sinusoidal" in type(module).__name__:
+            raise DataError(
+                f"{type(model).__name__}: '{name}' computes positions from the padding id; the new tokenizer "
+                f"must have its padding at id {old_pad}, not {new_pad}"
+            )
+    if shifts:
+        config.max_position_embeddings += new_pad - old_pad
+    return shifts
+
+
+def _shift_rows(table: Tensor, shift: int) -> Tensor:
+    if shift < 0:
+        return table[-shift:]
+    return torch.cat([table.new_zeros(shift, table.shape[1]), table])
+
+
+def _check_loaded(model: Any, state: Mapping[str, Tensor]) -> None:
+    """Make sure that every tensor of the new model is the one meant for it."""
+    for name, tensor in _named_tensors(model):
+        if name not in state:
+            raise DataError(f"{type(model).__name__}: nothing was carried over for '{name}'")
+        if tensor.shape != state[name].shape:
+            raise DataError(
+                f"{type(model).__name__}: '{name}' is {tuple(tensor.shape)} by its configuration, "
+                f"{tuple(state[name].shape)} was made"
+            )
+
+
+def _forbid_padding(generation: Any, size: int, num_rows: int) -> None:
+    """Rows without a token must never be generated."""
+    if num_rows > size:
+        kept = [i for i in getattr(generation, "suppress_tokens", None) or [] if i < size]
+        generation.suppress_tokens = [*kept, *range(size, num_rows)]
+
+
+def update_token_ids(config: Any, plan: TransferPlan) -> None:
+    """Replace the token ids of a configuration by those of the new vocabulary.
+
+    Args:
+        config: A configuration or generation configuration, with the parts it may have; changed in place.
+        plan: Says which new token took over which old one.
+    """
+    successor = successors(plan)
+    for part in (config, getattr(config, "encoder", None), getattr(config, "decoder", None)):
+        for field in ID_FIELDS:
+            value = getattr(part, field, None) if part is not None else None
+            if value is not None:
+                setattr(part, field, _translate(value, successor))
+
+
+def successors(plan: TransferPlan) -> dict[int, int]:
+    """Say which new id took over each old id.
+
+    Args:
+        plan: A plan.
+
+    Returns:
+        Old id -> new id for copied and special tokens. Where several new tokens took over one old token, the
+        one that served its own role, else the lowest.
+    """
+    found: dict[int, int] = {}
+    rank: dict[int, tuple[bool, int]] = {}
+    for row in plan.rows(Provenance.COPY, Provenance.SPECIAL).tolist():
+        old = int(plan.matrix.indices[plan.matrix.indptr[row]])
+        place = ("served by" in plan.reasons[row], row)
+        if old not in rank or place < rank[old]:
+            rank[old], found[old] = place, row
+    return found
+
+
+def _translate(value: Any, successor: Mapping[int, int]) -> Any:
+    """New ids for a setting; tokens that nothing took over leave lists and become None."""
+    if isinstance(value, (list, tuple)):
+        translated = [_translate(item, successor) for item in value]
+        return [item for item in translated if item is not None and item != []]
+    return successor.get(int(value))
+
+
+def count_embedding_parameters(model: Any) -> int:
+    """Count the parameters of all vocabulary tables, tied ones once.
+
+    Args:
+        model: A ``transformers`` model.
+
+    Returns:
+        Number of parameters.
+    """
+    names = find_vocabulary_tensors(model)
+    tables = names.encoder | names.decoder | names.output
+    sizes = {
+        t.data_ptr(): t.numel()
+        for name, t in model.named_parameters(remove_duplicate=False)
+        if name in tables
+    }
+    return int(np.sum([*sizes.values()], dtype=np.int64))

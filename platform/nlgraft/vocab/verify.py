@@ -1,0 +1,232 @@
+"""Check a checkpoint whose vocabulary was exchanged, as ``transformers`` loads it.
+
+The strongest check is the permutation test: with the ids of the vocabulary reversed, hidden states and logits
+must come out the same. It finds a wrong offset, id, bias, tie or configuration at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.loading import load_vocabulary
+from nlgraft.vocab.plan import Provenance, TransferPlan
+from nlgraft.vocab.surgery import ID_FIELDS, exchange_vocabulary, find_vocabulary_tensors, is_encoder_decoder
+from nlgraft.vocab.vocabulary import Vocabulary
+
+PERMUTATION_TOLERANCE = 1e-4
+"""Largest difference of logits that reordered additions explain in single precision."""
+NUM_TOKENS = 12
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: What.
+        is_good: Whether it holds.
+        detail: What was found.
+    """
+
+    name: str
+    is_good: bool
+    detail: str
+
+
+def load_checkpoint(directory: str | Path) -> Any:
+    """Load a checkpoint with the class that its configuration names.
+
+    Args:
+        directory: A ``transformers`` checkpoint.
+
+    Returns:
+        The model in evaluation mode, in single precision.
+
+    Raises:
+        DataError: transformers is not installed, or the directory holds no checkpoint that it knows.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise DataError("checkpoints of Hugging Face need `pip install transformers`") from None
+    try:
+        config = transformers.AutoConfig.from_pretrained(directory)
+        names = getattr(config, "architectures", None) or []
+        model_type = getattr(transformers, names[0]) if names else transformers.AutoModel
+        return model_type.from_pretrained(directory, dtype=torch.float32).eval()
+    except (OSError, ValueError, AttributeError) as error:
+        raise DataError(f"{directory}: not a checkpoint that transformers can load ({error})") from error
+
+
+def verify_checkpoint(directory: str | Path) -> list[Check]:
+    """Look a checkpoint over.
+
+    Args:
+        directory: A ``transformers`` checkpoint, with its tokenizer where there is one.
+
+    Returns:
+        Every check, in the order made.
+
+    Raises:
+        DataError: It cannot be loaded at all.
+    """
+    model = load_checkpoint(directory)
+    checks = [Check("loads", True, type(model).__name__)]
+    try:
+        vocabulary = load_vocabulary(directory)
+    except DataError as error:
+        vocabulary = None
+        checks.append(Check("tokenizer", False, str(error)))
+    if vocabulary is not None:
+        checks += _check_tokenizer(model, vocabulary)
+    checks += [_check_rows(model), _check_ties(model), check_permutation(model)]
+    if hasattr(model, "generate") and getattr(model, "can_generate", lambda: False)():
+        checks.append(_check_generation(model))
+    return checks
+
+
+def _check_tokenizer(model: Any, vocabulary: Vocabulary) -> Iterator[Check]:
+    num_rows = _num_rows(model)
+    beyond = [surface for surface in vocabulary.surfaces[num_rows:] if surface]
+    detail = f"{len(vocabulary)} ids, {num_rows} rows"
+    yield Check(
+        "ids have rows", not beyond, f"{detail}; first id without: {beyond[0]!r}" if beyond else detail
+    )
+    wrong = [
+        f"{role}: {getattr(model.config, f'{role}_token_id')} configured, {identity} in the tokenizer"
+        for role, identity in vocabulary.roles.items()
+        if getattr(model.config, f"{role}_token_id", None) not in (None, identity)
+    ]
+    yield Check("special ids agree", not wrong, "; ".join(wrong) or "with the tokenizer")
+
+
+def _num_rows(model: Any) -> int:
+    side = model.get_decoder() if is_encoder_decoder(model) else model
+    return int(side.get_input_embeddings().weight.shape[0])
+
+
+def _check_rows(model: Any) -> Check:
+    tensors = find_vocabulary_tensors(model)
+    faults = []
+    for name, tensor in model.named_parameters():
+        if name not in tensors.encoder | tensors.decoder | tensors.output:
+            continue
+        num_bad = int((~torch.isfinite(tensor).all(dim=1)).sum())
+        num_zero = int((tensor == 0).all(dim=1).sum())
+        if num_bad:
+            faults.append(f"{name}: {num_bad} rows with NaN or infinity")
+        if num_zero > 1:  # padding may be zero
+            faults.append(f"{name}: {num_zero} rows are zero")
+    return Check("rows are sound", not faults, "; ".join(faults) or "finite, none zero but padding")
+
+
+def _check_ties(model: Any) -> Check:
+    names = dict(model.named_parameters(remove_duplicate=False)) | dict(
+        model.named_buffers(remove_duplicate=False)
+    )
+    expected = model.get_expanded_tied_weights_keys(all_submodels=True)
+    broken = [
+        f"{one} and {other}"
+        for one, other in expected.items()
+        if one in names and other in names and names[one].data_ptr() != names[other].data_ptr()
+    ]
+    return Check("ties hold", not broken, "; ".join(broken) or f"{len(expected)} by the configuration")
+
+
+def check_permutation(model: Any) -> Check:
+    """Reverse the ids of the vocabulary and compare logits or hidden states.
+
+    Args:
+        model: A ``transformers`` model in evaluation mode.
+
+    Returns:
+        The check.
+    """
+    num_rows = _num_rows(model)
+    if is_encoder_decoder(model) and model.get_encoder().get_input_embeddings().weight.shape[0] != num_rows:
+        plan_size = model.get_encoder().get_input_embeddings().weight.shape[0]
+        encoder_side = exchange_vocabulary(model, reversed_plan(plan_size), sides="encoder")
+        other = exchange_vocabulary(encoder_side, reversed_plan(num_rows), sides="decoder")
+    else:
+        other = exchange_vocabulary(model, reversed_plan(num_rows))
+    before, after = (_outputs(each, is_reversed) for each, is_reversed in ((model, False), (other, True)))
+    if before.shape[-1] == num_rows and model.get_output_embeddings() is not None:
+        after = after.flip(-1)
+    difference = float((before - after).abs().max())
+    scale = max(1.0, float(before.abs().max()))
+    is_good = difference <= PERMUTATION_TOLERANCE * scale
+    return Check(
+        "permutation test", is_good, f"largest difference {difference:.2g} of values up to {scale:.3g}"
+    )
+
+
+@torch.no_grad()
+def _outputs(model: Any, is_reversed: bool) -> torch.Tensor:
+    """Logits, or the last hidden states of a model without a head, on fixed ids."""
+    generator = torch.Generator().manual_seed(0)
+
+    def ids(module: Any) -> torch.Tensor:
+        size = module.get_input_embeddings().weight.shape[0]
+        drawn = torch.randint(0, size, (2, NUM_TOKENS), generator=generator)
+        return size - 1 - drawn if is_reversed else drawn
+
+    if is_encoder_decoder(model):
+        encoder_ids, decoder_ids = ids(model.get_encoder()), ids(model.get_decoder())
+        mask = torch.ones_like(encoder_ids)
+        found = model(input_ids=encoder_ids, attention_mask=mask, decoder_input_ids=decoder_ids)
+    else:
+        input_ids = ids(model)
+        found = model(input_ids=input_ids, attention_mask=torch.ones_like(input_ids))
+    return found.logits if getattr(found, "logits", None) is not None else found.last_hidden_state
+
+
+def reversed_plan(size: int) -> TransferPlan:
+    """Make the plan that reverses the ids of a vocabulary.
+
+    Args:
+        size: Number of ids.
+
+    Returns:
+        New row i is old row ``size - 1 - i``.
+    """
+    names = tuple(str(i) for i in range(size))
+    order = np.arange(size)[::-1].copy()
+    matrix = csr_matrix((np.ones(size, dtype=np.float32), order, np.arange(size + 1)), shape=(size, size))
+    return TransferPlan(
+        matrix=matrix,
+        provenance=np.full(size, int(Provenance.COPY), dtype=np.int8),
+        reasons=("reversed",) * size,
+        old_surfaces=names,
+        new_surfaces=names[::-1],
+        is_real=np.ones(size, dtype=bool),
+        method="reversed",
+    )
+
+
+def _check_generation(model: Any) -> Check:
+    size = (
+        model.get_encoder().get_input_embeddings().weight.shape[0]
+        if is_encoder_decoder(model)
+        else _num_rows(model)
+    )
+    ids = torch.arange(1, 5).remainder(size)[None]
+    unset = [
+        f
+        for f in ID_FIELDS
+        if f.endswith("token_id") and (getattr(model.config, f, 0) or 0) >= _num_rows(model)
+    ]
+    if unset:
+        return Check("generates", False, f"ids beyond the vocabulary: {', '.join(unset)}")
+    try:
+        found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
+    except (ValueError, IndexError, RuntimeError) as error:
+        return Check("generates", False, str(error))
+    return Check("generates", True, f"{found.shape[1]} tokens")

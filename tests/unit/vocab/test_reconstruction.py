@@ -1,0 +1,58 @@
+"""Rows from character n-grams."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from nlgraft.vocab.building import build_plan
+from nlgraft.vocab.plan import Provenance
+from nlgraft.vocab.reconstruction import character_ngrams
+from nlgraft.vocab.segmenters import GreedySegmenter
+from nlgraft.vocab.tokens import SENTENCEPIECE, Kind, Tok
+from nlgraft.vocab.vocabulary import make_vocabulary
+
+
+def vocabulary(surfaces):
+    ids = {surface: i for i, surface in enumerate(surfaces)}
+    kinds = [Kind.NORMAL] * len(surfaces)
+    return make_vocabulary(surfaces, kinds, SENTENCEPIECE, GreedySegmenter(ids, SENTENCEPIECE))
+
+
+def test_ngrams_mark_known_word_boundaries():
+    assert character_ngrams(Tok(b"abcd", False, None)) == ["abc", "bcd", "abcd"]
+    assert character_ngrams(Tok(b"ab", True, True)) == ["<ab", "ab>", "<ab>"]
+    assert character_ngrams(Tok(b"a", False, None)) == ["a"]
+    assert character_ngrams(Tok("é".encode(), True, None)) == ["<é"]
+    assert character_ngrams(Tok(b"\xc3", False)) == ["Ã"]
+
+
+def test_old_rows_are_given_back_and_shared_parts_carry_over():
+    """Each token has an n-gram of its own, so the fit is exact; a new token gets the mean of its parts."""
+    old = vocabulary(["abc", "xyz"])
+    rows = np.array([[4.0, 0.0], [0.0, 2.0]], dtype=np.float32)
+    new = vocabulary(["abcxyz", "abc", "▁abc", "qq"])
+    plan = build_plan(old, new, "reconstruction", old_rows=rows)
+    made = plan.apply(rows)
+    assert made[1].tolist() == [4, 0]
+    assert made[0] == pytest.approx([2, 1], abs=0.01)
+    assert made[2] == pytest.approx([4, 0], abs=0.01)
+    assert plan.provenance.tolist()[:3] == [Provenance.DENSE, Provenance.COPY, Provenance.DENSE]
+    assert plan.provenance[3] == Provenance.NOISE
+
+
+def test_the_fit_follows_a_composition():
+    """Rows that are sums of stem and ending: an unseen pair is nearer to its truth than the mean is."""
+    generator = np.random.default_rng(0)
+    stems = {
+        stem: generator.normal(size=16) for stem in ("lamo", "tirke", "bonut", "sedag", "quvit", "romas")
+    }
+    endings = {ending: generator.normal(size=16) for ending in ("ingu", "erba", "osti", "umane")}
+    words = {s + e: stems[s] + endings[e] for s in stems for e in endings}
+    unseen = ["lamoerba", "sedagosti", "quvitingu"]
+    known = [word for word in words if word not in unseen]
+    rows = np.array([words[word] for word in known], dtype=np.float32)
+    plan = build_plan(vocabulary(known), vocabulary(unseen), "reconstruction", old_rows=rows)
+    truth = np.array([words[word] for word in unseen])
+    error = np.linalg.norm(plan.apply(rows) - truth, axis=1)
+    assert (error < 0.6 * np.linalg.norm(rows.mean(axis=0) - truth, axis=1)).all()

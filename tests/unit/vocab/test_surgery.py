@@ -1,0 +1,341 @@
+"""Surgery on checkpoints of transformers: permutation, ties, ids, bias, sides, reload, generation."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    BertModel,
+    EncoderDecoderConfig,
+    EncoderDecoderModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    MarianConfig,
+    MarianMTModel,
+    MBartConfig,
+    MBartForConditionalGeneration,
+    RobertaConfig,
+    RobertaForMaskedLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.building import build_plan
+from nlgraft.vocab.huggingface import read_tokenizer_json
+from nlgraft.vocab.surgery import count_embedding_parameters, exchange_vocabulary, find_vocabulary_tensors
+from nlgraft.vocab.verify import check_permutation, load_checkpoint, verify_checkpoint
+
+V = 30
+SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+IDS = {"pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+
+
+def bert_config(**changes):
+    return BertConfig(
+        **({"vocab_size": V, "max_position_embeddings": 32, **SMALL, "pad_token_id": 0} | changes)
+    )
+
+
+def seq2seq_options():
+    return {
+        "vocab_size": V,
+        "d_model": 8,
+        "encoder_layers": 1,
+        "decoder_layers": 1,
+        "encoder_attention_heads": 2,
+        "decoder_attention_heads": 2,
+        "encoder_ffn_dim": 16,
+        "decoder_ffn_dim": 16,
+        "max_position_embeddings": 32,
+        "bos_token_id": 2,
+        "forced_eos_token_id": 1,
+        **IDS,
+    }
+
+
+def marian(**changes):
+    options = seq2seq_options() | {"share_encoder_decoder_embeddings": True} | changes
+    return MarianMTModel(MarianConfig(**options))
+
+
+def t5(**changes):
+    options = {"vocab_size": V, "d_model": 8, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2, **IDS}
+    return T5ForConditionalGeneration(T5Config(**(options | changes)))
+
+
+def bert2bert():
+    config = EncoderDecoderConfig.from_encoder_decoder_configs(bert_config(), bert_config())
+    config.decoder_start_token_id, config.pad_token_id, config.eos_token_id = 2, 0, 1
+    return EncoderDecoderModel(config)
+
+
+def gpt2(**changes):
+    options = {"vocab_size": V, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    return GPT2LMHeadModel(GPT2Config(**(options | {"bos_token_id": 1, "eos_token_id": 1} | changes)))
+
+
+MODELS = {
+    "bert": lambda: BertForMaskedLM(bert_config()),
+    "bert_untied": lambda: BertForMaskedLM(bert_config(tie_word_embeddings=False)),
+    "bert_without_head": lambda: BertModel(bert_config(), add_pooling_layer=False),
+    "roberta": lambda: RobertaForMaskedLM(
+        RobertaConfig(vocab_size=V, max_position_embeddings=32, **SMALL, pad_token_id=1)
+    ),
+    "gpt2": gpt2,
+    "gpt2_untied": lambda: gpt2(tie_word_embeddings=False),
+    "marian": marian,
+    "marian_two_tables": lambda: marian(share_encoder_decoder_embeddings=False, decoder_vocab_size=20),
+    "mbart": lambda: MBartForConditionalGeneration(MBartConfig(**seq2seq_options())),
+    "t5": t5,
+    "t5_untied": lambda: t5(tie_word_embeddings=False),
+    "bert2bert": bert2bert,
+}
+
+
+@pytest.fixture(params=MODELS)
+def model(request):
+    torch.manual_seed(0)
+    made = MODELS[request.param]().eval()
+    with torch.no_grad():
+        for name, tensor in [*made.named_parameters(), *made.named_buffers()]:
+            if name.endswith(("final_logits_bias", "predictions.bias", "lm_head.bias")):
+                tensor.normal_()
+    return made
+
+
+def test_permutation(model):
+    """Number 40: reversed ids, same logits; tied or not, one side or two, with and without head and bias."""
+    check = check_permutation(model)
+    assert check.is_good, check.detail
+
+
+def test_a_changed_model_survives_saving(model, tmp_path):
+    """Number 42: ties, sizes and ids are the same after a reload; the permutation test still passes."""
+    if isinstance(model, BertModel):
+        model = BertModel(bert_config()).eval()  # what was built without its pooler is loaded with one
+    changed = (
+        exchange_vocabulary(model, toy_plan(size_of(model, "decoder"))) if has_one_size(model) else model
+    )
+    changed.save_pretrained(tmp_path)
+    loaded = load_checkpoint(tmp_path)
+    before, after = changed.state_dict(), loaded.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name].float(), after[name]) for name in before)
+    assert ties(changed) == ties(loaded) == ties(model)
+    assert check_permutation(loaded).is_good
+
+
+def ties(model):
+    groups = {}
+    for name, tensor in model.named_parameters(remove_duplicate=False):
+        groups.setdefault(tensor.data_ptr(), set()).add(name)
+    return {frozenset(names) for names in groups.values() if len(names) > 1}
+
+
+def size_of(model, side):
+    module = getattr(model, f"get_{side}")() if model.config.is_encoder_decoder else model
+    return module.get_input_embeddings().weight.shape[0]
+
+
+def has_one_size(model):
+    return not model.config.is_encoder_decoder or size_of(model, "encoder") == size_of(model, "decoder")
+
+
+def tokenizer(tokens):
+    return read_tokenizer_json(
+        {"model": {"type": "WordPiece", "vocab": {t: i for i, t in enumerate(tokens)}}}
+    )
+
+
+OLD_TOKENS = ["[PAD]", "</s>", "<s>", *(f"w{i}" for i in range(V - 3))]
+NEW_TOKENS = ["<s>", *(f"w{i}" for i in range(10)), "w1w2", "[PAD]", "w3w4", "</s>", "##zz"]
+
+
+def toy_plan(size, new=NEW_TOKENS):
+    return build_plan(tokenizer(OLD_TOKENS[:size]), tokenizer(new), "random")
+
+
+def test_ids_follow_their_tokens():
+    torch.manual_seed(0)
+    model = MODELS["mbart"]()
+    model.generation_config.bad_words_ids = [[0], [29]]
+    changed = exchange_vocabulary(model, toy_plan(V))
+    config, generation = changed.config, changed.generation_config
+    assert config.vocab_size == len(NEW_TOKENS)
+    assert (config.pad_token_id, config.eos_token_id, config.bos_token_id) == (12, 14, 0)
+    assert (config.decoder_start_token_id, config.forced_eos_token_id) == (12, 14)
+    assert generation.eos_token_id == 14
+    assert generation.bad_words_ids == [[12]]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "marian", "mbart", "t5", "bert2bert"])
+def test_generation_after_reload(name, tmp_path):
+    torch.manual_seed(0)
+    changed = exchange_vocabulary(MODELS[name]().eval(), toy_plan(V))
+    changed.save_pretrained(tmp_path)
+    loaded = load_checkpoint(tmp_path)
+    ids = torch.tensor([[3, 4, 5]])
+    made = loaded.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6, do_sample=False)
+    assert made.max() < len(NEW_TOKENS)
+
+
+def test_one_side_of_a_shared_table():
+    """Number 41: 10 rows and 6 of width 4 are 40 + 24 parameters; both sides shared are 24."""
+    torch.manual_seed(0)
+    options = {"d_model": 4, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
+    model = marian(vocab_size=10, decoder_vocab_size=10, **options)
+    old = tokenizer([f"w{i}" for i in range(10)])
+    plan = build_plan(old, tokenizer(["w3", "w0", "w1", "w5", "w9", "w2"]), "avg")
+    model.config.bos_token_id = model.generation_config.bos_token_id = 3
+    one = exchange_vocabulary(model, plan, sides="decoder")
+    assert count_embedding_parameters(model) == 40
+    assert count_embedding_parameters(one) == 64
+    assert torch.equal(one.get_encoder().get_input_embeddings().weight, model.model.shared.weight)
+    assert one.lm_head.weight.data_ptr() == one.get_decoder().get_input_embeddings().weight.data_ptr()
+    assert count_embedding_parameters(exchange_vocabulary(model, plan)) == 24
+
+
+def test_one_side_survives_a_reload(tmp_path):
+    torch.manual_seed(0)
+    one = exchange_vocabulary(marian().eval(), toy_plan(V), sides="decoder")
+    one.save_pretrained(tmp_path)
+    loaded = load_checkpoint(tmp_path)
+    assert (loaded.config.vocab_size, loaded.config.decoder_vocab_size) == (V, len(NEW_TOKENS))
+    assert ties(loaded) == ties(one)
+    assert check_permutation(loaded).is_good
+
+
+@pytest.mark.parametrize(
+    ("name", "sides"), [("marian", "encoder"), ("bert2bert", "decoder"), ("bert2bert", "encoder")]
+)
+def test_either_side_alone(name, sides):
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    one = exchange_vocabulary(model, toy_plan(V), sides=sides)
+    kept = "encoder" if sides == "decoder" else "decoder"
+    assert size_of(one, sides) == len(NEW_TOKENS)
+    assert torch.equal(
+        getattr(one, f"get_{kept}")().get_input_embeddings().weight,
+        getattr(model, f"get_{kept}")().get_input_embeddings().weight,
+    )
+
+
+@pytest.mark.parametrize("name", ["mbart", "t5"])
+def test_one_size_for_two_vocabularies_is_padded_and_said(name, tmp_path):
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    with pytest.warns(UserWarning, match="one vocabulary size for both sides"):
+        one = exchange_vocabulary(model, toy_plan(V), sides="decoder")
+    one.save_pretrained(tmp_path)
+    loaded = load_checkpoint(tmp_path)
+    encoder, decoder = (
+        getattr(loaded, f"get_{side}")().get_input_embeddings().weight for side in ("encoder", "decoder")
+    )
+    assert torch.equal(encoder, model.get_encoder().get_input_embeddings().weight)
+    assert torch.equal(decoder[: len(NEW_TOKENS)], loaded.lm_head.weight[: len(NEW_TOKENS)])
+    assert not decoder[len(NEW_TOKENS) :].any()
+    ids = torch.tensor([[3, 4, 5]])
+    made = loaded.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
+    assert made.max() < len(NEW_TOKENS)
+
+
+def test_a_head_bias_follows_the_plan():
+    """Number 43: bias 1 and 3 of `a` and `b`; the new `ab` gets 2."""
+    torch.manual_seed(0)
+    model = BertForMaskedLM(bert_config(vocab_size=3))
+    with torch.no_grad():
+        model.cls.predictions.bias.copy_(torch.tensor([0.0, 1.0, 3.0]))
+    plan = build_plan(tokenizer(["[PAD]", "a", "##b"]), tokenizer(["[PAD]", "ab", "a"]), "avg")
+    changed = exchange_vocabulary(model, plan)
+    assert changed.cls.predictions.bias.tolist() == [0, 2, 1]
+    assert changed.cls.predictions.decoder.bias.data_ptr() == changed.cls.predictions.bias.data_ptr()
+
+
+def test_padded_rows_are_dropped():
+    """Number 45: rows beyond the tokenizer never count; the new matrix has one row for each id."""
+    torch.manual_seed(0)
+    model = gpt2(vocab_size=40)
+    with torch.no_grad():
+        model.transformer.wte.weight[V:] = 1e6
+    changed = exchange_vocabulary(model, build_plan(tokenizer(OLD_TOKENS), tokenizer(NEW_TOKENS), "mean"))
+    assert changed.transformer.wte.weight.abs().max() < 10
+    assert changed.config.vocab_size == len(NEW_TOKENS)
+
+
+def test_dtype_is_kept():
+    torch.manual_seed(0)
+    changed = exchange_vocabulary(gpt2().to(torch.bfloat16), toy_plan(V))
+    assert {parameter.dtype for parameter in changed.parameters()} == {torch.bfloat16}
+
+
+def test_the_old_model_stays_as_it_was():
+    torch.manual_seed(0)
+    model = gpt2()
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    state = torch.get_rng_state()
+    exchange_vocabulary(model, toy_plan(V))
+    assert torch.equal(state, torch.get_rng_state())
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert model.config.vocab_size == V
+
+
+def test_one_sided_models_have_no_sides():
+    with pytest.raises(DataError, match="one vocabulary"):
+        exchange_vocabulary(gpt2(), toy_plan(V), sides="decoder")
+
+
+@pytest.mark.parametrize(("old_pad", "tokens"), [(1, NEW_TOKENS), (20, ["x", "[PAD]", "w2"])])
+def test_positions_that_count_from_the_padding_id_move_with_it(old_pad, tokens):
+    """RoBERTa: a sentence gets the same states whatever id its padding has."""
+    torch.manual_seed(0)
+    config = RobertaConfig(vocab_size=V, max_position_embeddings=40, **SMALL, pad_token_id=old_pad)
+    model = RobertaForMaskedLM(config).eval()
+    old = [f"w{i}" for i in range(V)]
+    old[old_pad] = "[PAD]"
+    changed = exchange_vocabulary(model, build_plan(tokenizer(old), tokenizer(tokens), "mean"))
+    assert changed.config.pad_token_id == tokens.index("[PAD]")
+    before = model.roberta(torch.tensor([[2, 2, 2]]))[0]
+    after = changed.roberta(torch.tensor([[tokens.index("w2")] * 3]))[0]
+    assert torch.allclose(before, after, atol=1e-6)
+
+
+def test_tensors_are_found_by_what_the_model_says():
+    """A width or a number of positions that equals the vocabulary size is not taken for it."""
+    found = find_vocabulary_tensors(gpt2(vocab_size=8, n_positions=8))
+    assert found.decoder == found.output == {"transformer.wte.weight", "lm_head.weight"}
+    assert found.encoder == found.bias == frozenset()
+
+
+def test_verify_finds_what_is_wrong(tmp_path):
+    torch.manual_seed(0)
+    model = BertForMaskedLM(bert_config())
+    model.save_pretrained(tmp_path)
+    vocabulary = {token: i for i, token in enumerate(["[PAD]", "[UNK]", *(f"w{i}" for i in range(V))])}
+    data = {"model": {"type": "WordPiece", "vocab": vocabulary}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(data))
+    checks = {check.name: check for check in verify_checkpoint(tmp_path)}
+    assert checks["loads"].is_good
+    assert not checks["ids have rows"].is_good
+    assert "'w28'" in checks["ids have rows"].detail
+    assert checks["permutation test"].is_good
+    assert checks["ties hold"].is_good
+    with torch.no_grad():
+        model.bert.embeddings.word_embeddings.weight[3:6] = 0
+        model.bert.embeddings.word_embeddings.weight[7, 0] = np.nan
+    model.save_pretrained(tmp_path)
+    rows = {check.name: check for check in verify_checkpoint(tmp_path)}["rows are sound"]
+    assert not rows.is_good
+    assert "NaN" in rows.detail
+
+
+def test_a_directory_without_a_checkpoint_is_refused(tmp_path):
+    with pytest.raises(DataError, match="not a checkpoint"):
+        load_checkpoint(tmp_path)
+    assert transformers.__version__
