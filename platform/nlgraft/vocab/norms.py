@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.vocab.plan import Provenance, TransferPlan
+from nlgraft.vocab.plan import Provenance, TransferPlan, row_norms
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,15 @@ def norm_report(plan: TransferPlan, old: NDArray[np.floating], new: NDArray[np.f
     Returns:
         Medians by provenance and what is out of the ordinary.
     """
-    old_norms = np.linalg.norm(old[: len(plan.old_surfaces)][plan.is_real].astype(np.float32), axis=1)
-    norms = np.linalg.norm(new.astype(np.float32), axis=1)
+    old_norms = row_norms(old[: len(plan.old_surfaces)])[plan.is_real]
+    norms = row_norms(new)
     median = float(np.median(old_norms)) if len(old_norms) else 0.0
     is_outside = ~((norms >= 0.3 * median) & (norms <= 1.5 * median))
     kinds = [kind for kind in Provenance if len(plan.rows(kind))]
-    finite = np.isfinite(new).all(axis=1)
     return NormReport(
         old_median=median,
         medians={kind.name.lower(): float(np.median(norms[plan.rows(kind)])) for kind in kinds},
         outside={kind.name.lower(): int(is_outside[plan.rows(kind)].sum()) for kind in kinds},
         num_zero=int((norms == 0).sum()),
-        num_not_finite=int((~finite).sum()),
+        num_not_finite=int((~np.isfinite(norms)).sum()),
     )

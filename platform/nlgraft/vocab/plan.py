@@ -8,6 +8,7 @@ tied or untied, on one side of a model or on both.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -23,6 +24,8 @@ from nlgraft.errors import DataError
 FORMAT_VERSION = 1
 GAP_BIAS = -1e4
 """Output bias of a row without a token: out of reach in a softmax, finite in half precision."""
+CHUNK_ROWS = 8192
+"""Rows looked at together: bounds memory, changes no result."""
 
 Array = NDArray[np.float32]
 NormMatch = Literal["none", "median"]
@@ -152,12 +155,12 @@ class TransferPlan:
             new[self.dense_rows] = self.dense
         gaps = self.rows(Provenance.GAP)
         if len(gaps):
-            new[gaps] = rows[self.is_real].mean(axis=0)
+            new[gaps] = moments(rows, self.is_real).mean
         self._draw(new, rows, stream)
         if self.norm_match == "median":
             changed = self.rows(*[k for k in Provenance if k not in (Provenance.COPY, Provenance.SPECIAL)])
-            target = float(np.median(np.linalg.norm(rows[self.is_real], axis=1)))
-            norms = np.linalg.norm(new[changed], axis=1, keepdims=True)
+            target = float(np.median(row_norms(rows)[self.is_real]))
+            norms = row_norms(new)[changed, None]
             new[changed] *= np.divide(target, norms, out=np.ones_like(norms), where=norms > 0)
         return new
 
@@ -193,9 +196,15 @@ class TransferPlan:
         drawn = self.rows(Provenance.NOISE)
         if not len(drawn):
             return
-        real = old[self.is_real]
-        center = real.mean(axis=0) if self.noise.center == "mean" else np.zeros(old.shape[1], np.float32)
-        factor = _spread(self.noise, real)
+        noise = self.noise
+        needs_moments = noise.center == "mean" or noise.spread in ("column", "covariance")
+        real = (
+            moments(old, self.is_real, has_covariance=noise.spread == "covariance") if needs_moments else None
+        )
+        center = (
+            real.mean if real is not None and noise.center == "mean" else np.zeros(old.shape[1], np.float32)
+        )
+        factor = _spread(noise, old.shape[1], real)
         key = np.uint64(self.noise.seed * 64 + stream)
         for row in drawn:
             generator = np.random.Generator(np.random.Philox(key=np.array([key, row], dtype=np.uint64)))
@@ -306,16 +315,79 @@ class TransferPlan:
         return [(here.get(t, ""), there.get(t, "")) for t in tokens if here.get(t) != there.get(t)]
 
 
-def _spread(noise: Noise, real: Array) -> Array:
+@dataclass(frozen=True)
+class Moments:
+    """Mean and spread of some rows of a matrix.
+
+    Attributes:
+        mean: Of each column, float32, shape [d].
+        std: Of each column, float32, shape [d].
+        covariance: Between columns, float64, shape [d, d]; None unless asked for.
+    """
+
+    mean: Array
+    std: Array
+    covariance: NDArray[np.float64] | None
+
+
+def moments(rows: Array, is_real: NDArray[np.bool_], *, has_covariance: bool = False) -> Moments:
+    """Take mean and spread in double precision without a second copy of the matrix.
+
+    Args:
+        rows: Shape [R, d].
+        is_real: Which rows count, shape [R].
+        has_covariance: Whether the covariance is wanted, too.
+
+    Returns:
+        Mean, standard deviation and covariance of the rows that count.
+    """
+    width = rows.shape[1]
+    total, squares = np.zeros(width), np.zeros(width)
+    products = np.zeros((width, width)) if has_covariance else None
+    count = max(1, int(is_real.sum()))
+    for part in _chunks(rows, is_real):
+        total += part.sum(axis=0)
+    mean = total / count
+    for part in _chunks(rows, is_real):
+        part -= mean
+        squares += (part**2).sum(axis=0)
+        if products is not None:
+            products += part.T @ part
+    covariance = None if products is None else products / max(1, count - 1)
+    return Moments(mean.astype(np.float32), np.sqrt(squares / count).astype(np.float32), covariance)
+
+
+def row_norms(rows: NDArray[np.floating]) -> Array:
+    """Take the norm of each row without a second copy of the matrix.
+
+    Args:
+        rows: Shape [R, d].
+
+    Returns:
+        Norms, float32, shape [R].
+    """
+    norms = np.empty(len(rows), dtype=np.float32)
+    for start in range(0, len(rows), CHUNK_ROWS):
+        part = rows[start : start + CHUNK_ROWS].astype(np.float32)
+        norms[start : start + CHUNK_ROWS] = np.linalg.norm(part, axis=1)
+    return norms
+
+
+def _chunks(rows: Array, is_real: NDArray[np.bool_]) -> Iterator[NDArray[np.float64]]:
+    for start in range(0, len(rows), CHUNK_ROWS):
+        span = slice(start, start + CHUNK_ROWS)
+        yield rows[span][is_real[span]].astype(np.float64)
+
+
+def _spread(noise: Noise, width: int, real: Moments | None) -> Array:
     """Factor by which standard normal samples are multiplied: per column, or a matrix for a covariance."""
-    width = real.shape[1]
     if noise.spread == "none":
         return np.zeros(width, dtype=np.float32)
     if noise.spread == "fixed":
         return np.full(width, noise.scale, dtype=np.float32)
-    if noise.spread == "column":
-        return (noise.scale * real.std(axis=0)).astype(np.float32)
-    covariance = np.atleast_2d(np.cov(real.astype(np.float64), rowvar=False))
-    values, vectors = np.linalg.eigh(covariance)
+    assert real is not None, "taken where the noise needs it"
+    if real.covariance is None:
+        return (noise.scale * real.std).astype(np.float32)
+    values, vectors = np.linalg.eigh(real.covariance)
     root = np.sqrt(noise.scale * np.clip(values, 0, None))
     return (root[:, None] * vectors.T).astype(np.float32)
