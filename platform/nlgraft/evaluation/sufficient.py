@@ -136,6 +136,11 @@ def _mean(sums: Statistics) -> Statistics:
     return _ratio(sums[..., 0], sums[..., 1])
 
 
+def _perplexity(sums: Statistics) -> Statistics:
+    """Raise e to the first column over the second."""
+    return _elementwise(math.exp, _mean(sums))
+
+
 def _percentage(sums: Statistics) -> Statistics:
     """Divide the first column by the second and print it as of 100."""
     return 100 * _mean(sums)
@@ -233,6 +238,13 @@ _ALL = (
         value=_mean,
         columns="negative log-likelihood, tokens",
         unit="nats per token",
+    ),
+    StatisticMetric(
+        name="perplexity",
+        direction="minimize",
+        value=_perplexity,
+        columns="negative log-likelihood, tokens",
+        unit="tokens",
     ),
     StatisticMetric(name="accuracy", direction="maximize", value=_percentage, columns="right, decisions"),
     StatisticMetric(name="macro_f1", direction="maximize", value=_macro_f1, columns=_PAIR_COLUMNS),

@@ -1,11 +1,13 @@
 """Our own language models: one that reads left to right, and one of two towers that fills every gap.
 
-Shape letters: B sentences, R rows, T tokens, D model width, V vocabulary, S positions attended to.
+Shape letters: B sentences, R rows, T tokens, D model width, V vocabulary, S positions attended to, P tokens
+that are predicted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -55,6 +57,20 @@ class LanguageModelLayer(nn.Module):
         return self.ffn_residual.leave(x_RTD, self.ffn(self.ffn_residual.enter(x_RTD)))
 
 
+class Predictions(NamedTuple):
+    """What pretraining compares.
+
+    Attributes:
+        states: The states from which tokens are predicted, [P, D].
+        tokens: Those tokens, int64 [P].
+        rows: The sentence of each, int64 [P].
+    """
+
+    states: Tensor
+    tokens: Tensor
+    rows: Tensor
+
+
 class UniLM(nn.Module):
     """A left-to-right language model: pre-norm without a final norm, sinusoids, one table.
 
@@ -101,6 +117,18 @@ class UniLM(nn.Module):
             Logits [..., V].
         """
         return hidden @ self.embedding.table.weight.T
+
+    def predictions(self, tokens: Tokens) -> Predictions:
+        """Predict every token but the first from those before it.
+
+        Args:
+            tokens: Right-padded tokens [B, T], the end token at both ends.
+
+        Returns:
+            States, tokens and sentences of the P predicted tokens, row by row.
+        """
+        rows_P, places_P = tokens.valid[:, 1:].nonzero(as_tuple=True)
+        return Predictions(self(tokens).output[rows_P, places_P], tokens.ids[rows_P, places_P + 1], rows_P)
 
     def new_cache(self) -> StackCache:
         """Prepare reading token by token.
@@ -265,6 +293,18 @@ class BiLM(nn.Module):
         """
         ahead, back = self.towers(self.input(self.embedding(tokens)), tokens.valid)
         return self.combiner(ahead[-1], back[-1], tokens.valid, sees_current=False)
+
+    def predictions(self, tokens: Tokens) -> Predictions:
+        """Predict every token, the end token at both ends too, from all others.
+
+        Args:
+            tokens: Right-padded tokens [B, T], the end token at both ends.
+
+        Returns:
+            States, tokens and sentences of the P predicted tokens, row by row.
+        """
+        rows_P, places_P = tokens.valid.nonzero(as_tuple=True)
+        return Predictions(self.cloze(tokens)[rows_P, places_P], tokens.ids[rows_P, places_P], rows_P)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score the vocabulary.

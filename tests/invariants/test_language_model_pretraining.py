@@ -1,0 +1,147 @@
+"""Our own language models (fusion.md 1.3): pretrained on constructed text, then grafted, frozen or finetuned.
+
+The unigram model that they must beat knows the frequencies of the training text, smoothed by one.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.config import GenerationConfig
+from nlgraft.nn.context_config import BiLMConfig, UniLMConfig
+from nlgraft.nn.frozen_states import FrozenStates, write_frozen_states
+from nlgraft.nn.generation import beam_search
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.presets import preset
+from nlgraft.text.batches import Ragged
+from nlgraft.text.config import ConlangConfig, TokenizerConfig
+from nlgraft.text.corpora import load_corpus
+from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
+from nlgraft.training.config import TrainConfig
+from nlgraft.training.data import Seq2SeqData
+from nlgraft.training.language_model import (
+    TextData,
+    evaluate_language_model,
+    pretrain_language_model,
+    read_language_model,
+)
+from nlgraft.training.losses import Seq2SeqObjective
+from nlgraft.training.views import Encoded, Side, View
+from tests.unit.training.toy import make_context
+
+SIZES = {"d_model": 32, "num_layers": 2, "num_heads": 4, "ffn_dim": 64}
+MT = {"d_model": 32, "num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "ffn_dim": 64}
+TRAIN = TrainConfig(
+    max_steps=80,
+    batch_tokens=800,
+    peak_lr=4e-3,
+    warmup_steps=20,
+    lr_schedule="cosine",
+    label_smoothing=0.0,
+    eval_every_steps=40,
+)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    """Sentences of the target language as ids, and the size of their vocabulary."""
+    config = ConlangConfig(corpus="conlang", task="monolingual", train=1000, dev=100, test=1)
+    corpora = load_corpus(config)
+    path = tmp_path_factory.mktemp("tokenizer") / "spm.model"
+    lines = {split: list(corpora[split].sources[0]) for split in ("train", "dev")}
+    train_sentencepiece(lines["train"], TokenizerConfig(vocab_size=300), path, seed=0)
+    tokenizer = SentencePiece(path)
+    encoded = {split: Ragged.of(tokenizer.encode(lines[split])) for split in lines}
+    return encoded["train"], encoded["dev"], tokenizer.vocab_size
+
+
+def text_data(sentences, seed=0):
+    return TextData(sentences, batch_tokens=TRAIN.batch_tokens, seed=seed)
+
+
+@pytest.fixture(scope="module", params=["uni", "bi"])
+def pretrained(request, text, tmp_path_factory):
+    """The artifact of a pretraining stage."""
+    train, dev, vocab_size = text
+    kind = UniLMConfig if request.param == "uni" else BiLMConfig
+    context = make_context(tmp_path_factory.mktemp(request.param))
+    encoder = kind(vocab_size=vocab_size, **SIZES)
+    outcome = pretrain_language_model(encoder, text_data(train), text_data(dev), TRAIN, context)
+    return encoder, context.directory, outcome
+
+
+def unigram_perplexity(train, dev, num_ends, vocab_size):
+    """Of dev sentences with so many predicted end tokens, under smoothed frequencies of train."""
+    counts = np.bincount(train.values, minlength=vocab_size) + 1.0
+    counts[3] += num_ends * len(train)
+    logs = np.log(counts / counts.sum())
+    nats = -(logs[dev.values].sum() + num_ends * len(dev) * logs[3])
+    return math.exp(nats / (len(dev.values) + num_ends * len(dev)))
+
+
+def test_perplexity_falls_below_that_of_the_unigrams(text, pretrained):
+    train, dev, vocab_size = text
+    encoder, directory, outcome = pretrained
+    num_ends = 1 if encoder.kind == "uni_lm" else 2
+    unigrams = unigram_perplexity(train, dev, num_ends, vocab_size)
+    curve = [value for _, value, _ in outcome.curves["dev/perplexity"]]
+    assert curve[-1] < curve[0]
+    assert curve[-1] < 0.6 * unigrams
+    model = read_language_model(directory, encoder)
+    perplexity = evaluate_language_model(model, text_data(dev)).scores["perplexity"].value
+    assert perplexity == pytest.approx(min(curve), rel=1e-6)
+
+
+def graft(pretrained, vocab_size, use):
+    encoder, directory, _ = pretrained
+    side = "src" if encoder.kind == "bi_lm" else "tgt"
+    config = preset(f"{side}_{use}", encoder=encoder, **MT)
+    torch.manual_seed(1)
+    return Seq2Seq(config, vocab_size, vocab_size, {"lm": read_language_model(directory, encoder)}), side
+
+
+@pytest.mark.parametrize("use", ["elmo", "ft"])
+def test_a_pretrained_model_is_grafted(text, pretrained, use):
+    """Frozen (ELMo) it keeps its bits, finetuned it learns; either way the whole trains and decodes."""
+    train, _, vocab_size = text
+    model, side = graft(pretrained, vocab_size, use)
+    embedding = model.source_embedding if side == "src" else model.target_embedding
+    written = read_language_model(pretrained[1]).state_dict()
+    before = {name: tensor.clone() for name, tensor in embedding.context.encoder.state_dict().items()}
+    assert all(torch.equal(tensor, written[name]) for name, tensor in before.items())
+    few = Ragged.of([train[n].tolist() for n in range(32)])
+    view = View(target=Side(stream="target"), target_start=3)  # the model's own sentences begin so
+    data = Seq2SeqData(Encoded({"source 0": few, "target": few}), view, batch_tokens=2000)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=3e-3)
+    losses = []
+    for rows in [rows for epoch in range(6) for rows in data.epoch(epoch)]:
+        found = Seq2SeqObjective(0.0)(model.train(), data.batch(rows, 0))
+        (found.loss_sum / found.num_tokens).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(found.loss_sum.item() / found.num_tokens)
+    assert losses[-1] < losses[0]
+    after = embedding.context.encoder.state_dict()
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items()) == (use == "elmo")
+    source = Tokens.from_lists([[*train[0].tolist(), 3]])
+    [[best]] = beam_search(model, [source], config=GenerationConfig(beam=2, start_id=3, max_length_offset=4))
+    assert math.isfinite(best.score)
+
+
+def test_pretrained_states_are_precomputed(text, pretrained, tmp_path):
+    """What a stage stores of a frozen pretrained model is what the model says."""
+    train, _, vocab_size = text
+    model, side = graft(pretrained, vocab_size, "elmo")
+    embedding = model.eval().source_embedding if side == "src" else model.eval().target_embedding
+    sentences = [[*train[n].tolist(), 3] for n in range(5)]
+    write_frozen_states(tmp_path / "states", embedding, sentences)
+    tokens = FrozenStates(tmp_path / "states").tokens(range(5))
+    with torch.no_grad():
+        live = embedding(Tokens.from_lists(sentences))
+        stored = embedding(tokens)
+    torch.testing.assert_close(stored[tokens.valid], live[tokens.valid], rtol=0, atol=1e-5)
