@@ -14,11 +14,20 @@ from nlgraft.training.config import TrainConfig
 Method = Literal[
     "single_run",
     "pretrain_finetune",
+    "downstream_vocab",
+    "joint_vocab",
+    "bpe_dropout",
     "random_init",
     "mean",
     "hewitt",
     "fvt",
     "wvt",
+    "word2vec",
+    "reconstruction",
+    "focus",
+    "wechsel",
+    "independent_encoder",
+    "cbow",
     "avg_eg",
     "att_eg",
     "patt_eg",
@@ -29,6 +38,17 @@ GENERATOR_KINDS = {"avg_eg": "avg", "att_eg": "att", "patt_eg": "patt"}
 """Methods that generate embeddings from similar tokens, with the kind of their generator."""
 TRAINED_METHODS = ("att_eg", "patt_eg")
 """Methods whose generator has parameters."""
+PRETRAINED_VOCABULARIES = {"downstream_vocab": "downstream", "joint_vocab": "joint"}
+"""Methods that pretrain with another vocabulary than the upstream corpus's own, and whose it is."""
+KEPT_METHODS = ("single_run", "pretrain_finetune", "bpe_dropout", *PRETRAINED_VOCABULARIES)
+"""Methods that keep the vocabulary of the model they finetune."""
+VECTOR_METHODS: dict[str, tuple[Literal["skipgram", "cbow"], tuple[str, ...]]] = {
+    "word2vec": ("skipgram", ("new",)),
+    "cbow": ("cbow", ("new",)),
+    "focus": ("skipgram", ("new",)),
+    "wechsel": ("skipgram", ("new", "old")),
+}
+"""Methods that read vectors of tokens learned from text: their kind, and of which vocabularies."""
 MAX_TOKENS_LIMIT = 100_000
 
 
@@ -54,6 +74,8 @@ class TokenizersConfig(_Part):
     """Vocabulary of the pretrained model (one for each side unless is_shared)."""
     downstream: TokenizerConfig = TokenizerConfig(is_shared=False)
     """Vocabulary of the task (section 4.1: learned from the downstream training corpus)."""
+    joint: TokenizerConfig = TokenizerConfig(is_shared=False)
+    """Vocabulary learned from the training text of both domains, for joint_vocab (Nguyen and Chiang 2017)."""
 
 
 class PhaseConfig(_Part):
@@ -162,14 +184,51 @@ class GeneratorConfig(_Part):
         )
 
 
+class VectorsConfig(_Part):
+    """Vectors of tokens from text, for word2vec, cbow, focus and wechsel; as wide as the model."""
+
+    epochs: int = Field(default=5, ge=1)
+    """Passes over the training text of the domain."""
+    window_tokens: int = Field(default=5, ge=1)
+    """Farthest token on either side that counts as surroundings."""
+    negatives: int = Field(default=5, ge=1)
+    """Random tokens told apart from each true one."""
+    learning_rate: float = Field(default=0.1, gt=0)
+    """Of Adagrad."""
+    batch_size: int = Field(default=2048, ge=1)
+    """Predictions of a step."""
+    min_count: int = Field(default=1, ge=1)
+    """Tokens that occur less often get a drawn row."""
+
+
+class IndependentConfig(_Part):
+    """A new embedding layer with a small encoder behind it (independent_encoder; Lewis et al. 2020)."""
+
+    num_layers: int = Field(default=1, ge=1)
+    """Layers between the new table and the pretrained model: causal ones on the decoder's side."""
+    train: TrainConfig = TrainConfig()
+    """First of two trainings: only the new layers learn. The second is the finetuning of all."""
+
+    @model_validator(mode="after")
+    def _chooses_no_parameters(self) -> IndependentConfig:
+        for name in ("freeze", "train_only"):
+            if getattr(self.train, name):
+                raise ValueError(f"independent.train.{name} is set; what learns here is the new layers alone")
+        return self
+
+
 class TransferConfig(_Part):
     """How the downstream vocabulary gets its embeddings (sections 3.1, 3.2 and 4.1)."""
 
     method: Method = "patt_eg"
-    """The arm. single_run: no pretraining, downstream vocabulary. pretrain_finetune: the upstream vocabulary
-    is kept. The others exchange the vocabulary, copy the rows of shared tokens and fill the rest: random_init
-    as a new model's, mean, hewitt (N(mean, covariance)), fvt and wvt (pieces of the old tokenizer), avg_eg,
-    att_eg, patt_eg (similar tokens)."""
+    """The arm (Table 2). single_run: no pretraining, downstream vocabulary. pretrain_finetune: the upstream
+    vocabulary is kept; bpe_dropout: so too, pretrained on sampled segmentations; downstream_vocab,
+    joint_vocab: pretrained with the task's vocabulary, or with one of all text. The others exchange the
+    vocabulary of one pretrained model, copy the rows of shared tokens and fill the rest: random_init as a new
+    model's, mean, hewitt (N(mean, covariance)), fvt and wvt (pieces of the old tokenizer), word2vec (vectors
+    of downstream text), reconstruction (character n-grams), focus and wechsel (tokens of like use), avg_eg,
+    att_eg, patt_eg (similar tokens). cbow replaces the shared rows too; independent_encoder drops the table
+    and puts a new one with an encoder of its own before the model."""
     sides: Sides = "decoder"
     """Whose vocabulary is exchanged (section 4.1: the decoder's)."""
     cap: int | None = Field(default=10, ge=1)
@@ -195,6 +254,10 @@ class Config(_Part):
     """Generator training on domain A."""
     transfer: TransferConfig = TransferConfig()
     """The step between."""
+    vectors: VectorsConfig = VectorsConfig()
+    """Token vectors that some methods read."""
+    independent: IndependentConfig = IndependentConfig()
+    """What independent_encoder puts before the model, and how that begins to learn."""
     downstream: PhaseConfig = PhaseConfig()
     """Finetuning on domain B."""
     decode: GenerationConfig = GenerationConfig()
@@ -210,8 +273,15 @@ class Config(_Part):
     def _problems(self) -> Iterator[str]:
         if self.model.num_sources != 1 or self.model.contexts:
             yield "model.num_sources and model.contexts belong to other systems: one source, no contexts"
+        method, upstream = self.transfer.method, self.tokenizers.upstream
+        if method == "bpe_dropout" and (upstream.kind != "bpe" or upstream.sampling_alpha is None):
+            yield (
+                f"transfer.method is bpe_dropout with tokenizers.upstream.kind {upstream.kind} and "
+                f"sampling_alpha {upstream.sampling_alpha}: set kind to bpe and sampling_alpha to the "
+                "dropout probability (0.1, Provilkov et al. 2020)"
+            )
         if self.model.tying == "all":
-            for name in ("upstream", "downstream"):
+            for name in ("upstream", "downstream", *(["joint"] if method == "joint_vocab" else [])):
                 if not getattr(self.tokenizers, name).is_shared:
                     yield (
                         f"model.tying is 'all' with tokenizers.{name}.is_shared false: one table needs one "

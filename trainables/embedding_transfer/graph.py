@@ -14,7 +14,15 @@ from typing import Any
 
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.text.config import TokenizerConfig, digest
-from trainables.embedding_transfer.config import GENERATOR_KINDS, TRAINED_METHODS, Config, PhaseConfig
+from trainables.embedding_transfer.config import (
+    GENERATOR_KINDS,
+    KEPT_METHODS,
+    PRETRAINED_VOCABULARIES,
+    TRAINED_METHODS,
+    VECTOR_METHODS,
+    Config,
+    PhaseConfig,
+)
 
 _STAGES = "trainables.embedding_transfer.stages"
 _DOMAIN_FIELDS = ("upstream", "downstream")
@@ -65,7 +73,7 @@ class _Builder:
     @property
     def is_exchanged(self) -> bool:
         """Whether the vocabulary of a pretrained model is exchanged."""
-        return self.method not in ("single_run", "pretrain_finetune")
+        return self.method not in KEPT_METHODS
 
     def _stage(self, name: str, run: str, **parts: Any) -> Stage:
         return Stage(name=name, run=f"{_STAGES}.{run}", **parts)
@@ -81,30 +89,43 @@ class _Builder:
         tokenizer: TokenizerConfig = getattr(self.config.tokenizers, domain)
         said = tokenizer.model_dump(mode="json", exclude={"is_shared", "sampling_alpha"})
         said["side"] = "both" if tokenizer.is_shared else side
+        if domain == "joint":
+            inputs = {"corpus": self.corpus("upstream"), "further_corpus": self.corpus("downstream")}
+        else:
+            inputs = {"corpus": self.corpus(domain)}
         return self._stage(
             f"{domain}_{said['side']}_tokenizer",
             "text:make_tokenizer",
             config=said,
-            inputs={"corpus": self.corpus(domain)},
+            inputs=inputs,
             # a seed only where lines are drawn: without it all seeds share the model
             seed=0 if tokenizer.max_train_lines else None,
         )
 
+    def _vocabularies(self, domain: str) -> _Vocabularies:
+        return _Vocabularies(self.tokenizer(domain, "source"), self.tokenizer(domain, "target"))
+
+    def _on_exchanged_sides(self, domain: str) -> _Vocabularies:
+        """The upstream corpus's own vocabularies, those of a domain where the vocabulary is another."""
+        own, given = self._vocabularies("upstream"), self._vocabularies(domain)
+        sides = _both(self.config.transfer.sides)
+        return _Vocabularies(
+            given.source if "encoder" in sides else own.source,
+            given.target if "decoder" in sides else own.target,
+        )
+
     @cached_property
     def old(self) -> _Vocabularies:
-        return _Vocabularies(self.tokenizer("upstream", "source"), self.tokenizer("upstream", "target"))
+        """The vocabularies of the pretrained model."""
+        domain = PRETRAINED_VOCABULARIES.get(self.method)
+        return self._on_exchanged_sides(domain) if domain else self._vocabularies("upstream")
 
     @cached_property
     def new(self) -> _Vocabularies:
         """The vocabularies of the finetuned model."""
-        if self.method == "pretrain_finetune":
-            return self.old
-        own = _Vocabularies(self.tokenizer("downstream", "source"), self.tokenizer("downstream", "target"))
-        if self.method == "single_run" or self.config.transfer.sides == "both":
-            return own
-        if self.config.transfer.sides == "decoder":
-            return _Vocabularies(self.old.source, own.target)
-        return _Vocabularies(own.source, self.old.target)
+        if self.is_exchanged:
+            return self._on_exchanged_sides("downstream")
+        return self.old if self.is_pretrained else self._vocabularies("downstream")
 
     def encoded(self, domain: str, vocabularies: _Vocabularies) -> Stage:
         return self._stage(
@@ -169,6 +190,42 @@ class _Builder:
             is_distributed=True,
         )
 
+    def vectors(self, age: str) -> Stage:
+        """Vectors of the new tokens from downstream text, or of the old ones from upstream text."""
+        domain, vocabularies = ("downstream", self.new) if age == "new" else ("upstream", self.old)
+        kind = VECTOR_METHODS[self.method][0]
+        said = self.config.vectors.model_dump(mode="json")
+        said |= {"kind": kind, "width": self.config.model.d_model, "sides": self.config.transfer.sides}
+        return self._stage(
+            f"{domain}_{kind}_vectors",
+            "vectors:learn_vectors_of_sides",
+            config=said,
+            inputs={"encoded": self.encoded(domain, vocabularies)},
+            # like the pretrained model, what is learned upstream serves every replicate
+            seed=self.seed if age == "new" else self.config.upstream.seed,
+        )
+
+    @cached_property
+    def independent(self) -> Stage:
+        """A pretrained model with new embedding layers, which have learned while it was frozen."""
+        independent, sides = self.config.independent, self.config.transfer.sides
+        said = independent.model_dump(mode="json") | {"sides": sides, "metric_prefix": "independent"}
+        return self._stage(
+            "independent",
+            "independent:attach_embeddings",
+            config=said,
+            inputs={"upstream": self.upstream, "encoded": self.encoded("downstream", self.new)},
+            seed=self.seed,
+            is_distributed=True,
+        )
+
+    @cached_property
+    def start(self) -> Stage:
+        """The model that is finetuned."""
+        if not self.is_exchanged:
+            return self.upstream
+        return self.independent if self.method == "independent_encoder" else self.transfer
+
     @cached_property
     def transfer(self) -> Stage:
         transfer = self.config.transfer
@@ -180,6 +237,8 @@ class _Builder:
             del said["cap"], said["order"]
         if self.method in TRAINED_METHODS:
             inputs["generator"] = self.generator
+        if self.method in VECTOR_METHODS:
+            inputs |= {f"{age}_vectors": self.vectors(age) for age in VECTOR_METHODS[self.method][1]}
         return self._stage(
             "transfer", "transfer:exchange_vocabulary", config=said, inputs=inputs, seed=self.seed
         )
@@ -189,7 +248,7 @@ class _Builder:
         parts = self._phase(self.config.downstream, "downstream", self.new)
         parts["config"]["metric_prefix"] = ""
         if self.is_pretrained:
-            parts["inputs"]["start"] = self.transfer if self.is_exchanged else self.upstream
+            parts["inputs"]["start"] = self.start
         else:
             parts["config"]["model"] = self.config.model.model_dump(mode="json")
         return self._stage("finetuned", "training:finetune", seed=self.seed, is_distributed=True, **parts)
@@ -228,7 +287,7 @@ class _Builder:
         }
         if self.is_pretrained:
             inputs |= {
-                "upstream_target_tokenizer": self.old.target,
+                "upstream_target_tokenizer": self.tokenizer("upstream", "target"),
                 "upstream_scores": self.upstream_scores(),
             }
         return self._stage("scores", "evaluation:score", config={"splits": list(splits)}, inputs=inputs)

@@ -9,7 +9,12 @@ import pytest
 
 from nlgraft.study.system import load_system
 from trainables.embedding_transfer import Config, stage_graph
-from trainables.embedding_transfer.config import GENERATOR_KINDS, Method
+from trainables.embedding_transfer.config import (
+    GENERATOR_KINDS,
+    PRETRAINED_VOCABULARIES,
+    VECTOR_METHODS,
+    Method,
+)
 
 SPLITS = ("dev", "test")
 DATA = {
@@ -19,6 +24,8 @@ DATA = {
 
 
 def graph(method="patt_eg", seed=1, splits=SPLITS, **changes):
+    if method == "bpe_dropout" and "tokenizers" not in changes:
+        changes["tokenizers"] = {"upstream": {"kind": "bpe", "is_shared": False, "sampling_alpha": 0.1}}
     return stage_graph(
         Config(**({"data": DATA, "transfer": {"method": method}} | changes)), seed=seed, splits=splits
     )
@@ -35,7 +42,10 @@ def names(method):
 ALL = Method.__args__
 
 
-@pytest.mark.parametrize("method", [method for method in ALL if method != "single_run"])
+OWN_PRETRAINING = ("single_run", "bpe_dropout", *PRETRAINED_VOCABULARIES)
+
+
+@pytest.mark.parametrize("method", [method for method in ALL if method not in OWN_PRETRAINING])
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_arm_and_seed_shares_one_pretraining(method, seed):
     assert stage("upstream", method, seed) == stage("upstream", "random_init", 1)
@@ -56,6 +66,73 @@ def test_arms_have_the_stages_they_need():
     assert "generator" not in names("avg_eg")
     assert {"upstream", "generator", "transfer", "finetuned", "upstream_scores"} <= names("att_eg")
     assert "upstream_corpus" not in names("single_run")
+
+
+def test_each_pretrained_vocabulary_is_one_pretraining_of_its_own():
+    methods = ("random_init", "downstream_vocab", "joint_vocab", "bpe_dropout")
+    pretrainings = {method: stage("upstream", method) for method in methods}
+    assert len({found.fingerprint for found in pretrainings.values()}) == 4
+    for method, found in pretrainings.items():
+        assert stage("upstream", method, 2) == found
+        assert found.inputs["encoded"].inputs["corpus"] == stage("upstream_corpus")
+
+
+def test_pretrained_vocabularies_are_of_the_exchanged_side_only():
+    """Section 4.1: all vocabulary transfers are conducted on the decoder side only."""
+    for method, domain in PRETRAINED_VOCABULARIES.items():
+        for sides, source, target in [
+            ("decoder", "upstream", domain),
+            ("encoder", domain, "upstream"),
+            ("both", domain, domain),
+        ]:
+            built = graph(method, transfer={"method": method, "sides": sides})
+            for stage_name in ("upstream", "finetuned"):
+                inputs = built.find(stage_name).inputs["encoded"].inputs
+                assert inputs["source_tokenizer"].name == f"{source}_source_tokenizer"
+                assert inputs["target_tokenizer"].name == f"{target}_target_tokenizer"
+            assert "transfer" not in {found.name for found in built.stages}
+
+
+def test_the_joint_vocabulary_reads_both_corpora():
+    inputs = stage("joint_target_tokenizer", "joint_vocab").inputs
+    assert {name: found.name for name, found in inputs.items()} == {
+        "corpus": "upstream_corpus",
+        "further_corpus": "downstream_corpus",
+    }
+
+
+def test_bpe_dropout_samples_upstream_text_only():
+    built = graph("bpe_dropout")
+    assert built.find("upstream").config["sampling_alpha"] == 0.1
+    assert "sampling_alpha" not in built.find("finetuned").config
+    assert built.find("finetuned").inputs["start"] == built.find("upstream")
+
+
+def test_only_methods_of_vectors_depend_on_their_settings():
+    for method in ALL:
+        is_changed = graph(method).result != graph(method, vectors={"epochs": 9}).result
+        assert is_changed == (method in VECTOR_METHODS), method
+
+
+def test_methods_share_the_vectors_they_have_in_common():
+    def vectors(method, seed=1):
+        return stage("transfer", method, seed).inputs["new_vectors"]
+
+    assert vectors("word2vec") == vectors("focus") == vectors("wechsel")
+    assert vectors("cbow") != vectors("focus")
+    assert vectors("focus", 2) != vectors("focus", 1), "downstream vectors are part of a replicate"
+    old = {stage("transfer", "wechsel", seed).inputs["old_vectors"] for seed in (1, 2)}
+    assert len(old) == 1, "upstream vectors serve every replicate"
+
+
+def test_independent_layers_learn_between_pretraining_and_finetuning():
+    built = graph("independent_encoder")
+    assert built.find("finetuned").inputs["start"] == built.find("independent")
+    assert built.find("independent").inputs["upstream"] == stage("upstream")
+    assert "transfer" not in {found.name for found in built.stages}
+    for method in ALL:
+        is_changed = graph(method).result != graph(method, independent={"num_layers": 2}).result
+        assert is_changed == (method == "independent_encoder"), method
 
 
 def test_only_trained_generators_depend_on_their_settings():
@@ -136,6 +213,8 @@ def test_the_system_keeps_the_contract():
         ({"decode": {"num_return": 2}}, "num_return"),
         ({"downstream": {"train": {"best_metric": "dev/greedy_bleu"}}}, "num_bleu_sentences"),
         ({"model": {"num_sources": 2}}, "one source"),
+        ({"transfer": {"method": "bpe_dropout"}}, "sampling_alpha"),
+        ({"independent": {"train": {"freeze": ["^encoder"]}}}, "new layers alone"),
     ],
 )
 def test_contradictions_are_refused_when_read(changes, message):

@@ -56,12 +56,16 @@ def make_tokenizer(context: StageContext) -> None:
     """Learn a tokenizer from the training text of one side, or of both.
 
     Args:
-        context: Tokenizer settings with ``side``; input ``corpus``.
+        context: Tokenizer settings with ``side``; inputs ``corpus``, and ``further_corpus`` for a tokenizer
+            of both domains.
     """
     config = context.config
     side = config.pop("side")
-    source, target = sides_of(read_corpus(context.inputs["corpus"] / "train"))
-    lines = {"source": source, "target": target, "both": [*source, *target]}[side]
+    lines: list[str] = []
+    for name in ("corpus", "further_corpus"):
+        if name in context.inputs:
+            source, target = sides_of(read_corpus(context.inputs[name] / "train"))
+            lines += {"source": source, "target": target, "both": [*source, *target]}[side]
     path = context.directory / TOKENIZER_FILE
     train_sentencepiece(lines, TokenizerConfig(**config), path, context.seed or 0)
 

@@ -13,6 +13,8 @@ from nlgraft.evaluation.artifact import write_segments
 from nlgraft.evaluation.scores import Score, score_corpus
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.contextual import ContextualEmbedding
+from nlgraft.nn.embedding import TableEmbedding
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
@@ -39,10 +41,16 @@ def write_model(model: Seq2Seq, directory: Path) -> None:
     save_model(model, directory)
     description = {
         "config": model.config.model_dump(mode="json"),
-        "source_vocab_size": model.get_parameter("source_embedding.table.weight").shape[0],
-        "target_vocab_size": model.get_parameter("target_embedding.table.weight").shape[0],
+        "source_vocab_size": _vocab_size(model.source_embedding),
+        "target_vocab_size": _vocab_size(model.target_embedding),
     }
     (directory / MODEL_DESCRIPTION).write_text(json.dumps(description, indent=1) + "\n", "utf-8")
+
+
+def _vocab_size(embedding: TableEmbedding | ContextualEmbedding) -> int:
+    if isinstance(embedding, ContextualEmbedding):
+        return embedding.context.vocab_size
+    return embedding.table.num_embeddings
 
 
 def read_model(directory: Path) -> Seq2Seq:
@@ -86,7 +94,7 @@ def pretrain(context: StageContext) -> None:
         context: ``model``, ``train``; input ``encoded``.
     """
     model = _fresh(context)
-    outcome = _train_model(model, context)
+    outcome = train_model(model, context)
     losses = _dev_losses(model, context)
     _write_metrics(
         context.directory,
@@ -105,7 +113,7 @@ def finetune(context: StageContext) -> None:
     """
     start = context.inputs.get("start")
     model = _fresh(context) if start is None else read_model(start)
-    outcome = _train_model(model, context)
+    outcome = train_model(model, context)
     losses = _dev_losses(model, context)
     write_segments(context.directory, "dev", {"loss": losses.statistics})
     _write_metrics(
@@ -127,9 +135,21 @@ def _fresh(context: StageContext) -> Seq2Seq:
     return fresh_model(TransformerConfig(**context.config["model"]), source_size, target_size, context.seed)
 
 
-def _train_model(model: Seq2Seq, context: StageContext) -> TrainOutcome:
+def train_model(model: Seq2Seq, context: StageContext, train_only: tuple[str, ...] = ()) -> TrainOutcome:
+    """Train a translation model on encoded text and write the result.
+
+    Args:
+        model: Changed in place.
+        context: ``train``, ``metric_prefix`` and what a phase says of sampling and dev BLEU; input
+            ``encoded``.
+        train_only: Patterns of the only parameters that learn; none: what ``train`` says.
+
+    Returns:
+        What came of it.
+    """
     config = TrainConfig(**context.config["train"])
-    config = config.model_copy(update={"best_metric": _reported_name(context, config.best_metric)})
+    changes: dict[str, Any] = {"best_metric": _reported_name(context, config.best_metric)}
+    config = config.model_copy(update=changes | ({"train_only": train_only} if train_only else {}))
     encoded = Encoded.read(context.inputs["encoded"], "train")
     assert context.seed is not None
     data = TranslationData(encoded, config.batch_tokens, context.seed, _sampler(context))

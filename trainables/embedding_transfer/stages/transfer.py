@@ -18,7 +18,7 @@ from nlgraft.vocab.building import build_plan
 from nlgraft.vocab.methods import find_method
 from nlgraft.vocab.norms import norm_report
 from nlgraft.vocab.plan import Provenance, TransferPlan
-from nlgraft.vocab.producers import Method, Request, Rows, weighted_rows
+from nlgraft.vocab.producers import Method, Request, Rows, TokenVectors, weighted_rows
 from nlgraft.vocab.vocabulary import Vocabulary
 from trainables.embedding_transfer.generator_training import TABLES
 from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_weights
@@ -28,6 +28,7 @@ from trainables.embedding_transfer.stages.generator import (
     transferred_sides,
 )
 from trainables.embedding_transfer.stages.training import fresh_model, read_model, write_model
+from trainables.embedding_transfer.stages.vectors import read_vectors
 
 PRODUCERS = {"random_init": "random", "avg_eg": "avg"}
 """Transfer methods whose name differs from their producer's."""
@@ -39,7 +40,7 @@ def exchange_vocabulary(context: StageContext) -> None:
 
     Args:
         context: Settings of the transfer; inputs ``upstream``, old and new tokenizers, ``generator`` for
-            methods that train one.
+            methods that train one, ``new_vectors`` and ``old_vectors`` for those that read them.
     """
     config = context.config
     sides = transferred_sides(config["sides"])
@@ -50,7 +51,12 @@ def exchange_vocabulary(context: StageContext) -> None:
     for side in sides:
         table = body.get_parameter(TABLES[side]).detach()
         generator = generators.get(side, generators.get("decoder"))
-        plans[side] = _plan(config, old[side], new[side], table, generator, context.seed or 0)
+        vectors = {
+            name: read_vectors(context.inputs[name], side)
+            for name in ("new_vectors", "old_vectors")
+            if name in context.inputs
+        }
+        plans[side] = _plan(config, old[side], new[side], table, generator, context.seed or 0, vectors)
         plans[side].save(context.directory / f"plan-{side}")
     assert context.seed is not None
     model = exchange_tables(body, plans, config["sides"], context.seed)
@@ -65,6 +71,7 @@ def _plan(
     table: Tensor,
     generator: EmbeddingGenerator | None,
     seed: int,
+    vectors: Mapping[str, TokenVectors],
 ) -> TransferPlan:
     name: str = PRODUCERS.get(config["method"]) or config["method"]
     method = find_method(name) if generator is None else generator_method(name, generator, table)
@@ -72,7 +79,15 @@ def _plan(
     # rows drawn as a new model's have the deviation with which a new table is initialised
     noise_std = table.shape[1] ** -0.5
     return build_plan(
-        old, new, method, noise_std=noise_std, norm_match=config["norm_match"], seed=seed, **options
+        old,
+        new,
+        method,
+        noise_std=noise_std,
+        norm_match=config["norm_match"],
+        old_rows=table.float().numpy(),
+        seed=seed,
+        **options,
+        **vectors,
     )
 
 

@@ -1,0 +1,124 @@
+"""Table 2's arms that make rows from text or put new layers in place of the pretrained embeddings."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import run_trial
+from nlgraft.text.config import TokenizerConfig
+from nlgraft.text.corpora import read_corpus
+from nlgraft.text.tokenizers import train_sentencepiece
+from nlgraft.vocab.plan import Provenance, TransferPlan
+from trainables.embedding_transfer import Config, stage_graph
+from trainables.embedding_transfer.stages.independent import independent_config
+from trainables.embedding_transfer.stages.training import read_model, write_model
+from trainables.embedding_transfer.stages.vectors import read_vectors
+
+TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
+BASE = {
+    "data": {
+        "upstream": {"corpus": "conlang", "domain": "a", "train": 200, "dev": 8, "test": 4},
+        "downstream": {"corpus": "conlang", "domain": "b", "train": 100, "dev": 8, "test": 4},
+    },
+    "tokenizers": {
+        "upstream": {"vocab_size": 160, "is_shared": False},
+        "downstream": {"vocab_size": 200, "is_shared": False},
+        "joint": {"vocab_size": 180, "is_shared": False},
+    },
+    "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2},
+    "upstream": {"train": TRAIN},
+    "downstream": {"train": TRAIN},
+    "independent": {"train": TRAIN},
+    "decode": {"beam": 1, "max_length_offset": 5},
+}
+TABLE = "target_embedding.table.weight"
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
+
+
+def run(store, method, sides="decoder"):
+    config = Config(**BASE, transfer={"method": method, "sides": sides})
+    graph = stage_graph(config, seed=1, splits=("dev",))
+    said = config.model_dump(mode="json")
+    run_trial(graph, store, reporter=NullReporter(), config=said, is_waiting=True, seed=1)
+    return lambda name: store.fetch(graph.find(name))
+
+
+def exchanged(store, method, kind):
+    """Plan, new rows, old rows and vectors of a transfer of the decoder."""
+    at = run(store, method)
+    plan = TransferPlan.load(at("transfer") / "plan-decoder")
+    new, old = (read_model(at(name)).state_dict()[TABLE].numpy() for name in ("transfer", "upstream"))
+    return plan, new, old, read_vectors(at(f"downstream_{kind}_vectors"), "decoder")
+
+
+def test_word2vec_keeps_shared_rows_and_takes_the_others_from_text(store):
+    plan, new, old, vectors = exchanged(store, "word2vec", "skipgram")
+    dense, copied = plan.rows(Provenance.DENSE), plan.rows(Provenance.COPY)
+    assert len(dense) > 10
+    assert len(copied) > 10
+    assert np.array_equal(new[dense], vectors.vectors[dense])
+    assert np.array_equal(new[copied], old[[plan.matrix[row].indices[0] for row in copied]])
+    assert vectors.counts[dense].min() >= 1
+    assert vectors.vectors.shape == (200, 16)
+
+
+def test_cbow_replaces_shared_rows_too(store):
+    plan, new, old, vectors = exchanged(store, "cbow", "cbow")
+    assert not len(plan.rows(Provenance.COPY))
+    dense, special = plan.rows(Provenance.DENSE), plan.rows(Provenance.SPECIAL)
+    assert np.array_equal(new[dense], vectors.vectors[dense])
+    assert np.array_equal(new[special], old[special])
+    assert len(dense) + len(special) + len(plan.rows(Provenance.NOISE)) == 200
+
+
+def test_the_joint_vocabulary_is_that_of_all_text(store, tmp_path):
+    at = run(store, "joint_vocab")
+    texts = [read_corpus(at(f"{domain}_corpus") / "train").target for domain in ("upstream", "downstream")]
+    lines = [line for text in texts for line in text or []]
+    train_sentencepiece(lines, TokenizerConfig(**BASE["tokenizers"]["joint"]), tmp_path / "joint.model", 0)
+    made = at("joint_target_tokenizer") / "tokenizer.model"
+    assert made.read_bytes() == (tmp_path / "joint.model").read_bytes()
+
+
+@pytest.mark.parametrize("sides", ["decoder", "encoder", "both"])
+def test_the_model_is_frozen_while_new_layers_learn(store, sides):
+    at = run(store, "independent_encoder", sides)
+    before, after, done = (read_model(at(n)).state_dict() for n in ("upstream", "independent", "finetuned"))
+    replaced = {"encoder": ("source_embedding.",), "decoder": ("target_embedding.", "output_projection.")}
+    gone = tuple(p for side in replaced if sides in (side, "both") for p in replaced[side])
+    body = [name for name in before if not name.startswith(gone)]
+    assert {name for name in after if not name.startswith(gone)} == set(body)
+    assert all(torch.equal(before[name], after[name]) for name in body)
+    assert not all(torch.equal(after[name], done[name]) for name in body), "all of it is finetuned"
+    fresh = load_file(at("independent") / "model.safetensors")
+    assert any("layers.0.attention" in name or "tower.0.attention" in name for name in fresh)
+
+
+def test_new_layers_of_a_decoder_see_no_future(tmp_path):
+    """Logits of a position are the same whatever follows; and the written model is read as it was."""
+    config = TransformerConfig(preset="tiny", d_model=16, ffn_dim=32, num_heads=2)
+    torch.manual_seed(0)
+    model = Seq2Seq(independent_config(config, ("encoder", "decoder"), (12, 14), 1), 12, 14).eval()
+    write_model(model, tmp_path)
+    again = read_model(tmp_path).eval()
+    sources = [Tokens.from_lists([[5, 6, 7, 3]])]
+
+    def logits(target, model=model):
+        read = Tokens.from_lists([[2, *target]])
+        return model.logits(model(Batch(sources, read, read.ids)))[0]
+
+    with torch.no_grad():
+        assert torch.allclose(logits([8, 9, 10])[:3], logits([8, 9, 13])[:3])
+        assert torch.equal(logits([8, 9]), logits([8, 9], again))
