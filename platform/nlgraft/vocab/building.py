@@ -25,6 +25,7 @@ def build_plan(
     cap: int | None = DEFAULT_CAP,
     order: Order = "id",
     frequencies: Sequence[float] | None = None,
+    is_case_matched: bool = False,
     noise_std: float | None = None,
     norm_match: NormMatch = "none",
     old_rows: Array | None = None,
@@ -41,6 +42,8 @@ def build_plan(
         cap: Most similar tokens of a token; None for all.
         order: Which containing tokens come first under the cap.
         frequencies: Count of each old token, for order ``frequency``.
+        is_case_matched: Whether text is compared as it is; otherwise as the old tokenizer normalises it
+            (lower case, NFKC, accents), so that an uncased model knows ``Motor`` by ``motor``.
         noise_std: Standard deviation of a new model's embeddings, for methods that draw with a fixed one.
         norm_match: Whether new rows are scaled to the median norm of old rows.
         old_rows: The old embeddings [R, d], for methods that learn from them.
@@ -55,6 +58,8 @@ def build_plan(
         DataError: Unknown method, or one that needs rows or vectors that are not given.
     """
     method = find_method(method) if isinstance(method, str) else method
+    if is_case_matched:
+        old = replace(old, normalise=str)
     _check_needs(method, old_rows, new_vectors, old_vectors)
     draft = _Draft(old, new)
     draft.match(method.has_copies)

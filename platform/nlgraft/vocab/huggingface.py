@@ -17,6 +17,7 @@ from nlgraft.vocab.tokens import (
     BYTE_LEVEL_END_OF_WORD,
     END_OF_WORD,
     SENTENCEPIECE,
+    SUBWORD_NMT,
     WORDPIECE,
     Kind,
     Marking,
@@ -27,7 +28,11 @@ ROLE_FIELDS = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 
 
 def read_tokenizer_json(
-    data: Mapping[str, Any], *, specials: Mapping[str, Any] | None = None, name: str = "tokenizer.json"
+    data: Mapping[str, Any],
+    *,
+    specials: Mapping[str, Any] | None = None,
+    codes: Mapping[tuple[str, str], int] | None = None,
+    name: str = "tokenizer.json",
 ) -> Vocabulary:
     """Read a ``tokenizer.json``.
 
@@ -35,6 +40,7 @@ def read_tokenizer_json(
         data: The parsed file.
         specials: ``special_tokens_map.json`` or ``tokenizer_config.json``, which name the roles
             (``{"pad_token": "<pad>", ...}``); without it roles are found by the usual names.
+        codes: Merges of a vocabulary of whole tokens that subword-nmt made.
         name: For messages.
 
     Returns:
@@ -61,7 +67,7 @@ def read_tokenizer_json(
         surfaces,
         kinds,
         marking,
-        _segmenter(model_type, model, normal, marking),
+        _segmenter(model_type, model, normal, marking, codes),
         roles=_roles(specials, ids),
         normalise=_normaliser(data.get("normalizer")),
         name=name,
@@ -103,6 +109,8 @@ def _marking(model_type: str, data: Mapping[str, Any], name: str) -> Marking:
         return WORDPIECE if prefix == "##" else Marking(continuation_prefix=prefix)
     if model_type == "Unigram":
         return SENTENCEPIECE
+    if model_type == "WordLevel" and any(token.endswith("@@") for token in model["vocab"]):
+        return SUBWORD_NMT
     if model_type != "BPE":
         raise DataError(f"{name}: a {model_type} tokenizer has no subwords; allowed: WordPiece, BPE, Unigram")
     end_suffix = model.get("end_of_word_suffix") or ""
@@ -126,9 +134,15 @@ def _kind(surface: str | None, added: Mapping[str, Any], has_byte_fallback: bool
 
 
 def _segmenter(
-    model_type: str, model: Mapping[str, Any], normal: Mapping[str, int], marking: Marking
+    model_type: str,
+    model: Mapping[str, Any],
+    normal: Mapping[str, int],
+    marking: Marking,
+    codes: Mapping[tuple[str, str], int] | None,
 ) -> Segmenter:
-    if model_type == "WordPiece":
+    if model_type == "WordLevel" and codes is not None:
+        return BpeSegmenter(normal, marking, pair_ranks=codes)
+    if model_type in ("WordPiece", "WordLevel"):
         return GreedySegmenter(normal, marking)
     if model_type == "Unigram":
         scores = {piece: score for piece, score in model["vocab"] if piece in normal}

@@ -55,6 +55,7 @@ METHODS: tuple[Method, ...] = (
         source="Mikolov et al. (2013), a baseline of Liu et al. (2021): unseen rows are skip-gram vectors",
         has_fallback=False,
         vectors="skipgram",
+        has_vector_rows=True,
     ),
     Method(
         name="cbow",
@@ -63,6 +64,7 @@ METHODS: tuple[Method, ...] = (
         has_fallback=False,
         has_copies=False,
         vectors="cbow",
+        has_vector_rows=True,
     ),
     Method(
         name="focus",

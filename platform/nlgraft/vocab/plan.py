@@ -16,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 from scipy.sparse import csr_matrix
 
@@ -261,12 +262,15 @@ class TransferPlan:
         directory = Path(directory)
         if not (directory / "plan.json").is_file():
             raise DataError(f"{directory}: no plan here (plan.json and plan.safetensors)")
-        document = json.loads((directory / "plan.json").read_text("utf-8"))
+        try:
+            document = json.loads((directory / "plan.json").read_text("utf-8"))
+            tensors = load_file(directory / "plan.safetensors")
+        except (OSError, ValueError, SafetensorError) as error:
+            raise DataError(f"{directory}: the plan cannot be read ({error}); make it again") from error
         if document.get("format") != FORMAT_VERSION:
             raise DataError(
                 f"{directory}: plan format {document.get('format')}, this version reads {FORMAT_VERSION}"
             )
-        tensors = load_file(directory / "plan.safetensors")
         shape = (len(document["new"]), len(document["old"]))
         return cls(
             matrix=csr_matrix((tensors["weights"], tensors["indices"], tensors["indptr"]), shape=shape),

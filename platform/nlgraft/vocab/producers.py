@@ -113,6 +113,7 @@ class Method:
         has_copies: Whether tokens of both vocabularies keep their old rows.
         vectors: Kind of the new tokens' vectors that it needs, if any.
         needs_old_vectors: Whether it needs vectors of the old tokens, too.
+        has_vector_rows: Whether those vectors become rows themselves and so have the model's width.
         needs_old_rows: Whether it needs the old embeddings themselves.
     """
 
@@ -124,6 +125,7 @@ class Method:
     has_copies: bool = True
     vectors: VectorKind | None = None
     needs_old_vectors: bool = False
+    has_vector_rows: bool = False
     needs_old_rows: bool = False
 
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from nlgraft.errors import DataError
+from nlgraft.vocab.encoding import Encoder
+from nlgraft.vocab.norms import NormReport
 from nlgraft.vocab.plan import Provenance, TransferPlan
-from nlgraft.vocab.tokens import Tok
-from nlgraft.vocab.vocabulary import Vocabulary
 
 WORST_FIRST = (
     Provenance.NOISE,
@@ -22,8 +22,8 @@ WORST_FIRST = (
     Provenance.COMPOSED,
 )
 """Provenances in the order in which a reader should worry."""
-
-TokenCounter = Callable[[Sequence[str]], int]
+NUM_REASONS = 8
+"""Reasons that people are told; the JSON has all."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class PlanReport:
         overlap: Share of new tokens of text that are copied.
         unused_old: Share of old tokens of text that no new row reads.
         text: Sequence lengths, where text was given.
+        reasons: Rows by reason, most frequent first.
+        norms: Row norms before and after, where a model was given.
         worst: The rows a reader should worry about most, in words.
     """
 
@@ -71,6 +73,8 @@ class PlanReport:
     overlap: float
     unused_old: float
     text: TextReport | None
+    reasons: dict[str, int]
+    norms: NormReport | None
     worst: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -92,6 +96,11 @@ class PlanReport:
                 f"  on {text.num_lines} lines: {text.old_fertility:.2f} -> {text.new_fertility:.2f} "
                 f"tokens per word, {1 - text.compression:+.1%} saved"
             )
+        lines += [f"  {count:>8}  {reason}" for reason, count in [*self.reasons.items()][:NUM_REASONS]]
+        if self.norms is not None:
+            medians = ", ".join(f"{kind} {norm:.3g}" for kind, norm in self.norms.medians.items())
+            lines.append(f"  median row norms: old {self.norms.old_median:.3g}; new: {medians}")
+            lines += [f"  warning: {warning}" for warning in self.norms.warnings]
         lines += [f"  ! {line}" for line in self.worst]
         return "\n".join(lines)
 
@@ -100,8 +109,8 @@ def report_plan(
     plan: TransferPlan,
     *,
     text: Sequence[str] = (),
-    old_counter: TokenCounter | None = None,
-    new_counter: TokenCounter | None = None,
+    encoders: tuple[Encoder, Encoder] | None = None,
+    norms: NormReport | None = None,
     num_worst: int = 10,
 ) -> PlanReport:
     """Describe a plan.
@@ -109,8 +118,8 @@ def report_plan(
     Args:
         plan: The plan.
         text: Lines on which sequence lengths are measured; none: not measured.
-        old_counter: Counts old tokens of lines; needed with text.
-        new_counter: Counts new tokens of lines; needed with text.
+        encoders: How the old and the new tokenizer cut lines; needed with text.
+        norms: Row norms, where a model was at hand.
         num_worst: How many rows to tell in words.
 
     Returns:
@@ -129,18 +138,23 @@ def report_plan(
         counts=plan.counts(),
         overlap=float((kinds[is_text] == int(Provenance.COPY)).mean()) if is_text.any() else 0.0,
         unused_old=float((~read[real]).mean()) if real.any() else 0.0,
-        text=_measure(text, old_counter, new_counter) if text else None,
+        text=_measure(text, encoders) if text else None,
+        norms=norms,
+        reasons=_count_reasons(plan),
         worst=tuple(plan.describe(row) for row in worried[:num_worst]),
     )
 
 
-def _measure(
-    text: Sequence[str], old_counter: TokenCounter | None, new_counter: TokenCounter | None
-) -> TextReport:
-    assert old_counter is not None, "lengths need both tokenizers"
-    assert new_counter is not None, "lengths need both tokenizers"
+def _count_reasons(plan: TransferPlan) -> dict[str, int]:
+    """Count the rows by reason, the texts of single tokens left out of it; most frequent first."""
+    counts = Counter(re.sub(r"'.*'", "...", reason) for reason in plan.reasons)
+    return dict(counts.most_common())
+
+
+def _measure(text: Sequence[str], encoders: tuple[Encoder, Encoder] | None) -> TextReport:
+    assert encoders is not None, "lengths need both tokenizers"
     num_words = sum(len(line.split()) for line in text)
-    old_tokens, new_tokens = old_counter(text), new_counter(text)
+    old_tokens, new_tokens = (sum(map(len, encode(text))) for encode in encoders)
     return TextReport(
         num_lines=len(text),
         num_words=num_words,
@@ -150,42 +164,3 @@ def _measure(
         new_fertility=new_tokens / max(1, num_words),
         compression=new_tokens / max(1, old_tokens),
     )
-
-
-def token_counter(path: str | Path, vocabulary: Vocabulary) -> TokenCounter:
-    """Find out how to count the tokens of a line under a tokenizer.
-
-    Args:
-        path: What the vocabulary was loaded from.
-        vocabulary: The vocabulary.
-
-    Returns:
-        A function of lines. SentencePiece models and ``tokenizer.json`` run their own libraries; other
-        vocabularies cut words at spaces.
-
-    Raises:
-        DataError: A ``tokenizer.json`` is given and ``tokenizers`` is not installed.
-    """
-    path = Path(path)
-    json_file = path / "tokenizer.json" if path.is_dir() else path
-    if json_file.suffix == ".json" and json_file.is_file():
-        try:
-            import tokenizers
-        except ImportError:
-            raise DataError(f"counting the tokens of {json_file} needs `pip install tokenizers`") from None
-        fast = tokenizers.Tokenizer.from_file(str(json_file))
-        return lambda lines: sum(len(e.ids) for e in fast.encode_batch([*lines], add_special_tokens=False))
-    models = (
-        [path] if path.suffix in (".model", ".spm") else sorted(path.glob("*.model")) if path.is_dir() else []
-    )
-    if models:
-        import sentencepiece
-
-        processor = sentencepiece.SentencePieceProcessor(model_file=str(models[0]))
-        return lambda lines: sum(len(ids) for ids in processor.encode([*lines]))
-    return lambda lines: sum(_count_pieces(vocabulary, word) for line in lines for word in line.split())
-
-
-def _count_pieces(vocabulary: Vocabulary, word: str) -> int:
-    tok = vocabulary.normalised(Tok(word.encode(), starts_word=True, ends_word=True))
-    return max(1, len(vocabulary.segment(tok)))

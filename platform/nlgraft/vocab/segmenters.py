@@ -97,6 +97,17 @@ class UnigramSegmenter:
         self._longest = max(map(len, ids), default=0)
         self._unknown_score = min(scores.values(), default=0.0) - self.UNKNOWN_PENALTY
 
+    def with_ids(self, ids: Mapping[str, int]) -> UnigramSegmenter:
+        """Give the same scores to another numbering of the pieces.
+
+        Args:
+            ids: Vocabulary entries, marks included; pieces that it lacks are not used.
+
+        Returns:
+            Another segmenter.
+        """
+        return UnigramSegmenter(ids, {s: v for s, v in self._scores.items() if s in ids}, self._marking)
+
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
         """Cut ``tok``; see ``Segmenter.segment``."""
         symbols = _marked_characters(tok, self._marking)
@@ -159,6 +170,19 @@ class BpeSegmenter:
         self._marking = marking
         self._pair_ranks = pair_ranks
         self._result_scores = result_scores or {}
+
+    def with_ids(self, ids: Mapping[str, int]) -> BpeSegmenter:
+        """Give the same merges to another numbering of the pieces.
+
+        Args:
+            ids: Vocabulary entries, marks included; pieces that it lacks are left out of segmentations.
+
+        Returns:
+            Another segmenter.
+        """
+        return BpeSegmenter(
+            ids, self._marking, pair_ranks=self._pair_ranks, result_scores=self._result_scores
+        )
 
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
         """Cut ``tok``; see ``Segmenter.segment``."""

@@ -11,32 +11,15 @@ import copy
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.plan import GAP_BIAS, Provenance, TransferPlan
-
-Sides = Literal["both", "decoder", "encoder"]
-ID_FIELDS = (
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "sep_token_id",
-    "cls_token_id",
-    "mask_token_id",
-    "unk_token_id",
-    "decoder_start_token_id",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "bad_words_ids",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-)
-"""Settings of a configuration that hold token ids."""
+from nlgraft.vocab.plan import GAP_BIAS, TransferPlan
+from nlgraft.vocab.token_ids import Sides, update_token_ids
 
 
 @dataclass(frozen=True)
@@ -151,8 +134,8 @@ def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both"
     is_one_sided = is_encoder_decoder(model) and sides != "both"
     config = copy.deepcopy(model.config)
     num_padded = _set_vocab_size(config, model, len(plan), sides if is_one_sided else "both")
-    if sides != "encoder":
-        update_token_ids(config, plan)
+    update_token_ids(config, plan, sides if is_one_sided else "both")
+    _check_padding(config, model)
     shifts = _shift_positions(config, model, tensors)
     new = _build(model, config)
     state = _new_state(model, tensors, plan, sides, num_padded)
@@ -165,9 +148,21 @@ def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both"
     if getattr(model, "generation_config", None) is not None:
         new.generation_config = copy.deepcopy(model.generation_config)
         if sides != "encoder":
-            update_token_ids(new.generation_config, plan)
+            update_token_ids(new.generation_config, plan, "both")
             _forbid_padding(new.generation_config, len(plan), num_padded)
     return new.eval()
+
+
+def _check_padding(config: Any, model: Any) -> None:
+    """Make sure that the padding id, of which Marian and mBART have one for both sides, has a row on each."""
+    pad = getattr(config, "pad_token_id", None)
+    smallest = min((part.vocab_size for part in _parts(config)), default=0)
+    smallest = min(smallest, getattr(config, "decoder_vocab_size", None) or smallest)
+    if pad is not None and pad >= smallest and not hasattr(config, "encoder"):
+        raise DataError(
+            f"{type(model).__name__} has one padding id for both sides: {pad}, beyond the {smallest} rows of "
+            "one side; exchange both sides, or give a vocabulary whose padding is within both"
+        )
 
 
 def _build(model: Any, config: Any) -> Any:
@@ -332,49 +327,6 @@ def _forbid_padding(generation: Any, size: int, num_rows: int) -> None:
     if num_rows > size:
         kept = [i for i in getattr(generation, "suppress_tokens", None) or [] if i < size]
         generation.suppress_tokens = [*kept, *range(size, num_rows)]
-
-
-def update_token_ids(config: Any, plan: TransferPlan) -> None:
-    """Replace the token ids of a configuration by those of the new vocabulary.
-
-    Args:
-        config: A configuration or generation configuration, with the parts it may have; changed in place.
-        plan: Says which new token took over which old one.
-    """
-    successor = successors(plan)
-    for part in (config, getattr(config, "encoder", None), getattr(config, "decoder", None)):
-        for field in ID_FIELDS:
-            value = getattr(part, field, None) if part is not None else None
-            if value is not None:
-                setattr(part, field, _translate(value, successor))
-
-
-def successors(plan: TransferPlan) -> dict[int, int]:
-    """Say which new id took over each old id.
-
-    Args:
-        plan: A plan.
-
-    Returns:
-        Old id -> new id for copied and special tokens. Where several new tokens took over one old token, the
-        one that served its own role, else the lowest.
-    """
-    found: dict[int, int] = {}
-    rank: dict[int, tuple[bool, int]] = {}
-    for row in plan.rows(Provenance.COPY, Provenance.SPECIAL).tolist():
-        old = int(plan.matrix.indices[plan.matrix.indptr[row]])
-        place = ("served by" in plan.reasons[row], row)
-        if old not in rank or place < rank[old]:
-            rank[old], found[old] = place, row
-    return found
-
-
-def _translate(value: Any, successor: Mapping[int, int]) -> Any:
-    """New ids for a setting; tokens that nothing took over leave lists and become None."""
-    if isinstance(value, (list, tuple)):
-        translated = [_translate(item, successor) for item in value]
-        return [item for item in translated if item is not None and item != []]
-    return successor.get(int(value))
 
 
 def count_embedding_parameters(model: Any) -> int:

@@ -18,7 +18,8 @@ from scipy.sparse import csr_matrix
 from nlgraft.errors import DataError
 from nlgraft.vocab.loading import load_vocabulary
 from nlgraft.vocab.plan import Provenance, TransferPlan
-from nlgraft.vocab.surgery import ID_FIELDS, exchange_vocabulary, find_vocabulary_tensors, is_encoder_decoder
+from nlgraft.vocab.surgery import exchange_vocabulary, find_vocabulary_tensors, is_encoder_decoder
+from nlgraft.vocab.token_ids import ID_FIELDS
 from nlgraft.vocab.vocabulary import Vocabulary
 
 PERMUTATION_TOLERANCE = 1e-4
@@ -41,17 +42,19 @@ class Check:
     detail: str
 
 
-def load_checkpoint(directory: str | Path) -> Any:
+def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
     """Load a checkpoint with the class that its configuration names.
 
     Args:
-        directory: A ``transformers`` checkpoint.
+        directory: A ``transformers`` checkpoint: a directory or a name on the hub.
+        keeps_dtype: Whether weights stay in the precision they are stored in, instead of single precision.
 
     Returns:
-        The model in evaluation mode, in single precision.
+        The model in evaluation mode.
 
     Raises:
-        DataError: transformers is not installed, or the directory holds no checkpoint that it knows.
+        DataError: transformers is not installed, the directory holds no checkpoint that it knows, or the
+            configuration does not say which class the weights belong to.
     """
     try:
         import transformers
@@ -61,9 +64,19 @@ def load_checkpoint(directory: str | Path) -> Any:
         config = transformers.AutoConfig.from_pretrained(directory)
         names = getattr(config, "architectures", None) or []
         model_type = getattr(transformers, names[0]) if names else transformers.AutoModel
-        return model_type.from_pretrained(directory, dtype=torch.float32).eval()
+        model, info = model_type.from_pretrained(
+            directory, dtype="auto" if keeps_dtype else torch.float32, output_loading_info=True
+        )
     except (OSError, ValueError, AttributeError) as error:
-        raise DataError(f"{directory}: not a checkpoint that transformers can load ({error})") from error
+        reason = " ".join(str(error).split())
+        raise DataError(f"{directory}: not a checkpoint that transformers can load ({reason})") from error
+    if not names and info["unexpected_keys"]:
+        lost = sorted(info["unexpected_keys"])[0]
+        raise DataError(
+            f"{directory}: config.json names no architecture, and {type(model).__name__} has no '{lost}'; "
+            'write the class into config.json ("architectures": ["..."])'
+        )
+    return model.eval()
 
 
 def verify_checkpoint(directory: str | Path) -> list[Check]:

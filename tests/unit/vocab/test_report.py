@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nlgraft.vocab.building import build_plan
+from nlgraft.vocab.encoding import text_encoder
 from nlgraft.vocab.loading import load_vocabulary
-from nlgraft.vocab.report import report_plan, token_counter
+from nlgraft.vocab.report import report_plan
 
 OLD = ["[PAD]", "[UNK]", "motor", "##cycle", "##s", "x"]
 NEW = ["[PAD]", "[UNK]", "motorcycle", "motor", "##s", "??"]
@@ -23,10 +24,8 @@ def paths(tmp_path):
 def test_a_plan_in_numbers(paths):
     old, new = map(load_vocabulary, paths)
     plan = build_plan(old, new, "avg")
-    counters = [token_counter(path, vocabulary) for path, vocabulary in zip(paths, (old, new), strict=True)]
-    report = report_plan(
-        plan, text=["motorcycle motorcycles", "motor"], old_counter=counters[0], new_counter=counters[1]
-    )
+    encoders = (text_encoder(paths[0], old), text_encoder(paths[1], new))
+    report = report_plan(plan, text=["motorcycle motorcycles", "motor"], encoders=encoders)
     assert report.counts == {"copy": 2, "special": 2, "composed": 1, "noise": 1}
     assert report.overlap == 0.5
     assert report.unused_old == 0.25
@@ -39,6 +38,13 @@ def test_a_plan_in_numbers(paths):
     assert "2.00 -> 1.33 tokens per word" in text
     assert "33.3% saved" in text
     assert report.to_json()["counts"]["copy"] == 2
+    assert report.reasons == {
+        "same token": 2,
+        "role pad": 1,
+        "role unk": 1,
+        "2 subwords, 0 hyperwords": 1,
+        "nothing similar and no known character": 1,
+    }
 
 
 def test_without_text_there_are_no_lengths(paths):

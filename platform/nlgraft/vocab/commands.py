@@ -1,0 +1,281 @@
+"""What the commands ``nlgraft vocab ...`` do: plan, apply; from names of files to files."""
+
+from __future__ import annotations
+
+import gzip
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.building import build_plan
+from nlgraft.vocab.encoding import Encoder, text_encoder
+from nlgraft.vocab.loading import load_vocabulary
+from nlgraft.vocab.methods import find_method
+from nlgraft.vocab.norms import norm_report
+from nlgraft.vocab.plan import Array, NormMatch, TransferPlan
+from nlgraft.vocab.producers import Method, TokenVectors
+from nlgraft.vocab.report import PlanReport, report_plan
+from nlgraft.vocab.similar import DEFAULT_CAP, Order
+from nlgraft.vocab.tokenizer_files import find_tokenizer, save_tokenizer
+from nlgraft.vocab.vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from nlgraft.vocab.auxiliary import VectorOptions
+
+TOKENIZER_DIRECTORY = "tokenizer"
+"""Where a plan's directory keeps the new tokenizer."""
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """What a plan is made of.
+
+    Attributes:
+        old: The model's tokenizer: file, directory or hub name.
+        new: The new tokenizer, likewise.
+        method: Name of the method.
+        old_codes: Merges of an old vocabulary of subword-nmt.
+        new_codes: Merges of a new one.
+        cap: Most similar tokens of a token; None for all.
+        order: Which containing tokens come first under the cap.
+        is_case_matched: Whether text is compared as it is, without the old tokenizer's normalisation.
+        norm_match: Whether new rows are scaled to the median norm of old rows.
+        noise_std: Standard deviation of rows that are drawn as a new model's; None for the method's.
+        seed: Of everything drawn.
+        text: Files of text, for lengths in the report, frequencies and auxiliary vectors.
+        model: Checkpoint, for methods that learn from its rows, and for norms in the report.
+        width: Width of auxiliary vectors; None for 100, or the model's where they become rows.
+        epochs: Passes over the text when learning them.
+        min_count: Tokens that occur less often have no vector.
+    """
+
+    old: str
+    new: str
+    method: str = "avg"
+    old_codes: Path | None = None
+    new_codes: Path | None = None
+    cap: int | None = DEFAULT_CAP
+    order: Order = "id"
+    is_case_matched: bool = False
+    norm_match: NormMatch = "none"
+    noise_std: float | None = None
+    seed: int = 0
+    text: Sequence[Path] = ()
+    model: str | None = None
+    width: int | None = None
+    epochs: int = 5
+    min_count: int = 1
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan that was made.
+
+    Attributes:
+        plan: The plan.
+        report: The plan in numbers.
+        path: Where it lies; None when it was not saved.
+    """
+
+    plan: TransferPlan
+    report: PlanReport
+    path: Path | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Give what was made as JSON values."""
+        return self.report.to_json() | {"plan": None if self.path is None else str(self.path)}
+
+
+@dataclass
+class _Material:
+    """The two tokenizers and what else a request names, read once."""
+
+    request: PlanRequest
+    method: Method
+    paths: tuple[Path, Path]
+    old: Vocabulary
+    new: Vocabulary
+    lines: list[str]
+    rows: Array | None
+    encoders: tuple[Encoder, Encoder] | None
+    encoded: dict[int, list[list[int]]] = field(default_factory=dict)
+
+    def ids(self, side: int) -> list[list[int]]:
+        """The text under the old (0) or the new (1) tokenizer."""
+        assert self.encoders is not None
+        if side not in self.encoded:
+            self.encoded[side] = self.encoders[side](self.lines)
+        return self.encoded[side]
+
+
+def plan_transfer(request: PlanRequest, out: Path | None = None) -> Planned:
+    """Make a plan and say what it would do.
+
+    Args:
+        request: Between which vocabularies, and how.
+        out: Directory for the plan and the new tokenizer; None only reports.
+
+    Returns:
+        The plan and its report.
+
+    Raises:
+        DataError: Something is missing, unreadable or contradictory, or ``out`` is in use.
+    """
+    if out is not None:
+        refuse_used(out)
+    material = _gather(request)
+    plan = build_plan(
+        material.old,
+        material.new,
+        material.method,
+        cap=request.cap,
+        order=request.order,
+        frequencies=_frequencies(material),
+        is_case_matched=request.is_case_matched,
+        noise_std=request.noise_std,
+        norm_match=request.norm_match,
+        old_rows=material.rows,
+        new_vectors=_vectors(material, 1) if material.method.vectors else None,
+        old_vectors=_vectors(material, 0) if material.method.needs_old_vectors else None,
+        seed=request.seed,
+    )
+    norms = None if material.rows is None else norm_report(plan, material.rows, plan.apply(material.rows))
+    report = report_plan(plan, text=material.lines, encoders=material.encoders, norms=norms)
+    if out is not None:
+        with written_at_once(out) as directory:
+            plan.save(directory)
+            save_tokenizer(
+                material.paths[1], material.new, directory / TOKENIZER_DIRECTORY, request.new_codes
+            )
+    return Planned(plan, report, out)
+
+
+def refuse_used(directory: Path) -> None:
+    """Refuse to write into a directory that holds something.
+
+    Args:
+        directory: Where something is to be written.
+
+    Raises:
+        DataError: It exists and is not empty, or is a file.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise DataError(f"{directory}: exists and is not empty; give another directory or remove it")
+
+
+@contextmanager
+def written_at_once(target: Path) -> Iterator[Path]:
+    """Give a directory to write into that takes its place whole or not at all.
+
+    Args:
+        target: Where it shall be; missing or empty.
+
+    Yields:
+        The directory to write into, beside the target.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as outer:
+        inner = Path(outer) / target.name
+        inner.mkdir()
+        yield inner
+        if target.exists():
+            target.rmdir()
+        inner.rename(target)
+
+
+def _gather(request: PlanRequest) -> _Material:
+    method = find_method(request.method)
+    lines = read_text(request.text)
+    _check_request(request, method, bool(lines))
+    old_path, new_path = find_tokenizer(request.old), find_tokenizer(request.new)
+    old, new = load_vocabulary(old_path, request.old_codes), load_vocabulary(new_path, request.new_codes)
+    encoders = (text_encoder(old_path, old), text_encoder(new_path, new)) if lines else None
+    rows = None if request.model is None else embedding_rows(request.model)
+    return _Material(request, method, (old_path, new_path), old, new, lines, rows, encoders)
+
+
+def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None:
+    wants_text = [f"method '{method.name}'"] if method.vectors else []
+    wants_text += ["order 'frequency'"] if request.order == "frequency" else []
+    if wants_text and not has_text:
+        raise DataError(f"{' and '.join(wants_text)} learns from text; give --text FILE")
+    wants_model = method.needs_old_rows or (method.has_vector_rows and request.width is None)
+    if wants_model and request.model is None:
+        raise DataError(f"method '{method.name}' needs the model's own rows or their width; give --model")
+    if method.has_vector_rows and request.width is not None and request.model is not None:
+        raise DataError(f"method '{method.name}' takes the width of the model; leave out --width or --model")
+
+
+def read_text(files: Sequence[Path]) -> list[str]:
+    """Read lines of plain or gzipped text.
+
+    Args:
+        files: The files; lines without text are left out.
+
+    Returns:
+        All lines in order.
+
+    Raises:
+        DataError: A file is missing, empty or not UTF-8.
+    """
+    lines: list[str] = []
+    for path in files:
+        try:
+            data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            found = [line for line in data.decode("utf-8").split("\n") if line.strip()]
+        except (OSError, EOFError, UnicodeDecodeError) as error:
+            raise DataError(f"{path}: cannot be read as text in UTF-8 ({error})") from error
+        if not found:
+            raise DataError(f"{path}: no text in it")
+        lines += found
+    return lines
+
+
+def embedding_rows(model: str) -> Array:
+    """Read the embedding matrix of a checkpoint.
+
+    Args:
+        model: A ``transformers`` checkpoint: a directory or a name on the hub.
+
+    Returns:
+        Input embeddings, of the decoder where there are two sides; float32, shape [R, d].
+    """
+    from nlgraft.vocab.surgery import is_encoder_decoder
+    from nlgraft.vocab.verify import load_checkpoint
+
+    loaded = load_checkpoint(model)
+    side = loaded.get_decoder() if is_encoder_decoder(loaded) else loaded
+    return side.get_input_embeddings().weight.detach().numpy()
+
+
+def _frequencies(material: _Material) -> Sequence[float] | None:
+    if material.request.order != "frequency":
+        return None
+    flat = np.concatenate([np.asarray(row, dtype=np.int64) for row in material.ids(0)])
+    return np.bincount(flat, minlength=len(material.old)).astype(np.float64).tolist()
+
+
+def _vectors(material: _Material, side: int) -> TokenVectors:
+    from nlgraft.vocab.auxiliary import learn_vectors
+
+    vocabulary = (material.old, material.new)[side]
+    return learn_vectors(
+        material.ids(side), len(vocabulary), _vector_options(material), material.request.seed
+    )
+
+
+def _vector_options(material: _Material) -> VectorOptions:
+    from nlgraft.vocab.auxiliary import VectorOptions
+
+    request, method = material.request, material.method
+    width = request.width or 100
+    if method.has_vector_rows and material.rows is not None:
+        width = material.rows.shape[1]
+    assert method.vectors is not None, "asked only of methods with vectors"
+    return VectorOptions(kind=method.vectors, width=width, epochs=request.epochs, min_count=request.min_count)
