@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from nlgraft.errors import DataError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import Ragged
@@ -84,3 +85,39 @@ class Inputs:
             [pack(stream, rows) for stream in self.sources],
             {name: pack(stream, rows) for name, stream in self.contexts.items()},
         )
+
+
+def with_foreign_source(inputs: Inputs, source: int, seed: int) -> Inputs:
+    """Give every example another example's sentence as one of its sources: an adversarial test.
+
+    How much a system loses by it says how much it relies on that source. References stay as they are.
+
+    Args:
+        inputs: What a model reads.
+        source: Index of the source that is replaced.
+        seed: Of the draw: each example draws among all sentences that differ from its own.
+
+    Returns:
+        The same inputs but for that source.
+
+    Raises:
+        DataError: The source is none, is precomputed, or all of its sentences are alike.
+
+    Source: Huang et al. (2021), Table 8.
+    """
+    if not 0 <= source < len(inputs.sources):
+        raise DataError(f"source {source} of examples with {len(inputs.sources)}; they count from 0")
+    stream = inputs.sources[source]
+    if isinstance(stream, FrozenStates):
+        raise DataError(f"source {source} holds precomputed states: replace its tokens, then compute them")
+    sentences = [tuple(row.tolist()) for row in stream]
+    number_of = {sentence: number for number, sentence in enumerate(dict.fromkeys(sentences))}
+    if len(number_of) < 2:
+        raise DataError(f"all {len(sentences)} sentences of source {source} are alike: none is another's")
+    content_N = np.array([number_of[sentence] for sentence in sentences])
+    random = np.random.default_rng(seed)
+    drawn_N = np.arange(len(sentences))
+    while len(own := (content_N[drawn_N] == content_N).nonzero()[0]):
+        drawn_N[own] = random.integers(0, len(sentences), len(own))
+    foreign = Ragged.of([sentences[row] for row in drawn_N])
+    return replace(inputs, sources=[foreign if k == source else old for k, old in enumerate(inputs.sources)])

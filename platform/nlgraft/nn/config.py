@@ -306,6 +306,15 @@ class GenerationConfig(StrictConfig):
     def _check(self) -> GenerationConfig:
         if self.num_return > self.beam:
             raise ValueError(f"num_return {self.num_return} is more than beam {self.beam}")
+        if self.length_penalty == "none" and self.alpha != type(self).model_fields["alpha"].default:
+            raise ValueError(
+                f"alpha {self.alpha} does nothing with length_penalty 'none': choose gnmt or average"
+            )
+        if self.max_length_ratio == 0 and self.min_length > self.max_length_offset:
+            raise ValueError(
+                f"min_length {self.min_length} is more than the longest hypothesis, max_length_offset "
+                f"{self.max_length_offset} with max_length_ratio 0"
+            )
         return self
 
 

@@ -1,0 +1,141 @@
+"""Invariant 36 for decoding: every switch changes what is said or how it is found; three papers' rules."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.config import GenerationConfig, SamplingConfig, TransformerConfig
+from nlgraft.nn.decoding_rules import length_limits
+from nlgraft.nn.generation import beam_search, sample
+from nlgraft.nn.model import Seq2Seq
+
+SOURCES = [[5, 6, 7, 8, 3], [9, 4, 3], [4, 5, 6, 3], [8, 3]]
+SHORT = {"max_length_offset": 6}
+
+
+def make_model(end_bias=-0.5):
+    torch.manual_seed(2)
+    sizes = {"d_model": 16, "num_encoder_layers": 1, "num_decoder_layers": 2, "num_heads": 2, "ffn_dim": 24}
+    config = TransformerConfig(**sizes, has_output_bias=True)
+    model = Seq2Seq(config, 12, 12).double().eval().requires_grad_(False)
+    model.output_projection.weight.data *= 2
+    model.output_projection.bias.data[3] = end_bias
+    return model
+
+
+def found(search, config):
+    """What is returned, and how many sentences were encoded at once."""
+    model, sizes = make_model(), []
+    model.encoder[0].register_forward_pre_hook(lambda _, args: sizes.append(len(args[0].states)))
+    return search(model, config), sizes
+
+
+def searched(**settings):
+    return found(
+        lambda model, config: beam_search(model, [Tokens.from_lists(SOURCES)], config=config),
+        GenerationConfig(**settings),
+    )
+
+
+def sampled(**settings):
+    def search(model, config):
+        generator = torch.Generator().manual_seed(1)
+        return sample(model, [Tokens.from_lists(SOURCES)], config=config, generator=generator)
+
+    return found(search, SamplingConfig(**settings))
+
+
+BEAM = {
+    "beam": (SHORT, {"beam": 2}),
+    "num_return": (SHORT, {"num_return": 3}),
+    "max_length_ratio": ({"max_length_offset": 2}, {"max_length_ratio": 0.0}),
+    "max_length_offset": (SHORT, {"max_length_offset": 1}),
+    "min_length": (SHORT, {"min_length": 5}),
+    "length_penalty": (SHORT, {"length_penalty": "average"}),
+    "alpha": (SHORT, {"alpha": 2.0}),
+    "no_repeat_ngram": ({"max_length_offset": 20, "min_length": 15}, {"no_repeat_ngram": 2}),
+    "stopping": ({**SHORT, "beam": 2, "alpha": 2.0}, {"stopping": "exact"}),
+    "start_id": (SHORT, {"start_id": 7}),
+    "end_id": (SHORT, {"end_id": 8}),
+    "batch_sentences": (SHORT, {"batch_sentences": 2}),
+}
+SAMPLING = {
+    "num_return": (SHORT, {"num_return": 3}),
+    "temperature": (SHORT, {"temperature": 3.0}),
+    "top_k": (SHORT, {"top_k": 2}),
+    "top_p": (SHORT, {"top_p": 0.3}),
+    "max_length_ratio": ({"max_length_offset": 2}, {"max_length_ratio": 0.0}),
+    "max_length_offset": (SHORT, {"max_length_offset": 1}),
+    "start_id": (SHORT, {"start_id": 7}),
+    "end_id": (SHORT, {"end_id": 8}),
+    "batch_sentences": (SHORT, {"batch_sentences": 2}),
+}
+
+
+@pytest.mark.parametrize("switch", list(BEAM))
+def test_no_switch_of_beam_search_does_nothing(switch):
+    base, change = BEAM[switch]
+    assert searched(**base) != searched(**{**base, **change})
+
+
+@pytest.mark.parametrize("switch", list(SAMPLING))
+def test_no_switch_of_sampling_does_nothing(switch):
+    base, change = SAMPLING[switch]
+    assert sampled(**base) != sampled(**{**base, **change})
+
+
+def test_every_switch_is_tested_and_none_acts_by_itself():
+    assert set(BEAM) == set(GenerationConfig.model_fields)
+    assert set(SAMPLING) == set(SamplingConfig.model_fields)
+    assert searched(**SHORT) == searched(**SHORT)
+    assert sampled(**SHORT) == sampled(**SHORT)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"num_return": 6}, ("num_return", "beam")),
+        ({"length_penalty": "none", "alpha": 1.0}, ("alpha", "length_penalty")),
+        (
+            {"max_length_ratio": 0.0, "max_length_offset": 20, "min_length": 21},
+            ("min_length", "max_length_offset"),
+        ),
+    ],
+)
+def test_contradictions_are_refused(settings, told):
+    """Issue item 7: both settings are named."""
+    with pytest.raises(ValueError) as caught:
+        GenerationConfig(**settings)
+    assert all(name in str(caught.value) for name in told)
+
+
+@pytest.mark.parametrize(
+    ("paper", "settings", "limits", "shortest"),
+    [
+        ("trice: source + 50", {}, [55, 53], 0),
+        (
+            "prlm_fusion: fairseq's 0 x source + 200",
+            {"max_length_ratio": 0.0, "max_length_offset": 200},
+            [200] * 2,
+            0,
+        ),
+        (
+            "lm_augmentation: summaries of 60 to 140",
+            {"max_length_ratio": 0.0, "max_length_offset": 140, "min_length": 60},
+            [140] * 2,
+            60,
+        ),
+    ],
+    ids=lambda value: value.split(":")[0] if isinstance(value, str) else "",
+)
+def test_length_rules_of_the_papers(paper, settings, limits, shortest):
+    config = GenerationConfig(**settings)
+    sources = Tokens.from_lists(SOURCES[:2])
+    assert length_limits(sources, config.max_length_ratio, config.max_length_offset).tolist() == limits
+    assert config.min_length == shortest
+    for end_bias in (-60.0, 60.0):  # it never wants to end, or at once
+        found = beam_search(make_model(end_bias), [sources], config=config)
+        for limit, [best] in zip(limits, found, strict=True):
+            assert len(best.ids) == (limit if end_bias < 0 else shortest)
