@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +37,8 @@ def submit_run(
             f"{study_file}: lies outside {directory}, which is what travels to the cluster; "
             "run `nlgraft submit` in a directory above the study"
         )
+    _send_token_if_there_is_one()
+    from ray.exceptions import RayError
     from ray.job_submission import JobSubmissionClient
 
     relative = path.relative_to(directory).as_posix()
@@ -43,12 +46,19 @@ def submit_run(
     try:
         client = JobSubmissionClient(address)
         return client.submit_job(entrypoint=entrypoint, runtime_env=runtime_env(directory))
-    except (ConnectionError, RuntimeError) as error:
+    except (ConnectionError, RuntimeError, RayError) as error:
         raise NlgraftError(
-            f"no job server answers at {address or 'the default address'}: {error}. Start a cluster with "
-            "`ray up cluster.yaml`, or name its dashboard by --address http://HEAD:8265; with token "
+            f"the job server at {address or 'the default address'} takes no job: {error}. Start a cluster "
+            "with `ray up cluster.yaml`, or name its dashboard by --address http://HEAD:8265; with token "
             "authentication set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
         ) from error
+
+
+def _send_token_if_there_is_one() -> None:
+    """Authenticate as ``ray start`` would: by default when there is a token. Ray's client alone does not."""
+    token = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if token or (Path.home() / ".ray" / "auth_token").is_file():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def runtime_env(directory: Path) -> dict[str, Any]:
