@@ -239,6 +239,18 @@ class TransferConfig(_Part):
     """Whether new rows are scaled to the median norm of old rows."""
 
 
+TextMetric = Literal["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"]
+
+
+class ScoreConfig(_Part):
+    """What the output is judged by."""
+
+    metrics: tuple[TextMetric, ...] = Field(default=("bleu", "chrf", "ter"), min_length=1)
+    """Measures of text: rouge_l and meteor for questions (Table 3), bleu_zh for Chinese by characters."""
+    is_calibrated: bool = False
+    """Whether the inference ECE is measured (Fig. 3): one more pass over every output, and its alignment."""
+
+
 class Config(_Part):
     """A trial: pretrain on domain A, exchange the vocabulary, finetune and test on domain B."""
 
@@ -262,6 +274,8 @@ class Config(_Part):
     """Finetuning on domain B."""
     decode: GenerationConfig = GenerationConfig()
     """Beam search on dev and test of domain B, and on dev of domain A."""
+    score: ScoreConfig = ScoreConfig()
+    """Measures of domain B's output."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Config:

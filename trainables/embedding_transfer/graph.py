@@ -22,6 +22,7 @@ from trainables.embedding_transfer.config import (
     VECTOR_METHODS,
     Config,
     PhaseConfig,
+    ScoreConfig,
 )
 
 _STAGES = "trainables.embedding_transfer.stages"
@@ -259,7 +260,11 @@ class _Builder:
         return self._stage(
             f"translation_{split}",
             "evaluation:translate",
-            config={"split": split, "decode": self.config.decode.model_dump(mode="json")},
+            config={
+                "split": split,
+                "decode": self.config.decode.model_dump(mode="json"),
+                **({"is_calibrated": True} if self.config.score.is_calibrated else {}),
+            },
             inputs={"model": self.finetuned, "corpus": self.corpus("downstream"), **self.new.inputs},
         )
 
@@ -290,7 +295,10 @@ class _Builder:
                 "upstream_target_tokenizer": self.tokenizer("upstream", "target"),
                 "upstream_scores": self.upstream_scores(),
             }
-        return self._stage("scores", "evaluation:score", config={"splits": list(splits)}, inputs=inputs)
+        said: dict[str, Any] = {"splits": list(splits)}
+        if (metrics := self.config.score.metrics) != ScoreConfig().metrics:
+            said["metrics"] = list(metrics)
+        return self._stage("scores", "evaluation:score", config=said, inputs=inputs)
 
 
 def _both(sides: str) -> tuple[str, ...]:

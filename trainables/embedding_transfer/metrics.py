@@ -10,6 +10,10 @@ from nlgraft.study.system import Metric
 _TEXT: tuple[tuple[str, Literal["maximize", "minimize"], str, str], ...] = (
     ("bleu", "maximize", "BLEU points", "Cased 13a BLEU of beam search (section 4.1)."),
     ("chrf", "maximize", "chrF points", "chrF2 of beam search."),
+    ("bleu_zh", "maximize", "BLEU points", "BLEU of beam search with sacreBLEU's Chinese tokenizer."),
+    ("rouge_l", "maximize", "ROUGE points", "ROUGE-L F1 of beam search (Table 3, questions)."),
+    ("meteor", "maximize", "METEOR points", "METEOR of beam search without synonyms (Table 3, questions)."),
+    ("ece", "minimize", "points", "Inference ECE of beam search: confidence against being right (Fig. 3)."),
     ("ter", "minimize", "TER points", "Translation edit rate of beam search."),
     ("length", "minimize", "tokens", "Reference length in target tokens of the downstream vocabulary."),
 )

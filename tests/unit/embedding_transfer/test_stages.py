@@ -202,3 +202,19 @@ def test_sampled_segmentation_and_greedy_bleu(store):
     _, record = run(store, "avg_eg", **changes)
     assert record.state == "finished"
     assert "dev/greedy_bleu" in record.curves
+
+
+def test_calibration_and_other_measures_are_asked_for(store):
+    asked = {"metrics": ["bleu", "rouge_l", "meteor"], "is_calibrated": True}
+    score = {"score": asked, "decode": {"min_length": 3}}
+    graph, record = run(store, "avg_eg", **score)
+    names = {name.removeprefix("test/") for name in record.metrics if name.startswith("test/")}
+    assert names == {"bleu", "rouge_l", "meteor", "ece", "length", "length_saved", "sentences_per_s"}
+    segments = load_file(store.fetch(graph.find("translation_test")) / "segments-test.safetensors")
+    sums = segments["ece"].sum(0).reshape(-1, 3)
+    tokens, confidence, right = sums.T
+    assert record.metrics["test/ece"] == pytest.approx(100 * abs(right - confidence).sum() / tokens.sum())
+    assert (right <= tokens).all()
+    plain = stage_graph(config("avg_eg"), seed=1, splits=SPLITS)
+    assert plain.find("finetuned") == graph.find("finetuned")
+    assert "is_calibrated" not in plain.find("translation_test").config

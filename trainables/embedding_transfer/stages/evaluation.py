@@ -8,47 +8,88 @@ from pathlib import Path
 
 import numpy as np
 
-from nlgraft.evaluation.artifact import read_lines, read_segments, write_evaluation, write_lines
+from nlgraft.evaluation.artifact import (
+    read_lines,
+    read_segments,
+    write_evaluation,
+    write_lines,
+    write_segments,
+)
+from nlgraft.evaluation.calibration import evaluate_calibration, token_confidences
+from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.scores import Evaluation, Score, evaluate_text, score_statistics
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.config import GenerationConfig
 from nlgraft.nn.generation import beam_search
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
-from nlgraft.text.tokenizers import EOS
+from nlgraft.text.tokenizers import EOS, SentencePiece
 from trainables.embedding_transfer.stages.text import open_tokenizer, open_tokenizers, sides_of
 from trainables.embedding_transfer.stages.training import read_model
 
 HYPOTHESES_FILE = "hypotheses.txt"
 METRICS_FILE = "metrics.json"
+DEFAULT_METRICS = ("bleu", "chrf", "ter")
 
 
 def translate(context: StageContext) -> None:
     """Translate a split by beam search.
 
     Args:
-        context: ``split``, ``decode``, ``is_timed``; inputs ``model``, ``corpus`` and both tokenizers.
+        context: ``split``, ``decode``, ``is_timed``, ``is_calibrated``; inputs ``model``, ``corpus`` and both
+            tokenizers.
     """
     config = context.config
     split = config["split"]
     source_tokenizer, target_tokenizer = open_tokenizers(context)
-    lines, _ = sides_of(read_corpus(context.inputs["corpus"] / split))
-    sources = Tokens.from_lists([[*ids, EOS] for ids in source_tokenizer.encode(lines)])
+    lines, references = sides_of(read_corpus(context.inputs["corpus"] / split))
+    encoded = [[*ids, EOS] for ids in source_tokenizer.encode(lines)]
+    sources = Tokens.from_lists(encoded)
     model = read_model(context.inputs["model"]).to(context.device)
     started = time.perf_counter()
     found = beam_search(model, [sources], config=GenerationConfig(**config["decode"]))
     seconds = time.perf_counter() - started
-    hypotheses = target_tokenizer.decode([hypotheses[0].ids for hypotheses in found])
-    write_lines(context.directory / HYPOTHESES_FILE, hypotheses)
+    best = [hypotheses[0].ids for hypotheses in found]
+    write_lines(context.directory / HYPOTHESES_FILE, target_tokenizer.decode(best))
+    scores: dict[str, Score] = {}
+    if config.get("is_calibrated"):
+        inputs = Inputs([Ragged.of(encoded)])
+        confidences = token_confidences(
+            model,
+            inputs,
+            best,
+            start_id=config["decode"]["start_id"],
+            end_id=config["decode"]["end_id"],
+            device=context.device,
+        )
+        scores |= _calibration(context, target_tokenizer, best, confidences, references)
     if config.get("is_timed", True):
-        speed = Score(
+        scores[f"{split}/sentences_per_s"] = Score(
             "sentences_per_s",
             len(lines) / seconds,
             len(lines),
             "maximize",
             f"beam {config['decode']['beam']}",
         )
-        _write_metrics(context.directory, {f"{split}/sentences_per_s": speed})
+    if scores:
+        _write_metrics(context.directory, scores)
+
+
+def _calibration(
+    context: StageContext,
+    tokenizer: SentencePiece,
+    best: list[list[int]],
+    confidences: list[list[float]],
+    references: list[str],
+) -> dict[str, Score]:
+    """Score how far the model's confidence in its own tokens is from their being right."""
+    sides = (best, tokenizer.encode(references))
+    hypotheses, right = ([[str(identity) for identity in ids] for ids in side] for side in sides)
+    evaluation = evaluate_calibration(hypotheses, confidences, right)
+    split = context.config["split"]
+    write_segments(context.directory, split, evaluation.statistics)
+    return {f"{split}/ece": evaluation.scores["ece"]}
 
 
 def score_upstream(context: StageContext) -> None:
@@ -67,13 +108,14 @@ def score(context: StageContext) -> None:
     """Score the translations of every split, with per-segment statistics and sequence lengths.
 
     Args:
-        context: ``splits``; inputs ``corpus``, ``finetuned``, ``target_tokenizer``, a ``translation_<split>``
-            each, and ``upstream_target_tokenizer`` where there is a pretrained model.
+        context: ``splits``, ``metrics``; inputs ``corpus``, ``finetuned``, ``target_tokenizer``, a
+            ``translation_<split>`` each, and ``upstream_target_tokenizer`` where there is a pretrained model.
     """
     for split in context.config["splits"]:
         _, references = sides_of(read_corpus(context.inputs["corpus"] / split))
         hypotheses = read_lines(context.inputs[f"translation_{split}"] / HYPOTHESES_FILE)
-        evaluation = evaluate_text(hypotheses, references) | _lengths(context, references)
+        metrics = context.config.get("metrics", DEFAULT_METRICS)
+        evaluation = evaluate_text(hypotheses, references, metrics) | _lengths(context, references)
         extra = _saved(context, references, evaluation)
         if split == "dev":
             extra |= _nats_per_char(context, references)
