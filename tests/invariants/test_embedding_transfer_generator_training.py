@@ -15,9 +15,10 @@ from nlgraft.text.corpora import load_corpus
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 from nlgraft.vocab.loading import load_vocabulary
 from trainables.embedding_transfer.data import Encoded
-from trainables.embedding_transfer.generator_data import PerturbedData, SimilarOptions
+from trainables.embedding_transfer.generator_data import PerturbedData
 from trainables.embedding_transfer.generator_training import GeneratorModel, GeneratorObjective
 from trainables.embedding_transfer.generators import EmbeddingGenerator
+from trainables.embedding_transfer.new_tokens import SimilarOptions
 from trainables.embedding_transfer.perturbation import Rates
 
 D_MODEL = 16

@@ -3,60 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.text.batches import Ragged, TokenBatches
 from nlgraft.text.tokenizers import BOS, EOS
 from nlgraft.training.seeds import generator_for
-from nlgraft.vocab.similar import Order, SimilarTokens, similar_tokens
-from nlgraft.vocab.tokens import Tok
 from nlgraft.vocab.vocabulary import Vocabulary
 from trainables.embedding_transfer.data import Encoded, Rows
 from trainables.embedding_transfer.distillation import NO_WORD
-from trainables.embedding_transfer.generator_training import NewTokens, PerturbedBatch
+from trainables.embedding_transfer.generator_training import PerturbedBatch
+from trainables.embedding_transfer.new_tokens import DEV_EPOCH, ChangedText, SimilarOptions
 from trainables.embedding_transfer.perturbation import PerturbedSentence, Perturber, Rates
 
-SHARD_SENTENCES = 4096
-"""Sentences whose new tokens are looked up together: one pass over the vocabulary for all of them."""
-DEV_EPOCH = -1
-"""Number under which dev text is changed: no training epoch has it."""
 CORPUS_SIDES = {"encoder": "source", "decoder": "target"}
-
-
-@dataclass(frozen=True)
-class SimilarOptions:
-    """How similar tokens are chosen.
-
-    Attributes:
-        cap: Most similar tokens of a token; None for all.
-        order: Which containing tokens come first.
-    """
-
-    cap: int | None
-    order: Order
-
-
-@dataclass(frozen=True)
-class _Table:
-    """New tokens of a shard for one embedding table."""
-
-    vocabulary: Vocabulary
-    numbers: Mapping[Tok, int]
-    similar: SimilarTokens
-
-
-@dataclass(frozen=True)
-class _Shard:
-    """Changed sentences by side and row, and the new tokens in them by table."""
-
-    sentences: Mapping[str, Mapping[int, PerturbedSentence]]
-    tables: Mapping[str, _Table]
 
 
 class PerturbedData:
@@ -89,12 +50,10 @@ class PerturbedData:
         """
         self._encoded = encoded
         self._perturbers = {side: Perturber(vocabularies[side], rates[side]) for side in vocabularies}
-        self._options = options
         self._batches = TokenBatches(encoded.lengths, batch_tokens, seed)
         self._seed = seed
-        self._tables = {side: "decoder" if is_table_shared else side for side in vocabularies}
-        self._shards = lru_cache(maxsize=2)(self._make_shard)
-        self._places = lru_cache(maxsize=2)(self._shard_of_rows)
+        tables = {side: "decoder" if is_table_shared else side for side in vocabularies}
+        self._changed = ChangedText(vocabularies, tables, self._change, self._batches, options)
 
     def epoch(self, index: int) -> Sequence[Rows]:
         """Give the rows of each global batch of an epoch."""
@@ -111,17 +70,17 @@ class PerturbedData:
 
     def batch(self, rows: Rows, epoch: int) -> PerturbedBatch:
         """Make the batch of some rows."""
-        shards = [self._shards(epoch, int(shard)) for shard in np.unique(self._places(epoch)[rows])]
-        by_row = {row: shard for shard in shards for row in next(iter(shard.sentences.values()))}
+        by_row = self._changed.by_row(rows, epoch)
         original = self._encoded.batch(rows)
-        numbering = _BatchNumbering(self._tables, self._vocabulary_sizes())
+        numbering = self._changed.numbering()
         original_words, changed_words, changed = {}, {}, {}
         for side, perturber in self._perturbers.items():
             ragged: Ragged = getattr(self._encoded, CORPUS_SIDES[side])
             sentences = [by_row[int(row)].sentences[side][int(row)] for row in rows]
-            tables = [by_row[int(row)].tables[self._tables[side]] for row in rows]
-            ids = [numbering.ids(side, s.tokens, table) for s, table in zip(sentences, tables, strict=True)]
-            changed[side] = ids
+            changed[side] = [
+                numbering.ids(side, sentence.tokens, by_row[int(row)])
+                for row, sentence in zip(rows, sentences, strict=True)
+            ]
             lead = int(side == "decoder")
             original_words[side] = _pad_words(
                 [perturber.words(ragged[int(row)].tolist()) for row in rows], lead
@@ -131,77 +90,9 @@ class PerturbedData:
             original, _changed_batch(original, changed), numbering.new_tokens(), original_words, changed_words
         )
 
-    def _vocabulary_sizes(self) -> dict[str, int]:
-        return {self._tables[side]: len(p.vocabulary) for side, p in self._perturbers.items()}
-
-    def _shard_of_rows(self, epoch: int) -> NDArray[np.int64]:
-        """Number the shard of every row, in the order in which the epoch reads them."""
-        batches = self._batches.in_order() if epoch == DEV_EPOCH else self._batches.epoch(epoch)
-        places = np.zeros(len(self._encoded), dtype=np.int64)
-        order = np.concatenate(batches)
-        places[order] = np.arange(len(order)) // SHARD_SENTENCES
-        return places
-
-    def _make_shard(self, epoch: int, number: int) -> _Shard:
-        rows = np.flatnonzero(self._places(epoch) == number).tolist()
-        sentences: dict[str, dict[int, PerturbedSentence]] = {}
-        found: dict[str, dict[Tok, int]] = {table: {} for table in self._tables.values()}
-        for side, perturber in self._perturbers.items():
-            ragged: Ragged = getattr(self._encoded, CORPUS_SIDES[side])
-            numbers = found[self._tables[side]]
-            sentences[side] = {}
-            for row in rows:
-                generator = generator_for(self._seed, "perturb", side, epoch, row)
-                sentence = perturber.perturb(ragged[row].tolist(), generator)
-                sentences[side][row] = sentence
-                for token in sentence.tokens:
-                    if isinstance(token, Tok):
-                        numbers.setdefault(token, len(numbers))
-        tables = {}
-        for side, perturber in self._perturbers.items():
-            numbers = found[self._tables[side]]
-            old = perturber.vocabulary
-            similar = similar_tokens([*numbers], old, cap=self._options.cap, order=self._options.order)
-            tables[self._tables[side]] = _Table(old, numbers, similar)
-        return _Shard(sentences, tables)
-
-
-class _BatchNumbering:
-    """Ids of a batch's new tokens: V, V + 1, ... in the order of appearance."""
-
-    def __init__(self, tables: Mapping[str, str], sizes: Mapping[str, int]) -> None:
-        self._tables = tables
-        self._sizes = sizes
-        self._numbers: dict[str, dict[Tok, int]] = {table: {} for table in sizes}
-        self._members: dict[str, list[list[tuple[int, int]]]] = {table: [] for table in sizes}
-
-    def ids(self, side: str, tokens: Sequence[int | Tok], table: _Table) -> list[int]:
-        name = self._tables[side]
-        numbers, members = self._numbers[name], self._members[name]
-        ids = []
-        for token in tokens:
-            if not isinstance(token, Tok):
-                ids.append(token)
-                continue
-            if token not in numbers:
-                numbers[token] = len(numbers)
-                members.append([(m, int(r)) for m, r in table.similar.of(table.numbers[token])])
-            ids.append(self._sizes[name] + numbers[token])
-        return ids
-
-    def new_tokens(self) -> dict[str, NewTokens]:
-        made = {}
-        for name, members in self._members.items():
-            indptr = np.cumsum([0, *map(len, members)], dtype=np.int64)
-            flat = [pair for row in members for pair in row]
-            table = SimilarTokens(
-                indptr,
-                np.array([member for member, _ in flat], dtype=np.int32),
-                np.array([relation for _, relation in flat], dtype=np.int8),
-            )
-            ids, relations = table.padded()
-            made[name] = NewTokens(torch.from_numpy(ids), torch.from_numpy(relations))
-        return made
+    def _change(self, side: str, row: int, epoch: int) -> PerturbedSentence:
+        ids = getattr(self._encoded, CORPUS_SIDES[side])[row].tolist()
+        return self._perturbers[side].perturb(ids, generator_for(self._seed, "perturb", side, epoch, row))
 
 
 def _changed_batch(original: Batch, changed: Mapping[str, list[list[int]]]) -> Batch:

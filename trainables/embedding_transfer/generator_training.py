@@ -20,27 +20,11 @@ from nlgraft.nn.batch import Batch
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.training.losses import Loss, SmoothingKind, freeze_module, smoothed_cross_entropy
 from trainables.embedding_transfer.distillation import Reduction, distillation_loss
-from trainables.embedding_transfer.generators import EmbeddingGenerator, combine
+from trainables.embedding_transfer.generators import EmbeddingGenerator, extended
+from trainables.embedding_transfer.new_tokens import NewTokens
 
 TABLES = {"encoder": "source_embedding.table.weight", "decoder": "target_embedding.table.weight"}
 """Name of each side's embedding table in the model."""
-
-
-@dataclass(frozen=True)
-class NewTokens:
-    """Tokens of a batch that the vocabulary lacks, with their similar tokens.
-
-    Attributes:
-        members: Ids of similar tokens, int64 [N, W].
-        relations: ``Relation`` of each slot, int64 [N, W].
-    """
-
-    members: Tensor
-    relations: Tensor
-
-    def to(self, device: torch.device | str) -> NewTokens:
-        """Move to a device."""
-        return NewTokens(self.members.to(device), self.relations.to(device))
 
 
 @dataclass(frozen=True)
@@ -138,22 +122,17 @@ class GeneratorModel(nn.Module):
         for side, new in batch.new_tokens.items():
             generator = cast(EmbeddingGenerator, self.generators[side])
             table_VD = self.table(side)
-            rows_NWD = table_VD[new.members]
-            weights_NW = generator.weights(rows_NWD, new.relations)
-            extended = torch.cat([table_VD, combine(weights_NW, rows_NWD).to(table_VD.dtype)])
-            tables[f"model.{TABLES[side]}"] = extended
+            weights_NW = generator.weights(table_VD[new.members], new.relations)
+            tables[f"model.{TABLES[side]}"] = extended(table_VD, weights_NW, new.members)
             if side != "decoder":
                 continue
+            # an output table with rows of its own is given the same weights
             if body.config.tying == "none":
-                # the output table has rows of its own: the same weights apply to them
-                generated = combine(weights_NW, output_weight[new.members]).to(output_weight.dtype)
-                output_weight = torch.cat([output_weight, generated])
+                output_weight = extended(output_weight, weights_NW, new.members)
             else:
-                output_weight = extended
+                output_weight = tables[f"model.{TABLES[side]}"]
             if output_bias is not None:
-                output_bias = torch.cat(
-                    [output_bias, combine(weights_NW, output_bias[new.members][..., None])[:, 0]]
-                )
+                output_bias = extended(output_bias, weights_NW, new.members)
         return tables, output_weight, output_bias
 
 

@@ -106,6 +106,23 @@ def combine(weights_NW: Tensor, rows_NWD: Tensor) -> Tensor:
     return torch.einsum("nw,nwd->nd", weights_NW, rows_NWD)
 
 
+def extended(table: Tensor, weights_NW: Tensor, members_NW: Tensor) -> Tensor:
+    """Append generated rows to a table, or generated entries to a bias: [E ; G].
+
+    Args:
+        table: Old rows [V, D], or old entries [V].
+        weights_NW: Weights of the similar tokens, zero in padded slots.
+        members_NW: Their ids.
+
+    Returns:
+        [V + N, D], or [V + N].
+    """
+    is_bias = table.ndim == 1
+    rows_VD = table[:, None] if is_bias else table
+    generated_ND = combine(weights_NW, rows_VD[members_NW]).to(table.dtype)
+    return torch.cat([table, generated_ND[:, 0] if is_bias else generated_ND])
+
+
 @torch.no_grad()
 def generator_weights(
     generator: EmbeddingGenerator, table_VD: Tensor, similar: SimilarTokens

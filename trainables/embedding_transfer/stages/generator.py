@@ -18,9 +18,10 @@ from nlgraft.training.state import load_model, save_model
 from nlgraft.vocab.loading import load_vocabulary
 from nlgraft.vocab.vocabulary import Vocabulary
 from trainables.embedding_transfer.data import Encoded
-from trainables.embedding_transfer.generator_data import PerturbedData, SimilarOptions
+from trainables.embedding_transfer.generator_data import PerturbedData
 from trainables.embedding_transfer.generator_training import GeneratorModel, GeneratorObjective
 from trainables.embedding_transfer.generators import EmbeddingGenerator
+from trainables.embedding_transfer.new_tokens import SimilarOptions
 from trainables.embedding_transfer.perturbation import Rates
 from trainables.embedding_transfer.stages.text import TOKENIZER_FILE
 from trainables.embedding_transfer.stages.training import read_model
