@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.text.config import CorpusConfig, TokenizerConfig
 from nlgraft.training.config import TrainConfig
+from trainables.embedding_transfer.masked_lm_config import MaskedLMConfig, conflicts
 
 Method = Literal[
     "single_run",
@@ -276,6 +277,8 @@ class Config(_Part):
     """Beam search on dev and test of domain B, and on dev of domain A."""
     score: ScoreConfig = ScoreConfig()
     """Measures of domain B's output."""
+    masked_lm: MaskedLMConfig | None = None
+    """A masked language model instead of a translation model; null: a translation model."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Config:
@@ -285,6 +288,8 @@ class Config(_Part):
         return self
 
     def _problems(self) -> Iterator[str]:
+        if self.masked_lm is not None:
+            yield from conflicts(self)
         if self.model.num_sources != 1 or self.model.contexts:
             yield "model.num_sources and model.contexts belong to other systems: one source, no contexts"
         method, upstream = self.transfer.method, self.tokenizers.upstream

@@ -24,6 +24,7 @@ from trainables.embedding_transfer.config import (
     PhaseConfig,
     ScoreConfig,
 )
+from trainables.embedding_transfer.masked_lm_graph import masked_lm_graph
 
 _STAGES = "trainables.embedding_transfer.stages"
 _DOMAIN_FIELDS = ("upstream", "downstream")
@@ -44,6 +45,8 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     Raises:
         DataError: A corpus is missing.
     """
+    if config.masked_lm is not None:
+        return masked_lm_graph(config, seed=seed, splits=splits)
     return StageGraph(_Builder(config, seed).scores(splits))
 
 

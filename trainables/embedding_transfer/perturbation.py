@@ -86,12 +86,15 @@ class Perturber:
             numbers.append(current)
         return numbers
 
-    def perturb(self, ids: Sequence[int], generator: np.random.Generator) -> PerturbedSentence:
+    def perturb(
+        self, ids: Sequence[int], generator: np.random.Generator, is_kept: Sequence[bool] = ()
+    ) -> PerturbedSentence:
         """Split or merge tokens at random.
 
         Args:
             ids: Vocabulary ids of a sentence, without begin and end.
             generator: Source of randomness; one of its own for every sentence and epoch.
+            is_kept: Whether each token, and with it its word, stays as it is; empty: none does.
 
         Returns:
             The same text in another segmentation.
@@ -103,7 +106,8 @@ class Perturber:
         for end in range(1, len(ids) + 1):
             if end < len(ids) and words[end] == words[start]:
                 continue
-            changed = self._change_word(ids[start:end], generator.random)
+            is_fixed = any(is_kept[start:end])
+            changed = ids[start:end] if is_fixed else self._change_word(ids[start:end], generator.random)
             tokens.extend(changed)
             numbers.extend([words[start]] * len(changed))
             start = end

@@ -1,0 +1,284 @@
+"""Batches of masked text.
+
+Shape letters: B lines, T positions of a line with begin and end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nlgraft.text.batches import TokenBatches
+from nlgraft.training.seeds import generator_for
+from trainables.embedding_transfer.data import Rows
+from trainables.embedding_transfer.masked_lm_text import EncodedText, MaskedTokenizer
+
+NOT_ASKED = -100
+"""Label of positions that are not to be predicted."""
+SCORING_SEED = 0
+"""Seed of the words that evaluation masks: the same in every trial."""
+
+
+@dataclass(frozen=True)
+class MaskedBatch:
+    """Lines with holes.
+
+    Attributes:
+        ids: What the model reads, begin and end included, int64 [B, T].
+        valid: True where there is a token, bool [B, T].
+        labels: True token where it is to be predicted, ``NOT_ASKED`` elsewhere, int64 [B, T].
+    """
+
+    ids: Tensor
+    valid: Tensor
+    labels: Tensor
+
+    @classmethod
+    def of(cls, ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], pad: int) -> MaskedBatch:
+        """Pack lines.
+
+        Args:
+            ids: Tokens of each line, begin and end included.
+            labels: Likewise.
+            pad: Id put where no token is.
+
+        Returns:
+            The batch.
+        """
+        lengths = torch.tensor([len(line) for line in ids])
+        packed = rectangle(ids, pad)
+        return cls(packed, torch.arange(packed.shape[1]) < lengths[:, None], rectangle(labels, NOT_ASKED))
+
+    def to(self, device: torch.device | str) -> MaskedBatch:
+        """Move to a device."""
+        return MaskedBatch(self.ids.to(device), self.valid.to(device), self.labels.to(device))
+
+
+def rectangle(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+    """Pack rows of different lengths.
+
+    Args:
+        rows: Numbers.
+        fill: Put behind the shorter ones.
+
+    Returns:
+        int64 [B, longest].
+    """
+    packed = torch.full((len(rows), max(map(len, rows), default=0)), fill, dtype=torch.int64)
+    for number, row in enumerate(rows):
+        packed[number, : len(row)] = torch.tensor(row, dtype=torch.int64)
+    return packed
+
+
+@dataclass(frozen=True)
+class MaskRates:
+    """What is hidden.
+
+    Attributes:
+        words: Share of the words of a line that are to be predicted, at least one.
+        masked: Share of their tokens hidden behind the mask.
+        replaced: Share of them replaced by a random token; the rest is left as it is.
+    """
+
+    words: float = 0.15
+    masked: float = 0.8
+    replaced: float = 0.1
+
+    @property
+    def for_scoring(self) -> MaskRates:
+        """The same words, all of their tokens hidden."""
+        return MaskRates(self.words, 1.0, 0.0)
+
+
+def choose_words(num_words: int, share: float, generator: np.random.Generator) -> NDArray[np.bool_]:
+    """Choose the words of a line that are to be predicted; depends on nothing but their number.
+
+    Args:
+        num_words: Words of the line.
+        share: Of them, at least one.
+        generator: Source of randomness, one of its own for every line and epoch.
+
+    Returns:
+        Whether each word is chosen.
+    """
+    chosen = np.zeros(num_words, dtype=bool)
+    count = min(num_words, max(1, round(share * num_words)))
+    chosen[np.argsort(generator.random(num_words), kind="stable")[:count]] = True
+    return chosen
+
+
+@dataclass(frozen=True)
+class MaskedLine:
+    """A line with holes, without begin and end.
+
+    Attributes:
+        tokens: True tokens.
+        inputs: What the model reads.
+        is_asked: Whether each is to be predicted.
+    """
+
+    tokens: list[int]
+    inputs: list[int]
+    is_asked: list[bool]
+
+
+class Masker:
+    """Makes holes in lines of one vocabulary.
+
+    **Determinism**: which words of a line are chosen depends on the seed, the epoch, the line's number and
+    its number of words, not on the vocabulary.
+    """
+
+    def __init__(self, text: EncodedText, tokenizer: MaskedTokenizer, rates: MaskRates, seed: int) -> None:
+        """Set up the masks of a text.
+
+        Args:
+            text: Encoded lines.
+            tokenizer: Its tokenizer.
+            rates: What is hidden.
+            seed: Of the choice.
+        """
+        self.text = text
+        self.tokenizer = tokenizer
+        self.rates = rates
+        self.seed = seed
+        self._normal = np.flatnonzero(tokenizer.vocabulary.is_normal)
+
+    def chosen(self, row: int, epoch: int) -> NDArray[np.bool_]:
+        """Choose words of a line.
+
+        Args:
+            row: Number of the line.
+            epoch: Of the training; another one chooses others.
+
+        Returns:
+            Whether each word is chosen, those cut off included.
+        """
+        generator = generator_for(self.seed, "words", epoch, row)
+        return choose_words(len(self.text.sizes[row]), self.rates.words, generator)
+
+    def line(self, row: int, epoch: int) -> MaskedLine:
+        """Make the holes of a line.
+
+        Args:
+            row: Number of the line.
+            epoch: Of the training.
+
+        Returns:
+            The line.
+        """
+        tokens = self.text.ids[row].tolist()
+        if not tokens:
+            return MaskedLine([], [], [])
+        is_asked = self.chosen(row, epoch)[self.text.words[row]]
+        generator = generator_for(self.seed, "tokens", epoch, row)
+        draws = generator.random(len(tokens))
+        random_ids = self._normal[generator.integers(0, len(self._normal), len(tokens))].tolist()
+        inputs = []
+        for token, asked, draw, other in zip(tokens, is_asked, draws, random_ids, strict=True):
+            if not asked or draw >= self.rates.masked + self.rates.replaced:
+                inputs.append(token)
+            else:
+                inputs.append(self.tokenizer.mask if draw < self.rates.masked else other)
+        return MaskedLine(tokens, inputs, is_asked.tolist())
+
+    def batch(self, rows: Rows, epoch: int) -> MaskedBatch:
+        """Make the batch of some lines.
+
+        Args:
+            rows: Numbers of the lines.
+            epoch: Of the training.
+
+        Returns:
+            The batch.
+        """
+        lines = [self.line(int(row), epoch) for row in rows]
+        begin, end = self.tokenizer.cls, self.tokenizer.sep
+        ids = [[begin, *line.inputs, end] for line in lines]
+        labels = [labels_of(line.tokens, line.is_asked) for line in lines]
+        return MaskedBatch.of(ids, labels, self.tokenizer.pad)
+
+
+def labels_of(tokens: Sequence[int], is_asked: Sequence[bool]) -> list[int]:
+    """Label the positions of a line with begin and end.
+
+    Args:
+        tokens: True tokens, without begin and end.
+        is_asked: Whether each is to be predicted.
+
+    Returns:
+        Labels.
+    """
+    inner = (token if asked else NOT_ASKED for token, asked in zip(tokens, is_asked, strict=True))
+    return [NOT_ASKED, *inner, NOT_ASKED]
+
+
+class MaskedData:
+    """Batches of masked lines of similar lengths; the training loop's view of a text."""
+
+    def __init__(self, masker: Masker, batch_tokens: int) -> None:
+        """Set up the data.
+
+        Args:
+            masker: Makes the holes.
+            batch_tokens: Most padded positions of a batch.
+        """
+        self.masker = masker
+        self._batches = TokenBatches(masker.text.ids.lengths + 2, batch_tokens, masker.seed)
+
+    def epoch(self, index: int) -> Sequence[Rows]:
+        """Give the rows of each global batch of an epoch."""
+        return self._batches.epoch(index)
+
+    def batch(self, rows: Rows, epoch: int) -> MaskedBatch:
+        """Make the batch of some rows."""
+        return self.masker.batch(rows, epoch)
+
+    def in_order(self) -> Iterator[tuple[Rows, MaskedBatch]]:
+        """Go once through the text, for evaluation.
+
+        Yields:
+            Rows and their batch, the longest first.
+        """
+        for rows in self._batches.in_order():
+            yield rows, self.masker.batch(rows, 0)
+
+
+def scoring_data(
+    text: EncodedText, tokenizer: MaskedTokenizer, share: float, batch_tokens: int
+) -> MaskedData:
+    """Mask a text for evaluation: all trials and vocabularies are asked about the same words.
+
+    Args:
+        text: Encoded lines.
+        tokenizer: Its tokenizer.
+        share: Of the words of a line.
+        batch_tokens: Most padded positions of a batch.
+
+    Returns:
+        The data.
+    """
+    masker = Masker(text, tokenizer, MaskRates(share).for_scoring, SCORING_SEED)
+    return MaskedData(masker, batch_tokens)
+
+
+def asked_sizes(masker: Masker) -> NDArray[np.float64]:
+    """Count the characters that each line is asked about.
+
+    Args:
+        masker: Of evaluation.
+
+    Returns:
+        Characters of the chosen words that are not cut off, [N].
+    """
+    sizes = np.zeros(len(masker.text))
+    for row in range(len(masker.text)):
+        is_there = np.zeros(len(masker.text.sizes[row]), dtype=bool)
+        is_there[masker.text.words[row]] = True
+        sizes[row] = masker.text.sizes[row][masker.chosen(row, 0) & is_there].sum()
+    return sizes

@@ -1,0 +1,303 @@
+"""Training of ATT-EG and PATT-EG inside a frozen masked language model.
+
+Shape letters: B lines, T and S positions of the original and the changed line, D width, W words, N new tokens
+of a batch, V old vocabulary, M positions to be predicted.
+Source: Liu et al. (2021), section 3.3; what is masked beside the changed words from the authors' code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from nlgraft.text.batches import TokenBatches
+from nlgraft.training.cross_entropy import SmoothingKind, smoothed_cross_entropy
+from nlgraft.training.losses import Loss, freeze_module
+from nlgraft.training.seeds import generator_for
+from nlgraft.vocab.surgery import find_vocabulary_tensors
+from trainables.embedding_transfer.data import Rows
+from trainables.embedding_transfer.distillation import NO_WORD, Reduction, distillation_loss
+from trainables.embedding_transfer.generators import EmbeddingGenerator, extended
+from trainables.embedding_transfer.masked_lm import MaskedLM, asked_tokens
+from trainables.embedding_transfer.masked_lm_data import (
+    NOT_ASKED,
+    MaskedBatch,
+    Masker,
+    labels_of,
+    rectangle,
+)
+from trainables.embedding_transfer.new_tokens import DEV_EPOCH, ChangedText, NewTokens, Shard, SimilarOptions
+from trainables.embedding_transfer.perturbation import PerturbedSentence, Perturber, Rates
+
+TABLE = "encoder"
+"""Name of the one table of a masked language model."""
+
+
+@dataclass(frozen=True)
+class ChangedMaskedBatch:
+    """Masked lines twice: as they are, and in another segmentation with tokens the vocabulary lacks.
+
+    Attributes:
+        original: The lines for the teacher.
+        changed: The lines for the student; new token n has id V + n.
+        new_tokens: The new tokens.
+        original_words: Word number of each position, int64 [B, T]; here a word is the tokenizer's own, the
+            unit within which tokens are split and merged.
+        changed_words: Likewise of the changed lines, int64 [B, S].
+        compared: Words that are masked alike in both, bool [B, W].
+    """
+
+    original: MaskedBatch
+    changed: MaskedBatch
+    new_tokens: NewTokens
+    original_words: Tensor
+    changed_words: Tensor
+    compared: Tensor
+
+    def to(self, device: torch.device | str) -> ChangedMaskedBatch:
+        """Move to a device."""
+        return ChangedMaskedBatch(
+            self.original.to(device),
+            self.changed.to(device),
+            self.new_tokens.to(device),
+            self.original_words.to(device),
+            self.changed_words.to(device),
+            self.compared.to(device),
+        )
+
+
+class ChangedMaskedData:
+    """Batches of masked upstream text, each line in two segmentations.
+
+    Words that are to be predicted are neither split nor merged, so they are masked alike in both.
+
+    **Determinism**: a line's masks and changes depend on the seed, the epoch and the line alone.
+    """
+
+    def __init__(
+        self,
+        masker: Masker,
+        rates: Rates,
+        options: SimilarOptions,
+        *,
+        new_mask_rate: float,
+        batch_tokens: int,
+    ) -> None:
+        """Set up the data.
+
+        Args:
+            masker: Makes the holes.
+            rates: How often words are changed.
+            options: How similar tokens are chosen.
+            new_mask_rate: Share of the new tokens that are hidden and to be predicted.
+            batch_tokens: Most padded positions of a batch.
+        """
+        self._masker = masker
+        self._new_mask_rate = new_mask_rate
+        self._perturber = Perturber(masker.tokenizer.vocabulary, rates)
+        self._batches = TokenBatches(masker.text.ids.lengths + 2, batch_tokens, masker.seed)
+        vocabularies = {TABLE: masker.tokenizer.vocabulary}
+        self._changed = ChangedText(vocabularies, {TABLE: TABLE}, self._change, self._batches, options)
+
+    def _change(self, _side: str, row: int, epoch: int) -> PerturbedSentence:
+        line = self._masker.line(row, epoch)
+        generator = generator_for(self._masker.seed, "perturb", TABLE, epoch, row)
+        return self._perturber.perturb(line.tokens, generator, line.is_asked)
+
+    def epoch(self, index: int) -> Sequence[Rows]:
+        """Give the rows of each global batch of an epoch."""
+        return self._batches.epoch(index)
+
+    def in_order(self) -> Iterator[ChangedMaskedBatch]:
+        """Go once through the text in a change of its own, for evaluation.
+
+        Yields:
+            Batches, the longest first.
+        """
+        for rows in self._batches.in_order():
+            yield self.batch(rows, DEV_EPOCH)
+
+    def batch(self, rows: Rows, epoch: int) -> ChangedMaskedBatch:
+        """Make the batch of some rows."""
+        shards = self._changed.by_row(rows, epoch)
+        numbering = self._changed.numbering()
+        tokenizer = self._masker.tokenizer
+        lines = [self._line(int(row), epoch, shards[int(row)], numbering) for row in rows]
+        num_words = max((max(line.original_words, default=-1) for line in lines), default=-1) + 1
+        compared = torch.ones(len(lines), num_words, dtype=torch.bool)
+        for number, line in enumerate(lines):
+            compared[number, line.masked_once] = False
+        begin, end = tokenizer.cls, tokenizer.sep
+        return ChangedMaskedBatch(
+            self._masker.batch(rows, epoch),
+            MaskedBatch.of(
+                [[begin, *line.inputs, end] for line in lines], [line.labels for line in lines], tokenizer.pad
+            ),
+            numbering.new_tokens()[TABLE],
+            rectangle([[NO_WORD, *line.original_words, NO_WORD] for line in lines], NO_WORD),
+            rectangle([[NO_WORD, *line.changed_words, NO_WORD] for line in lines], NO_WORD),
+            compared,
+        )
+
+    def _line(self, row: int, epoch: int, shard: Shard, numbering: Any) -> _ChangedLine:
+        """Number the new tokens of a line, hide some of them, and put the line's own holes back."""
+        line, sentence = self._masker.line(row, epoch), shard.sentences[TABLE][row]
+        words = self._perturber.words(line.tokens)
+        kept = {word for word, is_asked in zip(words, line.is_asked, strict=True) if is_asked}
+        # words with a hole are as they were: what the model reads there is taken over token by token
+        waiting = iter(
+            pair for word, *pair in zip(words, line.inputs, line.is_asked, strict=True) if word in kept
+        )
+        ids = numbering.ids(TABLE, sentence.tokens, shard)
+        size = len(self._masker.tokenizer.vocabulary)
+        draws = generator_for(self._masker.seed, "new", epoch, row).random(len(ids))
+        inputs: list[int] = []
+        asked: list[bool] = []
+        masked_once: set[int] = set()
+        for identity, word, draw in zip(ids, sentence.words, draws.tolist(), strict=True):
+            if word in kept:
+                given, is_asked = next(waiting)
+            else:
+                is_asked = identity >= size and draw < self._new_mask_rate
+                given = self._masker.tokenizer.mask if is_asked else identity
+                masked_once |= {word} if is_asked else set()
+            inputs.append(given)
+            asked.append(is_asked)
+        return _ChangedLine(inputs, labels_of(ids, asked), words, sentence.words, sorted(masked_once))
+
+
+@dataclass(frozen=True)
+class _ChangedLine:
+    inputs: list[int]
+    labels: list[int]
+    original_words: list[int]
+    changed_words: list[int]
+    masked_once: list[int]
+
+
+class MaskedGeneratorModel(nn.Module):
+    """A generator around a frozen masked language model.
+
+    Only the generator's weights are parameters of this module: the model is not registered, so nothing can
+    train it, put it into training mode, or store it once more.
+    """
+
+    def __init__(self, body: MaskedLM, generator: EmbeddingGenerator) -> None:
+        """Freeze the model.
+
+        Args:
+            body: The pretrained model; frozen in place, in evaluation mode for good.
+            generator: Of its table.
+        """
+        super().__init__()
+        self.generators = nn.ModuleDict({TABLE: generator})
+        self._body = (cast(MaskedLM, freeze_module(body)),)
+        self._tensors = find_vocabulary_tensors(body.model)
+
+    @property
+    def body(self) -> MaskedLM:
+        """The frozen model."""
+        return self._body[0]
+
+    @property
+    def table(self) -> Tensor:
+        """The frozen table of input embeddings, [V, D]."""
+        return self.body.model.get_input_embeddings().weight
+
+    def forward(self, batch: ChangedMaskedBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Run the student.
+
+        Args:
+            batch: What to read and to predict.
+
+        Returns:
+            Last hidden states [B, S, D]; logits [M, V + N] where something is asked; true tokens [M].
+        """
+        tensors = self._extended(batch.new_tokens)
+        states, logits = functional_call(self.body, tensors, (batch.changed,), tie_weights=False)
+        return states, logits, asked_tokens(batch.changed)
+
+    @torch.no_grad()
+    def teach(self, batch: ChangedMaskedBatch) -> Tensor:
+        """Run the frozen model on the original segmentation.
+
+        Args:
+            batch: What to read.
+
+        Returns:
+            Last hidden states [B, T, D].
+        """
+        # nothing is asked of the teacher but its states
+        silent = torch.full_like(batch.original.labels, NOT_ASKED)
+        return self.body(MaskedBatch(batch.original.ids, batch.original.valid, silent))[0]
+
+    def _extended(self, new: NewTokens) -> dict[str, Tensor]:
+        """Append generated rows to the input table, the output table and the bias, under all their names."""
+        generator = cast(EmbeddingGenerator, self.generators[TABLE])
+        weights_NW = generator.weights(self.table[new.members], new.relations)
+        made: dict[int, Tensor] = {}
+        tensors: dict[str, Tensor] = {}
+        for name, tensor in self.body.model.state_dict(keep_vars=True).items():
+            if name in self._tensors.all:
+                # tied names get one tensor
+                key = tensor.data_ptr()
+                if key not in made:
+                    made[key] = extended(tensor, weights_NW, new.members)
+                tensors[f"model.{name}"] = made[key]
+        return tensors
+
+
+@dataclass(frozen=True)
+class MaskedGeneratorObjective:
+    """L = L_p + lambda L_d (eq. 5).
+
+    L_p is the masked-LM loss over the extended vocabulary. L_d is summed over lines, each as often as it has
+    hidden tokens, so that the loop's division by tokens leaves a mean over lines whatever rows a worker has.
+
+    Attributes:
+        distillation_lambda: Weight of L_d; 0 runs no teacher.
+        reduction: How squared distances are added up over D.
+        smoothing: Label smoothing of L_p.
+        kind: Its kind.
+    """
+
+    distillation_lambda: float
+    reduction: Reduction = "sum_dim"
+    smoothing: float = 0.0
+    kind: SmoothingKind = "uniform_all"
+
+    def __call__(self, model: Any, batch: ChangedMaskedBatch) -> Loss:
+        """Compute the summed loss of a batch, with its two parts."""
+        states, logits_MV, target_M = model(batch)
+        pretraining = smoothed_cross_entropy(logits_MV, target_M, self.smoothing, self.kind)
+        if not self.distillation_lambda:
+            return Loss(pretraining, len(target_M), {"pretraining": pretraining})
+        asked_B = (batch.changed.labels != NOT_ASKED).sum(1)
+        distillation = self.distillation_lambda * (self.distillation(model, batch, states) * asked_B).sum()
+        terms = {"pretraining": pretraining, "distillation": distillation}
+        return Loss(pretraining + distillation, len(target_M), terms)
+
+    def distillation(self, model: Any, batch: ChangedMaskedBatch, states: Tensor) -> Tensor:
+        """Compute L_d of every line.
+
+        Args:
+            model: The generator around the frozen model.
+            batch: Both segmentations.
+            states: The student's last states.
+
+        Returns:
+            L_d [B], without lambda.
+        """
+        return distillation_loss(
+            model.teach(batch).float(),
+            batch.original_words,
+            states.float(),
+            batch.changed_words,
+            reduction=self.reduction,
+            compared_BW=batch.compared,
+        )
