@@ -46,7 +46,7 @@ class WordTokenizerConfig(_Part):
     vocab_size: int = Field(default=8000, ge=6)
     """Number of tokens, the five special ones included: an upper bound."""
     is_lowercase: bool = False
-    """Whether text is put into lower case first, as for an uncased checkpoint (and WordPiece drops accents)."""
+    """Whether text is put into lower case first, as for an uncased checkpoint (WordPiece: no accents)."""
 
 
 class BertConfig(_Part):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 from nlgraft.study.system import Metric
+from trainables.embedding_transfer.masked_lm_metrics import MASKED_LM_METRICS
 
 _TEXT: tuple[tuple[str, Literal["maximize", "minimize"], str, str], ...] = (
     ("bleu", "maximize", "BLEU points", "Cased 13a BLEU of beam search (section 4.1)."),
@@ -100,5 +101,6 @@ METRICS: Mapping[str, Metric] = {
         is_time=True,
         description="Time of the finetuning steps, evaluation left out.",
     ),
+    **MASKED_LM_METRICS,
 }
 """Metrics by name; arms that lack a stage lack its metrics."""

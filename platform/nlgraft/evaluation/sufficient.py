@@ -240,6 +240,13 @@ _ALL = (
         unit="nats per token",
     ),
     StatisticMetric(
+        name="mlm_loss_per_char",
+        direction="minimize",
+        value=_mean,
+        columns="negative log-likelihood of hidden text, hidden characters",
+        unit="nats per character",
+    ),
+    StatisticMetric(
         name="perplexity",
         direction="minimize",
         value=_perplexity,

@@ -148,9 +148,21 @@ def _evaluation(
 
 
 def _save(model: GeneratorModel, directory: Path) -> None:
+    save_generators(model, model.generators, model.body.config.d_model, directory)
+
+
+def save_generators(model: nn.Module, generators: nn.ModuleDict, d_model: int, directory: Path) -> None:
+    """Write trained generators.
+
+    Args:
+        model: The module that has them as ``generators``, and no other parameters.
+        generators: By table.
+        d_model: Width of the tables.
+        directory: Artifact being written.
+    """
     save_model(model, directory)
-    generators = {table: _describe(generator) for table, generator in model.generators.items()}
-    text = json.dumps({"d_model": model.body.config.d_model, "generators": generators}, indent=1)
+    described = {table: _describe(generator) for table, generator in generators.items()}
+    text = json.dumps({"d_model": d_model, "generators": described}, indent=1)
     (directory / GENERATOR_DESCRIPTION).write_text(text + "\n", "utf-8")
 
 

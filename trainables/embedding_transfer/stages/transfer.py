@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nlgraft.nn.model import Seq2Seq
@@ -56,7 +58,10 @@ def exchange_vocabulary(context: StageContext) -> None:
             for name in ("new_vectors", "old_vectors")
             if name in context.inputs
         }
-        plans[side] = _plan(config, old[side], new[side], table, generator, context.seed or 0, vectors)
+        # rows drawn as a new model's have the deviation with which a new table is initialised
+        noise_std = table.shape[1] ** -0.5
+        seed = context.seed or 0
+        plans[side] = plan_table(config, old[side], new[side], table, generator, seed, vectors, noise_std)
         plans[side].save(context.directory / f"plan-{side}")
     assert context.seed is not None
     model = exchange_tables(body, plans, config["sides"], context.seed)
@@ -64,7 +69,7 @@ def exchange_vocabulary(context: StageContext) -> None:
     _write_report(context, body, model, plans)
 
 
-def _plan(
+def plan_table(
     config: Mapping[str, Any],
     old: Vocabulary,
     new: Vocabulary,
@@ -72,12 +77,26 @@ def _plan(
     generator: EmbeddingGenerator | None,
     seed: int,
     vectors: Mapping[str, TokenVectors],
+    noise_std: float,
 ) -> TransferPlan:
+    """Plan the rows of one table.
+
+    Args:
+        config: ``method`` and ``norm_match``; ``cap`` and ``order`` where similar tokens are looked up.
+        old: Vocabulary of the table.
+        new: Vocabulary that gets rows.
+        table: Old rows [V, D].
+        generator: A trained generator; None where the method has none.
+        seed: Of rows drawn at random.
+        vectors: ``new_vectors`` and ``old_vectors`` where the method reads them.
+        noise_std: Standard deviation of a new model's rows.
+
+    Returns:
+        The plan.
+    """
     name: str = PRODUCERS.get(config["method"]) or config["method"]
     method = find_method(name) if generator is None else generator_method(name, generator, table)
     options = {key: config[key] for key in ("cap", "order") if key in config}
-    # rows drawn as a new model's have the deviation with which a new table is initialised
-    noise_std = table.shape[1] ** -0.5
     return build_plan(
         old,
         new,
@@ -153,12 +172,30 @@ def _apply(plan: TransferPlan, table: Tensor, stream: int) -> Tensor:
 def _write_report(
     context: StageContext, body: Seq2Seq, model: Seq2Seq, plans: Mapping[str, TransferPlan]
 ) -> None:
+    tables = {
+        side: tuple(m.get_parameter(TABLES[side]).detach().numpy() for m in (body, model)) for side in plans
+    }
+    write_transfer_report(context.directory, plans, tables)
+
+
+def write_transfer_report(
+    directory: Path,
+    plans: Mapping[str, TransferPlan],
+    tables: Mapping[str, tuple[NDArray[np.floating], ...]],
+) -> None:
+    """Write where the rows came from and what became of their norms.
+
+    Args:
+        directory: Artifact being written; gets ``report.json`` and ``metrics.json``.
+        plans: Plan of each side.
+        tables: Old and new rows of each side.
+    """
     report: dict[str, Any] = {}
     for side, plan in plans.items():
-        old, new = (m.get_parameter(TABLES[side]).detach().numpy() for m in (body, model))
+        old, new = tables[side]
         norms = norm_report(plan, old, new)
         report[side] = {"rows": plan.counts(), "norms": asdict(norms), "warnings": norms.warnings}
-    (context.directory / "report.json").write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    (directory / "report.json").write_text(json.dumps(report, indent=1) + "\n", "utf-8")
     kinds = np.concatenate([plan.provenance for plan in plans.values()])
     shares = {
         "transfer/copied": np.isin(kinds, [int(Provenance.COPY), int(Provenance.SPECIAL)]).mean(),
@@ -169,4 +206,4 @@ def _write_report(
         name: {"value": float(value), "n": len(kinds), "signature": signature}
         for name, value in shares.items()
     }
-    (context.directory / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n", "utf-8")
+    (directory / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n", "utf-8")

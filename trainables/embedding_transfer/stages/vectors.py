@@ -35,8 +35,19 @@ def learn_vectors_of_sides(context: StageContext) -> None:
         sentences = [text[index] for index in range(len(text))]
         seed = derive_seed(context.seed, "vectors", side) % 2**31
         found = learn_vectors(sentences, sizes[side], options, seed)
-        arrays = {"vectors": found.vectors, "counts": found.counts, "min_count": np.array([found.min_count])}
-        save_file(arrays, context.directory / _file_name(side))
+        write_vectors(found, context.directory, side)
+
+
+def write_vectors(found: TokenVectors, directory: Path, side: str) -> None:
+    """Write the vectors of one side.
+
+    Args:
+        found: The vectors.
+        directory: Artifact being written.
+        side: ``encoder`` or ``decoder``.
+    """
+    arrays = {"vectors": found.vectors, "counts": found.counts, "min_count": np.array([found.min_count])}
+    save_file(arrays, directory / _file_name(side))
 
 
 def read_vectors(directory: Path, side: str) -> TokenVectors:

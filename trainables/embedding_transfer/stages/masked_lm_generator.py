@@ -1,0 +1,95 @@
+"""The stage that trains an embedding generator inside a masked language model, everything else frozen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.training.config import TrainConfig
+from nlgraft.training.loop import train
+from nlgraft.training.seeds import derive_seed
+from trainables.embedding_transfer.generators import EmbeddingGenerator
+from trainables.embedding_transfer.masked_lm import read_masked_lm
+from trainables.embedding_transfer.masked_lm_data import Masker, MaskRates
+from trainables.embedding_transfer.masked_lm_generator import (
+    ChangedMaskedData,
+    MaskedGeneratorModel,
+    MaskedGeneratorObjective,
+)
+from trainables.embedding_transfer.masked_lm_text import EncodedText, MaskedTokenizer
+from trainables.embedding_transfer.new_tokens import SimilarOptions
+from trainables.embedding_transfer.perturbation import Rates
+from trainables.embedding_transfer.stages.generator import save_generators
+from trainables.embedding_transfer.stages.masked_lm_text import read_text
+
+
+def train_generator(context: StageContext) -> None:
+    """Train the generator of the model's one table and write it.
+
+    Args:
+        context: Settings of the generator; inputs ``upstream``, ``encoded`` and ``vocabulary``.
+    """
+    config = context.config
+    assert context.seed is not None
+    body = read_masked_lm(context.inputs["upstream"]).to(context.device)
+    width = int(body.model.get_input_embeddings().weight.shape[1])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(context.seed, "generator"))
+        generator = EmbeddingGenerator(config["kind"], width, scale=config["scale"], init=config["init"])
+    model = MaskedGeneratorModel(body, generator)
+    train_config = TrainConfig(**config["train"])
+    objective = MaskedGeneratorObjective(
+        config["distillation_lambda"],
+        config["distillation_reduction"],
+        train_config.label_smoothing,
+        train_config.smoothing_kind,
+    )
+    data = _data(context, read_text(context, "train"), train_config)
+    dev = _data(context, read_text(context, "dev").first(config["num_dev_sentences"]), train_config)
+
+    def save(trained: MaskedGeneratorModel, directory: Path) -> None:
+        save_generators(trained, trained.generators, width, directory)
+
+    evaluate = _evaluation(objective, dev, context.device)
+    outcome = train(model, objective, data, train_config, context, evaluate=evaluate, save=save)
+    scores = {
+        "generator/dev_loss": (outcome.best_value, "L_p + lambda L_d, nats per hidden token"),
+        "generator/parameters": (outcome.num_trained_parameters, "trained parameters"),
+    }
+    document = {name: {"value": value, "signature": how, "n": 1} for name, (value, how) in scores.items()}
+    (context.directory / "metrics.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+
+
+def _data(context: StageContext, text: EncodedText, train_config: TrainConfig) -> ChangedMaskedData:
+    config = context.config
+    assert context.seed is not None
+    tokenizer = MaskedTokenizer(context.inputs["vocabulary"])
+    return ChangedMaskedData(
+        Masker(text, tokenizer, MaskRates(**config["rates"]), context.seed),
+        Rates(**config["perturbation"]),
+        SimilarOptions(config["cap"], config["order"]),
+        new_mask_rate=config["new_mask_rate"],
+        batch_tokens=train_config.batch_tokens,
+    )
+
+
+def _evaluation(
+    objective: MaskedGeneratorObjective, dev: ChangedMaskedData, device: str
+) -> Callable[[Any], Mapping[str, float]]:
+    def evaluate(model: nn.Module) -> dict[str, float]:
+        sums: dict[str, float] = {}
+        tokens = 0
+        for batch in dev.in_order():
+            loss = objective(model, batch.to(device))
+            tokens += loss.num_tokens
+            for name, value in {"loss": loss.loss_sum, **loss.terms}.items():
+                sums[name] = sums.get(name, 0.0) + float(value)
+        return {f"generator/dev_{name}": total / tokens for name, total in sums.items()}
+
+    return evaluate

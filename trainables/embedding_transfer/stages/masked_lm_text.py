@@ -1,0 +1,115 @@
+"""Text stages of masked language models: lines, vocabularies, encoded lines."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from nlgraft.errors import DataError
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.text.config import SPLITS, CorpusConfig
+from nlgraft.text.corpora import corpus_report, load_corpus, read_corpus, report_json, write_corpus
+from trainables.embedding_transfer.masked_lm_config import WordTokenizerConfig
+from trainables.embedding_transfer.masked_lm_text import (
+    TOKENIZER_FILE,
+    EncodedText,
+    MaskedTokenizer,
+    learn_tokenizer,
+)
+
+_CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
+
+
+def make_text(context: StageContext) -> None:
+    """Load a corpus and keep its lines and a report.
+
+    Args:
+        context: ``corpus`` says which.
+
+    Raises:
+        DataError: It has more than one stream of text.
+    """
+    corpora = load_corpus(_CORPUS.validate_python(context.config["corpus"]))
+    for split, corpus in corpora.items():
+        if list(corpus.streams()) != ["source 0"]:
+            raise DataError(
+                f"{context.stage.name}, {split}: a masked language model reads plain text; the corpus has "
+                f"{', '.join(corpus.streams())}. Give a source and nothing else (conlang: task monolingual)"
+            )
+        write_corpus(corpus, context.directory / split)
+    _write_json(context.directory / "report.json", report_json(corpus_report(corpora)))
+
+
+def make_vocabulary(context: StageContext) -> None:
+    """Learn a vocabulary from the training lines of a domain.
+
+    Args:
+        context: Settings of the tokenizer; input ``text``.
+    """
+    lines = read_corpus(context.inputs["text"] / "train").sources[0]
+    learn_tokenizer(lines, WordTokenizerConfig(**context.config), context.directory)
+
+
+def copy_vocabulary(context: StageContext) -> None:
+    """Take the tokenizer of a checkpoint.
+
+    Args:
+        context: ``checkpoint``, and ``revision`` of one on the hub.
+
+    Raises:
+        DataError: The checkpoint has no tokenizer of a readable kind.
+    """
+    from transformers import AutoTokenizer
+
+    config = context.config
+    given = {"revision": config["revision"]} if "revision" in config else {}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(config["checkpoint"], **given)
+    except (OSError, ValueError) as error:
+        raise DataError(f"masked_lm.checkpoint {config['checkpoint']}: no tokenizer ({error})") from error
+    tokenizer.save_pretrained(context.directory)
+    if not (context.directory / TOKENIZER_FILE).is_file():
+        raise DataError(
+            f"masked_lm.checkpoint {config['checkpoint']}: its tokenizer cannot be written as "
+            f"{TOKENIZER_FILE}; convert it to a fast tokenizer first"
+        )
+
+
+def encode_text(context: StageContext) -> None:
+    """Encode all splits; lines that are too long are cut and counted.
+
+    Args:
+        context: ``max_tokens``; inputs ``text`` and ``vocabulary``.
+    """
+    tokenizer = MaskedTokenizer(context.inputs["vocabulary"])
+    report: dict[str, object] = {"vocab_size": len(tokenizer.vocabulary)}
+    for split in SPLITS:
+        lines = read_corpus(context.inputs["text"] / split).sources[0]
+        encoded, num_cut = tokenizer.encode(lines, context.config["max_tokens"])
+        encoded.write(context.directory, split)
+        report[split] = {
+            "cut": num_cut,
+            "tokens_per_line": len(encoded.ids.values) / max(1, len(lines)),
+            "fertility": len(encoded.ids.values) / max(1, len(encoded.sizes.values)),
+            "unknown": int((encoded.ids.values == tokenizer.unk).sum()),
+        }
+    _write_json(context.directory / "report.json", report)
+
+
+def read_text(context: StageContext, split: str) -> EncodedText:
+    """Read the encoded lines of a split.
+
+    Args:
+        context: Input ``encoded``.
+        split: Its name.
+
+    Returns:
+        The lines.
+    """
+    return EncodedText.read(context.inputs["encoded"], split)
+
+
+def _write_json(path: Path, document: object) -> None:
+    path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")

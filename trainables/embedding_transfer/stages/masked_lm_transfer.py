@@ -1,0 +1,67 @@
+"""The stages that exchange the vocabulary of a masked language model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.training.seeds import derive_seed
+from nlgraft.vocab.auxiliary import VectorOptions, learn_vectors
+from nlgraft.vocab.surgery import exchange_vocabulary
+from trainables.embedding_transfer.masked_lm import MaskedLM, read_masked_lm, write_masked_lm
+from trainables.embedding_transfer.masked_lm_generator import TABLE
+from trainables.embedding_transfer.masked_lm_text import MaskedTokenizer
+from trainables.embedding_transfer.stages.generator import read_generators
+from trainables.embedding_transfer.stages.masked_lm_text import read_text
+from trainables.embedding_transfer.stages.transfer import plan_table, write_transfer_report
+from trainables.embedding_transfer.stages.vectors import read_vectors, write_vectors
+
+
+def learn_token_vectors(context: StageContext) -> None:
+    """Learn vectors of a vocabulary's tokens from training text, as wide as the model's table.
+
+    Args:
+        context: Options of the vectors; inputs ``encoded``, ``vocabulary`` and ``upstream``.
+    """
+    model = read_masked_lm(context.inputs["upstream"])
+    options = VectorOptions(**context.config, width=_table(model).shape[1])
+    text = read_text(context, "train").ids
+    size = len(MaskedTokenizer(context.inputs["vocabulary"]).vocabulary)
+    assert context.seed is not None
+    seed = derive_seed(context.seed, "vectors", TABLE) % 2**31
+    found = learn_vectors([text[row] for row in range(len(text))], size, options, seed)
+    write_vectors(found, context.directory, TABLE)
+
+
+def exchange(context: StageContext) -> None:
+    """Give a masked language model the vocabulary of the task; everything else is kept bit for bit.
+
+    Args:
+        context: Settings of the transfer; inputs ``upstream``, ``old_vocabulary``, ``new_vocabulary``,
+            ``generator`` for methods that train one, ``new_vectors`` and ``old_vectors`` for those that read
+            them.
+    """
+    body = read_masked_lm(context.inputs["upstream"])
+    old, new = (MaskedTokenizer(context.inputs[f"{age}_vocabulary"]).vocabulary for age in ("old", "new"))
+    generators = read_generators(context.inputs["generator"]) if "generator" in context.inputs else {}
+    vectors = {
+        name: read_vectors(context.inputs[name], TABLE)
+        for name in ("new_vectors", "old_vectors")
+        if name in context.inputs
+    }
+    table = _table(body)
+    # rows drawn as a new model's have the deviation that the checkpoint's own configuration names
+    noise_std = float(body.model.config.initializer_range)
+    generator = generators.get(TABLE)
+    plan = plan_table(context.config, old, new, table, generator, context.seed or 0, vectors, noise_std)
+    plan.save(context.directory / f"plan-{TABLE}")
+    exchanged: Any = MaskedLM(exchange_vocabulary(body.model, plan))
+    write_masked_lm(exchanged, context.directory)
+    rows = {TABLE: (table.numpy(), _table(exchanged).numpy())}
+    write_transfer_report(context.directory, {TABLE: plan}, rows)
+
+
+def _table(model: MaskedLM) -> torch.Tensor:
+    return model.model.get_input_embeddings().weight.detach()
