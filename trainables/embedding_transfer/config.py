@@ -15,6 +15,7 @@ from trainables.embedding_transfer.masked_lm_config import MaskedLMConfig, confl
 Method = Literal[
     "single_run",
     "pretrain_finetune",
+    "untrained",
     "downstream_vocab",
     "joint_vocab",
     "bpe_dropout",
@@ -41,7 +42,9 @@ TRAINED_METHODS = ("att_eg", "patt_eg")
 """Methods whose generator has parameters."""
 PRETRAINED_VOCABULARIES = {"downstream_vocab": "downstream", "joint_vocab": "joint"}
 """Methods that pretrain with another vocabulary than the upstream corpus's own, and whose it is."""
-KEPT_METHODS = ("single_run", "pretrain_finetune", "bpe_dropout", *PRETRAINED_VOCABULARIES)
+UNTRAINED_METHODS = ("single_run", "untrained")
+"""Methods that begin with a random model."""
+KEPT_METHODS = (*UNTRAINED_METHODS, "pretrain_finetune", "bpe_dropout", *PRETRAINED_VOCABULARIES)
 """Methods that keep the vocabulary of the model they finetune."""
 VECTOR_METHODS: dict[str, tuple[Literal["skipgram", "cbow"], tuple[str, ...]]] = {
     "word2vec": ("skipgram", ("new",)),
@@ -51,6 +54,10 @@ VECTOR_METHODS: dict[str, tuple[Literal["skipgram", "cbow"], tuple[str, ...]]] =
 }
 """Methods that read vectors of tokens learned from text: their kind, and of which vocabularies."""
 MAX_TOKENS_LIMIT = 100_000
+MASK_TOKEN = "<mask>"
+"""Special token behind which pretraining on text hides tokens."""
+DEFAULT_MASK_RATES = {"denoising": 0.35, "masked_lm": 0.15}
+"""Share of hidden tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
 
 
 class _Part(BaseModel):
@@ -101,6 +108,16 @@ class PhaseConfig(_Part):
 
 class UpstreamConfig(PhaseConfig):
     """The pretrained model (section 3.1, pretrain)."""
+
+    objective: Literal["translation", "denoising", "masked_lm"] = "translation"
+    """What it learns. translation: domain A's sentence pairs. denoising: to restore every line of domain A,
+    on whichever side it stands, from itself with holes, as M-BART (Table 3). masked_lm: an encoder learns to
+    say hidden tokens, as M-BERT, and is then encoder and, with fresh cross-attention, decoder (Rothe et al.
+    2020, BERT2BERT)."""
+    mask_rate: float | None = Field(default=None, gt=0, lt=1)
+    """Share of tokens that text hides; null: 0.35 for denoising, 0.15 for masked_lm."""
+    mean_span_tokens: float = Field(default=3.5, gt=0)
+    """Denoising: mean length of a hidden span, in tokens (Poisson)."""
 
     seed: int = Field(default=1, ge=0)
     """Seed of the pretrained model: initialisation, order, dropout. All trials share the model."""
@@ -222,14 +239,15 @@ class TransferConfig(_Part):
     """How the downstream vocabulary gets its embeddings (sections 3.1, 3.2 and 4.1)."""
 
     method: Method = "patt_eg"
-    """The arm (Table 2). single_run: no pretraining, downstream vocabulary. pretrain_finetune: the upstream
-    vocabulary is kept; bpe_dropout: so too, pretrained on sampled segmentations; downstream_vocab,
-    joint_vocab: pretrained with the task's vocabulary, or with one of all text. The others exchange the
-    vocabulary of one pretrained model, copy the rows of shared tokens and fill the rest: random_init as a new
-    model's, mean, hewitt (N(mean, covariance)), fvt and wvt (pieces of the old tokenizer), word2vec (vectors
-    of downstream text), reconstruction (character n-grams), focus and wechsel (tokens of like use), avg_eg,
-    att_eg, patt_eg (similar tokens). cbow replaces the shared rows too; independent_encoder drops the table
-    and puts a new one with an encoder of its own before the model."""
+    """The arm (Table 2). single_run: no pretraining, downstream vocabulary; untrained: neither, with the
+    upstream vocabulary (Table 3, Random Init). pretrain_finetune: the upstream vocabulary is kept;
+    bpe_dropout: so too, pretrained on sampled segmentations; downstream_vocab, joint_vocab: pretrained with
+    the task's vocabulary, or with one of all text. The others exchange the vocabulary of one pretrained
+    model, copy the rows of shared tokens and fill the rest: random_init as a new model's, mean, hewitt
+    (N(mean, covariance)), fvt and wvt (pieces of the old tokenizer), word2vec (vectors of downstream text),
+    reconstruction (character n-grams), focus and wechsel (tokens of like use), avg_eg, att_eg, patt_eg
+    (similar tokens). cbow replaces the shared rows too; independent_encoder drops the table and puts a new
+    one with an encoder of its own before the model."""
     sides: Sides = "decoder"
     """Whose vocabulary is exchanged (section 4.1: the decoder's)."""
     cap: int | None = Field(default=10, ge=1)
@@ -292,6 +310,7 @@ class Config(_Part):
             yield from conflicts(self)
         if self.model.num_sources != 1 or self.model.contexts:
             yield "model.num_sources and model.contexts belong to other systems: one source, no contexts"
+        yield from self._objective_problems()
         method, upstream = self.transfer.method, self.tokenizers.upstream
         if method == "bpe_dropout" and (upstream.kind != "bpe" or upstream.sampling_alpha is None):
             yield (
@@ -308,3 +327,29 @@ class Config(_Part):
                     )
         if self.decode.num_return != 1:
             yield f"decode.num_return is {self.decode.num_return}: one translation per sentence is scored"
+
+    def _objective_problems(self) -> Iterator[str]:
+        upstream, tokenizer, method = self.upstream, self.tokenizers.upstream, self.transfer.method
+        said = f"upstream.objective is {upstream.objective}"
+        default = UpstreamConfig.model_fields["mean_span_tokens"].default
+        if upstream.objective != "denoising" and upstream.mean_span_tokens != default:
+            yield f"{said} with mean_span_tokens {upstream.mean_span_tokens}: only denoising hides spans"
+        if upstream.objective == "translation":
+            if upstream.mask_rate is not None:
+                yield f"{said} with mask_rate {upstream.mask_rate}: it hides nothing; leave mask_rate out"
+            return
+        if not tokenizer.is_shared or MASK_TOKEN not in tokenizer.special_tokens:
+            yield (
+                f"{said}: text is its own source, so tokenizers.upstream needs is_shared true and "
+                f"special_tokens with {MASK_TOKEN!r}"
+            )
+        if tokenizer.sampling_alpha is not None or upstream.num_bleu_sentences:
+            yield f"{said} with sampling_alpha or num_bleu_sentences, which belong to translation"
+        if method in (*PRETRAINED_VOCABULARIES, "bpe_dropout"):
+            yield f"{said} with transfer.method {method}, which pretrains a translation model"
+        depths = (self.model.num_encoder_layers, self.model.num_decoder_layers)
+        if upstream.objective == "masked_lm" and depths[0] != depths[1]:
+            yield (
+                f"{said}: the encoder serves as decoder, too; model.num_encoder_layers is {depths[0]}, "
+                f"num_decoder_layers {depths[1]}"
+            )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -128,11 +129,19 @@ class Sampler:
         return Encoded(*(ragged.truncated(self.max_tokens)[0] for ragged in sides))
 
 
+class EpochText(Protocol):
+    """Text that is another in every epoch."""
+
+    def epoch(self, index: int, seed: int) -> Encoded:
+        """Give the examples of an epoch, always of the same lines in the same order."""
+        ...
+
+
 class TranslationData:
     """Batches of similar lengths; the training loop's view of a corpus."""
 
     def __init__(
-        self, encoded: Encoded, batch_tokens: int, seed: int, sampler: Sampler | None = None
+        self, encoded: Encoded, batch_tokens: int, seed: int, sampler: EpochText | None = None
     ) -> None:
         """Set up the data.
 
@@ -140,7 +149,7 @@ class TranslationData:
             encoded: Training examples.
             batch_tokens: Most padded positions of a batch on one side.
             seed: Of the order and of sampled segmentations.
-            sampler: Segments anew in every epoch; None for the fixed segmentation.
+            sampler: Gives every epoch its own text (other segmentations, holes); None: the fixed one.
         """
         self._encoded = encoded
         self._batch_tokens = batch_tokens

@@ -7,7 +7,7 @@ Source: Liu et al. (2021), section 3.3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -64,16 +64,22 @@ class GeneratorModel(nn.Module):
     put it into training mode, or store it once more.
     """
 
-    def __init__(self, body: Seq2Seq, generators: Mapping[str, EmbeddingGenerator]) -> None:
+    def __init__(
+        self,
+        body: Seq2Seq,
+        generators: Mapping[str, EmbeddingGenerator],
+        reader: Callable[[Seq2Seq], StateReader] | None = None,
+    ) -> None:
         """Freeze the model.
 
         Args:
             body: The pretrained model; frozen in place, in evaluation mode for good.
             generators: One generator for each transferred table, ``encoder`` or ``decoder``.
+            reader: Reads the states of the model; the decoder's, and the encoder's when asked, unless given.
         """
         super().__init__()
         self.generators = nn.ModuleDict(dict(generators))
-        self._body = (_StateReader(cast(Seq2Seq, freeze_module(body))),)
+        self._body = ((reader or StateReader)(cast(Seq2Seq, freeze_module(body))),)
 
     @property
     def body(self) -> Seq2Seq:
@@ -136,14 +142,28 @@ class GeneratorModel(nn.Module):
         return tables, output_weight, output_bias
 
 
-class _StateReader(nn.Module):
+class StateReader(nn.Module):
     """A model that gives the last states of its decoder, and of its encoder when asked."""
 
     def __init__(self, model: Seq2Seq) -> None:
+        """Take the model.
+
+        Args:
+            model: Any.
+        """
         super().__init__()
         self.model = model
 
     def forward(self, batch: Batch, has_encoder_states: bool) -> dict[str, Tensor]:
+        """Run the model.
+
+        Args:
+            batch: What to read and say.
+            has_encoder_states: Whether the encoder's states are given, too.
+
+        Returns:
+            Last states [B, T, D] by side.
+        """
         states = {"decoder": self.model(batch)}
         if has_encoder_states:
             states["encoder"] = self.model.encode(batch.sources, batch.contexts).bank[0].states

@@ -15,10 +15,12 @@ from typing import Any
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.text.config import TokenizerConfig, digest
 from trainables.embedding_transfer.config import (
+    DEFAULT_MASK_RATES,
     GENERATOR_KINDS,
     KEPT_METHODS,
     PRETRAINED_VOCABULARIES,
     TRAINED_METHODS,
+    UNTRAINED_METHODS,
     VECTOR_METHODS,
     Config,
     PhaseConfig,
@@ -72,7 +74,7 @@ class _Builder:
 
     @property
     def is_pretrained(self) -> bool:
-        return self.method != "single_run"
+        return self.method not in UNTRAINED_METHODS
 
     @property
     def is_exchanged(self) -> bool:
@@ -87,7 +89,10 @@ class _Builder:
     def corpus(self, domain: str) -> Stage:
         corpus = getattr(self.config.data, domain)
         said = {"corpus": corpus.model_dump(mode="json"), "digest": digest(corpus)}
-        return self._stage(f"{domain}_corpus", "text:make_corpus", config=said)
+        is_text = domain == "upstream" and self.config.upstream.objective != "translation"
+        return self._stage(
+            f"{domain}_corpus", "text:make_text" if is_text else "text:make_corpus", config=said
+        )
 
     def tokenizer(self, domain: str, side: str) -> Stage:
         tokenizer: TokenizerConfig = getattr(self.config.tokenizers, domain)
@@ -129,7 +134,7 @@ class _Builder:
         """The vocabularies of the finetuned model."""
         if self.is_exchanged:
             return self._on_exchanged_sides("downstream")
-        return self.old if self.is_pretrained else self._vocabularies("downstream")
+        return self._vocabularies("downstream") if self.method == "single_run" else self.old
 
     def encoded(self, domain: str, vocabularies: _Vocabularies) -> Stage:
         return self._stage(
@@ -160,24 +165,49 @@ class _Builder:
         phase = self.config.upstream
         parts = self._phase(phase, "upstream", self.old)
         parts["config"] |= {"model": self.config.model.model_dump(mode="json"), "metric_prefix": "upstream"}
+        parts["config"] |= self._holes
+        if self._holes:
+            parts["inputs"] |= self.old.inputs
+        run = "encoder_pretraining:pretrain_encoder" if self._is_masked else "training:pretrain"
         seed = self.seed if phase.is_per_seed else phase.seed
-        return self._stage("upstream", "training:pretrain", seed=seed, is_distributed=True, **parts)
+        return self._stage("upstream", run, seed=seed, is_distributed=True, **parts)
+
+    @property
+    def _is_masked(self) -> bool:
+        return self.config.upstream.objective == "masked_lm"
+
+    @property
+    def _holes(self) -> dict[str, Any]:
+        """What pretraining on text hides; empty for translation."""
+        upstream = self.config.upstream
+        if upstream.objective == "translation":
+            return {}
+        holes = {
+            "mask_rate": upstream.mask_rate or DEFAULT_MASK_RATES[upstream.objective],
+            "mean_span_tokens": upstream.mean_span_tokens,
+        }
+        if self._is_masked:
+            del holes["mean_span_tokens"]
+        return holes
 
     @cached_property
     def generator(self) -> Stage:
         config, upstream = self.config.generator, self.config.upstream
         sides = self.config.transfer.sides
+        # a masked language model has one sequence and one table, whoever gets the generated rows
+        changed = ("encoder",) if self._is_masked else _both(sides)
         unread = {
             "is_per_seed",
-            *(f"{side}_rates" for side in ("encoder", "decoder") if side not in _both(sides)),
+            *(f"{side}_rates" for side in ("encoder", "decoder") if side not in changed),
         }
         said = config.model_dump(mode="json", exclude=unread)
         said |= {
             "kind": GENERATOR_KINDS[self.method],
-            "sides": sides,
+            "sides": "masked_lm" if self._is_masked else sides,
             "cap": self.config.transfer.cap,
             "order": self.config.transfer.order,
             "train": config.train_config(upstream.train).model_dump(mode="json"),
+            **self._holes,
         }
         for used in ("max_steps", "batch_tokens", "peak_lr", "warmup_steps", "betas", "eval_every_steps"):
             del said[used]  # they are in train
@@ -294,10 +324,9 @@ class _Builder:
             **{f"translation_{split}": self.translation(split) for split in splits},
         }
         if self.is_pretrained:
-            inputs |= {
-                "upstream_target_tokenizer": self.tokenizer("upstream", "target"),
-                "upstream_scores": self.upstream_scores(),
-            }
+            inputs["upstream_target_tokenizer"] = self.tokenizer("upstream", "target")
+            if not self._holes:
+                inputs["upstream_scores"] = self.upstream_scores()
         said: dict[str, Any] = {"splits": list(splits)}
         if (metrics := self.config.score.metrics) != ScoreConfig().metrics:
             said["metrics"] = list(metrics)

@@ -22,7 +22,7 @@ from nlgraft.errors import DataError
 from nlgraft.training.cross_entropy import SmoothingKind, smoothed_cross_entropy
 from nlgraft.training.losses import Loss
 from trainables.embedding_transfer.masked_lm_config import BertConfig
-from trainables.embedding_transfer.masked_lm_data import NOT_ASKED, MaskedBatch, MaskedData, asked_sizes
+from trainables.embedding_transfer.masked_lm_data import NOT_ASKED, MaskedBatch, ScoringData
 
 
 class MaskedLM(nn.Module):
@@ -127,7 +127,7 @@ class MaskedLosses:
 
 
 @torch.no_grad()
-def masked_losses(model: MaskedLM, data: MaskedData, device: torch.device | str = "cpu") -> MaskedLosses:
+def masked_losses(model: MaskedLM, data: ScoringData, device: torch.device | str = "cpu") -> MaskedLosses:
     """Compute the loss of every line; the model is put into eval mode meanwhile.
 
     Args:
@@ -150,9 +150,9 @@ def masked_losses(model: MaskedLM, data: MaskedData, device: torch.device | str 
         owner_M = np.repeat(rows, asked_B)
         np.add.at(nats, owner_M, nats_M.numpy())
         np.add.at(unknown, owner_M, (target_M == data.masker.tokenizer.unk).numpy())
-        tokens[rows] = asked_B
+        tokens[rows] += asked_B
     model.train(was_training)
-    return MaskedLosses(nats, tokens, asked_sizes(data.masker), unknown)
+    return MaskedLosses(nats, tokens, data.sizes(), unknown)
 
 
 def load_checkpoint(name: str, revision: str | None, seed: int) -> tuple[MaskedLM, list[str]]:

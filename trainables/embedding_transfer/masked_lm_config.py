@@ -97,7 +97,9 @@ class MaskedLMConfig(_Part):
     """Generator training: share of the generated tokens that are hidden and to be predicted; the others are
     read (authors' code)."""
     num_scored_sentences: int | None = Field(default=None, ge=1)
-    """Sentences of dev and of test that are scored; null: all."""
+    """Sentences of dev and of test that are scored, upstream and downstream; null: all."""
+    num_scoring_rounds: int = Field(default=1, ge=1)
+    """Times that each of them is read with other words hidden: 1/mask_rate rounds ask for every word once."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> MaskedLMConfig:

@@ -89,26 +89,25 @@ class MaskRates:
     masked: float = 0.8
     replaced: float = 0.1
 
-    @property
-    def for_scoring(self) -> MaskRates:
-        """The same words, all of their tokens hidden."""
-        return MaskRates(self.words, 1.0, 0.0)
 
-
-def choose_words(num_words: int, share: float, generator: np.random.Generator) -> NDArray[np.bool_]:
+def choose_words(
+    num_words: int, share: float, generator: np.random.Generator, turn: int = 0
+) -> NDArray[np.bool_]:
     """Choose the words of a line that are to be predicted; depends on nothing but their number.
 
     Args:
         num_words: Words of the line.
         share: Of them, at least one.
         generator: Source of randomness, one of its own for every line and epoch.
+        turn: The words that would be chosen next after so many choices, none of them twice.
 
     Returns:
         Whether each word is chosen.
     """
     chosen = np.zeros(num_words, dtype=bool)
-    count = min(num_words, max(1, round(share * num_words)))
-    chosen[np.argsort(generator.random(num_words), kind="stable")[:count]] = True
+    count = max(1, round(share * num_words))
+    order = np.argsort(generator.random(num_words), kind="stable")
+    chosen[order[turn * count : (turn + 1) * count]] = True
     return chosen
 
 
@@ -204,6 +203,23 @@ class Masker:
         return MaskedBatch.of(ids, labels, self.tokenizer.pad)
 
 
+class ScoringMasker(Masker):
+    """Chooses other words of a line in every round, none of them twice."""
+
+    def chosen(self, row: int, epoch: int) -> NDArray[np.bool_]:
+        """Choose words of a line.
+
+        Args:
+            row: Number of the line.
+            epoch: The round.
+
+        Returns:
+            Whether each word is chosen, those cut off included; none when all have had their turn.
+        """
+        generator = generator_for(self.seed, "scored words", row)
+        return choose_words(len(self.text.sizes[row]), self.rates.words, generator, epoch)
+
+
 def labels_of(tokens: Sequence[int], is_asked: Sequence[bool]) -> list[int]:
     """Label the positions of a line with begin and end.
 
@@ -239,46 +255,55 @@ class MaskedData:
         """Make the batch of some rows."""
         return self.masker.batch(rows, epoch)
 
+
+class ScoringData:
+    """Masked text for evaluation: all trials and vocabularies are asked about the same words.
+
+    Attributes:
+        masker: Makes the holes; its epochs are the rounds.
+    """
+
+    def __init__(
+        self, text: EncodedText, tokenizer: MaskedTokenizer, share: float, num_rounds: int, batch_tokens: int
+    ) -> None:
+        """Set up the text.
+
+        Args:
+            text: Encoded lines.
+            tokenizer: Its tokenizer.
+            share: Of the words of a line, hidden at a time.
+            num_rounds: Times that each line is read with other words hidden; enough of them ask for every
+                word once.
+            batch_tokens: Most padded positions of a batch.
+        """
+        self.masker = ScoringMasker(text, tokenizer, MaskRates(share, 1.0, 0.0), SCORING_SEED)
+        self._num_rounds = num_rounds
+        self._batches = TokenBatches(text.ids.lengths + 2, batch_tokens, SCORING_SEED)
+
     def in_order(self) -> Iterator[tuple[Rows, MaskedBatch]]:
-        """Go once through the text, for evaluation.
+        """Go through the text round by round.
 
         Yields:
-            Rows and their batch, the longest first.
+            Rows and their batch, the longest first; lines all of whose words have had their turn are left
+            out.
         """
-        for rows in self._batches.in_order():
-            yield rows, self.masker.batch(rows, 0)
+        for index in range(self._num_rounds):
+            for rows in self._batches.in_order():
+                asked = rows[[bool(self.masker.chosen(int(row), index).any()) for row in rows]]
+                if len(asked):
+                    yield asked, self.masker.batch(asked, index)
 
+    def sizes(self) -> NDArray[np.float64]:
+        """Count the characters that each line is asked about.
 
-def scoring_data(
-    text: EncodedText, tokenizer: MaskedTokenizer, share: float, batch_tokens: int
-) -> MaskedData:
-    """Mask a text for evaluation: all trials and vocabularies are asked about the same words.
-
-    Args:
-        text: Encoded lines.
-        tokenizer: Its tokenizer.
-        share: Of the words of a line.
-        batch_tokens: Most padded positions of a batch.
-
-    Returns:
-        The data.
-    """
-    masker = Masker(text, tokenizer, MaskRates(share).for_scoring, SCORING_SEED)
-    return MaskedData(masker, batch_tokens)
-
-
-def asked_sizes(masker: Masker) -> NDArray[np.float64]:
-    """Count the characters that each line is asked about.
-
-    Args:
-        masker: Of evaluation.
-
-    Returns:
-        Characters of the chosen words that are not cut off, [N].
-    """
-    sizes = np.zeros(len(masker.text))
-    for row in range(len(masker.text)):
-        is_there = np.zeros(len(masker.text.sizes[row]), dtype=bool)
-        is_there[masker.text.words[row]] = True
-        sizes[row] = masker.text.sizes[row][masker.chosen(row, 0) & is_there].sum()
-    return sizes
+        Returns:
+            Characters of the chosen words that are not cut off, [N].
+        """
+        text = self.masker.text
+        sizes = np.zeros(len(text))
+        for row in range(len(text)):
+            is_there = np.zeros(len(text.sizes[row]), dtype=bool)
+            is_there[text.words[row]] = True
+            chosen = [self.masker.chosen(row, index) for index in range(self._num_rounds)]
+            sizes[row] = text.sizes[row][np.any(chosen, axis=0) & is_there].sum()
+        return sizes

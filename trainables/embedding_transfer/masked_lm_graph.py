@@ -111,12 +111,21 @@ class _Builder:
         rates = self.masked_lm
         return {"words": rates.mask_rate, "masked": rates.masked, "replaced": rates.replaced}
 
+    def _scoring(self) -> dict[str, Any]:
+        asked = self.masked_lm
+        return {
+            "share": asked.mask_rate,
+            "num_rounds": asked.num_scoring_rounds,
+            "num_sentences": asked.num_scored_sentences,
+        }
+
     @cached_property
     def upstream(self) -> Stage:
         phase, masked_lm = self.config.upstream, self.masked_lm
         said: dict[str, Any] = {
             "train": phase.train.model_dump(mode="json"),
             "rates": self._rates(),
+            "scoring": self._scoring(),
             "max_tokens": self.config.data.max_tokens,
         }
         if masked_lm.model is not None:
@@ -212,7 +221,7 @@ class _Builder:
             config={
                 "train": self.config.downstream.train.model_dump(mode="json"),
                 "rates": self._rates(),
-                "num_scored_sentences": self.masked_lm.num_scored_sentences,
+                "scoring": self._scoring(),
                 "report_steps": list(REPORT_STEPS),
             },
             inputs={
@@ -229,12 +238,7 @@ class _Builder:
         return self._stage(
             "masked_lm_scores",
             "masked_lm:score",
-            config={
-                "splits": list(splits),
-                "share": self.masked_lm.mask_rate,
-                "num_scored_sentences": self.masked_lm.num_scored_sentences,
-                "batch_tokens": self.config.downstream.train.batch_tokens,
-            },
+            config={"splits": list(splits), "scoring": self._scoring()},
             inputs={
                 "model": self.continued,
                 "encoded": self.encoded("downstream", self.new),

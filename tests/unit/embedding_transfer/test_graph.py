@@ -12,6 +12,7 @@ from trainables.embedding_transfer import Config, stage_graph
 from trainables.embedding_transfer.config import (
     GENERATOR_KINDS,
     PRETRAINED_VOCABULARIES,
+    UNTRAINED_METHODS,
     VECTOR_METHODS,
     Method,
 )
@@ -42,7 +43,7 @@ def names(method):
 ALL = Method.__args__
 
 
-OWN_PRETRAINING = ("single_run", "bpe_dropout", *PRETRAINED_VOCABULARIES)
+OWN_PRETRAINING = (*UNTRAINED_METHODS, "bpe_dropout", *PRETRAINED_VOCABULARIES)
 
 
 @pytest.mark.parametrize("method", [method for method in ALL if method not in OWN_PRETRAINING])

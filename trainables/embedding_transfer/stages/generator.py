@@ -17,14 +17,18 @@ from nlgraft.training.seeds import derive_seed
 from nlgraft.training.state import load_model, save_model
 from nlgraft.vocab.loading import load_vocabulary
 from nlgraft.vocab.vocabulary import Vocabulary
+from trainables.embedding_transfer.cloze import ClozePerturbedData, ClozeReader
+from trainables.embedding_transfer.config import MASK_TOKEN
 from trainables.embedding_transfer.data import Encoded
 from trainables.embedding_transfer.generator_data import PerturbedData
 from trainables.embedding_transfer.generator_training import GeneratorModel, GeneratorObjective
 from trainables.embedding_transfer.generators import EmbeddingGenerator
 from trainables.embedding_transfer.new_tokens import SimilarOptions
+from trainables.embedding_transfer.noise import DEV_EPOCH
 from trainables.embedding_transfer.perturbation import Rates
-from trainables.embedding_transfer.stages.text import TOKENIZER_FILE
-from trainables.embedding_transfer.stages.training import read_model
+from trainables.embedding_transfer.stages.encoder_pretraining import MASKED_LM
+from trainables.embedding_transfer.stages.text import TOKENIZER_FILE, open_tokenizer
+from trainables.embedding_transfer.stages.training import infiller, read_model
 
 GENERATOR_DESCRIPTION = "generator.json"
 TOKENIZERS = {"encoder": "source_tokenizer", "decoder": "target_tokenizer"}
@@ -67,9 +71,12 @@ def train_generator(context: StageContext) -> None:
     """
     config = context.config
     assert context.seed is not None
-    body = read_model(context.inputs["upstream"]).to(context.device)
+    is_masked = config["sides"] == MASKED_LM
+    upstream = context.inputs["upstream"]
+    body = read_model(upstream / MASKED_LM if is_masked else upstream).to(context.device)
     is_table_shared = body.config.tying == "all" and config["sides"] == "both"
-    tables = ("decoder",) if is_table_shared else transferred_sides(config["sides"])
+    is_one_table = is_table_shared or is_masked
+    tables = ("decoder",) if is_one_table else transferred_sides(config["sides"])
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(context.seed, "generator"))
         generators = {
@@ -78,7 +85,7 @@ def train_generator(context: StageContext) -> None:
             )
             for table in tables
         }
-    model = GeneratorModel(body, generators)
+    model = GeneratorModel(body, generators, ClozeReader if is_masked else None)
     train_config = TrainConfig(**config["train"])
     objective = GeneratorObjective(
         config["distillation_lambda"],
@@ -109,17 +116,32 @@ def train_generator(context: StageContext) -> None:
 
 def _read(context: StageContext, split: str) -> Encoded:
     encoded = Encoded.read(context.inputs["encoded"], split)
-    if split == "train":
+    if split == "dev":
+        encoded = encoded.first(context.config["num_dev_sentences"])
+    if "mean_span_tokens" not in context.config:
         return encoded
-    return encoded.first(context.config["num_dev_sentences"])
+    assert context.seed is not None
+    # one set of holes for all epochs: what changes from epoch to epoch are the segmentations
+    return infiller(context, encoded).epoch(DEV_EPOCH, context.seed)
 
 
 def _data(
     context: StageContext, encoded: Encoded, is_table_shared: bool, train_config: TrainConfig
 ) -> PerturbedData:
     config = context.config
-    sides = transferred_sides(config["sides"])
     assert context.seed is not None
+    if config["sides"] == MASKED_LM:
+        return ClozePerturbedData(
+            encoded,
+            side_vocabularies(context, "decoder"),
+            {"decoder": Rates(**config["encoder_rates"])},
+            SimilarOptions(config["cap"], config["order"]),
+            batch_tokens=train_config.batch_tokens,
+            seed=context.seed,
+            mask_id=open_tokenizer(context.inputs["target_tokenizer"]).id(MASK_TOKEN),
+            rate=config["mask_rate"],
+        )
+    sides = transferred_sides(config["sides"])
     return PerturbedData(
         encoded,
         side_vocabularies(context, config["sides"]),

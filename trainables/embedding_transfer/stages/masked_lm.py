@@ -28,7 +28,7 @@ from trainables.embedding_transfer.masked_lm import (
     write_masked_lm,
 )
 from trainables.embedding_transfer.masked_lm_config import BertConfig
-from trainables.embedding_transfer.masked_lm_data import MaskedData, Masker, MaskRates, scoring_data
+from trainables.embedding_transfer.masked_lm_data import MaskedData, Masker, MaskRates, ScoringData
 from trainables.embedding_transfer.masked_lm_text import MaskedTokenizer
 from trainables.embedding_transfer.stages.masked_lm_text import read_text
 
@@ -45,7 +45,7 @@ def pretrain(context: StageContext) -> None:
     whether the body learns too.
 
     Args:
-        context: ``train``, ``rates``, ``max_tokens``, and ``model`` or what names a checkpoint; inputs
+        context: ``train``, ``rates``, ``scoring``, ``max_tokens``, and ``model`` or what names a checkpoint; inputs
             ``encoded`` and ``vocabulary``.
     """
     config = context.config
@@ -68,7 +68,7 @@ def pretrain(context: StageContext) -> None:
         "head": "fresh" if drawn else "of the checkpoint" if "model" not in config else "new",
     }
     (context.directory / "start.json").write_text(json.dumps(before, indent=1) + "\n", "utf-8")
-    dev = _scoring(context, tokenizer, "dev", None)
+    dev = _scoring(context, tokenizer, "dev")
     outcome = _train(model, context, tokenizer, dev, prefix="upstream", changes=changes)
     losses = masked_losses(model, dev, context.device)
     count = Score("parameters", outcome.num_parameters, 1, "minimize", "tied parameters once")
@@ -86,12 +86,12 @@ def continue_training(context: StageContext) -> None:
     """Continue masked-LM training on domain B, and say what the loss is on dev as it goes.
 
     Args:
-        context: ``train``, ``rates``, ``num_scored_sentences``, ``report_steps``; inputs ``start``,
+        context: ``train``, ``rates``, ``scoring``, ``report_steps``; inputs ``start``,
             ``encoded`` and ``vocabulary``.
     """
     tokenizer = MaskedTokenizer(context.inputs["vocabulary"])
     model = read_masked_lm(context.inputs["start"]).to(context.device)
-    dev = _scoring(context, tokenizer, "dev", context.config["num_scored_sentences"])
+    dev = _scoring(context, tokenizer, "dev")
     at_start = masked_losses(model, dev, context.device)
     outcome = _train(model, context, tokenizer, dev, prefix="", changes={"is_evaluated_at_start": True})
     statistics = {f"{name}.step_0": rows for name, rows in _statistics(at_start).items()}
@@ -109,14 +109,14 @@ def score(context: StageContext) -> None:
     """Measure the loss of the result on every split, and say what was asked.
 
     Args:
-        context: ``splits``, ``share``, ``num_scored_sentences``; inputs ``model``, ``encoded`` and
+        context: ``splits``, ``scoring``; inputs ``model``, ``encoded`` and
             ``vocabulary``.
     """
     tokenizer = MaskedTokenizer(context.inputs["vocabulary"])
     model = read_masked_lm(context.inputs["model"]).to(context.device)
     metrics = {}
     for split in context.config["splits"]:
-        data = _scoring(context, tokenizer, split, context.config["num_scored_sentences"])
+        data = _scoring(context, tokenizer, split)
         losses = masked_losses(model, data, context.device)
         write_segments(context.directory, split, _statistics(losses))
         metrics |= {f"{split}/{name}": found for name, found in _scores(losses).items()}
@@ -129,7 +129,7 @@ def _train(
     model: MaskedLM,
     context: StageContext,
     tokenizer: MaskedTokenizer,
-    dev: MaskedData,
+    dev: ScoringData,
     *,
     prefix: str,
     changes: Mapping[str, Any],
@@ -151,7 +151,7 @@ def _reported_name(prefix: str, name: str) -> str:
     return f"{prefix}/{name.replace('/', '_')}" if prefix else name
 
 
-def _evaluation(dev: MaskedData, device: str, prefix: str) -> Callable[[Any], Mapping[str, float]]:
+def _evaluation(dev: ScoringData, device: str, prefix: str) -> Callable[[Any], Mapping[str, float]]:
     def evaluate(model: MaskedLM) -> dict[str, float]:
         losses = masked_losses(model, dev, device)
         found = {LOSS: losses.per_token, PER_CHARACTER: losses.per_character}
@@ -160,9 +160,10 @@ def _evaluation(dev: MaskedData, device: str, prefix: str) -> Callable[[Any], Ma
     return evaluate
 
 
-def _scoring(context: StageContext, tokenizer: MaskedTokenizer, split: str, count: int | None) -> MaskedData:
-    share = context.config["share"] if "share" in context.config else context.config["rates"]["words"]
-    return scoring_data(read_text(context, split).first(count), tokenizer, share, _SCORING_TOKENS)
+def _scoring(context: StageContext, tokenizer: MaskedTokenizer, split: str) -> ScoringData:
+    asked = context.config["scoring"]
+    text = read_text(context, split).first(asked["num_sentences"])
+    return ScoringData(text, tokenizer, asked["share"], asked["num_rounds"], _SCORING_TOKENS)
 
 
 def _statistics(losses: MaskedLosses) -> dict[str, Statistics]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -15,26 +17,52 @@ from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus
 from nlgraft.text.tokenizers import SentencePiece, length_report, train_sentencepiece
 
 TOKENIZER_FILE = "tokenizer.model"
+SOURCE_SEPARATOR = " | "
+"""Stands between several sources of an example."""
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 
 
 def make_corpus(context: StageContext) -> None:
-    """Load a corpus and keep its lines and a report.
+    """Load a corpus and keep its lines and a report; several sources become one.
 
     Args:
         context: ``corpus`` says which.
 
     Raises:
-        DataError: It has no target side or several sources.
+        DataError: It has no target side.
     """
     corpora = load_corpus(_CORPUS.validate_python(context.config["corpus"]))
     for split, corpus in corpora.items():
-        if corpus.target is None or len(corpus.sources) != 1:
+        if corpus.target is None:
             raise DataError(
-                f"{context.stage.name}, {split}: embedding transfer translates one source into one target; "
+                f"{context.stage.name}, {split}: embedding transfer needs a target; "
                 f"the corpus has {', '.join(corpus.streams())}"
             )
-        write_corpus(corpus, context.directory / split)
+        write_corpus(_joined(corpus), context.directory / split)
+    _write_report(context, corpora)
+
+
+def _joined(corpus: Corpus) -> Corpus:
+    """Put several sources of an example on one line (section 4.2: answer and passage are the input)."""
+    if len(corpus.sources) == 1:
+        return corpus
+    lines = [SOURCE_SEPARATOR.join(parts) for parts in zip(*corpus.sources, strict=True)]
+    return replace(corpus, sources=[lines])
+
+
+def make_text(context: StageContext) -> None:
+    """Load a corpus as plain text: the lines of all its sides, each its own source and target.
+
+    Args:
+        context: ``corpus`` says which.
+    """
+    corpora = load_corpus(_CORPUS.validate_python(context.config["corpus"]))
+    for split, corpus in corpora.items():
+        write_corpus(Corpus([corpus.text()], corpus.text()), context.directory / split)
+    _write_report(context, corpora)
+
+
+def _write_report(context: StageContext, corpora: Mapping[str, Corpus]) -> None:
     report = report_json(corpus_report(corpora))
     (context.directory / "report.json").write_text(json.dumps(report, indent=1) + "\n", "utf-8")
 

@@ -25,7 +25,9 @@ from nlgraft.training.loop import TrainOutcome, train
 from nlgraft.training.losses import SegmentLosses, Seq2SeqObjective, segment_losses
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.state import load_model, save_model
+from trainables.embedding_transfer.config import MASK_TOKEN
 from trainables.embedding_transfer.data import Encoded, Sampler, TranslationData, batches_in_order
+from trainables.embedding_transfer.noise import DEV_EPOCH, Infiller
 from trainables.embedding_transfer.stages.text import open_tokenizer, open_tokenizers, sides_of, vocab_sizes
 
 MODEL_DESCRIPTION = "model.json"
@@ -164,7 +166,9 @@ def _reported_name(context: StageContext, name: str) -> str:
     return f"{prefix}/{name.replace('/', '_')}" if prefix else name
 
 
-def _sampler(context: StageContext) -> Sampler | None:
+def _sampler(context: StageContext) -> Sampler | Infiller | None:
+    if "mask_rate" in context.config:
+        return infiller(context, Encoded.read(context.inputs["encoded"], "train"))
     alpha = context.config.get("sampling_alpha")
     if alpha is None:
         return None
@@ -172,9 +176,31 @@ def _sampler(context: StageContext) -> Sampler | None:
     return Sampler(lines, open_tokenizers(context), alpha, context.config["max_tokens"])
 
 
+def infiller(context: StageContext, text: Encoded) -> Infiller:
+    """Say how a stage makes holes in its text.
+
+    Args:
+        context: ``mask_rate`` and ``mean_span_tokens``; input ``target_tokenizer``.
+        text: The text.
+
+    Returns:
+        What makes them.
+    """
+    mask_id = open_tokenizer(context.inputs["target_tokenizer"]).id(MASK_TOKEN)
+    return Infiller(text, mask_id, context.config["mask_rate"], context.config["mean_span_tokens"])
+
+
+def _read_dev(context: StageContext) -> Encoded:
+    dev = Encoded.read(context.inputs["encoded"], "dev")
+    if "mask_rate" not in context.config:
+        return dev
+    assert context.seed is not None
+    return infiller(context, dev).epoch(DEV_EPOCH, context.seed)
+
+
 def _evaluation(context: StageContext, batch_tokens: int) -> Callable[[Any], Mapping[str, float]]:
     """Make the function that measures dev loss, and BLEU of greedy search where it was asked for."""
-    dev = Encoded.read(context.inputs["encoded"], "dev")
+    dev = _read_dev(context)
     num_sentences = context.config.get("num_bleu_sentences", 0)
     loss_name, bleu_name = (_reported_name(context, name) for name in ("dev/loss", "dev/greedy_bleu"))
 
@@ -199,7 +225,7 @@ def _greedy_bleu(model: Seq2Seq, context: StageContext, dev: Encoded, num_senten
 
 
 def _dev_losses(model: Seq2Seq, context: StageContext) -> SegmentLosses:
-    dev = Encoded.read(context.inputs["encoded"], "dev")
+    dev = _read_dev(context)
     batch_tokens = context.config["train"]["batch_tokens"]
     return segment_losses(model, batches_in_order(dev, batch_tokens), len(dev), context.device)
 

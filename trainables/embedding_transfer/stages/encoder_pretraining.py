@@ -1,0 +1,76 @@
+"""The stage that pretrains a masked language model and makes an encoder-decoder of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.text.tokenizers import SPECIAL_PIECES
+from nlgraft.training.config import TrainConfig
+from nlgraft.training.loop import train
+from nlgraft.training.losses import Seq2SeqObjective, segment_losses
+from trainables.embedding_transfer.cloze import Cloze, ClozeData, encoder_twice
+from trainables.embedding_transfer.config import MASK_TOKEN
+from trainables.embedding_transfer.data import Encoded
+from trainables.embedding_transfer.stages.text import open_tokenizer, vocab_sizes
+from trainables.embedding_transfer.stages.training import fresh_model, write_model
+
+MASKED_LM = "masked_lm"
+"""Folder of the artifact with the masked language model itself."""
+_LOSS = "upstream/dev_loss"
+
+
+def pretrain_encoder(context: StageContext) -> None:
+    """Train a masked language model from scratch; write it, and the encoder-decoder that begins with it.
+
+    Args:
+        context: ``model``, ``train``, ``mask_rate``; inputs ``encoded`` and ``target_tokenizer``.
+    """
+    config = TransformerConfig(**context.config["model"])
+    train_config = TrainConfig(**context.config["train"])
+    train_config = train_config.model_copy(
+        update={"best_metric": _LOSS, "train_only": ("^model\\.(source_|encoder|output_)",)}
+    )
+    size, _ = vocab_sizes(context.inputs["encoded"])
+    assert context.seed is not None
+    seed = context.seed
+    tied = config.model_copy(update={"tying": "all"})
+    cloze = Cloze(fresh_model(tied, size, size, seed))
+    data, dev = (_data(context, split, size, train_config.batch_tokens) for split in ("train", "dev"))
+    num_dev = len(Encoded.read(context.inputs["encoded"], "dev"))
+
+    def evaluate(model: Cloze) -> dict[str, float]:
+        return {_LOSS: segment_losses(model, dev.in_order(), num_dev, context.device).per_token}
+
+    def save(model: Cloze, directory: Path) -> None:
+        (directory / MASKED_LM).mkdir()
+        write_model(model.model, directory / MASKED_LM)
+        write_model(
+            encoder_twice(model.model.cpu(), config, fresh_model(config, size, size, seed)), directory
+        )
+
+    outcome = train(
+        cloze, Seq2SeqObjective.of(train_config), data, train_config, context, evaluate=evaluate, save=save
+    )
+    scores = {
+        _LOSS: (outcome.best_value, num_dev, "nats per hidden token, unsmoothed"),
+        "upstream/parameters": (outcome.num_trained_parameters, 1, "of the masked language model"),
+    }
+    document = {name: {"value": value, "n": n, "signature": how} for name, (value, n, how) in scores.items()}
+    (context.directory / "metrics.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+
+
+def _data(context: StageContext, split: str, vocab_size: int, batch_tokens: int) -> ClozeData:
+    mask_id = open_tokenizer(context.inputs["target_tokenizer"]).id(MASK_TOKEN)
+    assert context.seed is not None
+    return ClozeData(
+        Encoded.read(context.inputs["encoded"], split).target,
+        mask_id=mask_id,
+        vocab_size=vocab_size,
+        num_special=max(mask_id + 1, len(SPECIAL_PIECES)),
+        rate=context.config["mask_rate"],
+        batch_tokens=batch_tokens,
+        seed=context.seed,
+    )
