@@ -70,7 +70,7 @@ class StudyLayout:
     ) -> None:
         self._study = study
         self._fingerprint = fingerprint
-        self._yaml = study.to_yaml()
+        self._yaml = study.to_yaml(is_public=True)
         self._cells = {cell.label: cell for cell in cells}
         self.study_key = RunKey("study", "", fingerprint)
         factors = dict.fromkeys(factor for cell in cells for factor in cell.levels)

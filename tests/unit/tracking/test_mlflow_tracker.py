@@ -124,6 +124,7 @@ def test_tags_data_sets_and_artifacts_of_a_trial(open_tracker, client, toy, stor
     assert artifact_names(client, study) == {"study.yaml", "result.json", "report"}
     assert artifact_names(client, study, "report") == {"report/report.html"}
     directory = tmp_path / "mlflow-artifacts/demo" / trial.info.run_id / "artifacts"
+    assert (directory.parents[1] / study.info.run_id / "artifacts/study.yaml").read_text() == "name: demo \n"
     record = json.loads((directory / "record.json").read_text())
     assert record["signatures"] == {"test/bleu": "nrefs:1|tok:13a"}
     assert (directory / "hypotheses-test.txt").read_text() == '"a b"\n'
@@ -429,7 +430,8 @@ def test_a_fresh_store_is_made_without_a_word(tmp_path):
         "from nlgraft.tracking.mlflow_tracker import MlflowTracker\n"
         f"t = MlflowTracker('sqlite:///{tmp_path}/deep/er/mlflow.db', 'e')\n"
         "o = [S(metric='m', direction='minimize')]\n"
-        "s = S(name='n', description='', system='s', seeds=[1], data={}, to_yaml=str, objectives=o)\n"
+        "yaml = lambda is_public: ''\n"
+        "s = S(name='n', description='', system='s', seeds=[1], data={}, to_yaml=yaml, objectives=o)\n"
         "t.start_study(s, 'f', [])\n"
         "t.finish_study({}, '')\n"
         "assert t.close() == 0\n"
