@@ -45,8 +45,8 @@ def pretrain(context: StageContext) -> None:
     whether the body learns too.
 
     Args:
-        context: ``train``, ``rates``, ``scoring``, ``max_tokens``, and ``model`` or what names a checkpoint; inputs
-            ``encoded`` and ``vocabulary``.
+        context: ``train``, ``rates``, ``scoring``, ``max_tokens``, and ``model`` or what names a checkpoint;
+            inputs ``encoded`` and ``vocabulary``.
     """
     config = context.config
     tokenizer = MaskedTokenizer(context.inputs["vocabulary"])
@@ -87,7 +87,7 @@ def continue_training(context: StageContext) -> None:
 
     Args:
         context: ``train``, ``rates``, ``scoring``, ``report_steps``; inputs ``start``,
-            ``encoded`` and ``vocabulary``.
+            inputs ``encoded`` and ``vocabulary``.
     """
     tokenizer = MaskedTokenizer(context.inputs["vocabulary"])
     model = read_masked_lm(context.inputs["start"]).to(context.device)
