@@ -49,6 +49,8 @@ class Stage:
         inputs: Stages whose artifacts it reads, by the name it knows them under.
         seed: Set only when the stage draws random numbers.
         is_distributed: Runs on the worker group when a trial has several workers. Not hashed.
+        locations: Where its data lie; ``config`` holds what they are, e.g. the digests of the files. Not
+            hashed: data that moved are the same data.
     """
 
     name: str
@@ -58,6 +60,7 @@ class Stage:
     inputs: Mapping[str, Stage] = field(default_factory=dict)
     seed: int | None = None
     is_distributed: bool = False
+    locations: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -75,11 +78,12 @@ class Stage:
                 raise ContractError(
                     f"stage {self.name}: input {key!r} is a {type(upstream).__name__}, not a Stage"
                 )
-        try:
-            # A copy of its own: whoever built the stage may go on changing the dict it came from.
-            object.__setattr__(self, "config", plain_json(self.config))
-        except ContractError as error:
-            raise ContractError(f"stage {self.name}: config: {error}") from error
+        for part in ("config", "locations"):
+            try:
+                # A copy of its own: whoever built the stage may go on changing the dict it came from.
+                object.__setattr__(self, part, plain_json(getattr(self, part)))
+            except ContractError as error:
+                raise ContractError(f"stage {self.name}: {part}: {error}") from error
         object.__setattr__(self, "inputs", dict(self.inputs))
 
     @cached_property
@@ -234,6 +238,11 @@ class StageContext:
     def config(self) -> dict[str, Any]:
         """A copy of the slice of the config that the stage reads."""
         return copy.deepcopy(dict(self.stage.config))
+
+    @property
+    def locations(self) -> dict[str, Any]:
+        """A copy of where the stage's data lie."""
+        return copy.deepcopy(dict(self.stage.locations))
 
     @property
     def seed(self) -> int | None:

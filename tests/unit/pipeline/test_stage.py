@@ -58,6 +58,15 @@ def test_how_it_runs_does_not_count():
     assert len({stage(), stage(run="elsewhere:run")}) == 1
 
 
+def test_where_its_data_lie_does_not_count(tmp_path):
+    here, there = stage(locations={"train": "/here"}), stage(locations={"train": "/there"})
+    assert here.fingerprint == there.fingerprint == stage().fingerprint
+    context = StageContext(stage=there, directory=tmp_path, checkpoints=Checkpoints(tmp_path))
+    assert context.locations == {"train": "/there"}
+    with pytest.raises(ContractError, match="stage training: locations"):
+        stage(locations={"train": object()})
+
+
 def test_config_is_a_copy():
     config = {"layers": [1]}
     built = stage(config=config)
