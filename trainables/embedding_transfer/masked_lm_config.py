@@ -172,6 +172,7 @@ def conflicts(config: BaseModel) -> Iterator[str]:
         )
     translation_only = [("transfer", transfer, "sides")]
     translation_only += [("generator", generator, name) for name in ("distillation_align", "decoder_rates")]
+    translation_only += [("upstream", values["upstream"], "objective")]
     translation_only += [(name, values[name], "num_bleu_sentences") for name in ("upstream", "downstream")]
     for part, given, name in translation_only:
         if getattr(given, name) != type(given).model_fields[name].default:
