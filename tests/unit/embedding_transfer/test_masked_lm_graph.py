@@ -1,0 +1,127 @@
+"""Masked language models: which stages trials share, and which settings contradict each other."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from trainables.embedding_transfer import Config, stage_graph
+from trainables.embedding_transfer.config import GENERATOR_KINDS, VECTOR_METHODS
+from trainables.embedding_transfer.masked_lm_config import METHODS
+
+TEXT = {"corpus": "conlang", "task": "monolingual"}
+DATA = {
+    "upstream": {**TEXT, "domain": "a", "train": 50},
+    "downstream": {**TEXT, "domain": "b", "train": 20},
+}
+OWN = {"model": {}, "upstream_tokenizer": {"vocab_size": 300}, "downstream_tokenizer": {"vocab_size": 300}}
+
+
+def graph(method="patt_eg", seed=1, splits=("dev", "test"), **changes):
+    parts = {"data": DATA, "masked_lm": OWN, "transfer": {"method": method}} | changes
+    return stage_graph(Config(**parts), seed=seed, splits=splits)
+
+
+def stage(name, *arguments, **changes):
+    return graph(*arguments, **changes).find(name)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_arm_and_seed_shares_the_upstream_model(method):
+    assert stage("upstream_masked_lm", method, 2) == stage("upstream_masked_lm", "random_init", 1)
+
+
+def test_arms_have_the_stages_they_need():
+    for method in METHODS:
+        names = {found.name for found in graph(method).stages}
+        assert ("masked_lm_generator" in names) == (method in ("att_eg", "patt_eg")), method
+        assert ("downstream_token_vectors" in names) == (method in VECTOR_METHODS), method
+        assert ("upstream_token_vectors" in names) == (method == "wechsel")
+        assert ("masked_lm_transfer" in names) == (method != "pretrain_finetune")
+        assert ("downstream_vocabulary" in names) == (method != "pretrain_finetune")
+
+
+def test_only_trained_generators_depend_on_their_settings():
+    changes = {"generator": {"distillation_lambda": 0.0, "encoder_rates": {"split": 0.1}}}
+    for method in METHODS:
+        is_trained = GENERATOR_KINDS.get(method) in ("att", "patt")
+        assert (graph(method).result != graph(method, **changes).result) == is_trained, method
+
+
+def test_what_is_masked_changes_what_reads_it():
+    hidden = {"masked_lm": {**OWN, "new_mask_rate": 0.7}}
+    assert stage("masked_lm_generator") != stage("masked_lm_generator", **hidden)
+    assert stage("upstream_masked_lm") == stage("upstream_masked_lm", **hidden)
+    rounds = {"masked_lm": {**OWN, "num_scoring_rounds": 2}}
+    assert stage("masked_lm_generator", **rounds).config == stage("masked_lm_generator").config
+    assert stage("masked_lm_scores") != stage("masked_lm_scores", **rounds)
+
+
+def test_a_new_vocabulary_leaves_the_upstream_alone():
+    other = {"masked_lm": {**OWN, "downstream_tokenizer": {"kind": "unigram", "vocab_size": 200}}}
+    assert stage("masked_lm_generator") == stage("masked_lm_generator", **other)
+    assert stage("masked_lm_transfer") != stage("masked_lm_transfer", **other)
+
+
+def test_a_local_checkpoint_is_known_by_its_bytes(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    checkpoint = {"masked_lm": {"checkpoint": str(tmp_path)}}
+    before = stage("upstream_masked_lm", **checkpoint)
+    assert before == stage("upstream_masked_lm", **checkpoint)
+    (tmp_path / "model.safetensors").write_bytes(b"22")
+    assert before != stage("upstream_masked_lm", **checkpoint)
+    with pytest.raises(ValueError, match="a directory has no revisions"):
+        graph(masked_lm={"checkpoint": str(tmp_path), "revision": "v1"})
+
+
+def test_a_checkpoint_on_the_hub_is_known_by_its_revision():
+    said = [
+        stage("upstream_masked_lm", masked_lm={"checkpoint": "owner/name", **revision}).fingerprint
+        for revision in ({}, {"revision": "main"}, {"revision": "v1"})
+    ]
+    assert said[0] == said[1] != said[2]
+
+
+def test_building_a_graph_imports_no_torch():
+    code = f"""
+import sys
+from trainables.embedding_transfer import Config, stage_graph
+stage_graph(Config(data={DATA!r}, masked_lm={OWN!r}), seed=1, splits=("dev",)).fingerprint
+heavy = {{"torch", "ray", "mlflow", "transformers", "tokenizers", "sentencepiece"}} & set(sys.modules)
+assert not heavy, heavy
+"""
+    paths = [".", "platform", *(path for path in sys.path if path)]
+    subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": ":".join(paths)})
+
+
+@pytest.mark.parametrize(
+    ("changes", "messages"),
+    [
+        ({"decode": {"beam": 2}}, ["masked_lm and decode"]),
+        ({"model": {"d_model": 32}}, ["masked_lm and model"]),
+        ({"tokenizers": {"downstream": {"vocab_size": 99}}}, ["masked_lm and tokenizers"]),
+        ({"transfer": {"method": "single_run"}}, ["transfer.method is single_run with masked_lm"]),
+        ({"transfer": {"sides": "both"}}, ["transfer.sides is both with masked_lm"]),
+        ({"generator": {"decoder_rates": {"split": 0.1}}}, ["generator.decoder_rates"]),
+        ({"generator": {"distillation_align": "target"}}, ["generator.distillation_align"]),
+        ({"downstream": {"num_bleu_sentences": 5}}, ["downstream.num_bleu_sentences"]),
+        ({"masked_lm": {}}, ["checkpoint", "model"]),
+        ({"masked_lm": {**OWN, "checkpoint": "owner/name"}}, ["checkpoint", "model"]),
+        (
+            {"masked_lm": {"checkpoint": "a/b", "upstream_tokenizer": {}}},
+            ["upstream_tokenizer", "checkpoint"],
+        ),
+        ({"masked_lm": {"model": {}}}, ["model", "upstream_tokenizer"]),
+        ({"masked_lm": {**OWN, "revision": "v1"}}, ["revision", "model"]),
+        ({"masked_lm": {**OWN, "is_body_trained": False}}, ["is_body_trained", "model"]),
+        ({"masked_lm": {**OWN, "masked": 0.8, "replaced": 0.3}}, ["masked 0.8", "replaced 0.3"]),
+        ({"masked_lm": {**OWN, "model": {"d_model": 6, "num_heads": 4}}}, ["d_model 6", "num_heads 4"]),
+    ],
+)
+def test_contradictions_are_refused_when_read(changes, messages):
+    with pytest.raises(ValueError) as refused:
+        Config(**({"data": DATA, "masked_lm": OWN} | changes))
+    assert all(message in str(refused.value) for message in messages)
