@@ -118,6 +118,12 @@ class UpstreamConfig(PhaseConfig):
     """Share of tokens that text hides; null: 0.35 for denoising, 0.15 for masked_lm."""
     mean_span_tokens: float = Field(default=3.5, gt=0)
     """Denoising: mean length of a hidden span, in tokens (Poisson)."""
+    checkpoint: str | None = None
+    """Denoising: local directory of a Hugging Face mBART that is the pretrained model (Table 3), with its
+    sentencepiece.bpe.model; it brings ``model`` and ``tokenizers.upstream``. Null: pretrain one."""
+    start_id: int | None = Field(default=None, ge=0)
+    """Checkpoint: its own id of the token that starts a target, the language's (cc25: 250003 for German);
+    null: what its config.json says."""
 
     seed: int = Field(default=1, ge=0)
     """Seed of the pretrained model: initialisation, order, dropout. All trials share the model."""
@@ -331,14 +337,20 @@ class Config(_Part):
     def _objective_problems(self) -> Iterator[str]:
         upstream, tokenizer, method = self.upstream, self.tokenizers.upstream, self.transfer.method
         said = f"upstream.objective is {upstream.objective}"
+        if upstream.start_id is not None and upstream.checkpoint is None:
+            yield f"upstream.start_id is {upstream.start_id} without a checkpoint, whose id it would be"
         default = UpstreamConfig.model_fields["mean_span_tokens"].default
         if upstream.objective != "denoising" and upstream.mean_span_tokens != default:
             yield f"{said} with mean_span_tokens {upstream.mean_span_tokens}: only denoising hides spans"
         if upstream.objective == "translation":
+            if upstream.checkpoint is not None:
+                yield f"{said} with checkpoint {upstream.checkpoint}: an mBART is a denoising model"
             if upstream.mask_rate is not None:
                 yield f"{said} with mask_rate {upstream.mask_rate}: it hides nothing; leave mask_rate out"
             return
-        if not tokenizer.is_shared or MASK_TOKEN not in tokenizer.special_tokens:
+        if upstream.checkpoint is not None:
+            yield from self._checkpoint_problems()
+        elif not tokenizer.is_shared or MASK_TOKEN not in tokenizer.special_tokens:
             yield (
                 f"{said}: text is its own source, so tokenizers.upstream needs is_shared true and "
                 f"special_tokens with {MASK_TOKEN!r}"
@@ -353,3 +365,12 @@ class Config(_Part):
                 f"{said}: the encoder serves as decoder, too; model.num_encoder_layers is {depths[0]}, "
                 f"num_decoder_layers {depths[1]}"
             )
+
+    def _checkpoint_problems(self) -> Iterator[str]:
+        method, said = self.transfer.method, f"upstream.checkpoint is {self.upstream.checkpoint}"
+        if self.upstream.objective != "denoising":
+            yield f"{said} with objective {self.upstream.objective}: an mBART is a denoising model"
+        if method in VECTOR_METHODS or method == "untrained":
+            yield f"{said} with transfer.method {method}, which needs the model's sizes before it is read"
+        if self.transfer.sides == "both" and not self.tokenizers.downstream.is_shared:
+            yield f"{said} with transfer.sides both: its one table needs tokenizers.downstream.is_shared true"

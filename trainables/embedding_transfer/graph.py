@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from nlgraft.errors import DataError
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.text.config import TokenizerConfig, digest
+from nlgraft.text.files import expand, file_digest
 from trainables.embedding_transfer.config import (
     DEFAULT_MASK_RATES,
     GENERATOR_KINDS,
@@ -26,6 +28,7 @@ from trainables.embedding_transfer.config import (
     PhaseConfig,
     ScoreConfig,
 )
+from trainables.embedding_transfer.masked_lm_config import CHECKPOINT_SUFFIXES
 from trainables.embedding_transfer.masked_lm_graph import masked_lm_graph
 
 _STAGES = "trainables.embedding_transfer.stages"
@@ -45,7 +48,7 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
         The graph; its result holds the scores of every split.
 
     Raises:
-        DataError: A corpus is missing.
+        DataError: A corpus or a checkpoint is missing.
     """
     if config.masked_lm is not None:
         return masked_lm_graph(config, seed=seed, splits=splits)
@@ -95,6 +98,9 @@ class _Builder:
         )
 
     def tokenizer(self, domain: str, side: str) -> Stage:
+        if domain == "upstream" and self.config.upstream.checkpoint is not None:
+            said = {"path": self.config.upstream.checkpoint, **self._checkpoint}
+            return self._stage("upstream_both_tokenizer", "checkpoint:renumber_tokenizer", config=said)
         tokenizer: TokenizerConfig = getattr(self.config.tokenizers, domain)
         said = tokenizer.model_dump(mode="json", exclude={"is_shared", "sampling_alpha"})
         said["side"] = "both" if tokenizer.is_shared else side
@@ -163,6 +169,10 @@ class _Builder:
     @cached_property
     def upstream(self) -> Stage:
         phase = self.config.upstream
+        if phase.checkpoint is not None:
+            said = {"path": phase.checkpoint, "start_id": phase.start_id, **self._checkpoint}
+            inputs = {"target_tokenizer": self.old.target}
+            return self._stage("upstream", "checkpoint:read_checkpoint", config=said, inputs=inputs)
         parts = self._phase(phase, "upstream", self.old)
         parts["config"] |= {"model": self.config.model.model_dump(mode="json"), "metric_prefix": "upstream"}
         parts["config"] |= self._holes
@@ -171,6 +181,18 @@ class _Builder:
         run = "encoder_pretraining:pretrain_encoder" if self._is_masked else "training:pretrain"
         seed = self.seed if phase.is_per_seed else phase.seed
         return self._stage("upstream", run, seed=seed, is_distributed=True, **parts)
+
+    @cached_property
+    def _checkpoint(self) -> dict[str, Any]:
+        """What a checkpoint is, by the bytes of its files."""
+        given = self.config.upstream.checkpoint or ""
+        directory = expand(given)
+        if not directory.is_dir():
+            raise DataError(
+                f"upstream.checkpoint is {given!r}, which is no directory; download the checkpoint"
+            )
+        files = sorted(path for path in directory.iterdir() if path.suffix in CHECKPOINT_SUFFIXES)
+        return {"files": {path.name: file_digest(str(path)) for path in files}}
 
     @property
     def _is_masked(self) -> bool:

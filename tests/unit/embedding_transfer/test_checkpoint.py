@@ -1,0 +1,166 @@
+"""An mBART of transformers as the pretrained model: renumbered, its vocabulary exchanged (Table 3)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import sentencepiece
+import torch
+from sentencepiece import sentencepiece_model_pb2
+
+from nlgraft.errors import DataError, TrialFailed
+from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import run_trial
+from nlgraft.text.config import ConlangConfig
+from nlgraft.text.corpora import load_corpus
+from nlgraft.text.tokenizers import SentencePiece
+from nlgraft.vocab.plan import Provenance, TransferPlan
+from tests.tiny_models import tiny_translator
+from trainables.embedding_transfer import Config, stage_graph
+from trainables.embedding_transfer.stages.checkpoint import SPM_FILE, renumbered, their_rows
+from trainables.embedding_transfer.stages.training import read_model
+
+CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
+TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
+NUM_LANGUAGES = 3
+
+
+@pytest.fixture(scope="module")
+def mbart(tmp_path_factory):
+    """A directory as released ones are: 120 pieces, three languages, a mask."""
+    directory = tmp_path_factory.mktemp("mbart")
+    lines = load_corpus(ConlangConfig(**CORPUS))["train"].text()
+    with (directory / SPM_FILE).open("wb") as file:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(lines), model_writer=file, vocab_size=120, minloglevel=2
+        )
+    num_pieces = sentencepiece.SentencePieceProcessor(model_file=str(directory / SPM_FILE)).get_piece_size()
+    model = tiny_translator(
+        "mbart", vocab_size=num_pieces + 1 + NUM_LANGUAGES + 1, max_position_embeddings=128
+    )
+    model.save_pretrained(directory)
+    return directory
+
+
+def configured(directory, method="patt_eg", sides="decoder", **upstream):
+    start = {"start_id": 122} | upstream
+    return Config(
+        data={"upstream": CORPUS, "downstream": CORPUS | {"domain": "b"}},
+        tokenizers={"downstream": {"vocab_size": 150, "is_shared": True}},
+        upstream={"objective": "denoising", "checkpoint": str(directory), **start},
+        generator={"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 4},
+        transfer={"method": method, "sides": sides},
+        downstream={"train": TRAIN},
+        decode={"beam": 1, "max_length_offset": 3},
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
+
+
+def run(store, config):
+    graph = stage_graph(config, seed=1, splits=("dev",))
+    said = config.model_dump(mode="json")
+    record = run_trial(graph, store, reporter=NullReporter(), config=said, is_waiting=True, seed=1)
+    assert record.state == "finished"
+    return record, lambda name: store.fetch(graph.find(name))
+
+
+def their_ids(directory, line):
+    """What an mBART's tokenizer makes of a line: pieces one place on, unknown 3."""
+    model = sentencepiece.SentencePieceProcessor(model_file=str(directory / SPM_FILE))
+    return [identity + 1 if identity else 3 for identity in model.encode(line)]
+
+
+def test_a_renumbered_checkpoint_says_the_same(store, mbart):
+    """Logits of every token agree with transformers' on their ids, for text, begin, end, padding and mask."""
+    import transformers
+
+    _, at = run(store, configured(mbart, "pretrain_finetune"))
+    tokenizer = SentencePiece(at("upstream_both_tokenizer") / "tokenizer.model")
+    rows = their_rows(tokenizer.vocab_size, 122, 124)
+    model = read_model(at("upstream")).eval()
+    theirs = transformers.MBartForConditionalGeneration.from_pretrained(mbart).eval()
+    lines = load_corpus(ConlangConfig(**CORPUS))["dev"].sources[0][:3]
+    ours = tokenizer.encode(lines)
+    assert [[rows[i] for i in ids] for ids in ours] == [their_ids(mbart, line) for line in lines]
+    source = Tokens.from_lists([[*ids, 4, 3] for ids in ours])
+    target = Tokens.from_lists([[2, *ids] for ids in ours])
+    index = torch.tensor(rows)
+    with torch.no_grad():
+        expected = theirs(
+            input_ids=index[source.ids],
+            attention_mask=source.valid.long(),
+            decoder_input_ids=index[target.ids],
+        ).logits[..., index]
+        found = model.logits(model(Batch([source], target, target.ids)))
+    assert torch.allclose(found[target.valid], expected[target.valid], atol=1e-5)
+    assert [rows[i] for i in (0, 1, 2, 3, 4)] == [1, 3, 122, 2, 124]
+
+
+@pytest.mark.parametrize("sides", ["decoder", "both"])
+def test_its_vocabulary_is_exchanged(store, mbart, sides):
+    record, at = run(store, configured(mbart, "patt_eg", sides))
+    before, after = (read_model(at(name)) for name in ("upstream", "transfer"))
+    assert before.config.tying == "all"
+    assert after.config.tying == ("all" if sides == "both" else "decoder")
+    table = after.state_dict()["target_embedding.table.weight"]
+    assert len(table) == SentencePiece(at("downstream_both_tokenizer") / "tokenizer.model").vocab_size
+    plan = TransferPlan.load(at("transfer") / "plan-decoder")
+    assert len(plan.rows(Provenance.COPY)) > 10
+    assert record.metrics["generator/parameters"] == 6 * 16
+    unchanged = [
+        name for name in before.state_dict() if "embedding.table" not in name and "output" not in name
+    ]
+    states = [model.state_dict() for model in (before, after)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in unchanged)
+
+
+def test_what_a_target_starts_with_must_be_known(store, mbart, tmp_path):
+    shutil.copytree(mbart, tmp_path, dirs_exist_ok=True)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(settings | {"decoder_start_token_id": None}))
+    with pytest.raises(TrialFailed, match="start_id"):
+        run(store, configured(tmp_path, "pretrain_finetune", start_id=None))
+
+
+def test_another_tokenizer_is_refused():
+    proto = sentencepiece_model_pb2.ModelProto()
+    for name in ("<pad>", "<unk>", "<s>"):
+        proto.pieces.add().piece = name
+    with pytest.raises(DataError, match="another kind"):
+        renumbered(proto, Path("here"))
+
+
+def test_a_checkpoint_is_what_its_files_are(mbart, tmp_path):
+    shutil.copytree(mbart, tmp_path, dirs_exist_ok=True)
+
+    def upstream(directory):
+        return stage_graph(configured(directory), seed=1, splits=("dev",)).find("upstream")
+
+    first = upstream(tmp_path)
+    assert upstream(tmp_path) == first
+    (tmp_path / "config.json").write_text((tmp_path / "config.json").read_text() + " ")
+    assert upstream(tmp_path) != first
+    with pytest.raises(DataError, match="no directory"):
+        upstream(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"objective": "masked_lm"}, "denoising model"),
+        ({"objective": "translation"}, "denoising model"),
+        ({"checkpoint": None}, "without a checkpoint|special_tokens"),
+    ],
+)
+def test_contradictions_of_checkpoints_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        configured("somewhere", **changes)

@@ -1,0 +1,165 @@
+"""Stages that take a released mBART for the pretrained model instead of training one.
+
+An mBART numbers its tokens as fairseq does: four special tokens, the pieces of its SentencePiece model behind
+one more place, languages, the mask. Here tokenizer and tables are renumbered as this project's own are
+(padding, unknown, begin, end, mask, pieces), so that nothing behind these stages knows where the model came
+from. Languages have no tokens here: the row of the target's language becomes that of the begin of a sentence,
+which is how an mBART starts a target.
+Source: Liu et al. (2020), Multilingual Denoising Pre-training for Neural Machine Translation, section 2.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentencepiece import sentencepiece_model_pb2
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.efficiency import count_parameters
+from nlgraft.nn.conversion.checkpoint import from_hugging_face
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.text.tokenizers import BOS, EOS, PAD, SPECIAL_PIECES, UNK
+from nlgraft.training.state import carry_over
+from trainables.embedding_transfer.config import MASK_TOKEN
+from trainables.embedding_transfer.stages.text import TOKENIZER_FILE, open_tokenizer
+from trainables.embedding_transfer.stages.training import write_model
+
+SPM_FILE = "sentencepiece.bpe.model"
+SPM_SPECIAL = ("<unk>", "<s>", "</s>")
+"""First pieces of an mBART's SentencePiece model."""
+THEIR_PAD, THEIR_EOS, THEIR_UNK, THEIR_FIRST_PIECE = 1, 2, 3, 4
+OUTPUT = "output_projection"
+TABLE_NAMES = (
+    "source_embedding.table.weight",
+    "target_embedding.table.weight",
+    f"{OUTPUT}.weight",
+    f"{OUTPUT}.bias",
+)
+
+
+def renumber_tokenizer(context: StageContext) -> None:
+    """Write the SentencePiece model of a checkpoint with this project's special tokens.
+
+    Args:
+        context: ``path``.
+
+    Raises:
+        DataError: The directory has no SentencePiece model of an mBART.
+    """
+    path = Path(context.config["path"]) / SPM_FILE
+    if not path.is_file():
+        raise DataError(
+            f"{path}: missing; an mBART's directory holds {SPM_FILE}, config.json and its weights"
+        )
+    proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+    proto.ParseFromString(path.read_bytes())
+    (context.directory / TOKENIZER_FILE).write_bytes(renumbered(proto, path).SerializeToString())
+
+
+def renumbered(proto: Any, path: Path) -> Any:
+    """Put padding first and the mask behind the special pieces of an mBART's SentencePiece model.
+
+    Args:
+        proto: The model; left alone.
+        path: For the message.
+
+    Returns:
+        A model with the same pieces and scores.
+
+    Raises:
+        DataError: Its first pieces are not those of an mBART.
+    """
+    first = tuple(piece.piece for piece in proto.pieces[:3])
+    if first != SPM_SPECIAL:
+        raise DataError(
+            f"{path}: begins with {first}, an mBART's with {SPM_SPECIAL}: another kind of tokenizer"
+        )
+    made = type(proto)()
+    made.CopyFrom(proto)
+    del made.pieces[:]
+    unknown, begin = proto.pieces[0], proto.pieces[1]
+    for name in (*SPECIAL_PIECES, MASK_TOKEN):
+        piece = made.pieces.add()
+        piece.CopyFrom(unknown if name == SPECIAL_PIECES[UNK] else begin)
+        piece.piece = name
+    made.pieces.extend(proto.pieces[3:])
+    spec = made.trainer_spec
+    spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, BOS, EOS
+    spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL_PIECES
+    spec.vocab_size = len(made.pieces)
+    return made
+
+
+def their_rows(num_tokens: int, start_id: int, mask_id: int) -> list[int]:
+    """Say which of a checkpoint's rows each of our tokens has.
+
+    Args:
+        num_tokens: Size of the renumbered vocabulary.
+        start_id: Their id of the token that starts a target.
+        mask_id: Their id of the mask.
+
+    Returns:
+        Their id of each of our ids.
+    """
+    num_pieces = num_tokens - len(SPECIAL_PIECES) - 1
+    pieces = range(THEIR_FIRST_PIECE, THEIR_FIRST_PIECE + num_pieces)
+    return [THEIR_PAD, THEIR_UNK, start_id, THEIR_EOS, mask_id, *pieces]
+
+
+def read_checkpoint(context: StageContext) -> None:
+    """Convert an mBART, its tokens renumbered.
+
+    Args:
+        context: ``path``, ``start_id``; input ``target_tokenizer``.
+
+    Raises:
+        DataError: Nothing says how a target starts, or the weights belong to another tokenizer.
+    """
+    path = context.config["path"]
+    theirs, info = from_hugging_face(path)
+    start_id = context.config["start_id"]
+    start_id = info.config.get("decoder_start_token_id") if start_id is None else start_id
+    if not isinstance(start_id, int):
+        raise DataError(
+            f"{path}: config.json names no decoder_start_token_id; give upstream.start_id, the id of the "
+            "target's language (cc25: 250003 for de_DE)"
+        )
+    size = open_tokenizer(context.inputs["target_tokenizer"]).vocab_size
+    num_theirs = int(info.config["vocab_size"])
+    rows = their_rows(size, start_id, num_theirs - 1)
+    if max(rows) >= num_theirs or start_id in (THEIR_PAD, THEIR_UNK):
+        raise DataError(
+            f"{path}: {num_theirs} tokens in config.json, but its tokenizer and upstream.start_id {start_id} "
+            f"reach to {max(rows)}"
+        )
+    model = with_rows(theirs, rows)
+    write_model(model, context.directory)
+    value = {"value": count_parameters(model)[0], "n": 1, "signature": "tied parameters once"}
+    document = json.dumps({"upstream/parameters": value}, indent=1)
+    (context.directory / "metrics.json").write_text(document + "\n", "utf-8")
+
+
+def with_rows(model: Seq2Seq, rows: Sequence[int]) -> Seq2Seq:
+    """Number the tokens of a model anew; rows that none of them names are dropped.
+
+    Args:
+        model: Any model with tables.
+        rows: Old id of each new one.
+
+    Returns:
+        A new model whose padding is token 0.
+    """
+    config = model.config.model_copy(update={"pad_id": PAD})
+    index = torch.tensor(rows)
+    weights = {
+        name: tensor[index] if name in TABLE_NAMES else tensor for name, tensor in model.state_dict().items()
+    }
+    with torch.random.fork_rng(devices=[]):
+        made = Seq2Seq(config, len(rows), len(rows))
+    carry_over(made, weights)
+    return made
