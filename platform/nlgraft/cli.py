@@ -6,52 +6,23 @@ import json
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from nlgraft.errors import CapacityError, DataError, NlgraftError, StudyError, StudyLockedError
+from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED, fails_politely
+from nlgraft.vocab_cli import vocab
 
 if TYPE_CHECKING:
     from nlgraft.study.spec import Study
-
-EXIT_FAILED_CELLS = 1
-EXIT_BAD_INPUT = 2
-EXIT_DOES_NOT_FIT = 3
-EXIT_LOCKED = 4
-
-_EXIT_CODES: list[tuple[type[NlgraftError], int]] = [
-    (StudyError, EXIT_BAD_INPUT),
-    (DataError, EXIT_BAD_INPUT),
-    (CapacityError, EXIT_DOES_NOT_FIT),
-    (StudyLockedError, EXIT_LOCKED),
-]
-
-
-def _fails_politely(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn the errors that nlgraft raises on purpose into one message and an exit code."""
-
-    @wraps(command)
-    def run(*args: Any, **kwargs: Any) -> None:
-        try:
-            command(*args, **kwargs)
-        except NlgraftError as error:
-            click.echo(str(error), err=True)
-            code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), 1)
-            raise SystemExit(code) from None
-        except KeyboardInterrupt:
-            raise SystemExit(130) from None
-
-    return run
 
 
 def _study_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
     """Declare a command that takes a study file and overrides."""
 
     def declare(function: Callable[..., None]) -> click.Command:
-        command = _fails_politely(function)
+        command = fails_politely(function)
         command = click.argument("overrides", nargs=-1)(command)
         command = click.argument("study_file", metavar="STUDY.yaml")(command)
         return main.command(name)(command)
@@ -149,7 +120,7 @@ def run(
         result_table(document, result.rows())
     # cells that --only left out are planned, no failure of this run
     if any(cell["state"] not in ("finished", "planned") for cell in document["cells"]):
-        raise SystemExit(EXIT_FAILED_CELLS)
+        raise SystemExit(EXIT_FAILED)
 
 
 @_study_command("trial")
@@ -177,7 +148,7 @@ def trial(
             click.echo(f"{name}\t{value:g}")
     if record.state != "finished":
         click.echo(f"{record.state}: {record.reason}", err=True)
-        raise SystemExit(EXIT_FAILED_CELLS)
+        raise SystemExit(EXIT_FAILED)
 
 
 @_study_command("status")
@@ -253,7 +224,7 @@ def submit(
 @main.command("systems")
 @click.argument("name", required=False)
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@_fails_politely
+@fails_politely
 def systems(name: str | None, is_json: bool) -> None:
     """List the systems, or every knob of one: default, range, unit and paper section."""
     from nlgraft import api
@@ -279,3 +250,6 @@ def schema() -> None:
     from nlgraft.study.spec import Study
 
     click.echo(json.dumps(Study.json_schema(), indent=2))
+
+
+main.add_command(vocab)

@@ -10,6 +10,8 @@ from typing import Any, TextIO
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -27,6 +29,7 @@ from nlgraft.study.spec import Study
 
 _WATCH_PAUSE_S = 2.0
 _NUM_SHOWN = 4
+_NUM_REASONS = 8
 
 
 def _clock(seconds: float) -> str:
@@ -250,12 +253,20 @@ def knobs_table(knobs: Sequence[Mapping[str, Any]]) -> None:
     """Print every knob of a system.
 
     Args:
-        knobs: Path, type, default, allowed values and description of each.
+        knobs: Path, type, default, is_required, allowed values and description of each.
     """
-    rows = [
-        (knob["path"], knob["type"], knob["default"], knob["allowed"], knob["description"]) for knob in knobs
-    ]
-    _print(_left(_table(("knob", "type", "default", "allowed", "meaning"), rows)))
+    for knob in knobs:
+        default = (
+            "required"
+            if knob["is_required"]
+            else f"= {'null' if knob['default'] is None else knob['default']}"
+        )
+        _print(Text.assemble((knob["path"], "bold"), f" {default}"))
+        kind = " ".join(
+            filter(None, (knob["type"].replace("one of or null", "null or one of"), knob["allowed"]))
+        )
+        meaning = " ".join(knob["description"].replace("``", "").split())
+        _print(*[Padding(Text(line), (0, 0, 0, 4)) for line in (kind, meaning) if line])
 
 
 def _left(table: Table) -> Table:
@@ -263,3 +274,81 @@ def _left(table: Table) -> Table:
         column.justify = "left"
         column.overflow = "fold"
     return table
+
+
+def vocab_plan(document: Mapping[str, Any], text: str) -> None:
+    """Print what a vocabulary plan would do: tables on a terminal, lines elsewhere.
+
+    Args:
+        document: The report as JSON values.
+        text: The report in lines.
+    """
+    if not sys.stdout.isatty():
+        print(text)
+        return
+    total = document["num_new"]
+    title = f"{document['method']}: {document['num_old']} old tokens, {total} new tokens"
+    counts = [(name, count, f"{count / total:.1%}") for name, count in document["counts"].items()]
+    reasons = [*document["reasons"].items()][:_NUM_REASONS]
+    facts = text.splitlines()[1 + len(counts) :]
+    _print(_table(("rows", "number", "share"), counts, title), "", _table(("reason", "rows"), reasons), "")
+    _print(
+        *[
+            Text(line.strip(), style="red" if line.startswith("  !") else "")
+            for line in facts
+            if _is_fact(line)
+        ]
+    )
+
+
+def _is_fact(line: str) -> bool:
+    """Whether a line of the report is no row of the table of reasons."""
+    return not line.strip().split(" ")[0].isdigit()
+
+
+def vocab_applied(document: Mapping[str, Any], text: str) -> None:
+    """Print what became of a checkpoint.
+
+    Args:
+        document: The result as JSON values.
+        text: The result in lines.
+    """
+    if not sys.stdout.isatty():
+        print(text)
+        return
+    rows = [
+        ("rows", document["old_rows"], document["new_rows"]),
+        ("vocabulary parameters", document["old_parameters"], document["new_parameters"]),
+    ]
+    norms = document["norms"]
+    rows += [(f"median norm, {kind}", "", f"{norm:.3g}") for kind, norm in norms["medians"].items()]
+    title = f"{document['model']}, {document['method']}, sides: {document['sides']}"
+    _print(_table((f"old median norm {norms['old_median']:.3g}", "old", "new"), rows, title))
+    _print(Text(f"saved: {document['out']}"))
+
+
+def vocab_checks(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print checks of a checkpoint.
+
+    Args:
+        rows: Name, outcome and detail of each.
+    """
+    if not sys.stdout.isatty():
+        for row in rows:
+            print(f"{'ok  ' if row['is_good'] else 'FAIL'}  {row['check']}: {row['detail']}")
+        return
+    cells = [
+        (row["check"], "[green]ok[/]" if row["is_good"] else "[bold red]FAIL[/]", escape(row["detail"]))
+        for row in rows
+    ]
+    _print(_left(_table(("check", "", "what was found"), cells)))
+
+
+def vocab_methods(rows: Sequence[Mapping[str, str]]) -> None:
+    """Print the methods that fill new rows.
+
+    Args:
+        rows: Name, needs and source of each.
+    """
+    cells = [(row["method"], row["needs"], row["source"]) for row in rows]
+    _print(_left(_table(("method", "needs", "source"), cells)))

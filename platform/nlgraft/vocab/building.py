@@ -10,7 +10,8 @@ from scipy.sparse import csr_matrix
 
 from nlgraft.errors import DataError
 from nlgraft.vocab.methods import find_method
-from nlgraft.vocab.plan import Array, Noise, NormMatch, Provenance, TransferPlan
+from nlgraft.vocab.moments import Array
+from nlgraft.vocab.plan import Noise, NormMatch, Provenance, TransferPlan
 from nlgraft.vocab.producers import Method, Request, Rows, TokenVectors
 from nlgraft.vocab.similar import DEFAULT_CAP, Order
 from nlgraft.vocab.tokens import Kind, Tok
@@ -195,4 +196,6 @@ class _Draft:
             dense=self.dense,
             norm_match=norm_match,
             method=name,
+            old_roles=self.old.roles,
+            new_roles=self.new.roles,
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import warnings
 from dataclasses import asdict, dataclass
@@ -65,6 +64,19 @@ class Applied:
     def to_json(self) -> dict[str, Any]:
         """Give what was done as JSON values."""
         return asdict(self) | {"notes": list(self.notes)}
+
+    def to_text(self) -> str:
+        """Write what was done for people."""
+        medians = ", ".join(f"{kind} {norm:.3g}" for kind, norm in self.norms.medians.items())
+        return "\n".join(
+            [
+                f"{self.model}, {self.method}, sides: {self.sides}",
+                f"  rows {self.old_rows} -> {self.new_rows}",
+                f"  vocabulary parameters {self.old_parameters} -> {self.new_parameters}",
+                f"  median row norms: old {self.norms.old_median:.3g}; new: {medians}",
+                f"saved: {self.out}",
+            ]
+        )
 
 
 def apply_plan(plan_directory: Path, model: str, out: Path, sides: Sides = "both") -> Applied:
@@ -181,38 +193,19 @@ def _save_tokenizers(
 ) -> list[str]:
     """Save the encoder's tokenizer (or the only one) at the root, a different one of the decoder below."""
     new = plan_directory / TOKENIZER_DIRECTORY
-    has_new = new.is_dir()
+    side = 0 if sides == "encoder" else 1
     if sides == "encoder" and old is not None:
         copy_tokenizer(old[1], directory / DECODER_DIRECTORY)
     if sides == "decoder" and old is not None:
         copy_tokenizer(old[0], directory)
-    if not has_new:
+    if not new.is_dir():
         return ["the plan has no tokenizer beside it; save the new one into the checkpoint yourself"]
     place = directory / DECODER_DIRECTORY if sides == "decoder" else directory
     copy_tokenizer(new, place)
-    notes = [] if old is None else _finish(place, old[0 if sides == "encoder" else 1], plan)
+    notes = [] if old is None else finish_tokenizer(place, old[side], successors(plan))
     if sides != "both":
         notes.append(f"the decoder's tokenizer is in {DECODER_DIRECTORY}/, the encoder's beside the weights")
     return notes
-
-
-def _finish(place: Path, old: Path, plan: TransferPlan) -> list[str]:
-    _keep_limits(place, old)
-    return finish_tokenizer(place, old, successors(plan))
-
-
-def _keep_limits(place: Path, old: Path) -> None:
-    """The longest sentence is the model's and not the vocabulary's."""
-    files = [directory / "tokenizer_config.json" for directory in (place, old)]
-    if not all(file.is_file() for file in files):
-        return
-    new, before = (json.loads(file.read_text("utf-8")) for file in files)
-    kept = {
-        name: before[name]
-        for name in ("model_max_length", "model_input_names", "padding_side")
-        if name in before
-    }
-    files[0].write_text(json.dumps({**kept, **new}, ensure_ascii=False, indent=1), "utf-8")
 
 
 def _copy_sentence_encoder(model: Path, directory: Path) -> None:

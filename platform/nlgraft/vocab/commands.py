@@ -17,8 +17,9 @@ from nlgraft.vocab.building import build_plan
 from nlgraft.vocab.encoding import Encoder, text_encoder
 from nlgraft.vocab.loading import load_vocabulary
 from nlgraft.vocab.methods import find_method
+from nlgraft.vocab.moments import Array
 from nlgraft.vocab.norms import norm_report
-from nlgraft.vocab.plan import Array, NormMatch, TransferPlan
+from nlgraft.vocab.plan import NormMatch, TransferPlan
 from nlgraft.vocab.producers import Method, TokenVectors
 from nlgraft.vocab.report import PlanReport, report_plan
 from nlgraft.vocab.similar import DEFAULT_CAP, Order

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.vocab.plan import Array
+from nlgraft.vocab.moments import Array
 from nlgraft.vocab.producers import Request, Rows, TokenVectors
 
 CHUNK_TOKENS = 512

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.vocab.plan import Provenance, TransferPlan, row_norms
+from nlgraft.vocab.moments import row_norms
+from nlgraft.vocab.plan import Provenance, TransferPlan
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ tied or untied, on one side of a model or on both.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -21,14 +21,12 @@ from safetensors.numpy import load_file, save_file
 from scipy.sparse import csr_matrix
 
 from nlgraft.errors import DataError
+from nlgraft.vocab.moments import Array, Moments, moments, row_norms
 
 FORMAT_VERSION = 1
 GAP_BIAS = -1e4
 """Output bias of a row without a token: out of reach in a softmax, finite in half precision."""
-CHUNK_ROWS = 8192
-"""Rows looked at together: bounds memory, changes no result."""
 
-Array = NDArray[np.float32]
 NormMatch = Literal["none", "median"]
 
 
@@ -88,6 +86,8 @@ class TransferPlan:
         norm_match: Whether rows that are neither copied nor special are scaled to the median norm of old
             rows.
         method: Name of the method that made the plan.
+        old_roles: Role -> old id of the special tokens, for the ids in a model's configuration.
+        new_roles: Role -> new id.
     """
 
     matrix: csr_matrix
@@ -101,6 +101,8 @@ class TransferPlan:
     dense: Array | None = None
     norm_match: NormMatch = "none"
     method: str = "plan"
+    old_roles: Mapping[str, int] = field(default_factory=dict)
+    new_roles: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.new_surfaces)
@@ -243,6 +245,8 @@ class TransferPlan:
             "reasons": reasons,
             "old": list(self.old_surfaces),
             "new": list(self.new_surfaces),
+            "old_roles": dict(self.old_roles),
+            "new_roles": dict(self.new_roles),
         }
         (directory / "plan.json").write_text(json.dumps(document, ensure_ascii=False), "utf-8")
 
@@ -284,6 +288,8 @@ class TransferPlan:
             dense=tensors.get("dense"),
             norm_match=document["norm_match"],
             method=document["method"],
+            old_roles=document["old_roles"],
+            new_roles=document["new_roles"],
         )
 
     def describe(self, row: int) -> str:
@@ -317,70 +323,6 @@ class TransferPlan:
         there = {surface: other.describe(i) for i, surface in enumerate(other.new_surfaces)}
         tokens = dict.fromkeys([*here, *there])
         return [(here.get(t, ""), there.get(t, "")) for t in tokens if here.get(t) != there.get(t)]
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Mean and spread of some rows of a matrix.
-
-    Attributes:
-        mean: Of each column, float32, shape [d].
-        std: Of each column, float32, shape [d].
-        covariance: Between columns, float64, shape [d, d]; None unless asked for.
-    """
-
-    mean: Array
-    std: Array
-    covariance: NDArray[np.float64] | None
-
-
-def moments(rows: Array, is_real: NDArray[np.bool_], *, has_covariance: bool = False) -> Moments:
-    """Take mean and spread in double precision without a second copy of the matrix.
-
-    Args:
-        rows: Shape [R, d].
-        is_real: Which rows count, shape [R].
-        has_covariance: Whether the covariance is wanted, too.
-
-    Returns:
-        Mean, standard deviation and covariance of the rows that count.
-    """
-    width = rows.shape[1]
-    total, squares = np.zeros(width), np.zeros(width)
-    products = np.zeros((width, width)) if has_covariance else None
-    count = max(1, int(is_real.sum()))
-    for part in _chunks(rows, is_real):
-        total += part.sum(axis=0)
-    mean = total / count
-    for part in _chunks(rows, is_real):
-        part -= mean
-        squares += (part**2).sum(axis=0)
-        if products is not None:
-            products += part.T @ part
-    covariance = None if products is None else products / max(1, count - 1)
-    return Moments(mean.astype(np.float32), np.sqrt(squares / count).astype(np.float32), covariance)
-
-
-def row_norms(rows: NDArray[np.floating]) -> Array:
-    """Take the norm of each row without a second copy of the matrix.
-
-    Args:
-        rows: Shape [R, d].
-
-    Returns:
-        Norms, float32, shape [R].
-    """
-    norms = np.empty(len(rows), dtype=np.float32)
-    for start in range(0, len(rows), CHUNK_ROWS):
-        part = rows[start : start + CHUNK_ROWS].astype(np.float32)
-        norms[start : start + CHUNK_ROWS] = np.linalg.norm(part, axis=1)
-    return norms
-
-
-def _chunks(rows: Array, is_real: NDArray[np.bool_]) -> Iterator[NDArray[np.float64]]:
-    for start in range(0, len(rows), CHUNK_ROWS):
-        span = slice(start, start + CHUNK_ROWS)
-        yield rows[span][is_real[span]].astype(np.float64)
 
 
 def _spread(noise: Noise, width: int, real: Moments | None) -> Array:

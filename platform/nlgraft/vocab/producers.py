@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.vocab.plan import Array, Noise
+from nlgraft.vocab.moments import Array
+from nlgraft.vocab.plan import Noise
 from nlgraft.vocab.similar import DEFAULT_CAP, Order, SimilarTokens, similar_tokens
 from nlgraft.vocab.tokens import Tok
 from nlgraft.vocab.vocabulary import Vocabulary
@@ -127,6 +128,14 @@ class Method:
     needs_old_vectors: bool = False
     has_vector_rows: bool = False
     needs_old_rows: bool = False
+
+    @property
+    def needs(self) -> list[str]:
+        """What it takes beyond the two vocabularies, in words."""
+        found = ["text"] if self.vectors else []
+        if self.needs_old_rows or self.has_vector_rows:
+            found.append("the model")
+        return found
 
 
 def nothing(request: Request) -> Rows:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from nlgraft.vocab.plan import Array
+from nlgraft.vocab.moments import Array
 from nlgraft.vocab.producers import Request, Rows
 from nlgraft.vocab.tokens import Tok
 

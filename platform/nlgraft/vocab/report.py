@@ -81,6 +81,12 @@ class PlanReport:
         """Give the report as JSON values."""
         return asdict(self) | {"worst": list(self.worst)}
 
+    @property
+    def summary(self) -> str:
+        """The plan in one line."""
+        counts = ", ".join(f"{count} {name}" for name, count in self.counts.items())
+        return f"{self.method}, {self.num_old} -> {self.num_new} tokens ({counts})"
+
     def to_text(self) -> str:
         """Write the report for people, a line for each fact."""
         lines = [f"{self.method}: {self.num_old} old tokens, {self.num_new} new tokens"]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from nlgraft.vocab.plan import Provenance, TransferPlan
+from nlgraft.vocab.vocabulary import SUBSTITUTE_ROLES
 
 Sides = Literal["both", "decoder", "encoder"]
 ID_FIELDS = (
@@ -43,7 +44,16 @@ def update_token_ids(config: Any, plan: TransferPlan, sides: Sides) -> None:
         for field in ID_FIELDS:
             value = None if part is None else getattr(part, field, None)
             if value is not None:
-                setattr(part, field, _translate(value, successor))
+                in_role = _in_role(field, value, plan)
+                setattr(part, field, _translate(value, successor) if in_role is None else in_role)
+
+
+def _in_role(field: str, value: Any, plan: TransferPlan) -> int | None:
+    """New id for a setting that names a role, where one token had several roles (GPT-2) or will have."""
+    role = field.removesuffix("_token_id").removeprefix("forced_")
+    if isinstance(value, int) and plan.old_roles.get(role) == value:
+        return plan.new_roles.get(role, plan.new_roles.get(SUBSTITUTE_ROLES.get(role, role)))
+    return None
 
 
 def successors(plan: TransferPlan) -> dict[int, int]:

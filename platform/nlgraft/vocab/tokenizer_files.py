@@ -47,6 +47,8 @@ DECODER_DIRECTORY = "decoder_tokenizer"
 """Where a checkpoint whose two sides have different vocabularies keeps the decoder's tokenizer."""
 ADDING_PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
 """Steps of a ``tokenizer.json`` that put special tokens around a sentence."""
+VERY_LONG = 10**9
+"""A longest sentence from here on says that none was set."""
 
 
 def find_tokenizer(name: str | Path) -> Path:
@@ -151,18 +153,28 @@ def _tokenizer_json(path: Path, vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def finish_tokenizer(directory: Path, old: Path, successor: Mapping[int, int]) -> list[str]:
-    """Put special tokens around sentences where the tokenizer of the old vocabulary does.
+    """Make a tokenizer serve a model as its old one does: longest sentence, names of inputs, special tokens.
 
-    Nothing is changed when the new tokenizer has such a rule of its own.
+    A rule of its own for special tokens around a sentence is left alone.
 
     Args:
-        directory: The new tokenizer, as ``save_tokenizer`` wrote it.
+        directory: The new tokenizer, as ``save_tokenizer`` wrote it; changed in place.
         old: The old tokenizer.
         successor: Old id -> new id of the tokens that took over.
 
     Returns:
         What a reader should know, in words.
     """
+    before = _load(old)
+    if before is None:
+        return [
+            f"transformers cannot load the old tokenizer in {old}: no limits or special tokens taken over"
+        ]
+    config_file = directory / "tokenizer_config.json"
+    config = read_json(config_file) | {"model_input_names": list(before.model_input_names)}
+    if before.model_max_length < VERY_LONG:
+        config["model_max_length"] = before.model_max_length
+    _write_json(config_file, config)
     file = directory / "tokenizer.json"
     if not file.is_file():
         return []
@@ -170,19 +182,14 @@ def finish_tokenizer(directory: Path, old: Path, successor: Mapping[int, int]) -
     names = {step.get("type") for step in _processors(document.get("post_processor"))}
     if names & {*ADDING_PROCESSORS} or document["model"].get("type") == "WordLevel":
         return []
-    pattern = _pattern(old)
-    if pattern is None or not any(entry["SpecialToken"] for entry in itertools.chain(*pattern.values())):
-        return []
-    surfaces = load_vocabulary(directory).surfaces
-    template, lost = _template(pattern, successor, surfaces)
-    own = document.get("post_processor")
-    steps = [own, template] if own else [template]
-    document["post_processor"] = (
-        {"type": "Sequence", "processors": steps} if own and template["special_tokens"] else template
-    )
-    _write_json(file, document)
+    template, lost = _template(_pattern(before), successor, load_vocabulary(directory).surfaces)
+    if template["special_tokens"]:
+        own = document.get("post_processor")
+        both = {"type": "Sequence", "processors": [own, template]}
+        document["post_processor"] = both if own else template
+        _write_json(file, document)
     if lost:
-        return [f"the old tokenizer puts {lost} special tokens around a sentence that the new one lacks"]
+        return [f"around a sentence the old tokenizer puts {lost} special tokens that the new one lacks"]
     return []
 
 
@@ -193,21 +200,26 @@ def _processors(part: Any) -> Iterable[Mapping[str, Any]]:
             yield from _processors(inner)
 
 
-def _pattern(old: Path) -> dict[str, list[dict[str, Any]]] | None:
-    """Find out which special tokens the old tokenizer puts around one sentence and around two."""
+def _load(directory: Path) -> Any:
+    """Load a tokenizer; None when transformers cannot."""
     import transformers
 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of what else one could install
-            tokenizer = transformers.AutoTokenizer.from_pretrained(old)
-        found = {}
-        for name, texts in (("single", ("a",)), ("pair", ("a", "a"))):
-            encoded = tokenizer(*texts, return_special_tokens_mask=True, return_token_type_ids=True)
-            columns = (encoded["input_ids"], encoded["special_tokens_mask"], encoded["token_type_ids"])
-            found[name] = _entries([*zip(*columns, strict=True)])
+            return transformers.AutoTokenizer.from_pretrained(directory)
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return None
+
+
+def _pattern(tokenizer: Any) -> dict[str, list[dict[str, Any]]]:
+    """Find out which special tokens a tokenizer puts around one sentence and around two."""
+    found = {}
+    for name, texts in (("single", ("a",)), ("pair", ("a", "a"))):
+        encoded = tokenizer(*texts, return_special_tokens_mask=True, return_token_type_ids=True)
+        ids = encoded["input_ids"]
+        types = encoded.get("token_type_ids", [0] * len(ids))
+        found[name] = _entries([*zip(ids, encoded["special_tokens_mask"], types, strict=True)])
     return found
 
 

@@ -6,6 +6,7 @@ must come out the same. It finds a wrong offset, id, bias, tie or configuration 
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +21,13 @@ from nlgraft.vocab.loading import load_vocabulary
 from nlgraft.vocab.plan import Provenance, TransferPlan
 from nlgraft.vocab.surgery import exchange_vocabulary, find_vocabulary_tensors, is_encoder_decoder
 from nlgraft.vocab.token_ids import ID_FIELDS
+from nlgraft.vocab.tokenizer_files import DECODER_DIRECTORY
 from nlgraft.vocab.vocabulary import Vocabulary
 
 PERMUTATION_TOLERANCE = 1e-4
 """Largest difference of logits that reordered additions explain in single precision."""
 NUM_TOKENS = 12
+SENTENCE = "a b"
 
 
 @dataclass(frozen=True)
@@ -92,33 +95,59 @@ def verify_checkpoint(directory: str | Path) -> list[Check]:
         DataError: It cannot be loaded at all.
     """
     model = load_checkpoint(directory)
-    checks = [Check("loads", True, type(model).__name__)]
-    try:
-        vocabulary = load_vocabulary(directory)
-    except DataError as error:
-        vocabulary = None
-        checks.append(Check("tokenizer", False, str(error)))
-    if vocabulary is not None:
-        checks += _check_tokenizer(model, vocabulary)
+    checks = [Check("loads", True, type(model).__name__), *_check_tokenizers(model, Path(directory))]
     checks += [_check_rows(model), _check_ties(model), check_permutation(model)]
     if hasattr(model, "generate") and getattr(model, "can_generate", lambda: False)():
         checks.append(_check_generation(model))
     return checks
 
 
-def _check_tokenizer(model: Any, vocabulary: Vocabulary) -> Iterator[Check]:
+def _check_tokenizers(model: Any, directory: Path) -> Iterator[Check]:
+    """Check the tokenizer, or those of encoder and decoder where they differ."""
+    own = directory / DECODER_DIRECTORY
     num_rows = _num_rows(model)
-    beyond = [surface for surface in vocabulary.surfaces[num_rows:] if surface]
-    detail = f"{len(vocabulary)} ids, {num_rows} rows"
-    yield Check(
-        "ids have rows", not beyond, f"{detail}; first id without: {beyond[0]!r}" if beyond else detail
-    )
+    places = [(directory, num_rows, "")]
+    if own.is_dir():
+        num_encoder = int(model.get_encoder().get_input_embeddings().weight.shape[0])
+        places = [(directory, num_encoder, "encoder: "), (own, num_rows, "decoder: ")]
+    for place, rows, name in places:
+        try:
+            vocabulary = load_vocabulary(place)
+        except DataError as error:
+            yield Check(f"{name}tokenizer", False, str(error))
+            continue
+        beyond = [surface for surface in vocabulary.surfaces[rows:] if surface]
+        detail = f"{len(vocabulary)} ids, {rows} rows"
+        detail = f"{detail}; first id without: {beyond[0]!r}" if beyond else detail
+        yield Check(f"{name}ids have rows", not beyond, detail)
+        yield _check_encoding(place, rows, name)
+        if place == places[-1][0]:
+            yield _check_special_ids(model, vocabulary)
+
+
+def _check_encoding(place: Path, num_rows: int, name: str) -> Check:
+    """Cut a sentence as ``transformers`` does; its ids must be rows."""
+    import transformers
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what else one could install
+            tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+        ids = tokenizer(SENTENCE)["input_ids"]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        return Check(f"{name}tokenizer cuts text", False, f"transformers cannot load it ({error})")
+    is_good = bool(ids) and max(ids) < num_rows
+    return Check(f"{name}tokenizer cuts text", is_good, f"{type(tokenizer).__name__}, ids {ids}")
+
+
+def _check_special_ids(model: Any, vocabulary: Vocabulary) -> Check:
     wrong = [
-        f"{role}: {getattr(model.config, f'{role}_token_id')} configured, {identity} in the tokenizer"
+        f"{role}: {configured} in {type(config).__name__}, {identity} in the tokenizer"
+        for config in (model.config, getattr(model, "generation_config", None))
         for role, identity in vocabulary.roles.items()
-        if getattr(model.config, f"{role}_token_id", None) not in (None, identity)
+        if (configured := getattr(config, f"{role}_token_id", None)) not in (None, identity)
     ]
-    yield Check("special ids agree", not wrong, "; ".join(wrong) or "with the tokenizer")
+    return Check("special ids agree", not wrong, "; ".join(wrong) or "with the tokenizer")
 
 
 def _num_rows(model: Any) -> int:

@@ -1,0 +1,47 @@
+"""How a command ends: its exit code, and one message for each error that nlgraft raises on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import click
+
+from nlgraft.errors import CapacityError, DataError, NlgraftError, StudyError, StudyLockedError
+
+EXIT_FAILED = 1
+EXIT_BAD_INPUT = 2
+EXIT_DOES_NOT_FIT = 3
+EXIT_LOCKED = 4
+
+_EXIT_CODES: list[tuple[type[NlgraftError], int]] = [
+    (StudyError, EXIT_BAD_INPUT),
+    (DataError, EXIT_BAD_INPUT),
+    (CapacityError, EXIT_DOES_NOT_FIT),
+    (StudyLockedError, EXIT_LOCKED),
+]
+
+
+def fails_politely(command: Callable[..., None]) -> Callable[..., None]:
+    """Turn the errors that nlgraft raises on purpose into one message and an exit code.
+
+    Args:
+        command: The function of a command.
+
+    Returns:
+        The same function, ending by ``SystemExit``.
+    """
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        try:
+            command(*args, **kwargs)
+        except NlgraftError as error:
+            click.echo(str(error), err=True)
+            code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), EXIT_FAILED)
+            raise SystemExit(code) from None
+        except KeyboardInterrupt:
+            raise SystemExit(130) from None
+
+    return run

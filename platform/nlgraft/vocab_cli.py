@@ -1,0 +1,231 @@
+"""The commands ``nlgraft vocab ...``: exchange the vocabulary of any Hugging Face checkpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+from nlgraft.errors import DataError
+from nlgraft.exits import EXIT_FAILED, fails_politely
+
+_DIRECTORY = click.Path(file_okay=False, path_type=Path)
+_FILE = click.Path(dir_okay=False, path_type=Path)
+_json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+
+
+def _names_files(command: Callable[..., None]) -> Callable[..., None]:
+    """Say of a failing file which one it was and why, and nothing else."""
+
+    @wraps(command)
+    def run(*args: Any, **kwargs: Any) -> None:
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # stderr is for what matters
+        try:
+            command(*args, **kwargs)
+        except OSError as error:
+            raise DataError(f"{error.filename or 'file'}: {error.strerror or error}") from error
+
+    return run
+
+
+def _cap(_context: click.Context, _parameter: click.Parameter, value: str) -> int | None:
+    if value == "all":
+        return None
+    if not value.isdigit() or int(value) < 1:
+        raise click.BadParameter(f"{value!r}; give a number from 1, or all")
+    return int(value)
+
+
+def _echo_json(document: Any) -> None:
+    click.echo(json.dumps(document, ensure_ascii=False))
+
+
+def _quieten() -> None:
+    """Stop the bars of transformers, which would be all that is seen."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+@click.group("vocab")
+def vocab() -> None:
+    """Exchange the vocabulary of a Hugging Face checkpoint: encoder, decoder or encoder-decoder.
+
+    A tokenizer TOK is a directory, a tokenizer.json, a SentencePiece model, a WordPiece or subword-nmt
+    vocabulary, or a name on the Hugging Face hub; a MODEL is a directory or a name on the hub.
+    """
+
+
+@vocab.command("plan")
+@click.option("--old", required=True, metavar="TOK", help="The model's tokenizer.")
+@click.option("--new", required=True, metavar="TOK", help="The new tokenizer.")
+@click.option(
+    "--method", default="avg", show_default=True, help="How missing rows are made; see vocab methods."
+)
+@click.option("--out", type=_DIRECTORY, help="Write plan and new tokenizer there; without it, only report.")
+@click.option("--report", "is_reported", is_flag=True, help="Report also when the plan is written.")
+@click.option("--old-codes", type=_FILE, help="Merges of an old subword-nmt vocabulary.")
+@click.option("--new-codes", type=_FILE, help="Merges of a new subword-nmt vocabulary.")
+@click.option("--cap", default="10", show_default=True, callback=_cap, help="Most similar tokens, or all.")
+@click.option(
+    "--order",
+    type=click.Choice(["id", "shortest", "frequency"]),
+    default="id",
+    show_default=True,
+    help="Which longer tokens come first under the cap.",
+)
+@click.option(
+    "--match-case", is_flag=True, help="Compare text as it is, not as the old tokenizer normalises it."
+)
+@click.option(
+    "--norm-match",
+    type=click.Choice(["none", "median"]),
+    default="none",
+    show_default=True,
+    help="Scale new rows to the median norm of old rows.",
+)
+@click.option("--noise-std", type=click.FloatRange(min=0, min_open=True), help="Deviation of random rows.")
+@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of what is drawn.")
+@click.option(
+    "--text",
+    type=_FILE,
+    multiple=True,
+    help="Text of the task, plain or .gz: for lengths in the report, frequencies, auxiliary vectors.",
+)
+@click.option(
+    "--model", help="The checkpoint: where a method learns from its rows; adds norms to the report."
+)
+@click.option("--width", type=click.IntRange(1), help="Width of auxiliary vectors; 100, or the model's.")
+@click.option("--epochs", type=click.IntRange(1), default=5, show_default=True, help="Of auxiliary vectors.")
+@click.option(
+    "--min-count",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Tokens rarer than this have no auxiliary vector.",
+)
+@_json_option
+@fails_politely
+@_names_files
+def plan(
+    old: str,
+    new: str,
+    method: str,
+    out: Path | None,
+    is_reported: bool,
+    match_case: bool,
+    text: tuple[Path, ...],
+    is_json: bool,
+    **options: Any,
+) -> None:
+    """Say for every row of a new vocabulary where it comes from; a dry run without --out."""
+    from nlgraft.terminal import vocab_plan
+    from nlgraft.vocab.commands import PlanRequest, plan_transfer
+
+    if options["model"] is not None:
+        _quieten()
+    request = PlanRequest(old=old, new=new, method=method, is_case_matched=match_case, text=text, **options)
+    planned = plan_transfer(request, out)
+    if is_json:
+        _echo_json(planned.to_json())
+    else:
+        if out is None or is_reported:
+            vocab_plan(planned.report.to_json(), planned.report.to_text())
+        if out is not None:
+            click.echo(f"{out}: {planned.report.summary}")
+
+
+@vocab.command("apply")
+@click.option("--plan", "plan_directory", required=True, type=_DIRECTORY, help="What vocab plan --out wrote.")
+@click.option("--model", required=True, help="The checkpoint; it is not changed.")
+@click.option("--out", required=True, type=_DIRECTORY, help="Where the new checkpoint goes.")
+@click.option(
+    "--sides",
+    type=click.Choice(["both", "decoder", "encoder"]),
+    default="both",
+    show_default=True,
+    help="Whose vocabulary, of an encoder-decoder.",
+)
+@_json_option
+@fails_politely
+@_names_files
+def apply(plan_directory: Path, model: str, out: Path, sides: Any, is_json: bool) -> None:
+    """Build a checkpoint with the planned vocabulary; transformers loads it, tokenizer included."""
+    from nlgraft.terminal import vocab_applied
+
+    _quieten()
+    from nlgraft.vocab.checkpoints import apply_plan
+
+    applied = apply_plan(plan_directory, model, out, sides)
+    for note in [*applied.notes, *applied.norms.warnings]:
+        click.echo(f"note: {note}", err=True)
+    if is_json:
+        _echo_json(applied.to_json())
+    else:
+        vocab_applied(applied.to_json(), applied.to_text())
+
+
+@vocab.command("verify")
+@click.argument("model", metavar="MODEL")
+@_json_option
+@fails_politely
+@_names_files
+def verify(model: str, is_json: bool) -> None:
+    """Check a checkpoint: rows, ids, ties, permutation test, generation; exit 1 when a check fails."""
+    from nlgraft.terminal import vocab_checks
+
+    _quieten()
+    from nlgraft.vocab.verify import verify_checkpoint
+
+    checks = verify_checkpoint(model)
+    is_good = all(check.is_good for check in checks)
+    rows = [{"check": c.name, "is_good": c.is_good, "detail": c.detail} for c in checks]
+    if is_json:
+        _echo_json({"model": model, "is_good": is_good, "checks": rows})
+    else:
+        vocab_checks(rows)
+    if not is_good:
+        raise SystemExit(EXIT_FAILED)
+
+
+@vocab.command("diff")
+@click.argument("one", type=_DIRECTORY, metavar="PLAN")
+@click.argument("other", type=_DIRECTORY, metavar="PLAN")
+@click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Rows to tell.")
+@_json_option
+@fails_politely
+@_names_files
+def diff(one: Path, other: Path, limit: int, is_json: bool) -> None:
+    """Tell the rows in which two plans differ, as diff does; exit 1 when there are any."""
+    from nlgraft.vocab.plan import TransferPlan
+
+    found = TransferPlan.load(one).diff(TransferPlan.load(other))
+    if is_json:
+        _echo_json({"different": len(found), "rows": [{"one": a, "other": b} for a, b in found[:limit]]})
+    else:
+        for here, there in found[:limit]:
+            click.echo("\n".join([f"- {here}"] * bool(here) + [f"+ {there}"] * bool(there)))
+        click.echo(f"{len(found)} rows differ", err=True)
+    if found:
+        raise SystemExit(EXIT_FAILED)
+
+
+@vocab.command("methods")
+@_json_option
+@fails_politely
+def methods(is_json: bool) -> None:
+    """List the methods: what each needs and where it is published."""
+    from nlgraft.terminal import vocab_methods
+    from nlgraft.vocab.methods import METHODS
+
+    rows = [{"method": m.name, "needs": ", ".join(m.needs) or "-", "source": m.source} for m in METHODS]
+    if is_json:
+        _echo_json(rows)
+    else:
+        vocab_methods(rows)
