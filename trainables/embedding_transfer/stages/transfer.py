@@ -106,7 +106,8 @@ def plan_table(
         old_rows=table.float().numpy(),
         seed=seed,
         **options,
-        **vectors,
+        new_vectors=vectors.get("new_vectors"),
+        old_vectors=vectors.get("old_vectors"),
     )
 
 

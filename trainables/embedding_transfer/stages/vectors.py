@@ -28,7 +28,8 @@ def learn_vectors_of_sides(context: StageContext) -> None:
     sides = transferred_sides(config.pop("sides"))
     options = VectorOptions(**config)
     encoded = Encoded.read(context.inputs["encoded"], "train")
-    sizes = dict(zip(("encoder", "decoder"), vocab_sizes(context.inputs["encoded"]), strict=True))
+    source_size, target_size = vocab_sizes(context.inputs["encoded"])
+    sizes: dict[str, int] = {"encoder": source_size, "decoder": target_size}
     assert context.seed is not None
     for side in sides:
         text = getattr(encoded, CORPUS_SIDES[side])
