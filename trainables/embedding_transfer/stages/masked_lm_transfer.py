@@ -31,7 +31,7 @@ def learn_token_vectors(context: StageContext) -> None:
     size = len(MaskedTokenizer(context.inputs["vocabulary"]).vocabulary)
     assert context.seed is not None
     seed = derive_seed(context.seed, "vectors", TABLE) % 2**31
-    found = learn_vectors([text[row] for row in range(len(text))], size, options, seed)
+    found = learn_vectors([text[row].tolist() for row in range(len(text))], size, options, seed)
     write_vectors(found, context.directory, TABLE)
 
 
