@@ -6,10 +6,11 @@ import subprocess
 import sys
 
 import pytest
+from pydantic import BaseModel
 
 from trainables.embedding_transfer import Config, stage_graph
 from trainables.embedding_transfer.config import GENERATOR_KINDS, VECTOR_METHODS
-from trainables.embedding_transfer.masked_lm_config import METHODS
+from trainables.embedding_transfer.masked_lm_config import METHODS, MaskedLMConfig
 
 TEXT = {"corpus": "conlang", "task": "monolingual"}
 DATA = {
@@ -125,3 +126,50 @@ def test_contradictions_are_refused_when_read(changes, messages):
     with pytest.raises(ValueError) as refused:
         Config(**({"data": DATA, "masked_lm": OWN} | changes))
     assert all(message in str(refused.value) for message in messages)
+
+
+def _other(field):
+    """A value of a setting that is not its default."""
+    default, choices = field.default, getattr(field.annotation, "__args__", ())
+    if isinstance(default, bool):
+        return not default
+    if isinstance(default, str):
+        return next(choice for choice in choices if choice != default)
+    if isinstance(default, tuple):
+        return [value / 2 for value in default]
+    if isinstance(default, int | float):
+        return type(default)(default + 1) if isinstance(default, int) else default / 2 + 0.01
+    return 1 if default is None else None
+
+
+def _part_type(part):
+    return MaskedLMConfig if part == "masked_lm" else Config.model_fields[part].annotation
+
+
+EXTRA = {("transfer", "method"), ("masked_lm", "model"), ("masked_lm", "checkpoint")}
+"""Settings that other tests are about."""
+PARTS = ("upstream", "generator", "transfer", "vectors", "masked_lm")
+LEAVES = [
+    (part, name, field)
+    for part in PARTS
+    for name, field in _part_type(part).model_fields.items()
+    if not isinstance(field.default, BaseModel) and (part, name) not in EXTRA
+]
+
+
+@pytest.mark.parametrize(("part", "name", "field"), LEAVES, ids=lambda value: str(value)[:30])
+def test_no_setting_is_accepted_and_ignored(part, name, field):
+    """Changed alone, a setting is refused, or it changes what some arm computes."""
+    own = OWN if part == "masked_lm" else {}
+    results = []
+    for values in (own, own | {name: _other(field)}):
+        found = set()
+        for method in ("wechsel", "patt_eg"):
+            transfer = {"method": method} | (values if part == "transfer" else {})
+            changes = {"transfer": transfer} | ({part: values} if part != "transfer" else {})
+            try:
+                found.add(graph(seed=2, **changes).fingerprint)
+            except ValueError:
+                found.add("refused")
+        results.append(found)
+    assert results[0] != results[1]
