@@ -133,7 +133,15 @@ class Masker:
     its number of words, not on the vocabulary.
     """
 
-    def __init__(self, text: EncodedText, tokenizer: MaskedTokenizer, rates: MaskRates, seed: int) -> None:
+    def __init__(
+        self,
+        text: EncodedText,
+        tokenizer: MaskedTokenizer,
+        rates: MaskRates,
+        seed: int,
+        *,
+        is_in_turns: bool = False,
+    ) -> None:
         """Set up the masks of a text.
 
         Args:
@@ -141,11 +149,14 @@ class Masker:
             tokenizer: Its tokenizer.
             rates: What is hidden.
             seed: Of the choice.
+            is_in_turns: Whether every epoch chooses among the words that earlier ones have not, until none
+                is left; else each chooses anew.
         """
         self.text = text
         self.tokenizer = tokenizer
         self.rates = rates
         self.seed = seed
+        self.is_in_turns = is_in_turns
         self._normal = np.flatnonzero(tokenizer.vocabulary.is_normal)
 
     def chosen(self, row: int, epoch: int) -> NDArray[np.bool_]:
@@ -158,8 +169,10 @@ class Masker:
         Returns:
             Whether each word is chosen, those cut off included.
         """
-        generator = generator_for(self.seed, "words", epoch, row)
-        return choose_words(len(self.text.sizes[row]), self.rates.words, generator)
+        num_words, share = len(self.text.sizes[row]), self.rates.words
+        if self.is_in_turns:
+            return choose_words(num_words, share, generator_for(self.seed, "scored words", row), epoch)
+        return choose_words(num_words, share, generator_for(self.seed, "words", epoch, row))
 
     def line(self, row: int, epoch: int) -> MaskedLine:
         """Make the holes of a line.
@@ -201,23 +214,6 @@ class Masker:
         ids = [[begin, *line.inputs, end] for line in lines]
         labels = [labels_of(line.tokens, line.is_asked) for line in lines]
         return MaskedBatch.of(ids, labels, self.tokenizer.pad)
-
-
-class ScoringMasker(Masker):
-    """Chooses other words of a line in every round, none of them twice."""
-
-    def chosen(self, row: int, epoch: int) -> NDArray[np.bool_]:
-        """Choose words of a line.
-
-        Args:
-            row: Number of the line.
-            epoch: The round.
-
-        Returns:
-            Whether each word is chosen, those cut off included; none when all have had their turn.
-        """
-        generator = generator_for(self.seed, "scored words", row)
-        return choose_words(len(self.text.sizes[row]), self.rates.words, generator, epoch)
 
 
 def labels_of(tokens: Sequence[int], is_asked: Sequence[bool]) -> list[int]:
@@ -276,7 +272,8 @@ class ScoringData:
                 word once.
             batch_tokens: Most padded positions of a batch.
         """
-        self.masker = ScoringMasker(text, tokenizer, MaskRates(share, 1.0, 0.0), SCORING_SEED)
+        rates = MaskRates(share, masked=1.0, replaced=0.0)
+        self.masker = Masker(text, tokenizer, rates, SCORING_SEED, is_in_turns=True)
         self._num_rounds = num_rounds
         self._batches = TokenBatches(text.ids.lengths + 2, batch_tokens, SCORING_SEED)
 
