@@ -1,53 +1,62 @@
-"""Run every benchmark and write the dated result beside this file."""
+"""Run benchmarks: all of them, with the dated result written beside this file, or those that are named."""
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import os
 import platform
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from benchmarks import decoding, overhead, training
+from benchmarks import decoding, fusion, language_model_decoding, overhead, training
 from benchmarks.material import SIZE, load_material
-from benchmarks.measure import table
 
 RESULTS = Path(__file__).parent / "results"
+BENCHMARKS: dict[str, Callable[[], list[str]]] = {
+    "training": training.report,
+    "decoding": decoding.report,
+    "fusion": fusion.report,
+    "language_model_decoding": language_model_decoding.report,
+    "overhead": overhead.report,
+}
+"""What each writes: Markdown lines, the first one a heading."""
 
 
-def main() -> None:
-    """Measure on one thread, print and write ``results/DATE.md``."""
-    torch.set_num_threads(1)
+def _head() -> list[str]:
     material = load_material()
-    today = datetime.date.today().isoformat()
-    lines = [
-        f"# {today}",
+    return [
+        f"# {datetime.date.today().isoformat()}",
         "",
         f"{os.cpu_count()} CPUs ({platform.machine()}), one thread, torch {torch.__version__}, "
         f"{material.name}, vocabulary {material.vocab_size}, "
         f"{', '.join(f'{name} {size}' for name, size in SIZE.items())}. "
         f"Load average at the start: {os.getloadavg()[0]:.1f}.",
-        "",
-        f"## Training, {training.BATCH_TOKENS} tokens a batch",
-        "",
-        *table(training.measure(material), "Marian, our batches"),
-        "",
-        f"## Decoding, beam {decoding.BEAM}, {decoding.NUM_OUTPUT_TOKENS} output tokens, random weights",
-        "",
-        *table(decoding.measure(material), "Hugging Face generate"),
     ]
-    cost = overhead.measure()
-    lines += [
-        "",
-        "## Overhead of a one-worker trial on a reused actor",
-        "",
-        f"{cost.median_s:.2f} s ({cost.low_s:.2f}-{cost.high_s:.2f}) between the ends of empty trials.",
-    ]
+
+
+def main() -> None:
+    """Measure on one thread and print; write ``results/DATE.md`` when all were run."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(BENCHMARKS)}")
+    names = parser.parse_args().names
+    unknown = sorted(set(names) - set(BENCHMARKS))
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are: {', '.join(BENCHMARKS)}")
+    torch.set_num_threads(1)
+    lines = _head()
+    for name in names or BENCHMARKS:
+        began_s = time.process_time()
+        lines += ["", *BENCHMARKS[name]()]
+        sys.stderr.write(f"{name}: {time.process_time() - began_s:.0f} CPU-s\n")
     text = "\n".join(lines) + "\n"
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{today}.md").write_text(text)
+    if not names:
+        RESULTS.mkdir(exist_ok=True)
+        (RESULTS / f"{datetime.date.today().isoformat()}.md").write_text(text)
     sys.stdout.write(text)
 
 

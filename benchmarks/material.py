@@ -1,4 +1,4 @@
-"""What the contestants work on: real text where it is at hand, and a peer model of the same size."""
+"""What the contestants work on: real text where it is at hand, and a model of one size."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gzip
 import os
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ def _lines(path: Path) -> list[str]:
         return file.read().splitlines()
 
 
+@cache
 def load_material() -> Material:
     """Load Multi30k English-German below ``NLGRAFT_DATA``, or else make constructed text of the same size."""
     root = Path(os.environ.get("NLGRAFT_DATA", _SHARED)) / "multi30k"
@@ -77,32 +79,3 @@ def our_model(vocab_size: int, **changes: Any) -> Seq2Seq:
         {**SIZE, "dropout": 0.1, "norm": "post", "tying": "all", "activation": "relu", **changes}
     )
     return Seq2Seq(config, vocab_size, vocab_size)
-
-
-def marian_model(vocab_size: int) -> Any:
-    """Hugging Face's Marian of the same size."""
-    from transformers import MarianConfig, MarianMTModel
-
-    torch.manual_seed(0)
-    config = MarianConfig(
-        vocab_size=vocab_size,
-        d_model=SIZE["d_model"],
-        encoder_layers=SIZE["num_encoder_layers"],
-        decoder_layers=SIZE["num_decoder_layers"],
-        encoder_attention_heads=SIZE["num_heads"],
-        decoder_attention_heads=SIZE["num_heads"],
-        encoder_ffn_dim=SIZE["ffn_dim"],
-        decoder_ffn_dim=SIZE["ffn_dim"],
-        dropout=0.1,
-        activation_function="relu",
-        pad_token_id=0,
-        eos_token_id=3,
-        bos_token_id=2,
-        decoder_start_token_id=2,
-        forced_eos_token_id=None,
-        max_position_embeddings=256,
-        share_encoder_decoder_embeddings=True,
-        tie_word_embeddings=True,
-        scale_embedding=True,
-    )
-    return MarianMTModel(config)
