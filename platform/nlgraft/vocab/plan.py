@@ -288,8 +288,8 @@ class TransferPlan:
             dense=tensors.get("dense"),
             norm_match=document["norm_match"],
             method=document["method"],
-            old_roles=document["old_roles"],
-            new_roles=document["new_roles"],
+            old_roles=document.get("old_roles", {}),
+            new_roles=document.get("new_roles", {}),
         )
 
     def describe(self, row: int) -> str:

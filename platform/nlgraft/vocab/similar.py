@@ -7,7 +7,7 @@ dictionary of substrings, Aho-Corasick) give the same table; only their time dif
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
@@ -223,32 +223,33 @@ def _hyperwords(
     queries: Sequence[Tok], old: Vocabulary, room: Sequence[int | None], visit: Sequence[int], finder: Finder
 ) -> list[list[tuple[int, Relation]]]:
     found: list[list[tuple[int, Relation]]] = [[] for _ in queries]
-    by_core: dict[bytes, list[int]] = {}
+    waiting: dict[bytes, list[int]] = {}
     for index, tok in enumerate(queries):
-        if _is_query(tok):
-            by_core.setdefault(tok.core, []).append(index)
-    if not by_core:
-        return found
-    contained = _containment(finder)(list(by_core))
+        if _is_query(tok) and room[index] != 0:
+            waiting.setdefault(tok.core, []).append(index)
+    contained = _containment(finder)(waiting)
     for identity in visit:
         longer = old.tokens[identity]
         assert longer is not None
         for core in contained(longer.core):
-            for index in by_core[core]:
-                limit = room[index]
-                if limit is not None and len(found[index]) >= limit:
-                    continue
+            if core not in waiting:
+                continue
+            for index in waiting[core]:
                 relation = hyperword_relation(queries[index], longer)
                 if relation is not None:
                     found[index].append((identity, relation))
+            # short cores lie in most tokens: what has its cap is looked for no longer
+            waiting[core] = [index for index in waiting[core] if len(found[index]) != room[index]]
+            if not waiting[core]:
+                del waiting[core]
     return found
 
 
 Contained = Callable[[bytes], Iterable[bytes]]
-"""Lists the query cores inside a core, each once."""
+"""Lists the query cores inside a core, each once; may list some that are no longer waited for."""
 
 
-def _containment(finder: Finder) -> Callable[[Sequence[bytes]], Contained]:
+def _containment(finder: Finder) -> Callable[[Mapping[bytes, object]], Contained]:
     if finder not in FINDERS:
         raise DataError(f"similar tokens: no finder '{finder}'. {nearest(finder, FINDERS)}")
     if finder == "naive":
@@ -263,16 +264,15 @@ def _containment(finder: Finder) -> Callable[[Sequence[bytes]], Contained]:
                 "finder 'aho_corasick' needs `pip install pyahocorasick`; or use 'substrings'"
             ) from None
         return _by_substrings
-    return lambda cores: _by_automaton(ahocorasick, cores)
+    return lambda waiting: _by_automaton(ahocorasick, waiting)
 
 
-def _by_definition(cores: Sequence[bytes]) -> Contained:
-    return lambda longer: (core for core in cores if core in longer)
+def _by_definition(waiting: Mapping[bytes, object]) -> Contained:
+    return lambda longer: [core for core in waiting if core in longer]
 
 
-def _by_substrings(cores: Sequence[bytes]) -> Contained:
-    wanted = set(cores)
-    lengths = sorted({len(core) for core in cores})
+def _by_substrings(waiting: Mapping[bytes, object]) -> Contained:
+    lengths = sorted({len(core) for core in waiting})
 
     def contained(longer: bytes) -> set[bytes]:
         found: set[bytes] = set()
@@ -281,22 +281,24 @@ def _by_substrings(cores: Sequence[bytes]) -> Contained:
                 break
             for start in range(len(longer) - length + 1):
                 part = longer[start : start + length]
-                if part in wanted:
+                if part in waiting:
                     found.add(part)
         return found
 
     return contained
 
 
-def _by_automaton(ahocorasick: object, cores: Sequence[bytes]) -> Contained:
+def _by_automaton(ahocorasick: object, waiting: Mapping[bytes, object]) -> Contained:
     """Search all cores at once; bytes are read as Latin-1, which maps each byte to one character."""
     automaton = ahocorasick.Automaton()  # type: ignore[attr-defined]
-    for core in cores:
+    for core in waiting:
         automaton.add_word(core.decode("latin-1"), core)
+    if not waiting:
+        return lambda longer: ()
     automaton.make_automaton()
 
     def contained(longer: bytes) -> set[bytes]:
         hits: Iterator[tuple[int, bytes]] = automaton.iter(longer.decode("latin-1"))
-        return {core for _, core in hits}
+        return {core for _, core in hits if core in waiting}
 
     return contained

@@ -1,0 +1,163 @@
+"""Similar tokens and surgery at the size of a multilingual model: 32,000 new tokens, 250,000 old ones.
+
+The vocabularies are constructed: strings of syllables drawn by a power law, 8 characters on average and 16 at
+most; tokens of multilingual models have 6.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import multiprocessing
+import random
+import resource
+import time
+from dataclasses import dataclass
+
+import numpy as np
+
+from nlgraft.vocab.building import build_plan
+from nlgraft.vocab.plan import TransferPlan
+from nlgraft.vocab.segmenters import UnigramSegmenter
+from nlgraft.vocab.similar import similar_tokens
+from nlgraft.vocab.tokens import SENTENCEPIECE, Kind
+from nlgraft.vocab.vocabulary import Vocabulary, make_vocabulary
+
+NUM_OLD, NUM_NEW, WIDTH = 250_000, 32_000, 1024
+LONGEST_CHARACTERS = 16
+NUM_NAIVE = 40
+METHODS = ("avg", "fvt", "random")
+
+
+@dataclass(frozen=True)
+class Application:
+    """What applying a plan to a matrix of 250,000 rows costs.
+
+    Attributes:
+        cpu_s: CPU seconds.
+        peak_bytes: Most memory beyond the matrix itself, the new rows included.
+    """
+
+    cpu_s: float
+    peak_bytes: int
+
+
+def make_tokens(count: int, rng: random.Random) -> list[str]:
+    """Draw distinct tokens, the frequent ones first as vocabularies have them.
+
+    Args:
+        count: How many.
+        rng: Where randomness comes from.
+
+    Returns:
+        Tokens as SentencePiece writes them.
+    """
+    spelling = random.Random(0)  # every vocabulary is of the same language
+    syllables = [
+        "".join(parts) for parts in itertools.product(["", *"bdfghklmnprstvz"], "aeiou", ["", *"nrst"])
+    ]
+    spelling.shuffle(syllables)
+    weights = [1 / (rank + 10) for rank in range(len(syllables))]
+    found: dict[str, None] = dict.fromkeys("▁abcdefghijklmnopqrstuvwxyz")
+    while len(found) < count:
+        lengths = rng.choices([1, 2, 3, 4, 5], [2, 9, 4, 1, 0.5], k=count)
+        flat = iter(rng.choices(syllables, weights, k=sum(lengths)))
+        for length in lengths:
+            text = "".join(itertools.islice(flat, length))[:LONGEST_CHARACTERS]
+            found.setdefault(f"▁{text}" if rng.random() < 0.6 else text)
+    return [*found][:count]
+
+
+def make_unigram(tokens: list[str]) -> Vocabulary:
+    """Make a SentencePiece-like vocabulary of tokens, rarer ones less probable.
+
+    Args:
+        tokens: As SentencePiece writes them.
+
+    Returns:
+        The vocabulary.
+    """
+    ids = {token: i for i, token in enumerate(tokens)}
+    scores = {token: -math.log(i + 2) for token, i in ids.items()}
+    segmenter = UnigramSegmenter(ids, scores, SENTENCEPIECE)
+    return make_vocabulary(tokens, [Kind.NORMAL] * len(tokens), SENTENCEPIECE, segmenter)
+
+
+def measure_application(plan: TransferPlan) -> Application:
+    """Apply a plan in a process of its own.
+
+    Args:
+        plan: For 250,000 old rows.
+
+    Returns:
+        Time and memory.
+    """
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(_apply, (plan,))
+
+
+def _apply(plan: TransferPlan) -> Application:
+    matrix = np.empty((NUM_OLD, WIDTH), dtype=np.float32)
+    generator = np.random.default_rng(0)
+    for start in range(0, NUM_OLD, 1000):
+        generator.standard_normal(out=matrix[start : start + 1000], dtype=np.float32)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    began_s = time.process_time()
+    new = plan.apply(matrix)
+    cpu_s = time.process_time() - began_s
+    assert np.isfinite(new).all()
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return Application(cpu_s, (peak - before) * 1024)
+
+
+def report() -> list[str]:
+    """Measure and write Markdown.
+
+    Returns:
+        Lines, the first one a heading.
+    """
+    old = make_unigram(make_tokens(NUM_OLD, random.Random(1)))
+    new = make_unigram(make_tokens(NUM_NEW, random.Random(2)))
+    queries = [new.token(i) for i in range(NUM_NEW)]
+    lines = [
+        f"## Vocabulary transfer, {NUM_NEW:,} new tokens against {NUM_OLD:,} old ones",
+        "",
+        "| similar tokens by | CPU-s |",
+        "|---|---|",
+    ]
+    tables = {}
+    for finder in ("aho_corasick", "substrings"):
+        began_s = time.process_time()
+        tables[finder] = similar_tokens(queries, old, finder=finder)
+        lines.append(f"| {finder}, {NUM_NEW:,} tokens | {time.process_time() - began_s:.1f} |")
+    sample = random.Random(3).sample(range(NUM_NEW), NUM_NAIVE)
+    began_s = time.process_time()
+    naive = similar_tokens([queries[i] for i in sample], old, finder="naive")
+    naive_s = time.process_time() - began_s
+    for table in tables.values():
+        assert [table.of(i) for i in sample] == [naive.of(i) for i in range(NUM_NAIVE)]
+    lines.append(
+        f"| the definition, {NUM_NAIVE} tokens, the same result | {naive_s:.1f} "
+        f"({naive_s / NUM_NAIVE * NUM_NEW:.0f} for all) |"
+    )
+    lines += [
+        "",
+        "| method | plan, CPU-s | apply, CPU-s | apply, peak GiB beyond the matrix |",
+        "|---|---|---|---|",
+    ]
+    for method in METHODS:
+        began_s = time.process_time()
+        plan = build_plan(old, new, method)
+        plan_s = time.process_time() - began_s
+        cost = measure_application(plan)
+        lines.append(f"| {method} | {plan_s:.1f} | {cost.cpu_s:.1f} | {cost.peak_bytes / 2**30:.2f} |")
+    counts = ", ".join(f"{count} {name}" for name, count in plan.counts().items())
+    lengths = np.array([len(tok.text) for tok in (old.token(i) for i in range(NUM_OLD))])
+    lines += [
+        "",
+        f"Old tokens: {lengths.mean():.1f} characters on average, {lengths.max()} at most. "
+        f"Last plan: {counts}; "
+        f"{tables['substrings'].sizes.sum()} pairs of similar tokens. "
+        f"The matrix has {NUM_OLD:,} x {WIDTH} numbers ({NUM_OLD * WIDTH * 4 / 2**30:.2f} GiB).",
+    ]
+    return lines
