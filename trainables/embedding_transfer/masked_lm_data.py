@@ -184,20 +184,17 @@ class Masker:
         Returns:
             The line.
         """
-        tokens = self.text.ids[row].tolist()
-        if not tokens:
+        tokens = self.text.ids[row]
+        if not len(tokens):
             return MaskedLine([], [], [])
         is_asked = self.chosen(row, epoch)[self.text.words[row]]
         generator = generator_for(self.seed, "tokens", epoch, row)
         draws = generator.random(len(tokens))
-        random_ids = self._normal[generator.integers(0, len(self._normal), len(tokens))].tolist()
-        inputs = []
-        for token, asked, draw, other in zip(tokens, is_asked, draws, random_ids, strict=True):
-            if not asked or draw >= self.rates.masked + self.rates.replaced:
-                inputs.append(token)
-            else:
-                inputs.append(self.tokenizer.mask if draw < self.rates.masked else other)
-        return MaskedLine(tokens, inputs, is_asked.tolist())
+        others = self._normal[generator.integers(0, len(self._normal), len(tokens))]
+        is_masked = is_asked & (draws < self.rates.masked)
+        is_replaced = is_asked & ~is_masked & (draws < self.rates.masked + self.rates.replaced)
+        inputs = np.where(is_masked, self.tokenizer.mask, np.where(is_replaced, others, tokens))
+        return MaskedLine(tokens.tolist(), inputs.tolist(), is_asked.tolist())
 
     def batch(self, rows: Rows, epoch: int) -> MaskedBatch:
         """Make the batch of some lines.

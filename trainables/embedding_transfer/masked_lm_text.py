@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,6 +28,8 @@ from trainables.embedding_transfer.masked_lm_config import WordTokenizerConfig
 TOKENIZER_FILE = "tokenizer.json"
 WORDPIECE_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MASK_PIECE = "<mask>"
+_CHUNK_LINES = 10_000
+"""Lines encoded at once: bounds memory, changes no result."""
 _WORD = re.compile(r"\S+")
 
 
@@ -208,8 +210,7 @@ class MaskedTokenizer:
         words: list[list[int]] = []
         sizes: list[list[int]] = []
         num_cut = 0
-        encoded = self._model.encode_batch(list(lines), add_special_tokens=False)
-        for line, found in zip(lines, encoded, strict=True):
+        for line, found in zip(lines, self._encodings(lines), strict=True):
             spans = [match.span() for match in _WORD.finditer(line)]
             numbers = _word_numbers(found.offsets, spans)
             kept = len(numbers)
@@ -220,6 +221,11 @@ class MaskedTokenizer:
             words.append(numbers[:kept])
             sizes.append([end - start for start, end in spans])
         return EncodedText(Ragged.of(ids), Ragged.of(words), Ragged.of(sizes)), num_cut
+
+    def _encodings(self, lines: Sequence[str]) -> Iterator[tokenizers.Encoding]:
+        for start in range(0, len(lines), _CHUNK_LINES):
+            chunk = list(lines[start : start + _CHUNK_LINES])
+            yield from self._model.encode_batch(chunk, add_special_tokens=False)
 
 
 def _word_numbers(offsets: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> list[int]:
