@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import decoding, fusion, language_model_decoding, overhead, training
+from benchmarks import decoding, fusion, language_model_decoding, overhead, training, vocabulary
 from benchmarks.material import SIZE, load_material
 
 RESULTS = Path(__file__).parent / "results"
@@ -23,6 +23,7 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "fusion": fusion.report,
     "language_model_decoding": language_model_decoding.report,
     "overhead": overhead.report,
+    "vocabulary": vocabulary.report,
 }
 """What each writes: Markdown lines, the first one a heading."""
 
