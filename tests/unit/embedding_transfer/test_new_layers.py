@@ -17,7 +17,7 @@ from nlgraft.text.config import TokenizerConfig
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizers import train_sentencepiece
 from nlgraft.vocab.plan import Provenance, TransferPlan
-from trainables.embedding_transfer import Config, stage_graph
+from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.stages.independent import independent_config
 from trainables.embedding_transfer.stages.training import read_model, write_model
 from trainables.embedding_transfer.stages.vectors import read_vectors
@@ -51,7 +51,9 @@ def run(store, method, sides="decoder"):
     config = Config(**BASE, transfer={"method": method, "sides": sides})
     graph = stage_graph(config, seed=1, splits=("dev",))
     said = config.model_dump(mode="json")
-    run_trial(graph, store, reporter=NullReporter(), config=said, is_waiting=True, seed=1)
+    record = run_trial(graph, store, reporter=NullReporter(), config=said, is_waiting=True, seed=1)
+    assert record.state == "finished"
+    assert {"dev/bleu", "dev/length_saved", "upstream/dev_bleu"} <= set(record.metrics) <= set(METRICS)
     return lambda name: store.fetch(graph.find(name))
 
 

@@ -59,21 +59,15 @@ def run(store, method, seed=1, splits=SPLITS, **changes):
 
 
 BPE = {"tokenizers": {"upstream": {"kind": "bpe", "sampling_alpha": 0.1}}}
-JOINT = {"tokenizers": {"joint": {"vocab_size": 220, "is_shared": False}}}
-INDEPENDENT = {"independent": {"train": SMALL["downstream"]["train"]}}
+# test_new_layers.py has the arms whose rows or layers come from elsewhere
 ARMS = [
     ("single_run", {}),
     ("pretrain_finetune", {}),
     ("downstream_vocab", {}),
-    ("joint_vocab", JOINT),
     ("bpe_dropout", BPE),
     ("random_init", {}),
-    ("word2vec", {}),
     ("reconstruction", {}),
-    ("focus", {}),
     ("wechsel", {}),
-    ("independent_encoder", INDEPENDENT),
-    ("cbow", {}),
     ("avg_eg", {}),
     ("patt_eg", {}),
 ]
