@@ -96,7 +96,6 @@ def _join_joeynmt() -> None:
     import tensorboardX
 
     sys.modules.setdefault("torch.utils.tensorboard", tensorboardX)  # for logs that nobody writes here
-    logging.getLogger("joeynmt").setLevel(logging.WARNING)
 
 
 def _joeynmt_vocabulary(vocab_size: int) -> Any:
@@ -116,6 +115,7 @@ def joeynmt_model(vocab_size: int) -> Any:
     _join_joeynmt()
     from joeynmt.model import build_model
 
+    logging.getLogger("joeynmt.model").setLevel(logging.WARNING)
     side = {
         "type": "transformer",
         "num_heads": SIZE["num_heads"],

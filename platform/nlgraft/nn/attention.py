@@ -118,8 +118,8 @@ class Attention(nn.Module):
 
         Args:
             states_BSC: States [B, S, C].
-            mask: As in ``KeyValue``, without the open slot.
-            present: As in ``KeyValue``.
+            mask: As in ``KeyValue``, without the open slot, bool [B, 1, 1 or queries, S].
+            present: As in ``KeyValue``, bool [B, 1 or queries].
 
         Returns:
             Keys and values [B, N, S, H], the open slot last where there is one.

@@ -41,12 +41,12 @@ def penalty(length: float | Tensor, kind: LengthPenalty, alpha: float) -> float 
     """What a log-probability is divided by.
 
     Args:
-        length: Tokens of the hypothesis, its end token counted.
+        length: Tokens of the hypothesis, its end token counted; a tensor may have any shape [...].
         kind: Formula.
         alpha: Its strength.
 
     Returns:
-        The divisor; 1 for ``none``.
+        The divisor [...]; 1 for ``none``.
 
     Source: Wu et al. (2016), Eq. 14 (gnmt); fairseq's lenpen (average).
     """

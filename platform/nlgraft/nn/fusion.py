@@ -190,7 +190,7 @@ class Fusion(nn.Module):
         Args:
             site: The point a layer has reached.
             own_RTD: The layer's own flow there, [R, T, D].
-            flows: What ``flows`` returned.
+            flows: What ``flows`` returned, one [R, T, D] for each branch.
 
         Returns:
             The layer's flow from here on, [R, T, D].

@@ -45,7 +45,7 @@ class LanguageModelLayer(nn.Module):
 
         Args:
             x_RTD: States [R, T, D].
-            see: Makes keys and values of the normalised states.
+            see: Makes keys and values [R, N, S, H] of the normalised states [R, T, D].
             is_causal: See ``Attention.forward``.
 
         Returns:

@@ -118,7 +118,7 @@ def learned_state(model: nn.Module) -> dict[str, Tensor]:
         model: Any module.
 
     Returns:
-        The module's own tensors by name; a tied tensor stands under one name.
+        The module's own tensors by name, each of its own shape; a tied tensor stands under one name.
     """
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     state = model.state_dict()
@@ -165,7 +165,8 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         optimizer: AdamW of ``make_optimizer``, whose groups carry ``names``.
 
     Returns:
-        The optimiser's own tensors, ``<moment>/<parameter>``.
+        The optimiser's own tensors, ``<moment>/<parameter>``: ``step`` is a scalar, the
+        moments have the parameter's shape.
     """
     tensors = {}
     for group in optimizer.param_groups:

@@ -54,10 +54,10 @@ class Workers:
         """Add numbers over all workers.
 
         Args:
-            values: As many on each worker, on its device; overwritten.
+            values: Any shape [...], the same on each worker, on its device; overwritten.
 
         Returns:
-            The sums, on every worker.
+            The sums [...], on every worker.
         """
         if self.size > 1:
             dist.all_reduce(values)

@@ -50,7 +50,7 @@ class Place:
             tensors: The checkpoint, by name.
 
         Returns:
-            The parameter's values in fp32.
+            The parameter's values in fp32: the checkpoint's tensors one above the other, [sum of rows, ...].
         """
         parts = [tensors[name].detach().to(torch.float32) for name in self.theirs]
         joined = torch.cat(parts)[self.num_unread_rows :]
@@ -60,11 +60,11 @@ class Place:
         """Take our parameter apart.
 
         Args:
-            parameter: Its values.
+            parameter: Its values [rows, ...].
             unread: Leading rows of some tensors; zero where there are none.
 
         Returns:
-            The checkpoint's tensors, by name.
+            The checkpoint's tensors by name, equal shares [rows / parts, ...] of the parameter.
         """
         values = parameter.detach()[None] if self.is_row else parameter.detach()
         if self.num_unread_rows:
@@ -81,7 +81,7 @@ class Place:
             tensors: The checkpoint, by name.
 
         Returns:
-            Leading rows by name, in fp32; empty when everything is read.
+            Leading rows by name, in fp32, [unread rows, ...]; empty when everything is read.
         """
         if not self.num_unread_rows:
             return {}
