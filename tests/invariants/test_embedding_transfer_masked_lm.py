@@ -112,11 +112,16 @@ def masked_lm(size: int, kind: str = "bert", seed: int = 0) -> MaskedLM:
     return MaskedLM(model).eval()
 
 
-def changed_data(tokenizer, rates=CHANGES, new_mask_rate=0.5, mask_rates=None, seed=3):
+def changed_data(tokenizer, rates=CHANGES, new_mask_rate=0.5, mask_rates=None, seed=3, max_tokens=99):
     text, _ = tokenizer.encode(LINES * 4, 30)
     masker = Masker(text, tokenizer, mask_rates or MaskRates(0.3), seed)
     return ChangedMaskedData(
-        masker, rates, SimilarOptions(10, "id"), new_mask_rate=new_mask_rate, batch_tokens=200
+        masker,
+        rates,
+        SimilarOptions(10, "id"),
+        new_mask_rate=new_mask_rate,
+        batch_tokens=200,
+        max_tokens=max_tokens,
     )
 
 
@@ -268,6 +273,15 @@ def test_the_text_never_changes(tokenizer):
     assert "imagine" in surfaces
     assert any(s.startswith("##") for s in surfaces)
     assert not any("the" in s and "ima" in s for s in surfaces)
+
+
+def test_no_line_outgrows_the_model(tokenizer):
+    """Splitting stops where the model has no position left; the line is then read as it is."""
+    text, _ = tokenizer.encode(LINES * 4, 30)
+    longest = int(text.ids.lengths.max())
+    assert max(b.changed.ids.shape[1] for b in changed_data(tokenizer).in_order()) > longest + 2
+    short = changed_data(tokenizer, max_tokens=longest)
+    assert max(b.changed.ids.shape[1] for b in short.in_order()) <= longest + 2
 
 
 def test_batches_do_not_depend_on_what_was_made_before(tokenizer):

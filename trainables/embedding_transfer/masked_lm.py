@@ -250,6 +250,24 @@ def read_masked_lm(directory: Path) -> MaskedLM:
     return model
 
 
+def position_room(model: MaskedLM) -> int:
+    """Count the tokens that a model has positions for, beside begin and end.
+
+    Args:
+        model: The model.
+
+    Returns:
+        Tokens.
+    """
+    config = model.model.config
+    # RoBERTa counts positions from the padding id on
+    is_offset = any(
+        getattr(module, "padding_idx", None) is not None and name.endswith("position_embeddings")
+        for name, module in model.model.named_modules()
+    )
+    return config.max_position_embeddings - 2 - (config.pad_token_id + 1 if is_offset else 0)
+
+
 def check_length(model: MaskedLM, max_tokens: int) -> None:
     """Make sure that a model has enough positions.
 
@@ -260,13 +278,7 @@ def check_length(model: MaskedLM, max_tokens: int) -> None:
     Raises:
         DataError: It has not.
     """
-    config = model.model.config
-    # RoBERTa counts positions from the padding id on
-    is_offset = any(
-        getattr(module, "padding_idx", None) is not None and name.endswith("position_embeddings")
-        for name, module in model.model.named_modules()
-    )
-    room = config.max_position_embeddings - 2 - (config.pad_token_id + 1 if is_offset else 0)
+    room = position_room(model)
     if max_tokens > room:
         raise DataError(
             f"data.max_tokens is {max_tokens}, but the checkpoint has room for {room} tokens beside begin "

@@ -31,7 +31,14 @@ from trainables.embedding_transfer.masked_lm_data import (
     labels_of,
     rectangle,
 )
-from trainables.embedding_transfer.new_tokens import DEV_EPOCH, ChangedText, NewTokens, Shard, SimilarOptions
+from trainables.embedding_transfer.new_tokens import (
+    DEV_EPOCH,
+    BatchNumbering,
+    ChangedText,
+    NewTokens,
+    Shard,
+    SimilarOptions,
+)
 from trainables.embedding_transfer.perturbation import PerturbedSentence, Perturber, Rates
 
 TABLE = "encoder"
@@ -87,6 +94,7 @@ class ChangedMaskedData:
         *,
         new_mask_rate: float,
         batch_tokens: int,
+        max_tokens: int,
     ) -> None:
         """Set up the data.
 
@@ -96,8 +104,11 @@ class ChangedMaskedData:
             options: How similar tokens are chosen.
             new_mask_rate: Share of the new tokens that are hidden and to be predicted.
             batch_tokens: Most padded positions of a batch.
+            max_tokens: Longest line, without begin and end, that the model can read; a line that splitting
+                would make longer stays as it is.
         """
         self._masker = masker
+        self._max_tokens = max_tokens
         self._new_mask_rate = new_mask_rate
         self._perturber = Perturber(masker.tokenizer.vocabulary, rates)
         self._batches = TokenBatches(masker.text.ids.lengths + 2, batch_tokens, masker.seed)
@@ -107,7 +118,10 @@ class ChangedMaskedData:
     def _change(self, _side: str, row: int, epoch: int) -> PerturbedSentence:
         line = self._masker.line(row, epoch)
         generator = generator_for(self._masker.seed, "perturb", TABLE, epoch, row)
-        return self._perturber.perturb(line.tokens, generator, line.is_asked)
+        changed = self._perturber.perturb(line.tokens, generator, line.is_asked)
+        if len(changed.tokens) > self._max_tokens:
+            return PerturbedSentence([*line.tokens], self._perturber.words(line.tokens))
+        return changed
 
     def epoch(self, index: int) -> Sequence[Rows]:
         """Give the rows of each global batch of an epoch."""
@@ -144,7 +158,7 @@ class ChangedMaskedData:
             compared,
         )
 
-    def _line(self, row: int, epoch: int, shard: Shard, numbering: Any) -> _ChangedLine:
+    def _line(self, row: int, epoch: int, shard: Shard, numbering: BatchNumbering) -> _ChangedLine:
         """Number the new tokens of a line, hide some of them, and put the line's own holes back."""
         line, sentence = self._masker.line(row, epoch), shard.sentences[TABLE][row]
         words = self._perturber.words(line.tokens)

@@ -63,11 +63,8 @@ def pretrain(context: StageContext) -> None:
         check_length(model, config["max_tokens"])
         if not config["is_body_trained"]:
             changes["freeze"] = (*config["train"]["freeze"], model.body_pattern)
-    before = {
-        "drawn": drawn,
-        "head": "fresh" if drawn else "of the checkpoint" if "model" not in config else "new",
-    }
-    (context.directory / "start.json").write_text(json.dumps(before, indent=1) + "\n", "utf-8")
+    # what the checkpoint lacked: its prediction head, if it is a sentence encoder
+    (context.directory / "drawn.json").write_text(json.dumps(drawn, indent=1) + "\n", "utf-8")
     dev = _scoring(context, tokenizer, "dev")
     outcome = _train(model, context, tokenizer, dev, prefix="upstream", changes=changes)
     losses = masked_losses(model, dev, context.device)

@@ -15,7 +15,7 @@ from nlgraft.training.config import TrainConfig
 from nlgraft.training.loop import train
 from nlgraft.training.seeds import derive_seed
 from trainables.embedding_transfer.generators import EmbeddingGenerator
-from trainables.embedding_transfer.masked_lm import read_masked_lm
+from trainables.embedding_transfer.masked_lm import position_room, read_masked_lm
 from trainables.embedding_transfer.masked_lm_data import Masker, MaskRates
 from trainables.embedding_transfer.masked_lm_generator import (
     ChangedMaskedData,
@@ -50,8 +50,9 @@ def train_generator(context: StageContext) -> None:
         train_config.label_smoothing,
         train_config.smoothing_kind,
     )
-    data = _data(context, read_text(context, "train"), train_config)
-    dev = _data(context, read_text(context, "dev").first(config["num_dev_sentences"]), train_config)
+    room = position_room(body)
+    data = _data(context, read_text(context, "train"), train_config, room)
+    dev = _data(context, read_text(context, "dev").first(config["num_dev_sentences"]), train_config, room)
 
     def save(trained: MaskedGeneratorModel, directory: Path) -> None:
         save_generators(trained, trained.generators, width, directory)
@@ -66,7 +67,9 @@ def train_generator(context: StageContext) -> None:
     (context.directory / "metrics.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
 
 
-def _data(context: StageContext, text: EncodedText, train_config: TrainConfig) -> ChangedMaskedData:
+def _data(
+    context: StageContext, text: EncodedText, train_config: TrainConfig, max_tokens: int
+) -> ChangedMaskedData:
     config = context.config
     assert context.seed is not None
     tokenizer = MaskedTokenizer(context.inputs["vocabulary"])
@@ -76,6 +79,7 @@ def _data(context: StageContext, text: EncodedText, train_config: TrainConfig) -
         SimilarOptions(config["cap"], config["order"]),
         new_mask_rate=config["new_mask_rate"],
         batch_tokens=train_config.batch_tokens,
+        max_tokens=max_tokens,
     )
 
 
