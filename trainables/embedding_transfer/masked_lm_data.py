@@ -102,7 +102,7 @@ def choose_words(
         turn: The words that would be chosen next after so many choices, none of them twice.
 
     Returns:
-        Whether each word is chosen.
+        Whether each word is chosen, bool [num_words].
     """
     chosen = np.zeros(num_words, dtype=bool)
     count = max(1, round(share * num_words))
@@ -167,7 +167,7 @@ class Masker:
             epoch: Of the training; another one chooses others.
 
         Returns:
-            Whether each word is chosen, those cut off included.
+            Whether each word is chosen, those cut off included, bool [words].
         """
         num_words, share = len(self.text.sizes[row]), self.rates.words
         if self.is_in_turns:
