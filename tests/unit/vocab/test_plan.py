@@ -7,6 +7,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from nlgraft.errors import DataError
+from nlgraft.vocab.moments import moments, row_norms
 from nlgraft.vocab.norms import norm_report
 from nlgraft.vocab.plan import GAP_BIAS, Noise, Provenance, TransferPlan
 
@@ -127,9 +128,10 @@ def test_norm_match_scales_only_new_rows():
 
 
 def test_plan_survives_its_files(tmp_path):
-    original = plan(Noise(center="zero", spread="fixed", scale=0.5, seed=9))
+    original = plan(Noise(center="zero", spread="fixed", scale=0.5, seed=9), new_roles={"pad": 1})
     original.save(tmp_path / "plan")
     loaded = TransferPlan.load(tmp_path / "plan")
+    assert loaded.new_roles == original.new_roles == {"pad": 1}
     assert np.array_equal(loaded.apply(OLD), original.apply(OLD))
     assert loaded.reasons == original.reasons
     assert loaded.noise == original.noise
@@ -165,3 +167,29 @@ def test_norm_report_sees_what_is_out_of_the_ordinary():
     report = norm_report(plan(), OLD, new)
     assert (report.num_zero, report.num_not_finite) == (1, 1)
     assert len(report.warnings) == 5
+
+
+def test_moments_and_norms_of_many_rows_are_numpys():
+    """Taken in portions, over rows that count alone."""
+    generator = np.random.default_rng(2)
+    rows = (generator.normal(size=(20_001, 3)) * [1, 2, 3] + [5, 0, -5]).astype(np.float32)
+    is_real = generator.random(20_001) < 0.7
+    found = moments(rows, is_real, has_covariance=True)
+    real = rows[is_real].astype(np.float64)
+    assert np.allclose(found.mean, real.mean(axis=0), atol=1e-6)
+    assert np.allclose(found.std, real.std(axis=0), atol=1e-6)
+    assert np.allclose(found.covariance, np.cov(real, rowvar=False), atol=1e-6)
+    assert moments(rows, is_real).covariance is None
+    assert np.allclose(row_norms(rows.astype(np.float16)), np.linalg.norm(rows, axis=1), rtol=1e-3)
+
+
+def test_plans_that_cannot_be_read_say_so(tmp_path):
+    plan().save(tmp_path)
+    (tmp_path / "plan.safetensors").write_bytes(b"x")
+    with pytest.raises(DataError, match="cannot be read"):
+        TransferPlan.load(tmp_path)
+    plan().save(tmp_path)
+    text = (tmp_path / "plan.json").read_text()
+    (tmp_path / "plan.json").write_text(text.replace('"format": 1', '"format": 99'))
+    with pytest.raises(DataError, match="plan format 99, this version reads 1"):
+        TransferPlan.load(tmp_path)

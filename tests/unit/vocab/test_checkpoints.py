@@ -1,0 +1,148 @@
+"""From a plan's directory to a checkpoint's: what is written, what is told."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import AutoTokenizer, BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.building import build_plan
+from nlgraft.vocab.checkpoints import apply_plan
+from nlgraft.vocab.commands import PlanRequest, plan_transfer, read_text, written_at_once
+from nlgraft.vocab.loading import load_vocabulary
+from nlgraft.vocab.verify import load_checkpoint
+
+OLD = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "motor", "##cycle", "##s"]
+NEW = ["[CLS]", "[PAD]", "[UNK]", "motorcycle", "motor", "##s"]
+
+
+@pytest.fixture
+def places(tmp_path):
+    """A sentence encoder and a new vocabulary without [SEP]."""
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    model = BertModel(BertConfig(vocab_size=len(OLD), max_position_embeddings=32, sep_token_id=3, **sizes))
+    model.to(torch.bfloat16).save_pretrained(tmp_path / "model")
+    for name, tokens in (("model", OLD), ("new", NEW)):
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "vocab.txt").write_text("\n".join(tokens) + "\n")
+    (tmp_path / "model" / "modules.json").write_text("[]")
+    (tmp_path / "model" / "1_Pooling").mkdir()
+    (tmp_path / "model" / "1_Pooling" / "config.json").write_text("{}")
+    (tmp_path / "model" / "secret.txt").write_text("not to be copied")
+    return tmp_path
+
+
+def test_a_checkpoint_is_written_with_all_that_belongs_to_it(places):
+    request = PlanRequest(old=str(places / "model"), new=str(places / "new"))
+    planned = plan_transfer(request, places / "plan")
+    applied = apply_plan(places / "plan", str(places / "model"), places / "out")
+    written = {path.name for path in (places / "out").iterdir()}
+    assert {"modules.json", "1_Pooling", "tokenizer.json", "config.json", "model.safetensors"} <= written
+    assert "secret.txt" not in written
+    assert load_checkpoint(places / "out", keeps_dtype=True).dtype == torch.bfloat16
+    assert (applied.old_rows, applied.new_rows) == (7, 6)
+    assert (applied.old_parameters, applied.new_parameters) == (56, 48)
+    assert any("no token for what the configuration calls sep_token_id 3" in note for note in applied.notes)
+    assert any("1 special tokens that the new one lacks" in note for note in applied.notes)
+    assert AutoTokenizer.from_pretrained(places / "out")("motorcycle")["input_ids"] == [0, 3]
+    assert planned.to_json()["counts"] == {"copy": 2, "special": 3, "composed": 1}
+    assert "vocabulary parameters 56 -> 48" in applied.to_text()
+
+
+def test_a_plan_for_another_tokenizer_is_refused(places):
+    plan_transfer(PlanRequest(old=str(places / "model"), new=str(places / "new")), places / "plan")
+    (places / "model" / "vocab.txt").write_text("\n".join([*OLD[:5], "##xx", "##s"]))
+    with pytest.raises(DataError, match=r"id 5 is '##cycle' in the plan and '##xx' in the model's"):
+        apply_plan(places / "plan", str(places / "model"), places / "out")
+    (places / "model" / "vocab.txt").write_text("\n".join(OLD[:6]))
+    with pytest.raises(DataError, match="knows 7 old ids, the model's tokenizer has 6"):
+        apply_plan(places / "plan", str(places / "model"), places / "out")
+
+
+def test_a_plan_made_in_python_has_no_tokenizer(places):
+    plan = build_plan(load_vocabulary(places / "model"), load_vocabulary(places / "new"), "avg")
+    plan.save(places / "plan")
+    applied = apply_plan(places / "plan", str(places / "model"), places / "out")
+    assert any("no tokenizer beside it" in note for note in applied.notes)
+    assert not (places / "out" / "tokenizer.json").exists()
+
+
+def test_vectors_for_one_table_of_two_are_told(places):
+    torch.manual_seed(0)
+    sizes = {"n_embd": 8, "n_layer": 1, "n_head": 2, "bos_token_id": 2, "eos_token_id": 3}
+    shutil.rmtree(places / "model")
+    untied = GPT2Config(vocab_size=len(OLD), tie_word_embeddings=False, **sizes)
+    GPT2LMHeadModel(untied).save_pretrained(places / "model")
+    (places / "model" / "vocab.txt").write_text("\n".join(OLD))
+    request = PlanRequest(
+        old=str(places / "model"),
+        new=str(places / "new"),
+        method="reconstruction",
+        model=str(places / "model"),
+    )
+    planned = plan_transfer(request, places / "plan")
+    assert planned.report.norms is not None
+    applied = apply_plan(places / "plan", str(places / "model"), places / "out")
+    assert any("the output table, which is not tied to it, got the same" in note for note in applied.notes)
+
+
+def test_a_directory_appears_whole_or_not_at_all(tmp_path):
+    def write_half() -> None:
+        with written_at_once(tmp_path / "a" / "out") as directory:
+            (directory / "half").write_text("x")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        write_half()
+    assert [*(tmp_path / "a").iterdir()] == []
+    (tmp_path / "b").mkdir()
+    with written_at_once(tmp_path / "b") as directory:
+        (directory / "whole").write_text("x")
+    assert [path.name for path in tmp_path.glob("b/*")] == ["whole"]
+
+
+def test_width_is_the_models_or_given(places):
+    (places / "text").write_text("motor motors motorcycle\n" * 5)
+    common = {
+        "old": str(places / "model"),
+        "new": str(places / "new"),
+        "text": [places / "text"],
+        "epochs": 1,
+    }
+    given = plan_transfer(PlanRequest(method="word2vec", width=5, **common))
+    assert given.plan.dense is not None
+    assert given.plan.dense.shape[1] == 5
+    models = plan_transfer(PlanRequest(method="word2vec", model=str(places / "model"), **common))
+    assert models.plan.dense is not None
+    assert models.plan.dense.shape[1] == 8
+    with pytest.raises(DataError, match="leave out --width or --model"):
+        plan_transfer(PlanRequest(method="word2vec", model=str(places / "model"), width=5, **common))
+
+
+def test_text_is_read_and_refused_in_words(tmp_path):
+    (tmp_path / "a").write_text("one\n\ntwo\u2028three\n")
+    assert read_text([tmp_path / "a"]) == ["one", "two\u2028three"]
+    (tmp_path / "b").write_text("\n")
+    with pytest.raises(DataError, match="no text in it"):
+        read_text([tmp_path / "b"])
+    (tmp_path / "c.gz").write_bytes(b"not gzip")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_text([tmp_path / "c.gz"])
+
+
+def test_reports_are_json(places):
+    (places / "text").write_text("motorcycle motors\n")
+    request = PlanRequest(
+        old=str(places / "model"),
+        new=str(places / "new"),
+        text=[places / "text"],
+        model=str(places / "model"),
+    )
+    document = json.loads(json.dumps(plan_transfer(request).to_json()))
+    assert document["text"]["compression"] == pytest.approx(3 / 4)
+    assert document["norms"]["medians"].keys() == {"copy", "special", "composed"}
