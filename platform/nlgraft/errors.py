@@ -3,6 +3,7 @@
 NlgraftError
 ├── StudyError          the author of a study must act; carries every problem at once   (exit 2)
 ├── DataError           a corpus file is missing, empty, unequal or not UTF-8          (exit 2)
+│   └── PaddingError    a model computes positions from one padding id, which must stay
 ├── CapacityError       the study can never fit the cluster                            (exit 3)
 ├── StudyLockedError    another driver runs this study on this store                   (exit 4)
 ├── StoreError          an artifact cannot be written or read
@@ -56,6 +57,10 @@ class StudyError(NlgraftError, ValueError):
 
 class DataError(NlgraftError, ValueError):
     """Text that was given cannot be used."""
+
+
+class PaddingError(DataError):
+    """A model computes positions from its padding id, and the new vocabulary has another."""
 
 
 class CapacityError(NlgraftError):

@@ -13,7 +13,7 @@ from nlgraft.vocab.commands import TOKENIZER_DIRECTORY, refuse_used, written_at_
 from nlgraft.vocab.loading import load_vocabulary
 from nlgraft.vocab.norms import NormReport, norm_report
 from nlgraft.vocab.plan import Provenance, TransferPlan
-from nlgraft.vocab.surgery import count_embedding_parameters, exchange_vocabulary, is_encoder_decoder
+from nlgraft.vocab.surgery import count_embedding_parameters, exchange_vocabulary, input_table
 from nlgraft.vocab.token_ids import ID_FIELDS, Sides, successors
 from nlgraft.vocab.tokenizer_files import (
     DECODER_DIRECTORY,
@@ -112,7 +112,7 @@ def apply_plan(plan_directory: Path, model: str, out: Path, sides: Sides = "both
         if Path(model).is_dir():
             _copy_sentence_encoder(Path(model), directory)
     side = "encoder" if sides == "encoder" else "decoder"
-    old_table, new_table = (_input_table(each, side) for each in (loaded, changed))
+    old_table, new_table = (input_table(m, side).detach().float().numpy() for m in (loaded, changed))
     return Applied(
         out=str(out),
         model=type(changed).__name__,
@@ -125,11 +125,6 @@ def apply_plan(plan_directory: Path, model: str, out: Path, sides: Sides = "both
         norms=norm_report(plan, old_table, new_table[: len(plan)]),
         notes=tuple(notes),
     )
-
-
-def _input_table(model: Any, side: str) -> Any:
-    module = getattr(model, f"get_{side}")() if is_encoder_decoder(model) else model
-    return module.get_input_embeddings().weight.detach().float().numpy()
 
 
 def _old_tokenizers(model: str) -> tuple[Path, Path] | None:
@@ -175,7 +170,7 @@ def _lost_ids(old: Any, new: Any) -> list[str]:
 
 def _dense_note(plan: TransferPlan, model: Any) -> list[str]:
     head = model.get_output_embeddings()
-    is_tied = head is None or head.weight is model.get_input_embeddings().weight
+    is_tied = head is None or head.weight is input_table(model, "decoder")
     if is_tied or not len(plan.rows(Provenance.DENSE)):
         return []
     return [

@@ -247,12 +247,10 @@ def embedding_rows(model: str) -> Array:
     Returns:
         Input embeddings, of the decoder where there are two sides; float32, shape [R, d].
     """
-    from nlgraft.vocab.surgery import is_encoder_decoder
+    from nlgraft.vocab.surgery import input_table
     from nlgraft.vocab.verify import load_checkpoint
 
-    loaded = load_checkpoint(model)
-    side = loaded.get_decoder() if is_encoder_decoder(loaded) else loaded
-    return side.get_input_embeddings().weight.detach().numpy()
+    return input_table(load_checkpoint(model), "decoder").detach().numpy()
 
 
 def _frequencies(material: _Material) -> Sequence[float] | None:

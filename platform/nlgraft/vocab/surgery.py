@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlgraft.errors import DataError
+from nlgraft.errors import DataError, PaddingError
 from nlgraft.vocab.plan import GAP_BIAS, TransferPlan
 from nlgraft.vocab.token_ids import Sides, update_token_ids
 
@@ -61,16 +61,31 @@ def find_vocabulary_tensors(model: Any) -> VocabularyTensors:
     bias = [] if head is None or getattr(head, "bias", None) is None else [head.bias]
     names = dict(_named_tensors(model))
     bias += [tensor for name, tensor in names.items() if name.split(".")[-1] == "final_logits_bias"]
-    if is_encoder_decoder(model):
-        encoder = [model.get_encoder().get_input_embeddings().weight]
-        decoder = [model.get_decoder().get_input_embeddings().weight]
-    else:
-        table = model.get_input_embeddings()
-        if table is None:
-            raise DataError(f"{type(model).__name__} has no input embeddings")
-        encoder, decoder = [], [table.weight]
+    two = is_encoder_decoder(model)
+    encoder = [input_table(model, "encoder")] if two else []
+    decoder = [input_table(model, "decoder")]
     sides = _names_of(names, encoder), _names_of(names, decoder), _names_of(names, output)
     return VocabularyTensors(*sides, bias=_with_ties(model, _names_of(names, bias)))
+
+
+def input_table(model: Any, side: str) -> Tensor:
+    """Find the table that ids of one side index.
+
+    Args:
+        model: A ``transformers`` model.
+        side: ``encoder`` or ``decoder``; both are the one table of a model without two sides.
+
+    Returns:
+        Input embeddings, shape [V, d].
+
+    Raises:
+        DataError: The model does not say where they are.
+    """
+    try:
+        module = getattr(model, f"get_{side}")() if is_encoder_decoder(model) else model
+        return module.get_input_embeddings().weight
+    except (AttributeError, NotImplementedError):
+        raise DataError(f"{type(model).__name__} does not say where its input embeddings are") from None
 
 
 def is_encoder_decoder(model: Any) -> bool:
@@ -123,21 +138,18 @@ def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both"
 
     Raises:
         DataError: One side was asked of a model that has one, or the plan belongs to another tokenizer.
+        PaddingError: The model computes positions from its padding id, which the plan moves.
     """
-    if not is_encoder_decoder(model):
-        if sides != "both":
-            raise DataError(
-                f"{type(model).__name__} has one vocabulary; sides {sides!r} is for encoder-decoders"
-            )
-        sides = "decoder"
+    if not is_encoder_decoder(model) and sides != "both":
+        raise DataError(f"{type(model).__name__} has one vocabulary; sides {sides!r} is for encoder-decoders")
     tensors = find_vocabulary_tensors(model)
-    is_one_sided = is_encoder_decoder(model) and sides != "both"
     config = copy.deepcopy(model.config)
-    num_padded = _set_vocab_size(config, model, len(plan), sides if is_one_sided else "both")
-    update_token_ids(config, plan, sides if is_one_sided else "both")
+    num_padded = _set_vocab_size(config, model, len(plan), sides)
+    update_token_ids(config, plan, sides)
     _check_padding(config, model)
     shifts = _shift_positions(config, model, tensors)
     new = _build(model, config)
+    _check_shifts(new, shifts, model.config.pad_token_id)
     state = _new_state(model, tensors, plan, sides, num_padded)
     for name, shift in shifts.items():
         state[name] = _shift_rows(state[name], shift)
@@ -295,13 +307,25 @@ def _shift_positions(config: Any, model: Any, tensors: VocabularyTensors) -> dic
         if isinstance(module, torch.nn.Embedding):
             shifts[f"{name}.weight"] = new_pad - old_pad
         elif "Sinusoidal" in type(module).__name__:
-            raise DataError(
-                f"{type(model).__name__}: '{name}' computes positions from the padding id; the new tokenizer "
-                f"must have its padding at id {old_pad}, not {new_pad}"
-            )
+            raise _padding_error(model, name, old_pad)
     if shifts:
         config.max_position_embeddings += new_pad - old_pad
     return shifts
+
+
+def _check_shifts(new: Any, shifts: Mapping[str, int], old_pad: int | None) -> None:
+    """Refuse models in whose code the padding id is written down (MPNet)."""
+    for name in shifts:
+        module = new.get_submodule(name.removesuffix(".weight"))
+        if module.padding_idx == old_pad:
+            raise _padding_error(new, name, old_pad)
+
+
+def _padding_error(model: Any, name: str, old_pad: int | None) -> PaddingError:
+    return PaddingError(
+        f"{type(model).__name__}: '{name}' computes positions from the padding id; the new tokenizer must "
+        f"have its padding at id {old_pad}, too"
+    )
 
 
 def _shift_rows(table: Tensor, shift: int) -> Tensor:

@@ -16,10 +16,15 @@ import numpy as np
 import torch
 from scipy.sparse import csr_matrix
 
-from nlgraft.errors import DataError
+from nlgraft.errors import DataError, PaddingError
 from nlgraft.vocab.loading import load_vocabulary
 from nlgraft.vocab.plan import Provenance, TransferPlan
-from nlgraft.vocab.surgery import exchange_vocabulary, find_vocabulary_tensors, is_encoder_decoder
+from nlgraft.vocab.surgery import (
+    exchange_vocabulary,
+    find_vocabulary_tensors,
+    input_table,
+    is_encoder_decoder,
+)
 from nlgraft.vocab.token_ids import ID_FIELDS
 from nlgraft.vocab.tokenizer_files import DECODER_DIRECTORY
 from nlgraft.vocab.vocabulary import Vocabulary
@@ -108,8 +113,7 @@ def _check_tokenizers(model: Any, directory: Path) -> Iterator[Check]:
     num_rows = _num_rows(model)
     places = [(directory, num_rows, "")]
     if own.is_dir():
-        num_encoder = int(model.get_encoder().get_input_embeddings().weight.shape[0])
-        places = [(directory, num_encoder, "encoder: "), (own, num_rows, "decoder: ")]
+        places = [(directory, _num_rows(model, "encoder"), "encoder: "), (own, num_rows, "decoder: ")]
     for place, rows, name in places:
         try:
             vocabulary = load_vocabulary(place)
@@ -150,9 +154,8 @@ def _check_special_ids(model: Any, vocabulary: Vocabulary) -> Check:
     return Check("special ids agree", not wrong, "; ".join(wrong) or "with the tokenizer")
 
 
-def _num_rows(model: Any) -> int:
-    side = model.get_decoder() if is_encoder_decoder(model) else model
-    return int(side.get_input_embeddings().weight.shape[0])
+def _num_rows(model: Any, side: str = "decoder") -> int:
+    return int(input_table(model, side).shape[0])
 
 
 def _check_rows(model: Any) -> Check:
@@ -190,18 +193,15 @@ def check_permutation(model: Any) -> Check:
         model: A ``transformers`` model in evaluation mode.
 
     Returns:
-        The check.
+        The check. Where positions are computed from one padding id, that one keeps its place.
     """
-    num_rows = _num_rows(model)
-    if is_encoder_decoder(model) and model.get_encoder().get_input_embeddings().weight.shape[0] != num_rows:
-        plan_size = model.get_encoder().get_input_embeddings().weight.shape[0]
-        encoder_side = exchange_vocabulary(model, reversed_plan(plan_size), sides="encoder")
-        other = exchange_vocabulary(encoder_side, reversed_plan(num_rows), sides="decoder")
-    else:
-        other = exchange_vocabulary(model, reversed_plan(num_rows))
-    before, after = (_outputs(each, is_reversed) for each, is_reversed in ((model, False), (other, True)))
-    if before.shape[-1] == num_rows and model.get_output_embeddings() is not None:
-        after = after.flip(-1)
+    try:
+        other, ids = _reversed(model, None)
+    except PaddingError:
+        other, ids = _reversed(model, model.config.pad_token_id)
+    before, after = _outputs(model, None), _outputs(other, ids)
+    if before.shape[-1] == _num_rows(model) and model.get_output_embeddings() is not None:
+        after = after[..., ids["decoder"]]
     difference = float((before - after).abs().max())
     scale = max(1.0, float(before.abs().max()))
     is_good = difference <= PERMUTATION_TOLERANCE * scale
@@ -210,56 +210,63 @@ def check_permutation(model: Any) -> Check:
     )
 
 
+def _reversed(model: Any, kept: int | None) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Build the model with its ids reversed, and say where each id went on either side."""
+    sizes = {side: _num_rows(model, side) for side in ("encoder", "decoder")}
+    plans = {side: reversed_plan(size, kept) for side, size in sizes.items()}
+    ids = {side: torch.from_numpy(np.argsort(plan.matrix.indices)) for side, plan in plans.items()}
+    if sizes["encoder"] == sizes["decoder"]:
+        return exchange_vocabulary(model, plans["decoder"]), ids
+    encoder_side = exchange_vocabulary(model, plans["encoder"], sides="encoder")
+    return exchange_vocabulary(encoder_side, plans["decoder"], sides="decoder"), ids
+
+
 @torch.no_grad()
-def _outputs(model: Any, is_reversed: bool) -> torch.Tensor:
-    """Logits, or the last hidden states of a model without a head, on fixed ids."""
+def _outputs(model: Any, ids: dict[str, torch.Tensor] | None) -> torch.Tensor:
+    """Logits, or the last hidden states of a model without a head, on fixed tokens."""
     generator = torch.Generator().manual_seed(0)
 
-    def ids(module: Any) -> torch.Tensor:
-        size = module.get_input_embeddings().weight.shape[0]
-        drawn = torch.randint(0, size, (2, NUM_TOKENS), generator=generator)
-        return size - 1 - drawn if is_reversed else drawn
+    def tokens(side: str) -> torch.Tensor:
+        drawn = torch.randint(0, _num_rows(model, side), (2, NUM_TOKENS), generator=generator)
+        return drawn if ids is None else ids[side][drawn]
 
     if is_encoder_decoder(model):
-        encoder_ids, decoder_ids = ids(model.get_encoder()), ids(model.get_decoder())
+        encoder_ids, decoder_ids = tokens("encoder"), tokens("decoder")
         mask = torch.ones_like(encoder_ids)
-        found = model(input_ids=encoder_ids, attention_mask=mask, decoder_input_ids=decoder_ids)
-    else:
-        input_ids = ids(model)
-        found = model(input_ids=input_ids, attention_mask=torch.ones_like(input_ids))
-    return found.logits if getattr(found, "logits", None) is not None else found.last_hidden_state
+        return model(input_ids=encoder_ids, attention_mask=mask, decoder_input_ids=decoder_ids)[0]
+    input_ids = tokens("decoder")
+    return model(input_ids=input_ids, attention_mask=torch.ones_like(input_ids))[0]
 
 
-def reversed_plan(size: int) -> TransferPlan:
+def reversed_plan(size: int, kept: int | None = None) -> TransferPlan:
     """Make the plan that reverses the ids of a vocabulary.
 
     Args:
         size: Number of ids.
+        kept: An id that stays where it is, the others being reversed around it.
 
     Returns:
-        New row i is old row ``size - 1 - i``.
+        New row i is old row ``size - 1 - i``; with ``kept``, among the others.
     """
     names = tuple(str(i) for i in range(size))
     order = np.arange(size)[::-1].copy()
+    if kept is not None:
+        others = np.delete(np.arange(size), kept)
+        order[others], order[kept] = others[::-1], kept
     matrix = csr_matrix((np.ones(size, dtype=np.float32), order, np.arange(size + 1)), shape=(size, size))
     return TransferPlan(
         matrix=matrix,
         provenance=np.full(size, int(Provenance.COPY), dtype=np.int8),
         reasons=("reversed",) * size,
         old_surfaces=names,
-        new_surfaces=names[::-1],
+        new_surfaces=tuple(names[i] for i in order),
         is_real=np.ones(size, dtype=bool),
         method="reversed",
     )
 
 
 def _check_generation(model: Any) -> Check:
-    size = (
-        model.get_encoder().get_input_embeddings().weight.shape[0]
-        if is_encoder_decoder(model)
-        else _num_rows(model)
-    )
-    ids = torch.arange(1, 5).remainder(size)[None]
+    ids = torch.arange(1, 5).remainder(_num_rows(model, "encoder"))[None]
     unset = [
         f
         for f in ID_FIELDS

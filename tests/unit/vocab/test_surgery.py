@@ -26,7 +26,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from nlgraft.errors import DataError
+from nlgraft.errors import DataError, PaddingError
 from nlgraft.vocab.building import build_plan
 from nlgraft.vocab.huggingface import read_tokenizer_json
 from nlgraft.vocab.surgery import count_embedding_parameters, exchange_vocabulary, find_vocabulary_tensors
@@ -97,6 +97,64 @@ MODELS = {
     "t5_untied": lambda: t5(tie_word_embeddings=False),
     "bert2bert": bert2bert,
 }
+
+
+MORE_MODELS = {
+    "t5_encoder": lambda: transformers.T5EncoderModel(t5().config),
+    "bert_two_heads": lambda: transformers.BertForPreTraining(bert_config()),
+    "albert": lambda: transformers.AlbertForMaskedLM(
+        transformers.AlbertConfig(vocab_size=V, embedding_size=4, **SMALL)
+    ),
+    "electra": lambda: transformers.ElectraForMaskedLM(
+        transformers.ElectraConfig(vocab_size=V, embedding_size=4, **SMALL)
+    ),
+    "llama": lambda: transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(vocab_size=V, num_key_value_heads=1, **SMALL)
+    ),
+    "mpnet": lambda: transformers.MPNetForMaskedLM(transformers.MPNetConfig(vocab_size=V, **SMALL)),
+    "m2m100": lambda: transformers.M2M100ForConditionalGeneration(
+        transformers.M2M100Config(**seq2seq_options() | {"pad_token_id": 1})
+    ),
+}
+"""Architectures that hide their tables elsewhere, or compute positions from a padding id that must stay."""
+
+
+@pytest.mark.parametrize("name", MORE_MODELS)
+def test_permutation_of_other_architectures(name):
+    torch.manual_seed(0)
+    model = MORE_MODELS[name]().eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+    check = check_permutation(model)
+    assert check.is_good, check.detail
+
+
+@pytest.mark.parametrize("name", ["mpnet", "m2m100"])
+def test_a_padding_id_that_must_stay_is_asked_for(name):
+    torch.manual_seed(0)
+    old = tokenizer(["w0", "[PAD]", *(f"w{i}" for i in range(1, V - 1))])
+    with pytest.raises(PaddingError, match="its padding at id 1, too"):
+        exchange_vocabulary(MORE_MODELS[name](), build_plan(old, tokenizer(["[PAD]", "w1"]), "mean"))
+    kept = exchange_vocabulary(MORE_MODELS[name](), build_plan(old, tokenizer(["w1", "[PAD]"]), "mean"))
+    assert kept.config.pad_token_id == 1
+
+
+def test_a_model_that_hides_its_tables_is_refused():
+    config = transformers.FSMTConfig(
+        langs=["en", "de"],
+        src_vocab_size=V,
+        tgt_vocab_size=V,
+        d_model=8,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+    )
+    with pytest.raises(DataError, match="does not say where its input embeddings are"):
+        find_vocabulary_tensors(transformers.FSMTForConditionalGeneration(config))
 
 
 @pytest.fixture(params=MODELS)
