@@ -114,6 +114,7 @@ CASES = {
     "src_ft": lambda: _case("src_ft", "bi"),
     "src_elmo_bert": lambda: _case("src_elmo", "xlm_roberta"),
     "src_elmo+shdemb": lambda: _case("src_elmo+shdemb", "bi"),
+    "src_ft+shdemb": lambda: _case("src_ft+shdemb", "bi"),
     "tgt_elmo": lambda: _case("tgt_elmo", "uni"),
     "tgt_ft": lambda: _case("tgt_ft", "uni"),
     "tgt_elmo_gpt2": lambda: _case("tgt_elmo", "gpt2"),
