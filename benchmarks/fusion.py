@@ -31,7 +31,7 @@ from nlgraft.training.views import Encoded, Side, View, prepare_side
 BATCH_TOKENS = 2048
 NUM_SENTENCES = 3000
 ENCODER_LAYERS = 6
-NUM_ROUNDS = 9
+NUM_ROUNDS = 7
 AIM = 1.1
 CONTEXT = Side(stream="context prlm", prefix=(BOS,), suffix=(EOS,))
 PLAIN, STORED, LIVE = "plain", "fused, stored states", "fused, live states"

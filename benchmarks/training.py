@@ -29,7 +29,7 @@ from nlgraft.training.views import View
 
 BATCH_TOKENS = 4096
 DEFAULT_BATCH_SENTENCES = 128
-NUM_ROUNDS = 9
+NUM_ROUNDS = 7
 AIMS = {
     "Marian, our batches": 1.0,
     "JoeyNMT, our batches": 1.25,

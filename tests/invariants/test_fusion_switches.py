@@ -129,20 +129,24 @@ PLAIN_SWITCHES = {
     "pooling.index": (pooled(), pooled(index=-1)),
     "pooling.weight_dropout": (pooled(kind="scalar_mix"), pooled(kind="scalar_mix", weight_dropout=0.5)),
     "pooling.is_norm_affine": (pooled(kind="scalar_mix"), pooled(kind="scalar_mix", is_norm_affine=False)),
-    "uni_lm.dropout": (
-        context(is_frozen=False),
-        context(UNI.model_copy(update={"dropout": 0.6}), is_frozen=False),
-    ),
-    "uni_lm.attention_dropout": (
-        context(is_frozen=False),
-        context(UNI.model_copy(update={"attention_dropout": 0.6}), is_frozen=False),
-    ),
-    "uni_lm.activation_dropout": (
-        context(is_frozen=False),
-        context(UNI.model_copy(update={"activation_dropout": 0.6}), is_frozen=False),
-    ),
     "bi_lm.combiner": (context(BI), context(BI.model_copy(update={"combiner": "linear"}))),
 }
+LANGUAGE_MODEL_CHANGES = {
+    "d_model": 16,
+    "num_layers": 1,
+    "num_heads": 4,
+    "ffn_dim": 8,
+    "dropout": 0.6,
+    "attention_dropout": 0.6,
+    "activation_dropout": 0.6,
+}
+for encoder in (UNI, BI):
+    for name, value in LANGUAGE_MODEL_CHANGES.items():
+        changed = encoder.model_copy(update={name: value})
+        PLAIN_SWITCHES[f"{encoder.kind}.{name}"] = (
+            context(encoder, is_frozen=False),
+            context(changed, is_frozen=False),
+        )
 
 
 def differs(first, second):
@@ -190,6 +194,8 @@ def test_every_switch_is_tested():
         *(f"fusion.{name}" for name in FusionConfig.model_fields if name != "contexts"),
         *(f"context.{name}" for name in ContextConfig.model_fields if name != "pooling"),
         *(f"pooling.{name}" for name in PoolingConfig.model_fields),
+        *(f"uni_lm.{name}" for name in set(UniLMConfig.model_fields) - {"kind", "vocab_size"}),
+        *(f"bi_lm.{name}" for name in set(BiLMConfig.model_fields) - {"kind", "vocab_size"}),
     }
     assert fields <= set(PLAIN_SWITCHES)
 
