@@ -145,18 +145,19 @@ def report() -> list[str]:
         "| method | plan, CPU-s | apply, CPU-s | apply, peak GiB beyond the matrix |",
         "|---|---|---|---|",
     ]
+    described = ""
     for method in METHODS:
         began_s = time.process_time()
         plan = build_plan(old, new, method)
         plan_s = time.process_time() - began_s
         cost = measure_application(plan)
+        described = ", ".join(f"{count} {name}" for name, count in plan.counts().items())
         lines.append(f"| {method} | {plan_s:.1f} | {cost.cpu_s:.1f} | {cost.peak_bytes / 2**30:.2f} |")
-    counts = ", ".join(f"{count} {name}" for name, count in plan.counts().items())
     lengths = np.array([len(tok.text) for tok in (old.token(i) for i in range(NUM_OLD))])
     lines += [
         "",
         f"Old tokens: {lengths.mean():.1f} characters on average, {lengths.max()} at most. "
-        f"Last plan: {counts}; "
+        f"Last plan: {described}; "
         f"{tables['substrings'].sizes.sum()} pairs of similar tokens. "
         f"The matrix has {NUM_OLD:,} x {WIDTH} numbers ({NUM_OLD * WIDTH * 4 / 2**30:.2f} GiB).",
     ]

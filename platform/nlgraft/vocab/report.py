@@ -100,7 +100,7 @@ class PlanReport:
             text = self.text
             lines.append(
                 f"  on {text.num_lines} lines: {text.old_fertility:.2f} -> {text.new_fertility:.2f} "
-                f"tokens per word, {1 - text.compression:+.1%} saved"
+                f"tokens per word, {text.compression - 1:+.1%} tokens"
             )
         lines += [f"  {count:>8}  {reason}" for reason, count in [*self.reasons.items()][:NUM_REASONS]]
         if self.norms is not None:

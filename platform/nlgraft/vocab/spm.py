@@ -37,7 +37,7 @@ def read_sentencepiece(path: str | Path) -> Vocabulary:
         raise DataError(f"{path}: not a SentencePiece model ({error})") from error
     surfaces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
     kinds = [_sentencepiece_kind(processor, i, surface) for i, surface in enumerate(surfaces)]
-    trainer = _model_proto(processor).trainer_spec
+    trainer = _parse(processor.serialized_model_proto()).trainer_spec
     marking = SENTENCEPIECE_SUFFIX if trainer.treat_whitespace_as_suffix else SENTENCEPIECE
     ids = {s: i for i, s in enumerate(surfaces) if kinds[i] is Kind.NORMAL}
     scores = {surface: processor.get_score(i) for surface, i in ids.items()}
@@ -114,10 +114,10 @@ def _sentencepiece_kind(processor: Any, identity: int, surface: str) -> Kind:
     return Kind.NORMAL
 
 
-def _model_proto(processor: Any) -> Any:
+def _parse(data: bytes) -> Any:
     """Read what only the file says, such as the type of the model."""
-    model = sentencepiece_model_pb2.ModelProto()
-    model.ParseFromString(processor.serialized_model_proto())
+    model = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # made at run time
+    model.ParseFromString(data)
     return model
 
 
@@ -139,8 +139,7 @@ def sentencepiece_json(path: str | Path) -> dict[str, Any]:
             f"{path}: treat_whitespace_as_suffix has no tokenizer.json; train the model without it to use it "
             "with transformers"
         )
-    model = sentencepiece_model_pb2.ModelProto()
-    model.ParseFromString(Path(path).read_bytes())
+    model = _parse(Path(path).read_bytes())
     added = []
     for identity, piece in enumerate(model.pieces):
         if piece.type in (piece.CONTROL, piece.UNKNOWN, piece.USER_DEFINED):

@@ -36,7 +36,7 @@ def test_a_plan_in_numbers(paths):
     assert "motorcycle: composed" in report.worst[1]
     text = report.to_text()
     assert "2.00 -> 1.33 tokens per word" in text
-    assert "33.3% saved" in text
+    assert "-33.3% tokens" in text
     assert report.to_json()["counts"]["copy"] == 2
     assert report.reasons == {
         "same token": 2,
