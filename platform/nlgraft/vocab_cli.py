@@ -85,10 +85,10 @@ def vocab() -> None:
 )
 @click.option(
     "--norm-match",
-    type=click.Choice(["none", "median"]),
+    type=click.Choice(["none", "median", "class"]),
     default="none",
     show_default=True,
-    help="Scale new rows to the median norm of old rows.",
+    help="Scale new rows to the median norm of old rows: all, or those that begin words as they do.",
 )
 @click.option("--noise-std", type=click.FloatRange(min=0, min_open=True), help="Deviation of random rows.")
 @click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of what is drawn.")

@@ -457,7 +457,7 @@ def test_options_reach_the_plan(tmp_path):
         "random": ("--method", "random"),
         "seed": ("--method", "random", "--seed", 5),
         "std": ("--method", "random", "--noise-std", 0.5),
-        "norm": ("--norm-match", "median"),
+        "norm": ("--norm-match", "class"),
     }
     told, settings = {}, {}
     for name, options in plans.items():
@@ -471,7 +471,7 @@ def test_options_reach_the_plan(tmp_path):
     assert settings["random"]["noise"] == {"center": "zero", "spread": "fixed", "scale": 0.02, "seed": 0}
     assert settings["seed"]["noise"]["seed"] == 5
     assert settings["std"]["noise"]["scale"] == 0.5
-    assert settings["norm"]["norm_match"] == "median"
+    assert settings["norm"]["norm_match"] == "class"
     different = run("diff", tmp_path / "base", tmp_path / "cap", code=1)
     assert different.stdout.splitlines()[1].startswith("+ abc: composed (2 subwords, 0 hyperwords) = 0.5 ab")
     assert different.stderr == "1 rows differ\n"

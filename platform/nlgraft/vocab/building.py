@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from nlgraft.errors import DataError
@@ -46,7 +47,8 @@ def build_plan(
         is_case_matched: Whether text is compared as it is; otherwise as the old tokenizer normalises it
             (lower case, NFKC, accents), so that an uncased model knows ``Motor`` by ``motor``.
         noise_std: Standard deviation of a new model's embeddings, for methods that draw with a fixed one.
-        norm_match: Whether new rows are scaled to the median norm of old rows.
+        norm_match: Whether new rows are scaled to the median norm of old rows, or of those old rows that
+            stand at word boundaries or inside as they do.
         old_rows: The old embeddings [R, d], for methods that learn from them.
         new_vectors: Vectors of new tokens from text, for methods that compare tokens by use.
         old_vectors: Vectors of old tokens from text, likewise.
@@ -96,6 +98,22 @@ def _check_needs(
         raise DataError(
             f"method '{method.name}' needs {' and '.join(missing)}; nlgraft.vocab.auxiliary learns vectors"
         )
+
+
+def word_classes(vocabulary: Vocabulary) -> NDArray[np.int8]:
+    """Say of each token whether it stands at a word boundary.
+
+    Args:
+        vocabulary: Any.
+
+    Returns:
+        1 at a boundary, 2 inside, 0 where the tokenizer does not say; int8, shape [V].
+    """
+    marks = [
+        None if tok is None else tok.ends_word if tok.starts_word is None else tok.starts_word
+        for tok in vocabulary.tokens
+    ]
+    return np.array([0 if mark is None else 1 if mark else 2 for mark in marks], dtype=np.int8)
 
 
 class _Draft:
@@ -198,4 +216,6 @@ class _Draft:
             method=name,
             old_roles=self.old.roles,
             new_roles=self.new.roles,
+            old_classes=word_classes(self.old),
+            new_classes=word_classes(self.new),
         )

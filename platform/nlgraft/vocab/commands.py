@@ -46,7 +46,7 @@ class PlanRequest:
         cap: Most similar tokens of a token; None for all.
         order: Which containing tokens come first under the cap.
         is_case_matched: Whether text is compared as it is, without the old tokenizer's normalisation.
-        norm_match: Whether new rows are scaled to the median norm of old rows.
+        norm_match: Whether new rows are scaled to the median norm of old rows, of all or of their class.
         noise_std: Standard deviation of rows that are drawn as a new model's; None for the method's.
         seed: Of everything drawn.
         text: Files of text, for lengths in the report, frequencies and auxiliary vectors.
@@ -147,7 +147,8 @@ def plan_transfer(request: PlanRequest, out: Path | None = None) -> Planned:
         seed=request.seed,
     )
     norms = None if material.rows is None else norm_report(plan, material.rows, plan.apply(material.rows))
-    report = report_plan(plan, text=material.lines, encoders=material.encoders, norms=norms)
+    encoded = (material.ids(0), material.ids(1)) if material.lines else None
+    report = report_plan(plan, text=material.lines, encoded=encoded, norms=norms)
     if out is not None:
         with written_at_once(out) as directory:
             plan.save(directory)

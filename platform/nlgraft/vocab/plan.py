@@ -27,7 +27,7 @@ FORMAT_VERSION = 1
 GAP_BIAS = -1e4
 """Output bias of a row without a token: out of reach in a softmax, finite in half precision."""
 
-NormMatch = Literal["none", "median"]
+NormMatch = Literal["none", "median", "class"]
 
 
 class Provenance(IntEnum):
@@ -84,10 +84,13 @@ class TransferPlan:
         dense_rows: Ids of DENSE rows, int64, shape [M].
         dense: Their vectors, float32, shape [M, d]; None without DENSE rows.
         norm_match: Whether rows that are neither copied nor special are scaled to the median norm of old
-            rows.
+            rows, of all or of their class.
         method: Name of the method that made the plan.
         old_roles: Role -> old id of the special tokens, for the ids in a model's configuration.
         new_roles: Role -> new id.
+        old_classes: Whether each old token stands at a word boundary (1), inside (2) or its tokenizer does
+            not say (0), int8, shape [V_old]; one number for all alike.
+        new_classes: Likewise, shape [V_new].
     """
 
     matrix: csr_matrix
@@ -103,6 +106,8 @@ class TransferPlan:
     method: str = "plan"
     old_roles: Mapping[str, int] = field(default_factory=dict)
     new_roles: Mapping[str, int] = field(default_factory=dict)
+    old_classes: NDArray[np.int8] = field(default_factory=lambda: np.zeros(1, dtype=np.int8))
+    new_classes: NDArray[np.int8] = field(default_factory=lambda: np.zeros(1, dtype=np.int8))
 
     def __len__(self) -> int:
         return len(self.new_surfaces)
@@ -160,12 +165,23 @@ class TransferPlan:
         if len(gaps):
             new[gaps] = moments(rows, self.is_real).mean
         self._draw(new, rows, stream)
-        if self.norm_match == "median":
-            changed = self.rows(*[k for k in Provenance if k not in (Provenance.COPY, Provenance.SPECIAL)])
-            target = float(np.median(row_norms(rows)[self.is_real]))
-            norms = row_norms(new)[changed, None]
-            new[changed] *= np.divide(target, norms, out=np.ones_like(norms), where=norms > 0)
+        if self.norm_match != "none":
+            self._match_norms(new, rows)
         return new
+
+    def _match_norms(self, new: Array, old: Array) -> None:
+        changed = self.rows(*[k for k in Provenance if k not in (Provenance.COPY, Provenance.SPECIAL)])
+        old_norms = row_norms(old)
+        targets = np.full(len(new), np.median(old_norms[self.is_real]), dtype=np.float32)
+        if self.norm_match == "class":
+            kinds = np.broadcast_to(self.new_classes, len(new))
+            for kind in np.unique(kinds):
+                among = self.is_real & (self.old_classes == kind)
+                if among.any():
+                    targets[kinds == kind] = np.median(old_norms[among])
+        norms = row_norms(new)[changed]
+        factors = np.divide(targets[changed], norms, out=np.ones_like(norms), where=norms > 0)
+        new[changed] *= factors[:, None]
 
     def apply_bias(self, old: NDArray[np.floating]) -> Array:
         """Make the new output bias by the same weights.
@@ -232,6 +248,8 @@ class TransferPlan:
             "reasons": np.array([index[reason] for reason in self.reasons], dtype=np.int32),
             "is_real": self.is_real,
             "dense_rows": self.dense_rows,
+            "old_classes": self.old_classes,
+            "new_classes": self.new_classes,
         }
         if self.dense is not None:
             tensors["dense"] = self.dense
@@ -288,6 +306,9 @@ class TransferPlan:
             dense=tensors.get("dense"),
             norm_match=document["norm_match"],
             method=document["method"],
+            # earlier plans lack what follows
+            old_classes=tensors.get("old_classes", np.zeros(1, dtype=np.int8)),
+            new_classes=tensors.get("new_classes", np.zeros(1, dtype=np.int8)),
             old_roles=document.get("old_roles", {}),
             new_roles=document.get("new_roles", {}),
         )

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from nlgraft.vocab.encoding import Encoder
 from nlgraft.vocab.norms import NormReport
 from nlgraft.vocab.plan import Provenance, TransferPlan
 
@@ -22,6 +21,8 @@ WORST_FIRST = (
     Provenance.COMPOSED,
 )
 """Provenances in the order in which a reader should worry."""
+Encoded = Sequence[Sequence[int]]
+"""Ids of every line of a text, without special tokens."""
 NUM_REASONS = 8
 """Reasons that people are told; the JSON has all."""
 
@@ -115,7 +116,7 @@ def report_plan(
     plan: TransferPlan,
     *,
     text: Sequence[str] = (),
-    encoders: tuple[Encoder, Encoder] | None = None,
+    encoded: tuple[Encoded, Encoded] | None = None,
     norms: NormReport | None = None,
     num_worst: int = 10,
 ) -> PlanReport:
@@ -124,9 +125,10 @@ def report_plan(
     Args:
         plan: The plan.
         text: Lines on which sequence lengths are measured; none: not measured.
-        encoders: How the old and the new tokenizer cut lines; needed with text.
+        encoded: The lines under the old and the new tokenizer; needed with text.
         norms: Row norms, where a model was at hand.
-        num_worst: How many rows to tell in words.
+        num_worst: How many rows to tell in words: of the worst provenance first, and with text those that
+            occur most.
 
     Returns:
         The report.
@@ -135,7 +137,12 @@ def report_plan(
     is_text = np.isin(kinds, [int(k) for k in (Provenance.SPECIAL, Provenance.GAP)], invert=True)
     read = np.zeros(len(plan.old_surfaces), dtype=bool)
     read[plan.matrix.indices] = True
-    worried = [row for kind in WORST_FIRST for row in plan.rows(kind).tolist()]
+    counts = np.zeros(len(plan), dtype=np.int64)
+    if encoded is not None:
+        counts += np.bincount([i for line in encoded[1] for i in line], minlength=len(plan))
+    worried = [
+        row for kind in WORST_FIRST for row in sorted(plan.rows(kind).tolist(), key=lambda row: -counts[row])
+    ]
     real = plan.is_real
     return PlanReport(
         method=plan.method,
@@ -144,11 +151,16 @@ def report_plan(
         counts=plan.counts(),
         overlap=float((kinds[is_text] == int(Provenance.COPY)).mean()) if is_text.any() else 0.0,
         unused_old=float((~read[real]).mean()) if real.any() else 0.0,
-        text=_measure(text, encoders) if text else None,
+        text=_measure(text, encoded) if text else None,
         norms=norms,
         reasons=_count_reasons(plan),
-        worst=tuple(plan.describe(row) for row in worried[:num_worst]),
+        worst=tuple(_tell(plan, row, int(counts[row])) for row in worried[:num_worst]),
     )
+
+
+def _tell(plan: TransferPlan, row: int, count: int) -> str:
+    times = f" [{count} times in the text]" if count else ""
+    return f"{plan.describe(row)}{times}"
 
 
 def _count_reasons(plan: TransferPlan) -> dict[str, int]:
@@ -157,10 +169,10 @@ def _count_reasons(plan: TransferPlan) -> dict[str, int]:
     return dict(counts.most_common())
 
 
-def _measure(text: Sequence[str], encoders: tuple[Encoder, Encoder] | None) -> TextReport:
-    assert encoders is not None, "lengths need both tokenizers"
+def _measure(text: Sequence[str], encoded: tuple[Encoded, Encoded] | None) -> TextReport:
+    assert encoded is not None, "lengths need both tokenizers"
     num_words = sum(len(line.split()) for line in text)
-    old_tokens, new_tokens = (sum(map(len, encode(text))) for encode in encoders)
+    old_tokens, new_tokens = (sum(map(len, lines)) for lines in encoded)
     return TextReport(
         num_lines=len(text),
         num_words=num_words,

@@ -127,10 +127,38 @@ def test_norm_match_scales_only_new_rows():
     assert new[0].tolist() == [1, 0]
 
 
+def test_norms_can_be_matched_within_classes():
+    """Old rows at word boundaries have norms 1 and 3, inside 8; the padding does not count."""
+    old = np.float32([[1, 0], [0, 3], [8, 0], [100, 0]])
+    weights = csr_matrix((np.float32([0.5, 0.5, 0.5, 0.5]), [0, 1, 0, 1], [0, 2, 4, 4]), shape=(3, 4))
+    changes = {
+        "matrix": weights,
+        "provenance": np.array([2, 2, 5], dtype=np.int8),
+        "reasons": ("",) * 3,
+        "old_surfaces": ("a", "b", "##c", "[PAD]"),
+        "new_surfaces": ("ab", "##ab", "x"),
+        "is_real": np.array([True, True, True, False]),
+        "dense": None,
+        "dense_rows": np.zeros(0, dtype=np.int64),
+        "old_classes": np.array([1, 1, 2, 0], dtype=np.int8),
+        "new_classes": np.array([1, 2, 0], dtype=np.int8),
+    }
+    by_class = plan(norm_match="class", **changes).apply(old)
+    assert np.linalg.norm(by_class, axis=1) == pytest.approx([2, 8, 3])
+    assert np.linalg.norm(plan(norm_match="median", **changes).apply(old), axis=1) == pytest.approx([3, 3, 3])
+    alike = {**changes, "old_classes": np.zeros(1, dtype=np.int8), "new_classes": np.zeros(1, dtype=np.int8)}
+    assert np.linalg.norm(plan(norm_match="class", **alike).apply(old), axis=1) == pytest.approx([3, 3, 3])
+
+
 def test_plan_survives_its_files(tmp_path):
-    original = plan(Noise(center="zero", spread="fixed", scale=0.5, seed=9), new_roles={"pad": 1})
+    original = plan(
+        Noise(center="zero", spread="fixed", scale=0.5, seed=9),
+        new_roles={"pad": 1},
+        old_classes=np.int8([0, 1, 2]),
+    )
     original.save(tmp_path / "plan")
     loaded = TransferPlan.load(tmp_path / "plan")
+    assert loaded.old_classes.tolist() == [0, 1, 2]
     assert loaded.new_roles == original.new_roles == {"pad": 1}
     assert np.array_equal(loaded.apply(OLD), original.apply(OLD))
     assert loaded.reasons == original.reasons

@@ -24,8 +24,9 @@ def paths(tmp_path):
 def test_a_plan_in_numbers(paths):
     old, new = map(load_vocabulary, paths)
     plan = build_plan(old, new, "avg")
-    encoders = (text_encoder(paths[0], old), text_encoder(paths[1], new))
-    report = report_plan(plan, text=["motorcycle motorcycles", "motor"], encoders=encoders)
+    text = ["motorcycle motorcycles", "motor"]
+    encoded = (text_encoder(paths[0], old)(text), text_encoder(paths[1], new)(text))
+    report = report_plan(plan, text=text, encoded=encoded)
     assert report.counts == {"copy": 2, "special": 2, "composed": 1, "noise": 1}
     assert report.overlap == 0.5
     assert report.unused_old == 0.25
@@ -34,9 +35,10 @@ def test_a_plan_in_numbers(paths):
     assert report.text.compression == pytest.approx(4 / 6)
     assert report.worst[0].startswith("??: noise")
     assert "motorcycle: composed" in report.worst[1]
-    text = report.to_text()
-    assert "2.00 -> 1.33 tokens per word" in text
-    assert "-33.3% tokens" in text
+    assert report.worst[1].endswith("[2 times in the text]")
+    told = report.to_text()
+    assert "2.00 -> 1.33 tokens per word" in told
+    assert "-33.3% tokens" in told
     assert report.to_json()["counts"]["copy"] == 2
     assert report.reasons == {
         "same token": 2,
@@ -52,3 +54,15 @@ def test_without_text_there_are_no_lengths(paths):
     report = report_plan(plan, num_worst=1)
     assert report.text is None
     assert len(report.worst) == 1
+
+
+def test_the_worst_rows_are_those_that_the_text_needs_most(tmp_path):
+    for name, tokens in (("old", ["a", "##b", "##c"]), ("new", ["ab", "ac", "abc"])):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "vocab.txt").write_text("\n".join(["[PAD]", "[UNK]", *tokens]))
+    old, new = load_vocabulary(tmp_path / "old"), load_vocabulary(tmp_path / "new")
+    text = ["ac abc ac", "abc ac"]
+    encoded = (text_encoder(tmp_path / "old", old)(text), text_encoder(tmp_path / "new", new)(text))
+    report = report_plan(build_plan(old, new, "fvt"), text=text, encoded=encoded, num_worst=2)
+    assert [line.split(":")[0] for line in report.worst] == ["ac", "abc"]
+    assert report.worst[0].endswith("[3 times in the text]")
