@@ -1,1 +1,4 @@
-"""Speed as ratios against a peer in the same run. ``python -m benchmarks`` runs all and dates the result."""
+"""Speed as ratios against peers in the same run.
+
+``make bench`` runs all and writes a dated result; ``make bench NAMES="training decoding"`` only prints.
+"""
