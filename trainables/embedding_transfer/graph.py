@@ -91,16 +91,18 @@ class _Builder:
 
     def corpus(self, domain: str) -> Stage:
         corpus = getattr(self.config.data, domain)
-        said = {"corpus": corpus.model_dump(mode="json"), "digest": digest(corpus)}
         is_text = domain == "upstream" and self.config.upstream.objective != "translation"
         return self._stage(
-            f"{domain}_corpus", "text:make_text" if is_text else "text:make_corpus", config=said
+            # two names: the same corpus gives another artifact as text
+            f"{domain}_corpus_as_text" if is_text else f"{domain}_corpus",
+            "text:make_text" if is_text else "text:make_corpus",
+            config=digest(corpus),
+            locations={"corpus": corpus.model_dump(mode="json")},
         )
 
     def tokenizer(self, domain: str, side: str) -> Stage:
         if domain == "upstream" and self.config.upstream.checkpoint is not None:
-            said = {"path": self.config.upstream.checkpoint, **self._checkpoint}
-            return self._stage("upstream_both_tokenizer", "checkpoint:renumber_tokenizer", config=said)
+            return self._stage("upstream_both_tokenizer", "checkpoint:renumber_tokenizer", **self._checkpoint)
         tokenizer: TokenizerConfig = getattr(self.config.tokenizers, domain)
         said = tokenizer.model_dump(mode="json", exclude={"is_shared", "sampling_alpha"})
         said["side"] = "both" if tokenizer.is_shared else side
@@ -170,9 +172,10 @@ class _Builder:
     def upstream(self) -> Stage:
         phase = self.config.upstream
         if phase.checkpoint is not None:
-            said = {"path": phase.checkpoint, "start_id": phase.start_id, **self._checkpoint}
+            parts = self._checkpoint
+            parts["config"]["start_id"] = phase.start_id
             inputs = {"target_tokenizer": self.old.target}
-            return self._stage("upstream", "checkpoint:read_checkpoint", config=said, inputs=inputs)
+            return self._stage("upstream", "checkpoint:read_checkpoint", inputs=inputs, **parts)
         parts = self._phase(phase, "upstream", self.old)
         parts["config"] |= {"model": self.config.model.model_dump(mode="json"), "metric_prefix": "upstream"}
         parts["config"] |= self._holes
@@ -182,9 +185,9 @@ class _Builder:
         seed = self.seed if phase.is_per_seed else phase.seed
         return self._stage("upstream", run, seed=seed, is_distributed=True, **parts)
 
-    @cached_property
+    @property
     def _checkpoint(self) -> dict[str, Any]:
-        """What a checkpoint is, by the bytes of its files."""
+        """What a checkpoint is, by the bytes of its files, and where it lies."""
         given = self.config.upstream.checkpoint or ""
         directory = expand(given)
         if not directory.is_dir():
@@ -192,7 +195,8 @@ class _Builder:
                 f"upstream.checkpoint is {given!r}, which is no directory; download the checkpoint"
             )
         files = sorted(path for path in directory.iterdir() if path.suffix in CHECKPOINT_SUFFIXES)
-        return {"files": {path.name: file_digest(str(path)) for path in files}}
+        said = {"files": {path.name: file_digest(str(path)) for path in files}}
+        return {"config": said, "locations": {"path": given}}
 
     @property
     def _is_masked(self) -> bool:

@@ -132,23 +132,22 @@ def checkpoint_identity(config: MaskedLMConfig) -> dict[str, Any]:
         config: With a checkpoint.
 
     Returns:
-        Where it is, and the SHA-256 of each file of a local one or the revision of one on the hub.
+        The SHA-256 of each file of a directory, wherever it lies; name and revision of one on the hub.
 
     Raises:
         DataError: A revision is given for a local directory.
     """
     assert config.checkpoint is not None
-    said: dict[str, Any] = {"checkpoint": config.checkpoint}
     directory = expand(config.checkpoint)
     if not directory.is_dir():
-        return said | {"revision": config.revision or "main"}
+        return {"checkpoint": config.checkpoint, "revision": config.revision or "main"}
     if config.revision is not None:
         raise DataError(
             f"masked_lm.checkpoint {config.checkpoint} is a directory, and masked_lm.revision is "
             f"{config.revision!r}: a directory has no revisions; leave it out"
         )
     files = sorted(path for path in directory.iterdir() if path.suffix in CHECKPOINT_SUFFIXES)
-    return said | {"files": {path.name: file_digest(str(path)) for path in files}}
+    return {"files": {path.name: file_digest(str(path)) for path in files}}
 
 
 def conflicts(config: BaseModel) -> Iterator[str]:

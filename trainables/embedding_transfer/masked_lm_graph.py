@@ -68,8 +68,12 @@ class _Builder:
 
     def text(self, domain: str) -> Stage:
         corpus = getattr(self.config.data, domain)
-        said = {"corpus": corpus.model_dump(mode="json"), "digest": digest(corpus)}
-        return self._stage(f"{domain}_text", "masked_lm_text:make_text", config=said)
+        return self._stage(
+            f"{domain}_text",
+            "masked_lm_text:make_text",
+            config=digest(corpus),
+            locations={"corpus": corpus.model_dump(mode="json")},
+        )
 
     def _learned(self, domain: str, tokenizer: WordTokenizerConfig) -> Stage:
         return self._stage(
@@ -88,6 +92,7 @@ class _Builder:
             "checkpoint_vocabulary",
             "masked_lm_text:copy_vocabulary",
             config=checkpoint_identity(self.masked_lm),
+            locations=self._locations,
         )
 
     @cached_property
@@ -139,7 +144,14 @@ class _Builder:
             inputs={"encoded": self.encoded("upstream", self.old), "vocabulary": self.old},
             seed=self._upstream_seed,
             is_distributed=True,
+            locations=self._locations,
         )
+
+    @property
+    def _locations(self) -> dict[str, Any]:
+        """Where the checkpoint lies, if there is one."""
+        checkpoint = self.masked_lm.checkpoint
+        return {} if checkpoint is None else {"checkpoint": checkpoint}
 
     @property
     def _upstream_seed(self) -> int:

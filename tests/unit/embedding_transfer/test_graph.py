@@ -69,6 +69,20 @@ def test_arms_have_the_stages_they_need():
     assert "upstream_corpus" not in names("single_run")
 
 
+def test_files_that_moved_are_the_same_corpus(tmp_path):
+    found = []
+    for name in ("here", "there"):
+        directory = tmp_path / name
+        directory.mkdir()
+        for side in ("source", "target"):
+            (directory / side).write_text("a b\n")
+        split = {side: str(directory / side) for side in ("source", "target")}
+        corpus = {"corpus": "files", "train": split, "dev": split, "test": split}
+        found.append(graph(data={"upstream": DATA["upstream"], "downstream": corpus}))
+    assert found[0].fingerprint == found[1].fingerprint
+    assert found[0].find("downstream_corpus").locations != found[1].find("downstream_corpus").locations
+
+
 def test_each_pretrained_vocabulary_is_one_pretraining_of_its_own():
     methods = ("random_init", "downstream_vocab", "joint_vocab", "bpe_dropout")
     pretrainings = {method: stage("upstream", method) for method in methods}

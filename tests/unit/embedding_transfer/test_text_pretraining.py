@@ -204,7 +204,7 @@ def test_a_pretrained_model_of_text_gets_a_new_vocabulary(store, objective, side
 
 def test_text_is_its_own_source(store):
     _, at = run(store, configured("denoising", "pretrain_finetune", tying="all"))
-    corpus = read_corpus(at("upstream_corpus") / "train")
+    corpus = read_corpus(at("upstream_corpus_as_text") / "train")
     assert len(corpus) == 200, "both sides of 100 pairs"
     assert corpus.sources[0] == corpus.target
 
@@ -294,7 +294,11 @@ def test_arms_of_a_pretrained_text_model_share_it():
             for method in ("pretrain_finetune", "avg_eg", "patt_eg")
         }
         assert len({found.fingerprint for found in stages.values()}) == 1
-    assert stage_of("upstream_corpus", "denoising") == stage_of("upstream_corpus", "masked_lm")
+    text = stage_of("upstream_corpus_as_text", "denoising")
+    assert text == stage_of("upstream_corpus_as_text", "masked_lm")
+    pairs = stage_graph(Config(data=BASE["data"]), seed=1, splits=("dev",)).find("upstream_corpus")
+    assert text.config == pairs.config
+    assert text != pairs, "the same corpus read as text is another artifact"
     assert stage_of("upstream", "denoising") != stage_of("upstream", "masked_lm")
     for sides in ("encoder", "both"):
         decoder = stage_of("generator", "masked_lm", "patt_eg", "decoder")

@@ -46,12 +46,12 @@ def renumber_tokenizer(context: StageContext) -> None:
     """Write the SentencePiece model of a checkpoint with this project's special tokens.
 
     Args:
-        context: ``path``.
+        context: ``path``, among its locations.
 
     Raises:
         DataError: The directory has no SentencePiece model of an mBART.
     """
-    path = Path(context.config["path"]) / SPM_FILE
+    path = Path(context.locations["path"]) / SPM_FILE
     if not path.is_file():
         raise DataError(
             f"{path}: missing; an mBART's directory holds {SPM_FILE}, config.json and its weights"
@@ -115,12 +115,12 @@ def read_checkpoint(context: StageContext) -> None:
     """Convert an mBART, its tokens renumbered.
 
     Args:
-        context: ``path``, ``start_id``; input ``target_tokenizer``.
+        context: ``start_id``; ``path`` among its locations; input ``target_tokenizer``.
 
     Raises:
         DataError: Nothing says how a target starts, or the weights belong to another tokenizer.
     """
-    path = context.config["path"]
+    path = context.locations["path"]
     theirs, info = from_hugging_face(path)
     start_id = context.config["start_id"]
     start_id = info.config.get("decoder_start_token_id") if start_id is None else start_id

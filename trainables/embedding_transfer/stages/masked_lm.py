@@ -45,8 +45,8 @@ def pretrain(context: StageContext) -> None:
     whether the body learns too.
 
     Args:
-        context: ``train``, ``rates``, ``scoring``, ``max_tokens``, and ``model`` or what names a checkpoint;
-            inputs ``encoded`` and ``vocabulary``.
+        context: ``train``, ``rates``, ``scoring``, ``max_tokens``, and ``model``, or ``checkpoint`` among its
+            locations; inputs ``encoded`` and ``vocabulary``.
     """
     config = context.config
     tokenizer = MaskedTokenizer(context.inputs["vocabulary"])
@@ -59,7 +59,7 @@ def pretrain(context: StageContext) -> None:
         sizes = BertConfig(**config["model"])
         model = fresh_bert(sizes, len(tokenizer.vocabulary), tokenizer.pad, positions, seed)
     else:
-        model, drawn = load_checkpoint(config["checkpoint"], config.get("revision"), seed)
+        model, drawn = load_checkpoint(context.locations["checkpoint"], config.get("revision"), seed)
         check_length(model, config["max_tokens"])
         if not config["is_body_trained"]:
             changes["freeze"] = (*config["train"]["freeze"], model.body_pattern)

@@ -26,12 +26,12 @@ def make_text(context: StageContext) -> None:
     """Load a corpus and keep its lines and a report.
 
     Args:
-        context: ``corpus`` says which.
+        context: ``corpus``, among its locations, says which.
 
     Raises:
         DataError: It has more than one stream of text.
     """
-    corpora = load_corpus(_CORPUS.validate_python(context.config["corpus"]))
+    corpora = load_corpus(_CORPUS.validate_python(context.locations["corpus"]))
     for split, corpus in corpora.items():
         if list(corpus.streams()) != ["source 0"]:
             raise DataError(
@@ -56,23 +56,23 @@ def copy_vocabulary(context: StageContext) -> None:
     """Take the tokenizer of a checkpoint.
 
     Args:
-        context: ``checkpoint``, and ``revision`` of one on the hub.
+        context: ``checkpoint``, among its locations, and ``revision`` of one on the hub.
 
     Raises:
         DataError: The checkpoint has no tokenizer of a readable kind.
     """
     from transformers import AutoTokenizer
 
-    config = context.config
+    config, checkpoint = context.config, context.locations["checkpoint"]
     given = {"revision": config["revision"]} if "revision" in config else {}
     try:
-        tokenizer = AutoTokenizer.from_pretrained(config["checkpoint"], **given)
+        tokenizer = AutoTokenizer.from_pretrained(checkpoint, **given)
     except (OSError, ValueError) as error:
-        raise DataError(f"masked_lm.checkpoint {config['checkpoint']}: no tokenizer ({error})") from error
+        raise DataError(f"masked_lm.checkpoint {checkpoint}: no tokenizer ({error})") from error
     tokenizer.save_pretrained(context.directory)
     if not (context.directory / TOKENIZER_FILE).is_file():
         raise DataError(
-            f"masked_lm.checkpoint {config['checkpoint']}: its tokenizer cannot be written as "
+            f"masked_lm.checkpoint {checkpoint}: its tokenizer cannot be written as "
             f"{TOKENIZER_FILE}; convert it to a fast tokenizer first"
         )
 

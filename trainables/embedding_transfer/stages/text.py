@@ -26,12 +26,12 @@ def make_corpus(context: StageContext) -> None:
     """Load a corpus and keep its lines and a report; several sources become one.
 
     Args:
-        context: ``corpus`` says which.
+        context: ``corpus``, among its locations, says which.
 
     Raises:
         DataError: It has no target side.
     """
-    corpora = load_corpus(_CORPUS.validate_python(context.config["corpus"]))
+    corpora = load_corpus(_CORPUS.validate_python(context.locations["corpus"]))
     for split, corpus in corpora.items():
         if corpus.target is None:
             raise DataError(
@@ -54,9 +54,9 @@ def make_text(context: StageContext) -> None:
     """Load a corpus as plain text: the lines of all its sides, each its own source and target.
 
     Args:
-        context: ``corpus`` says which.
+        context: ``corpus``, among its locations, says which.
     """
-    corpora = load_corpus(_CORPUS.validate_python(context.config["corpus"]))
+    corpora = load_corpus(_CORPUS.validate_python(context.locations["corpus"]))
     for split, corpus in corpora.items():
         write_corpus(Corpus([corpus.text()], corpus.text()), context.directory / split)
     _write_report(context, corpora)
