@@ -2,35 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-from functools import lru_cache
-from pathlib import Path
+from typing import Any
+
+from nlgraft.text.files import expand, file_digest
 
 
-def checkpoint_identity(checkpoint: str) -> dict[str, str]:
+def checkpoint_identity(checkpoint: str) -> dict[str, Any]:
     """Say which checkpoint is meant, for a stage's config slice and for models saved without it.
 
     Args:
         checkpoint: Hub name or local directory.
 
     Returns:
-        ``sha256`` of a directory's files, names and bytes, wherever it lies. Of a hub name ``checkpoint``,
+        ``files``: the SHA-256 of every file of a directory, wherever it lies. Of a hub name ``checkpoint``,
         the name: what the hub holds under it may change, a directory pins it.
+
+    Raises:
+        DataError: A file of the directory cannot be read.
     """
-    directory = Path(checkpoint)
+    directory = expand(checkpoint)
     if not directory.is_dir():
         return {"checkpoint": checkpoint}
     files = sorted(path for path in directory.rglob("*") if path.is_file())
-    stamps = tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in files)
-    return {"sha256": _digest(str(directory), stamps)}
-
-
-@lru_cache(maxsize=32)
-def _digest(directory: str, stamps: tuple[tuple[str, int, int], ...]) -> str:
-    whole = hashlib.sha256()
-    for name, _, size in stamps:
-        path = Path(name)
-        whole.update(f"{path.relative_to(directory).as_posix()}\0{size}\0".encode())
-        with path.open("rb") as file:
-            whole.update(hashlib.file_digest(file, "sha256").digest())
-    return whole.hexdigest()
+    return {"files": {path.relative_to(directory).as_posix(): file_digest(str(path)) for path in files}}
