@@ -358,6 +358,26 @@ def test_one_side_keeps_both_tokenizers(tmp_path):
     assert json.loads(run("verify", tmp_path / "out2", "--json").stdout)["is_good"]
 
 
+@pytest.mark.parametrize("lines", [LINES[:60], LINES + OTHER_LINES + WORDS])
+def test_one_side_of_a_model_with_one_size_is_verified(lines, tmp_path):
+    """T5 has one size: a smaller or larger vocabulary of the decoder alone generates its own ids."""
+    checkpoint = tmp_path / "t5"
+    checkpoint.mkdir()
+    unigram_tokenizer(checkpoint, LINES)
+    torch.manual_seed(0)
+    t5(transformers.AutoTokenizer.from_pretrained(checkpoint).get_vocab()).save_pretrained(checkpoint)
+    new = train_spm(tmp_path / "new", lines, size=60 if len(lines) == 60 else 190)
+    run("plan", "--old", checkpoint, "--new", new, "--out", tmp_path / "plan")
+    out = ("--out", tmp_path / "out", "--sides", "decoder")
+    told = run("apply", "--plan", tmp_path / "plan", "--model", checkpoint, *out).stderr
+    assert "one vocabulary size for both sides" in told
+    assert json.loads(run("verify", tmp_path / "out", "--json").stdout)["is_good"]
+    model, tokenizer = load(tmp_path / "out")
+    size = len(transformers.AutoTokenizer.from_pretrained(tmp_path / "out" / "decoder_tokenizer"))
+    made = model.generate(**tokenizer(LINES[0], return_tensors="pt"), max_new_tokens=8, do_sample=False)
+    assert made.max() < size
+
+
 @pytest.fixture(scope="module")
 def bert_checkpoint(tmp_path_factory):
     directory = tmp_path_factory.mktemp("bert")

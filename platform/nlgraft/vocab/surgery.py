@@ -64,6 +64,10 @@ def find_vocabulary_tensors(model: Any) -> VocabularyTensors:
     two = is_encoder_decoder(model)
     encoder = [input_table(model, "encoder")] if two else []
     decoder = [input_table(model, "decoder")]
+    if two:
+        # BART and T5 keep the table that both sides shared, also when neither reads it any more
+        left = model.get_input_embeddings().weight
+        decoder += [left] if left is not encoder[0] and left is not decoder[0] else []
     sides = _names_of(names, encoder), _names_of(names, decoder), _names_of(names, output)
     return VocabularyTensors(*sides, bias=_with_ties(model, _names_of(names, bias)))
 
@@ -153,10 +157,10 @@ def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both"
     state = _new_state(model, tensors, plan, sides, num_padded)
     for name, shift in shifts.items():
         state[name] = _shift_rows(state[name], shift)
+    _untie(new, state)
     new.load_state_dict(state, strict=False)
     new.to(next(model.parameters()).dtype)
     _check_loaded(new, state)
-    new.tie_weights()
     if getattr(model, "generation_config", None) is not None:
         new.generation_config = copy.deepcopy(model.generation_config)
         if sides != "encoder":
@@ -304,7 +308,8 @@ def _shift_positions(config: Any, model: Any, tensors: VocabularyTensors) -> dic
     for name, module in model.named_modules():
         if getattr(module, "padding_idx", None) != old_pad or f"{name}.weight" in tensors.all:
             continue
-        if isinstance(module, torch.nn.Embedding):
+        is_table = isinstance(module, torch.nn.Embedding)
+        if is_table and module.num_embeddings == model.config.max_position_embeddings:
             shifts[f"{name}.weight"] = new_pad - old_pad
         elif "Sinusoidal" in type(module).__name__:
             raise _padding_error(model, name, old_pad)
@@ -332,6 +337,19 @@ def _shift_rows(table: Tensor, shift: int) -> Tensor:
     if shift < 0:
         return table[-shift:]
     return torch.cat([table.new_zeros(shift, table.shape[1]), table])
+
+
+def _untie(new: Any, state: Mapping[str, Tensor]) -> None:
+    """Give own tables to names that the configuration ties and the state does not (T5's always ties)."""
+    owners: dict[int, Tensor] = {}
+    for name, parameter in [*new.named_parameters(remove_duplicate=False)]:
+        wanted = state.get(name)
+        if wanted is None or owners.setdefault(parameter.data_ptr(), wanted) is wanted:
+            continue
+        if not torch.equal(owners[parameter.data_ptr()], wanted):
+            parent, _, child = name.rpartition(".")
+            own = torch.nn.Parameter(torch.empty_like(parameter), parameter.requires_grad)
+            setattr(new.get_submodule(parent), child, own)
 
 
 def _check_loaded(model: Any, state: Mapping[str, Tensor]) -> None:

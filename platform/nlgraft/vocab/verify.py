@@ -7,7 +7,7 @@ must come out the same. It finds a wrong offset, id, bias, tie or configuration 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from nlgraft.vocab.surgery import (
     is_encoder_decoder,
 )
 from nlgraft.vocab.token_ids import ID_FIELDS
-from nlgraft.vocab.tokenizer_files import DECODER_DIRECTORY
+from nlgraft.vocab.tokenizer_files import DECODER_DIRECTORY, find_tokenizer
 from nlgraft.vocab.vocabulary import Vocabulary
 
 PERMUTATION_TOLERANCE = 1e-4
@@ -100,33 +100,53 @@ def verify_checkpoint(directory: str | Path) -> list[Check]:
         DataError: It cannot be loaded at all.
     """
     model = load_checkpoint(directory)
-    checks = [Check("loads", True, type(model).__name__), *_check_tokenizers(model, Path(directory))]
-    checks += [_check_rows(model), _check_ties(model), check_permutation(model)]
+    checks = [Check("loads", True, type(model).__name__)]
+    num_ids = {side: _num_rows(model, side) for side in ("encoder", "decoder")}
+    places = _tokenizer_places(directory)
+    for side, place, name in places:
+        vocabulary = _load_tokenizer(place)
+        if isinstance(vocabulary, Check):
+            checks.append(vocabulary)
+            continue
+        checks += _check_tokenizer(model, vocabulary, place, side, name)
+        # rows beyond the vocabulary belong to no token
+        num_ids |= {each: len(vocabulary) for each in (num_ids if not name else [side])}
+    checks += [_check_rows(model, num_ids), _check_ties(model, len(places) == 2), check_permutation(model)]
     if hasattr(model, "generate") and getattr(model, "can_generate", lambda: False)():
         checks.append(_check_generation(model))
     return checks
 
 
-def _check_tokenizers(model: Any, directory: Path) -> Iterator[Check]:
-    """Check the tokenizer, or those of encoder and decoder where they differ."""
-    own = directory / DECODER_DIRECTORY
-    num_rows = _num_rows(model)
-    places = [(directory, num_rows, "")]
+def _tokenizer_places(directory: str | Path) -> list[tuple[str, Path, str]]:
+    """List side, place and name of the tokenizer, or of those of encoder and decoder where they differ."""
+    try:
+        root = find_tokenizer(directory)
+    except DataError:
+        root = Path(directory)
+    own = root / DECODER_DIRECTORY
     if own.is_dir():
-        places = [(directory, _num_rows(model, "encoder"), "encoder: "), (own, num_rows, "decoder: ")]
-    for place, rows, name in places:
-        try:
-            vocabulary = load_vocabulary(place)
-        except DataError as error:
-            yield Check(f"{name}tokenizer", False, str(error))
-            continue
-        beyond = [surface for surface in vocabulary.surfaces[rows:] if surface]
-        detail = f"{len(vocabulary)} ids, {rows} rows"
-        detail = f"{detail}; first id without: {beyond[0]!r}" if beyond else detail
-        yield Check(f"{name}ids have rows", not beyond, detail)
-        yield _check_encoding(place, rows, name)
-        if place == places[-1][0]:
-            yield _check_special_ids(model, vocabulary)
+        return [("encoder", root, "encoder: "), ("decoder", own, "decoder: ")]
+    return [("decoder", root, "")]
+
+
+def _load_tokenizer(place: Path) -> Vocabulary | Check:
+    try:
+        return load_vocabulary(place)
+    except DataError as error:
+        return Check("tokenizer", False, str(error))
+
+
+def _check_tokenizer(
+    model: Any, vocabulary: Vocabulary, place: Path, side: str, name: str
+) -> Iterator[Check]:
+    num_rows = _num_rows(model, side)
+    beyond = [surface for surface in vocabulary.surfaces[num_rows:] if surface]
+    detail = f"{len(vocabulary)} ids, {num_rows} rows"
+    detail = f"{detail}; first id without: {beyond[0]!r}" if beyond else detail
+    yield Check(f"{name}ids have rows", not beyond, detail)
+    yield _check_encoding(place, num_rows, name)
+    if side == "decoder":
+        yield _check_special_ids(model, vocabulary)
 
 
 def _check_encoding(place: Path, num_rows: int, name: str) -> Check:
@@ -158,14 +178,15 @@ def _num_rows(model: Any, side: str = "decoder") -> int:
     return int(input_table(model, side).shape[0])
 
 
-def _check_rows(model: Any) -> Check:
+def _check_rows(model: Any, num_ids: Mapping[str, int]) -> Check:
     tensors = find_vocabulary_tensors(model)
     faults = []
     for name, tensor in model.named_parameters():
         if name not in tensors.encoder | tensors.decoder | tensors.output:
             continue
-        num_bad = int((~torch.isfinite(tensor).all(dim=1)).sum())
-        num_zero = int((tensor == 0).all(dim=1).sum())
+        rows = tensor[: num_ids["encoder" if name in tensors.encoder else "decoder"]]
+        num_bad = int((~torch.isfinite(rows).all(dim=1)).sum())
+        num_zero = int((rows == 0).all(dim=1).sum())
         if num_bad:
             faults.append(f"{name}: {num_bad} rows with NaN or infinity")
         if num_zero > 1:  # padding may be zero
@@ -173,7 +194,8 @@ def _check_rows(model: Any) -> Check:
     return Check("rows are sound", not faults, "; ".join(faults) or "finite, none zero but padding")
 
 
-def _check_ties(model: Any) -> Check:
+def _check_ties(model: Any, has_two_vocabularies: bool) -> Check:
+    own = find_vocabulary_tensors(model).encoder if has_two_vocabularies else frozenset[str]()
     names = dict(model.named_parameters(remove_duplicate=False)) | dict(
         model.named_buffers(remove_duplicate=False)
     )
@@ -181,7 +203,11 @@ def _check_ties(model: Any) -> Check:
     broken = [
         f"{one} and {other}"
         for one, other in expected.items()
-        if one in names and other in names and names[one].data_ptr() != names[other].data_ptr()
+        if one in names
+        and other in names
+        and names[one].data_ptr() != names[other].data_ptr()
+        # T5's configuration ties the sides whatever they hold; two vocabularies cannot be one table
+        and (one in own) == (other in own)
     ]
     return Check("ties hold", not broken, "; ".join(broken) or f"{len(expected)} by the configuration")
 

@@ -299,6 +299,8 @@ def test_one_size_for_two_vocabularies_is_padded_and_said(name, tmp_path):
     assert torch.equal(encoder, model.get_encoder().get_input_embeddings().weight)
     assert torch.equal(decoder[: len(NEW_TOKENS)], loaded.lm_head.weight[: len(NEW_TOKENS)])
     assert not decoder[len(NEW_TOKENS) :].any()
+    assert check_permutation(one).is_good
+    assert check_permutation(loaded).is_good
     ids = torch.tensor([[3, 4, 5]])
     made = loaded.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
     assert made.max() < len(NEW_TOKENS)
