@@ -197,8 +197,7 @@ def _build(model: Any, config: Any) -> Any:
 def _set_vocab_size(config: Any, model: Any, size: int, sides: Sides) -> int:
     """Write the new size into the configuration.
 
-    Returns:
-        Rows that all tables get, when the architecture has one size for two different vocabularies; else 0.
+    Gives the rows that all tables get when the architecture has one size for two vocabularies; else 0.
     """
     if sides == "both":
         for part in _parts(config):
@@ -298,8 +297,7 @@ def _pad_rows(tensor: Tensor, num_rows: int, is_bias: bool) -> Tensor:
 def _shift_positions(config: Any, model: Any, tensors: VocabularyTensors) -> dict[str, int]:
     """Find position tables that count from the padding id (RoBERTa), and make room for the new one.
 
-    Returns:
-        By how many rows each table moves.
+    Gives the number of rows by which each table moves.
     """
     old_pad, new_pad = model.config.pad_token_id, config.pad_token_id
     shifts: dict[str, int] = {}
