@@ -23,7 +23,7 @@ demo: $(VENV)/.installed
 	$(BIN)/python -m nlgraft run search_spaces/embedding_transfer/demo.yaml
 
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import re
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,14 @@ def test_reading_a_study_imports_nothing_heavy(statement: str) -> None:
         check=True,
     )
     assert "HEAVY []" in ran.stdout
+
+
+def test_a_sweep_of_single_workers_imports_no_torch_in_its_driver() -> None:
+    code = (
+        "import sys, nlgraft.execution.sweep, nlgraft.execution.trainable; assert 'torch' not in sys.modules"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}"}
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, check=True)
 
 
 def test_every_system_has_its_readme_and_is_listed() -> None:

@@ -149,7 +149,7 @@ def _drive(study: Study, store: ArtifactStore, queue: WorkQueue, max_concurrent:
     from nlgraft.execution.scheduling import CooperativeScheduler, scheduler_for
     from nlgraft.execution.searcher import WorkSearcher
     from nlgraft.execution.trainable import Board, Order, run_order
-    from nlgraft.execution.workers import WorkerGroup
+    from nlgraft.execution.worker_group import WorkerGroup
 
     resources = study.resources
     board: Any = cast(Any, Board).remote()

@@ -20,7 +20,7 @@ from ray import tune
 from nlgraft.errors import StageBusy, TrialFailed
 from nlgraft.execution.scheduling import STEP, VALUE
 from nlgraft.execution.searcher import METRICS, OUTCOME, OWNER, STAGE, UNIX_MS
-from nlgraft.execution.workers import WorkerGroup, run_on_workers
+from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import RecordingReporter, run_trial
@@ -133,6 +133,8 @@ def run_order(config: dict[str, Any], board: Any) -> None:
     group.limit_threads()
 
     def distribute(stage: Stage) -> None:
+        from nlgraft.execution.workers import run_on_workers
+
         run_on_workers(stage, order.store_uri, group, reporter)
 
     try:
