@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
-import os
 import subprocess
 import sys
 from pathlib import Path
