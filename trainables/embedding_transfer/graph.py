@@ -13,9 +13,10 @@ from functools import cached_property
 from typing import Any
 
 from nlgraft.errors import DataError
+from nlgraft.nn.identity import checkpoint_identity
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.text.config import TokenizerConfig, digest
-from nlgraft.text.files import expand, file_digest
+from nlgraft.text.files import expand
 from trainables.embedding_transfer.config import (
     DEFAULT_MASK_RATES,
     GENERATOR_KINDS,
@@ -28,7 +29,6 @@ from trainables.embedding_transfer.config import (
     PhaseConfig,
     ScoreConfig,
 )
-from trainables.embedding_transfer.masked_lm_config import CHECKPOINT_SUFFIXES
 from trainables.embedding_transfer.masked_lm_graph import masked_lm_graph
 
 _STAGES = "trainables.embedding_transfer.stages"
@@ -189,14 +189,11 @@ class _Builder:
     def _checkpoint(self) -> dict[str, Any]:
         """What a checkpoint is, by the bytes of its files, and where it lies."""
         given = self.config.upstream.checkpoint or ""
-        directory = expand(given)
-        if not directory.is_dir():
+        if not expand(given).is_dir():
             raise DataError(
                 f"upstream.checkpoint is {given!r}, which is no directory; download the checkpoint"
             )
-        files = sorted(path for path in directory.iterdir() if path.suffix in CHECKPOINT_SUFFIXES)
-        said = {"files": {path.name: file_digest(str(path)) for path in files}}
-        return {"config": said, "locations": {"path": given}}
+        return {"config": checkpoint_identity(given), "locations": {"path": given}}
 
     @property
     def _is_masked(self) -> bool:

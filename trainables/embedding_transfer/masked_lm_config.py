@@ -8,7 +8,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nlgraft.errors import DataError
-from nlgraft.text.files import expand, file_digest
+from nlgraft.nn.identity import checkpoint_identity
+from nlgraft.text.files import expand
 
 REPORT_STEPS = (0, 100, 500)
 """Steps of continued training after which the loss is reported, where it is evaluated then: 0 is right after
@@ -31,7 +32,6 @@ EXCHANGING_METHODS = (
 """Methods that give a masked language model another vocabulary."""
 METHODS = ("pretrain_finetune", *EXCHANGING_METHODS)
 """Methods that a masked language model knows."""
-CHECKPOINT_SUFFIXES = (".json", ".safetensors", ".bin", ".txt", ".model")
 
 
 class _Part(BaseModel):
@@ -125,7 +125,7 @@ class MaskedLMConfig(_Part):
         return self
 
 
-def checkpoint_identity(config: MaskedLMConfig) -> dict[str, Any]:
+def pinned_checkpoint(config: MaskedLMConfig) -> dict[str, Any]:
     """Say what decides the weights of a checkpoint, for fingerprints.
 
     Args:
@@ -138,16 +138,15 @@ def checkpoint_identity(config: MaskedLMConfig) -> dict[str, Any]:
         DataError: A revision is given for a local directory.
     """
     assert config.checkpoint is not None
-    directory = expand(config.checkpoint)
-    if not directory.is_dir():
-        return {"checkpoint": config.checkpoint, "revision": config.revision or "main"}
+    said = checkpoint_identity(config.checkpoint)
+    if not expand(config.checkpoint).is_dir():
+        return said | {"revision": config.revision or "main"}
     if config.revision is not None:
         raise DataError(
             f"masked_lm.checkpoint {config.checkpoint} is a directory, and masked_lm.revision is "
             f"{config.revision!r}: a directory has no revisions; leave it out"
         )
-    files = sorted(path for path in directory.iterdir() if path.suffix in CHECKPOINT_SUFFIXES)
-    return {"files": {path.name: file_digest(str(path)) for path in files}}
+    return said
 
 
 def conflicts(config: BaseModel) -> Iterator[str]:

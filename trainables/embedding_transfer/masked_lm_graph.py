@@ -23,7 +23,7 @@ from trainables.embedding_transfer.masked_lm_config import (
     REPORT_STEPS,
     MaskedLMConfig,
     WordTokenizerConfig,
-    checkpoint_identity,
+    pinned_checkpoint,
 )
 
 _STAGES = "trainables.embedding_transfer.stages"
@@ -91,7 +91,7 @@ class _Builder:
         return self._stage(
             "checkpoint_vocabulary",
             "masked_lm_text:copy_vocabulary",
-            config=checkpoint_identity(self.masked_lm),
+            config=pinned_checkpoint(self.masked_lm),
             locations=self._locations,
         )
 
@@ -136,7 +136,7 @@ class _Builder:
         if masked_lm.model is not None:
             said["model"] = masked_lm.model.model_dump(mode="json")
         else:
-            said |= {**checkpoint_identity(masked_lm), "is_body_trained": masked_lm.is_body_trained}
+            said |= {**pinned_checkpoint(masked_lm), "is_body_trained": masked_lm.is_body_trained}
         return self._stage(
             "upstream_masked_lm",
             "masked_lm:pretrain",

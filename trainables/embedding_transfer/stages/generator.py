@@ -103,7 +103,7 @@ def train_generator(context: StageContext) -> None:
         data,
         train_config,
         context,
-        evaluate=_evaluation(objective, dev, context.device),
+        evaluate=evaluation(objective, dev, context.device),
         save=_save,
     )
     scores = {
@@ -153,9 +153,18 @@ def _data(
     )
 
 
-def _evaluation(
-    objective: GeneratorObjective, dev: PerturbedData, device: str
-) -> Callable[[Any], Mapping[str, float]]:
+def evaluation(objective: Any, dev: Any, device: str) -> Callable[[Any], Mapping[str, float]]:
+    """Build the evaluation of a generator on changed dev text.
+
+    Args:
+        objective: The generator's objective; gives the losses of a batch, summed.
+        dev: Changed dev text, read in order.
+        device: Where to compute.
+
+    Returns:
+        Gives ``generator/dev_*`` of a model: losses per token.
+    """
+
     def evaluate(model: nn.Module) -> dict[str, float]:
         sums: dict[str, float] = {}
         tokens = 0

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.training.config import TrainConfig
@@ -25,7 +22,7 @@ from trainables.embedding_transfer.masked_lm_generator import (
 from trainables.embedding_transfer.masked_lm_text import EncodedText, MaskedTokenizer
 from trainables.embedding_transfer.new_tokens import SimilarOptions
 from trainables.embedding_transfer.perturbation import Rates
-from trainables.embedding_transfer.stages.generator import save_generators
+from trainables.embedding_transfer.stages.generator import evaluation, save_generators
 from trainables.embedding_transfer.stages.masked_lm_text import read_text
 
 
@@ -57,7 +54,7 @@ def train_generator(context: StageContext) -> None:
     def save(trained: MaskedGeneratorModel, directory: Path) -> None:
         save_generators(trained, trained.generators, width, directory)
 
-    evaluate = _evaluation(objective, dev, context.device)
+    evaluate = evaluation(objective, dev, context.device)
     outcome = train(model, objective, data, train_config, context, evaluate=evaluate, save=save)
     scores = {
         "generator/dev_loss": (outcome.best_value, "L_p + lambda L_d, nats per hidden token"),
@@ -81,19 +78,3 @@ def _data(
         batch_tokens=train_config.batch_tokens,
         max_tokens=max_tokens,
     )
-
-
-def _evaluation(
-    objective: MaskedGeneratorObjective, dev: ChangedMaskedData, device: str
-) -> Callable[[Any], Mapping[str, float]]:
-    def evaluate(model: nn.Module) -> dict[str, float]:
-        sums: dict[str, float] = {}
-        tokens = 0
-        for batch in dev.in_order():
-            loss = objective(model, batch.to(device))
-            tokens += loss.num_tokens
-            for name, value in {"loss": loss.loss_sum, **loss.terms}.items():
-                sums[name] = sums.get(name, 0.0) + float(value)
-        return {f"generator/dev_{name}": total / tokens for name, total in sums.items()}
-
-    return evaluate
