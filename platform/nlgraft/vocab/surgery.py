@@ -88,8 +88,8 @@ def input_table(model: Any, side: str) -> Tensor:
     try:
         module = getattr(model, f"get_{side}")() if is_encoder_decoder(model) else model
         return module.get_input_embeddings().weight
-    except (AttributeError, NotImplementedError):
-        raise DataError(f"{type(model).__name__} does not say where its input embeddings are") from None
+    except (AttributeError, NotImplementedError) as error:
+        raise DataError(f"{type(model).__name__} does not say where its input embeddings are") from error
 
 
 def is_encoder_decoder(model: Any) -> bool:
