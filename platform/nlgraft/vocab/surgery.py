@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nlgraft.errors import DataError, PaddingError
-from nlgraft.vocab.plan import GAP_BIAS, TransferPlan
+from nlgraft.vocab.plan import GAP_BIAS, Provenance, TransferPlan
 from nlgraft.vocab.token_ids import Sides, update_token_ids
 
 
@@ -165,7 +165,7 @@ def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both"
         new.generation_config = copy.deepcopy(model.generation_config)
         if sides != "encoder":
             update_token_ids(new.generation_config, plan, "both")
-            _forbid_padding(new.generation_config, len(plan), num_padded)
+            _forbid_empty_rows(new.generation_config, plan, num_padded)
     return new.eval()
 
 
@@ -362,11 +362,12 @@ def _check_loaded(model: Any, state: Mapping[str, Tensor]) -> None:
             )
 
 
-def _forbid_padding(generation: Any, size: int, num_rows: int) -> None:
-    """Rows without a token must never be generated."""
-    if num_rows > size:
-        kept = [i for i in getattr(generation, "suppress_tokens", None) or [] if i < size]
-        generation.suppress_tokens = [*kept, *range(size, num_rows)]
+def _forbid_empty_rows(generation: Any, plan: TransferPlan, num_rows: int) -> None:
+    """Rows without a token, gaps and padding, must never be generated: not every model has a bias."""
+    empty = [*plan.rows(Provenance.GAP).tolist(), *range(len(plan), num_rows)]
+    if empty:
+        kept = [i for i in getattr(generation, "suppress_tokens", None) or [] if i < len(plan)]
+        generation.suppress_tokens = [*kept, *empty]
 
 
 def count_embedding_parameters(model: Any) -> int:

@@ -30,6 +30,7 @@ from nlgraft.errors import DataError, PaddingError
 from nlgraft.vocab.building import build_plan
 from nlgraft.vocab.huggingface import read_tokenizer_json
 from nlgraft.vocab.surgery import count_embedding_parameters, exchange_vocabulary, find_vocabulary_tensors
+from nlgraft.vocab.token_ids import ID_FIELDS
 from nlgraft.vocab.verify import check_permutation, load_checkpoint, verify_checkpoint
 
 V = 30
@@ -187,6 +188,10 @@ def test_a_changed_model_survives_saving(model, tmp_path):
     assert before.keys() == after.keys()
     assert all(torch.equal(before[name].float(), after[name]) for name in before)
     assert ties(changed) == ties(loaded) == ties(model)
+    for part in ("config", "generation_config"):
+        made, kept = (getattr(m, part, None) for m in (changed, loaded))
+        for name in ("vocab_size", *ID_FIELDS):
+            assert getattr(made, name, None) == getattr(kept, name, None), (part, name)
     assert check_permutation(loaded).is_good
 
 
@@ -221,6 +226,7 @@ def toy_plan(size, new=NEW_TOKENS):
 
 
 def test_ids_follow_their_tokens():
+    """Number 42: sizes and ids of the configuration and of the generation configuration."""
     torch.manual_seed(0)
     model = MODELS["mbart"]()
     model.generation_config.bad_words_ids = [[0], [29]]
@@ -229,7 +235,8 @@ def test_ids_follow_their_tokens():
     assert config.vocab_size == len(NEW_TOKENS)
     assert (config.pad_token_id, config.eos_token_id, config.bos_token_id) == (12, 14, 0)
     assert (config.decoder_start_token_id, config.forced_eos_token_id) == (12, 14)
-    assert generation.eos_token_id == 14
+    assert (generation.pad_token_id, generation.eos_token_id, generation.bos_token_id) == (12, 14, 0)
+    assert (generation.decoder_start_token_id, generation.forced_eos_token_id) == (12, 14)
     assert generation.bad_words_ids == [[12]]
 
 
@@ -327,6 +334,31 @@ def test_padded_rows_are_dropped():
     changed = exchange_vocabulary(model, build_plan(tokenizer(OLD_TOKENS), tokenizer(NEW_TOKENS), "mean"))
     assert changed.transformer.wte.weight.abs().max() < 10
     assert changed.config.vocab_size == len(NEW_TOKENS)
+
+
+@pytest.mark.parametrize("name", ["gpt2", "marian", "bert"])
+def test_ids_without_a_token_are_out_of_reach(name, tmp_path):
+    """Number 46: a bias puts them out of the softmax; without one, generation never gives them."""
+    torch.manual_seed(0)
+    model = MODELS[name]().eval()
+    vocabulary = {token: i if i < 5 else i + 20 for i, token in enumerate(NEW_TOKENS)}
+    new = read_tokenizer_json({"model": {"type": "WordPiece", "vocab": vocabulary}})
+    gaps = list(range(5, 25))
+    assert new.gaps == gaps
+    changed = exchange_vocabulary(model, build_plan(tokenizer(OLD_TOKENS), new, "random"))
+    assert size_of(changed, "decoder") == max(vocabulary.values()) + 1
+    ids = torch.tensor([[1, 2, 3]])
+    if name != "gpt2":
+        extra = {"decoder_input_ids": ids} if name == "marian" else {}
+        probabilities = changed(ids, **extra).logits.softmax(-1)
+        assert probabilities[..., gaps].max() == 0.0
+    if name != "bert":
+        changed.save_pretrained(tmp_path)
+        loaded = load_checkpoint(tmp_path)
+        with torch.no_grad():  # what is likeliest by far must not come
+            loaded.get_output_embeddings().weight[5:25] *= 50
+        made = loaded.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=8, do_sample=False)
+        assert not set(made[0].tolist()) & set(gaps)
 
 
 def test_dtype_is_kept():
