@@ -32,6 +32,16 @@ def test_score_carries_n_direction_and_signature():
     )
 
 
+def test_bleu_is_cased_and_says_so():
+    """Number 53 of embedding_transfer.md section 5: the signature that is stored is that of cased BLEU."""
+    scores = score_corpus(["The Cat sat on a mat ."], ["the cat sat on a mat ."])
+    assert "case:mixed" in scores["bleu"].signature
+    assert "tok:13a" in scores["bleu"].signature
+    # n-grams without `The` and `Cat`: 5, 4, 3 and 2 of 7, 6, 5 and 4
+    assert scores["bleu"].value == pytest.approx(100 * (5 * 4 * 3 * 2 / (7 * 6 * 5 * 4)) ** 0.25)
+    assert scores["bleu"].to_json()["signature"] == scores["bleu"].signature
+
+
 def test_signatures_differ_between_variants():
     scores = score_corpus(
         HYPOTHESES, REFERENCES, ("bleu", "bleu_tokenised", "meteor", "rouge1", "rouge1_unicode")
