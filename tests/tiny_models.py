@@ -207,3 +207,18 @@ def tiny_translator(architecture: str, seed: int = 0, **settings) -> torch.nn.Mo
             if "embed_positions" in name and architecture == "mbart":
                 parameter[:2] = torch.randn_like(parameter[:2])  # rows that nothing reads
     return model.eval()
+
+
+def tiny_bert(seed: int = 0, **settings) -> torch.nn.Module:
+    """A tiny random BERT of transformers with its prediction head; every tensor matters."""
+    import transformers
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    sizes |= {"vocab_size": VOCAB, "max_position_embeddings": 64, "initializer_range": 0.3}
+    torch.manual_seed(seed)
+    model = transformers.BertForMaskedLM(transformers.BertConfig(**sizes | settings))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:  # biases and gains start at 0 and 1
+                parameter += 0.1 * torch.randn_like(parameter)
+    return model.eval()

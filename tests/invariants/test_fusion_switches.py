@@ -96,6 +96,7 @@ PLAIN_SWITCHES = {
     "has_source_scale": ({}, {"has_source_scale": False}),
     "has_target_scale": ({}, {"has_target_scale": False}),
     "has_embedding_norm": ({}, {"has_embedding_norm": True}),
+    "norm_eps": ({}, {"norm_eps": 0.1}),
     "has_output_bias": ({}, {"has_output_bias": True}),
     "tying": ({}, {"tying": "all"}),
     "pad_id": ({}, {"pad_id": 1}),

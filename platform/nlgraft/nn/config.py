@@ -18,6 +18,9 @@ Norm = Literal["pre", "post"]
 Positions = Literal["none", "sinusoidal", "learned"]
 Site = Literal["self", "self_norm", "ffn", "ffn_norm"]
 
+NORM_EPS = 1e-5
+"""Added to the variance in a layer norm unless a configuration says otherwise."""
+
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
         "d_model": 128,
@@ -152,7 +155,10 @@ class TransformerConfig(StrictConfig):
     has_target_scale: bool = True
     """Multiply target embeddings by sqrt(d_model)."""
     has_embedding_norm: bool = False
-    """Layer norm after the input sum (mBART)."""
+    """Layer norm after the input sum (mBART, BERT)."""
+    # not written at its default, so that nothing made before it existed changes its fingerprint
+    norm_eps: float = Field(default=NORM_EPS, gt=0, exclude_if=lambda value: value == NORM_EPS)
+    """Added to the variance in the layer norms of the model's own layers (BERT: 1e-12)."""
     has_output_bias: bool = False
     """A bias on the output projection (Marian's final_logits_bias)."""
     tying: Literal["none", "decoder", "all"] = "decoder"

@@ -88,7 +88,7 @@ class InputLayer(nn.Module):
             self.positions = SinusoidalPositions(d_model, config.position_layout)
         segments = _segments(config) if has_segments and config.segments != "none" else None
         self.register_buffer("segments", segments, persistent=False)
-        self.norm = nn.LayerNorm(d_model) if config.has_embedding_norm else None
+        self.norm = nn.LayerNorm(d_model, eps=config.norm_eps) if config.has_embedding_norm else None
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, embedded_BTD: Tensor, *, segment: int | None = None, start: int = 0) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.nn.attention import Attention
-from nlgraft.nn.config import FineEncoderConfig, TransformerConfig
+from nlgraft.nn.config import NORM_EPS, FineEncoderConfig, TransformerConfig
 from nlgraft.nn.memory import Memory, concatenate, split
 from nlgraft.nn.residual import FeedForward, Residual
 
@@ -24,7 +24,9 @@ class FineLayer(nn.Module):
     attends to nothing and gets zero.
     """
 
-    def __init__(self, config: FineEncoderConfig, d_model: int, num_heads: int, ffn_dim: int) -> None:
+    def __init__(
+        self, config: FineEncoderConfig, d_model: int, num_heads: int, ffn_dim: int, eps: float = NORM_EPS
+    ) -> None:
         """Build the layer.
 
         Args:
@@ -32,17 +34,18 @@ class FineLayer(nn.Module):
             d_model: Width.
             num_heads: Attention heads.
             ffn_dim: Inner width of the FFN.
+            eps: Added to the variance in norms.
         """
         super().__init__()
         self.config = config
         dims = (d_model, config.norm, config.dropout)
         has_cross = config.cross_memory != "none"
         self.attention = Attention(d_model, num_heads, config.dropout)
-        self.attention_residual = Residual(*dims)
+        self.attention_residual = Residual(*dims, eps=eps)
         self.cross_attention = Attention(d_model, num_heads, config.dropout) if has_cross else None
-        self.cross_residual = Residual(*dims) if has_cross else None
+        self.cross_residual = Residual(*dims, eps=eps) if has_cross else None
         self.ffn = FeedForward(d_model, ffn_dim, config.activation, config.dropout)
-        self.ffn_residual = Residual(*dims)
+        self.ffn_residual = Residual(*dims, eps=eps)
 
     def forward(self, bank: Sequence[Memory], coarse: Sequence[Memory]) -> list[Memory]:
         """Refine every source.
@@ -107,7 +110,9 @@ class FFNAdapter(nn.Module):
         super().__init__()
         fine = config.fine_encoder
         self.ffn = FeedForward(config.d_model, config.ffn_dim, fine.activation, fine.dropout)
-        self.residual = Residual(config.d_model, config.norm, fine.dropout, is_affine=False)
+        self.residual = Residual(
+            config.d_model, config.norm, fine.dropout, is_affine=False, eps=config.norm_eps
+        )
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Transform each position.
@@ -135,13 +140,13 @@ class FineEncoder(nn.Module):
         """
         super().__init__()
         fine = config.fine_encoder
-        sizes = (config.d_model, config.num_heads, config.ffn_dim)
+        sizes = (config.d_model, config.num_heads, config.ffn_dim, config.norm_eps)
         num_adapters = {"none": 0, "per_layer": config.num_encoder_layers, "top": 1}[fine.ffn_adapter]
         self.ffn_adapter = fine.ffn_adapter
         self.layers = nn.ModuleList(FineLayer(fine, *sizes) for _ in range(fine.num_layers))
         self.adapters = nn.ModuleList(FFNAdapter(config) for _ in range(num_adapters))
         has_norm = fine.num_layers > 0 and fine.norm == "pre"
-        self.norm = nn.LayerNorm(config.d_model) if has_norm else None
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps) if has_norm else None
 
     def after_layer(self, index: int, x_BTD: Tensor) -> Tensor:
         """What follows a coarse encoder layer.

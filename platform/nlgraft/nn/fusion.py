@@ -110,8 +110,10 @@ class FusionBranch(nn.Module):
         self.attention = Attention(
             config.d_model, config.num_heads, config.attention_dropout, memory_dim=memory_dim
         )
-        self.attention_residual = Residual(*dims, has_enter=False) if depth >= 1 else None
-        self.ffn_residual = Residual(*dims, has_leave=depth >= 3) if depth >= 2 else None
+        self.attention_residual = (
+            Residual(*dims, has_enter=False, eps=config.norm_eps) if depth >= 1 else None
+        )
+        self.ffn_residual = Residual(*dims, has_leave=depth >= 3, eps=config.norm_eps) if depth >= 2 else None
         self.ffn = (
             FeedForward(config.d_model, config.ffn_dim, config.activation, config.activation_dropout)
             if depth >= 2

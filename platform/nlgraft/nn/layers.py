@@ -29,6 +29,18 @@ def feed_forward(config: TransformerConfig) -> FeedForward:
     return FeedForward(config.d_model, config.ffn_dim, config.activation, config.activation_dropout)
 
 
+def residual(config: TransformerConfig) -> Residual:
+    """The way around a sublayer of one of the model's own layers.
+
+    Args:
+        config: The model's configuration.
+
+    Returns:
+        The skeleton.
+    """
+    return Residual(config.d_model, config.norm, config.dropout, eps=config.norm_eps)
+
+
 class EncoderLayer(nn.Module):
     """Self-attention and FFN; branches of fusion run beside them."""
 
@@ -41,9 +53,9 @@ class EncoderLayer(nn.Module):
         """
         super().__init__()
         self.attention = Attention(config.d_model, config.num_heads, config.attention_dropout)
-        self.attention_residual = Residual(config.d_model, config.norm, config.dropout)
+        self.attention_residual = residual(config)
         self.ffn = feed_forward(config)
-        self.ffn_residual = Residual(config.d_model, config.norm, config.dropout)
+        self.ffn_residual = residual(config)
         self.fusion = fusion
 
     def forward(self, x: Memory, contexts: Sequence[Memory]) -> Tensor:
@@ -77,11 +89,11 @@ class DecoderLayer(nn.Module):
         """
         super().__init__()
         self.attention = Attention(config.d_model, config.num_heads, config.attention_dropout)
-        self.attention_residual = Residual(config.d_model, config.norm, config.dropout)
+        self.attention_residual = residual(config)
         self.cross_attention = Attention(config.d_model, config.num_heads, config.attention_dropout)
-        self.cross_residual = Residual(config.d_model, config.norm, config.dropout)
+        self.cross_residual = residual(config)
         self.ffn = feed_forward(config)
-        self.ffn_residual = Residual(config.d_model, config.norm, config.dropout)
+        self.ffn_residual = residual(config)
         self.fusion = fusion
 
     def project(self, bank: Sequence[Memory], contexts: Sequence[Memory]) -> LayerMemory:

@@ -103,8 +103,8 @@ class Seq2Seq(nn.Module):
         self.decoder = nn.ModuleList(
             DecoderLayer(config, Fusion(config, target_dims)) for _ in range(config.num_decoder_layers)
         )
-        self.encoder_norm = nn.LayerNorm(d_model) if config.norm == "pre" else None
-        self.decoder_norm = nn.LayerNorm(d_model) if config.norm == "pre" else None
+        self.encoder_norm = nn.LayerNorm(d_model, eps=config.norm_eps) if config.norm == "pre" else None
+        self.decoder_norm = nn.LayerNorm(d_model, eps=config.norm_eps) if config.norm == "pre" else None
 
     def encode(self, sources: Sequence[Tokens], contexts: Mapping[str, Tokens] | None = None) -> Encoding:
         """Encode the sources of each sentence.

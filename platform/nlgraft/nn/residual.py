@@ -11,7 +11,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlgraft.nn.config import Activation, Norm
+from nlgraft.nn.config import NORM_EPS, Activation, Norm
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": partial(F.relu, inplace=True),  # a linear map does not need its output for the gradient
@@ -35,6 +35,7 @@ class Residual(nn.Module):
         has_enter: bool = True,
         has_leave: bool = True,
         is_affine: bool = True,
+        eps: float = NORM_EPS,
     ) -> None:
         """Build the skeleton.
 
@@ -45,9 +46,10 @@ class Residual(nn.Module):
             has_enter: ``enter`` will be called; a pre-norm skeleton without it has no parameters.
             has_leave: ``leave`` will be called; a post-norm skeleton without it has no parameters.
             is_affine: The norm has a gain and a bias.
+            eps: Added to the variance in the norm.
         """
         super().__init__()
-        layer_norm = nn.LayerNorm(d_model, elementwise_affine=is_affine)
+        layer_norm = nn.LayerNorm(d_model, eps=eps, elementwise_affine=is_affine)
         self.input_norm = layer_norm if norm == "pre" and has_enter else None
         self.output_norm = layer_norm if norm == "post" and has_leave else None
         self.dropout = nn.Dropout(dropout)

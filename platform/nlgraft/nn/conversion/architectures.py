@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from nlgraft.errors import ContractError, nearest
-from nlgraft.nn.config import Activation, TransformerConfig
+from nlgraft.nn.config import NORM_EPS, Activation, TransformerConfig
 
 
 class Architecture(StrEnum):
@@ -154,6 +154,8 @@ def _misfits(config: TransformerConfig, architecture: Architecture) -> Iterator[
             yield f"{setting} is '{getattr(config, setting)}', must be '{needed}'"
     if architecture is Architecture.MBART and config.tying == "decoder":
         yield "tying is 'decoder', must be 'all' or 'none'"
+    if config.norm_eps != NORM_EPS:
+        yield f"norm_eps is {config.norm_eps}, must be {NORM_EPS}"
     if config.has_source_scale != config.has_target_scale:
         yield "has_source_scale and has_target_scale differ"
     for setting, is_used in {

