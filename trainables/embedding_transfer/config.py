@@ -258,10 +258,12 @@ class TransferConfig(_Part):
     """Whose vocabulary is exchanged (section 4.1: the decoder's)."""
     cap: int | None = Field(default=10, ge=1)
     """Most similar tokens of a token: all subwords, then containing tokens; null: all (authors' code: 10)."""
-    order: Literal["id", "shortest"] = "id"
-    """Which containing tokens come first under the cap: lowest id, or shortest."""
-    norm_match: Literal["none", "median"] = "none"
-    """Whether new rows are scaled to the median norm of old rows."""
+    order: Literal["id", "shortest", "frequency"] = "id"
+    """Which containing tokens come first under the cap: lowest id (a proxy of frequency in most
+    vocabularies), shortest, or most frequent in the upstream training text that the table reads."""
+    norm_match: Literal["none", "median", "class"] = "none"
+    """Whether new rows are scaled to the median norm of old rows: of all, or of those of their class, which
+    stand at word boundaries or inside words as they do."""
 
 
 TextMetric = Literal["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"]

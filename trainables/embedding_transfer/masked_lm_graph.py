@@ -212,6 +212,8 @@ class _Builder:
         inputs = {"upstream": self.upstream, "old_vocabulary": self.old, "new_vocabulary": self.new}
         if self.method not in GENERATOR_KINDS:
             del said["cap"], said["order"]
+        elif self.config.transfer.order == "frequency":
+            inputs["upstream_encoded"] = self.encoded("upstream", self.old)
         if self.method in TRAINED_METHODS:
             inputs["generator"] = self.generator
         if self.method in VECTOR_METHODS:

@@ -6,7 +6,7 @@ Looked up by the thousand: one pass over the vocabulary serves all sentences of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nlgraft.text.batches import TokenBatches
+from nlgraft.text.batches import Ragged, TokenBatches
 from nlgraft.vocab.similar import Order, SimilarTokens, similar_tokens
 from nlgraft.vocab.tokens import Tok
 from nlgraft.vocab.vocabulary import Vocabulary
@@ -33,10 +33,28 @@ class SimilarOptions:
     Attributes:
         cap: Most similar tokens of a token; None for all.
         order: Which containing tokens come first.
+        frequencies: Count of each old token, by side, for order ``frequency``.
     """
 
     cap: int | None
     order: Order
+    frequencies: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+
+def token_counts(texts: Iterable[Ragged], size: int) -> list[int]:
+    """Count the tokens of a vocabulary in text.
+
+    Args:
+        texts: Sentences in token ids.
+        size: Number of ids V.
+
+    Returns:
+        How often each id occurs, length V.
+    """
+    counts = np.zeros(size, dtype=np.int64)
+    for text in texts:
+        counts += np.bincount(text.values, minlength=size)
+    return counts.tolist()
 
 
 @dataclass(frozen=True)
@@ -149,7 +167,13 @@ class ChangedText:
         for side, old in self._vocabularies.items():
             numbers = found[self._tables[side]]
             options = self._options
-            similar = similar_tokens([*numbers], old, cap=options.cap, order=options.order)
+            similar = similar_tokens(
+                [*numbers],
+                old,
+                cap=options.cap,
+                order=options.order,
+                frequencies=options.frequencies.get(side),
+            )
             tables[self._tables[side]] = LookedUp(numbers, similar)
         return Shard(sentences, tables)
 

@@ -163,6 +163,19 @@ def test_only_similar_token_methods_depend_on_the_cap():
         assert (graph(method).result != uncapped.result) == (method in GENERATOR_KINDS), method
 
 
+def test_frequent_tokens_first_needs_the_text_and_only_then():
+    """Other orders keep their fingerprints: text is no input of theirs."""
+    for method in ALL:
+        orders = {
+            order: graph(method, transfer={"method": method, "order": order}) for order in ("id", "frequency")
+        }
+        assert (orders["id"].result != orders["frequency"].result) == (method in GENERATOR_KINDS), method
+        if method in GENERATOR_KINDS:
+            inputs = {order: built.find("transfer").inputs for order, built in orders.items()}
+            assert set(inputs["frequency"]) - set(inputs["id"]) == {"upstream_encoded"}
+            assert inputs["frequency"]["upstream_encoded"] == orders["id"].find("upstream_encoded")
+
+
 def test_rates_of_a_side_that_is_not_exchanged_do_not_matter():
     changes = {"generator": {"encoder_rates": {"split": 0.1}}}
     assert stage("generator") == stage("generator", **changes)

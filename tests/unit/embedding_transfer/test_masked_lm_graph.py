@@ -66,6 +66,14 @@ def test_a_new_vocabulary_leaves_the_upstream_alone():
     assert stage("masked_lm_transfer") != stage("masked_lm_transfer", **other)
 
 
+def test_frequent_tokens_first_needs_the_text_and_only_then():
+    frequent = {"transfer": {"method": "avg_eg", "order": "frequency"}}
+    found = stage("masked_lm_transfer", **frequent), stage("masked_lm_transfer", "avg_eg")
+    assert {*found[0].inputs} - {*found[1].inputs} == {"upstream_encoded"}
+    frequent["transfer"]["method"] = "fvt"
+    assert stage("masked_lm_transfer", **frequent) == stage("masked_lm_transfer", "fvt")
+
+
 def test_a_local_checkpoint_is_known_by_its_bytes(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import json
 
 import numpy as np
@@ -12,8 +13,13 @@ from safetensors.numpy import load_file
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
+from nlgraft.text.corpora import read_corpus
+from nlgraft.text.tokenizers import SentencePiece
+from nlgraft.vocab import producers
 from nlgraft.vocab.plan import Provenance, TransferPlan
-from trainables.embedding_transfer import METRICS, Config, stage_graph
+from nlgraft.vocab.similar import similar_tokens
+from trainables.embedding_transfer import METRICS, Config, new_tokens, stage_graph
+from trainables.embedding_transfer.stages.text import TOKENIZER_FILE
 from trainables.embedding_transfer.stages.training import read_model
 
 SPLITS = ("dev", "test")
@@ -169,6 +175,46 @@ def test_one_table_for_all(store, sides, num_tables):
     )
     rows = len(target) if num_tables == 1 else len(source) + len(target)
     assert sum(p.numel() for p in model.parameters()) == body + rows * 16
+
+
+@pytest.mark.parametrize("tying", ["decoder", "all"])
+def test_frequent_tokens_come_first_in_training_and_exchange(store, tying, monkeypatch):
+    """Both read the same counts, those of the upstream text that the table reads, so they agree on S_m."""
+    asked = {}
+    for module in (new_tokens, producers):
+
+        def spied(*arguments, name=module.__name__, **options):
+            asked.setdefault(name, []).append(options)
+            return similar_tokens(*arguments, **options)
+
+        monkeypatch.setattr(module, "similar_tokens", spied)
+    transfer = {"method": "patt_eg", "order": "frequency", "cap": 4}
+    shared = {side: {"is_shared": True} for side in ("upstream", "downstream")}
+    changes = {"model": {"tying": "all"}, "tokenizers": shared} if tying == "all" else {}
+    graph, _ = run(store, "patt_eg", splits=("dev",), transfer=transfer, **changes)
+    corpus = read_corpus(store.fetch(graph.find("upstream_corpus")) / "train")
+    tokenizer = store.fetch(graph.find("transfer").inputs["old_target_tokenizer"]) / TOKENIZER_FILE
+    lines = [*corpus.target, *(corpus.sources[0] if tying == "all" else ())]
+    counts = collections.Counter(i for ids in SentencePiece(tokenizer).encode(lines) for i in ids)
+    frequencies = [counts[i] for i in range(SentencePiece(tokenizer).vocab_size)]
+    assert set(asked) == {new_tokens.__name__, producers.__name__}
+    expected = {"cap": 4, "order": "frequency", "frequencies": frequencies}
+    assert all(options == expected for calls in asked.values() for options in calls)
+
+
+def test_norms_are_matched_by_place_in_a_word(store):
+    """Generated rows get the median norm of the old rows that begin words, or that do not, as they do."""
+    transfer = {"method": "avg_eg", "norm_match": "class"}
+    graph, before, after = models(store, "avg_eg", transfer=transfer)
+    plan = TransferPlan.load(store.fetch(graph.find("transfer")) / "plan-decoder")
+    name = "target_embedding.table.weight"
+    old, new = (np.linalg.norm(weights[name].numpy(), axis=1) for weights in (before, after))
+    medians = {kind: np.median(old[plan.is_real & (plan.old_classes == kind)]) for kind in (1, 2)}
+    rows = plan.rows(Provenance.COMPOSED)
+    kinds = plan.new_classes[rows]
+    assert set(kinds.tolist()) == {1, 2}
+    assert abs(medians[1] - medians[2]) > 1e-3
+    assert new[rows] == pytest.approx([medians[kind] for kind in kinds], rel=1e-4)
 
 
 def test_random_rows_differ_between_seeds_and_copied_rows_do_not(store):

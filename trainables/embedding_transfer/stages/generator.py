@@ -20,10 +20,10 @@ from nlgraft.vocab.vocabulary import Vocabulary
 from trainables.embedding_transfer.cloze import ClozePerturbedData, ClozeReader
 from trainables.embedding_transfer.config import MASK_TOKEN
 from trainables.embedding_transfer.data import Encoded
-from trainables.embedding_transfer.generator_data import PerturbedData
+from trainables.embedding_transfer.generator_data import CORPUS_SIDES, PerturbedData
 from trainables.embedding_transfer.generator_training import GeneratorModel, GeneratorObjective
 from trainables.embedding_transfer.generators import EmbeddingGenerator
-from trainables.embedding_transfer.new_tokens import SimilarOptions
+from trainables.embedding_transfer.new_tokens import SimilarOptions, token_counts
 from trainables.embedding_transfer.noise import DEV_EPOCH
 from trainables.embedding_transfer.perturbation import Rates
 from trainables.embedding_transfer.stages.encoder_pretraining import MASKED_LM
@@ -63,6 +63,31 @@ def side_vocabularies(context: StageContext, sides: str, prefix: str = "") -> di
     }
 
 
+def old_frequencies(
+    encoded: Path, vocabularies: Mapping[str, Vocabulary], is_table_shared: bool
+) -> dict[str, list[int]]:
+    """Count the old tokens in the training text that each side's table reads.
+
+    Exchange and training of a generator both count here, so that they agree on S_m.
+
+    Args:
+        encoded: Upstream text in the old vocabularies.
+        vocabularies: Old vocabulary of each side, ``encoder`` or ``decoder``.
+        is_table_shared: Whether both sides read one table, which then counts the text of both.
+
+    Returns:
+        Count of each old token, by side.
+    """
+    text = Encoded.read(encoded, "train")
+    return {
+        side: token_counts(
+            [getattr(text, CORPUS_SIDES[read]) for read in (CORPUS_SIDES if is_table_shared else (side,))],
+            len(vocabulary),
+        )
+        for side, vocabulary in vocabularies.items()
+    }
+
+
 def train_generator(context: StageContext) -> None:
     """Train the generators of the transferred sides and write them.
 
@@ -94,8 +119,10 @@ def train_generator(context: StageContext) -> None:
         train_config.label_smoothing,
         train_config.smoothing_kind,
     )
+    options = _similar_options(context, body.config.tying == "all")
     data, dev = (
-        _data(context, _read(context, split), is_table_shared, train_config) for split in ("train", "dev")
+        _data(context, _read(context, split), options, is_table_shared, train_config)
+        for split in ("train", "dev")
     )
     outcome = train(
         model,
@@ -125,8 +152,22 @@ def _read(context: StageContext, split: str) -> Encoded:
     return infiller(context, encoded).epoch(DEV_EPOCH, context.seed)
 
 
+def _similar_options(context: StageContext, is_table_shared: bool) -> SimilarOptions:
+    config = context.config
+    if config["order"] != "frequency":
+        return SimilarOptions(config["cap"], config["order"])
+    # text of a masked language model is the same on both sides
+    vocabularies = side_vocabularies(context, "decoder" if config["sides"] == MASKED_LM else config["sides"])
+    frequencies = old_frequencies(context.inputs["encoded"], vocabularies, is_table_shared)
+    return SimilarOptions(config["cap"], config["order"], frequencies)
+
+
 def _data(
-    context: StageContext, encoded: Encoded, is_table_shared: bool, train_config: TrainConfig
+    context: StageContext,
+    encoded: Encoded,
+    options: SimilarOptions,
+    is_table_shared: bool,
+    train_config: TrainConfig,
 ) -> PerturbedData:
     config = context.config
     assert context.seed is not None
@@ -135,7 +176,7 @@ def _data(
             encoded,
             side_vocabularies(context, "decoder"),
             {"decoder": Rates(**config["encoder_rates"])},
-            SimilarOptions(config["cap"], config["order"]),
+            options,
             batch_tokens=train_config.batch_tokens,
             seed=context.seed,
             mask_id=open_tokenizer(context.inputs["target_tokenizer"]).id(MASK_TOKEN),
@@ -146,7 +187,7 @@ def _data(
         encoded,
         side_vocabularies(context, config["sides"]),
         {side: Rates(**config[f"{side}_rates"]) for side in sides},
-        SimilarOptions(config["cap"], config["order"]),
+        options,
         batch_tokens=train_config.batch_tokens,
         seed=context.seed,
         is_table_shared=is_table_shared,

@@ -15,12 +15,13 @@ from trainables.embedding_transfer.generators import EmbeddingGenerator
 from trainables.embedding_transfer.masked_lm import position_room, read_masked_lm
 from trainables.embedding_transfer.masked_lm_data import Masker, MaskRates
 from trainables.embedding_transfer.masked_lm_generator import (
+    TABLE,
     ChangedMaskedData,
     MaskedGeneratorModel,
     MaskedGeneratorObjective,
 )
 from trainables.embedding_transfer.masked_lm_text import EncodedText, MaskedTokenizer
-from trainables.embedding_transfer.new_tokens import SimilarOptions
+from trainables.embedding_transfer.new_tokens import SimilarOptions, token_counts
 from trainables.embedding_transfer.perturbation import Rates
 from trainables.embedding_transfer.stages.generator import evaluation, save_generators
 from trainables.embedding_transfer.stages.masked_lm_text import read_text
@@ -48,8 +49,13 @@ def train_generator(context: StageContext) -> None:
         train_config.smoothing_kind,
     )
     room = position_room(body)
-    data = _data(context, read_text(context, "train"), train_config, room)
-    dev = _data(context, read_text(context, "dev").first(config["num_dev_sentences"]), train_config, room)
+    text, tokenizer = read_text(context, "train"), MaskedTokenizer(context.inputs["vocabulary"])
+    frequencies: dict[str, list[int]] = {}
+    if config["order"] == "frequency":
+        frequencies[TABLE] = token_counts([text.ids], len(tokenizer.vocabulary))
+    options = SimilarOptions(config["cap"], config["order"], frequencies)
+    dev_text = read_text(context, "dev").first(config["num_dev_sentences"])
+    data, dev = (_data(context, read, tokenizer, options, train_config, room) for read in (text, dev_text))
 
     def save(trained: MaskedGeneratorModel, directory: Path) -> None:
         save_generators(trained, trained.generators, width, directory)
@@ -65,15 +71,19 @@ def train_generator(context: StageContext) -> None:
 
 
 def _data(
-    context: StageContext, text: EncodedText, train_config: TrainConfig, max_tokens: int
+    context: StageContext,
+    text: EncodedText,
+    tokenizer: MaskedTokenizer,
+    options: SimilarOptions,
+    train_config: TrainConfig,
+    max_tokens: int,
 ) -> ChangedMaskedData:
     config = context.config
     assert context.seed is not None
-    tokenizer = MaskedTokenizer(context.inputs["vocabulary"])
     return ChangedMaskedData(
         Masker(text, tokenizer, MaskRates(**config["rates"]), context.seed),
         Rates(**config["perturbation"]),
-        SimilarOptions(config["cap"], config["order"]),
+        options,
         new_mask_rate=config["new_mask_rate"],
         batch_tokens=train_config.batch_tokens,
         max_tokens=max_tokens,

@@ -12,7 +12,8 @@ from nlgraft.vocab.auxiliary import VectorOptions, learn_vectors
 from nlgraft.vocab.surgery import exchange_vocabulary
 from trainables.embedding_transfer.masked_lm import MaskedLM, read_masked_lm, write_masked_lm
 from trainables.embedding_transfer.masked_lm_generator import TABLE
-from trainables.embedding_transfer.masked_lm_text import MaskedTokenizer
+from trainables.embedding_transfer.masked_lm_text import EncodedText, MaskedTokenizer
+from trainables.embedding_transfer.new_tokens import token_counts
 from trainables.embedding_transfer.stages.generator import read_generators
 from trainables.embedding_transfer.stages.masked_lm_text import read_text
 from trainables.embedding_transfer.stages.transfer import plan_table, write_transfer_report
@@ -41,7 +42,7 @@ def exchange(context: StageContext) -> None:
     Args:
         context: Settings of the transfer; inputs ``upstream``, ``old_vocabulary``, ``new_vocabulary``,
             ``generator`` for methods that train one, ``new_vectors`` and ``old_vectors`` for those that read
-            them.
+            them, ``upstream_encoded`` where frequent tokens come first.
     """
     body = read_masked_lm(context.inputs["upstream"])
     old, new = (MaskedTokenizer(context.inputs[f"{age}_vocabulary"]).vocabulary for age in ("old", "new"))
@@ -55,7 +56,12 @@ def exchange(context: StageContext) -> None:
     # rows drawn as a new model's have the deviation that the checkpoint's own configuration names
     noise_std = float(body.model.config.initializer_range)
     generator = generators.get(TABLE)
-    plan = plan_table(context.config, old, new, table, generator, context.seed or 0, vectors, noise_std)
+    frequencies = None
+    if "upstream_encoded" in context.inputs:
+        text = EncodedText.read(context.inputs["upstream_encoded"], "train")
+        frequencies = token_counts([text.ids], len(old))
+    seed = context.seed or 0
+    plan = plan_table(context.config, old, new, table, generator, seed, vectors, noise_std, frequencies)
     plan.save(context.directory / f"plan-{TABLE}")
     exchanged: Any = MaskedLM(exchange_vocabulary(body.model, plan))
     write_masked_lm(exchanged, context.directory)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from nlgraft.vocab.vocabulary import Vocabulary
 from trainables.embedding_transfer.generator_training import TABLES
 from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_weights
 from trainables.embedding_transfer.stages.generator import (
+    old_frequencies,
     read_generators,
     side_vocabularies,
     transferred_sides,
@@ -42,13 +43,19 @@ def exchange_vocabulary(context: StageContext) -> None:
 
     Args:
         context: Settings of the transfer; inputs ``upstream``, old and new tokenizers, ``generator`` for
-            methods that train one, ``new_vectors`` and ``old_vectors`` for those that read them.
+            methods that train one, ``new_vectors`` and ``old_vectors`` for those that read them,
+            ``upstream_encoded`` where frequent tokens come first.
     """
     config = context.config
     sides = transferred_sides(config["sides"])
     body = read_model(context.inputs["upstream"])
     old, new = (side_vocabularies(context, config["sides"], f"{age}_") for age in ("old", "new"))
     generators = read_generators(context.inputs["generator"]) if "generator" in context.inputs else {}
+    frequencies: dict[str, list[int]] = {}
+    if "upstream_encoded" in context.inputs:
+        frequencies = old_frequencies(
+            context.inputs["upstream_encoded"], old, is_table_shared=body.config.tying == "all"
+        )
     plans: dict[str, TransferPlan] = {}
     for side in sides:
         table = body.get_parameter(TABLES[side]).detach()
@@ -61,7 +68,17 @@ def exchange_vocabulary(context: StageContext) -> None:
         # rows drawn as a new model's have the deviation with which a new table is initialised
         noise_std = table.shape[1] ** -0.5
         seed = context.seed or 0
-        plans[side] = plan_table(config, old[side], new[side], table, generator, seed, vectors, noise_std)
+        plans[side] = plan_table(
+            config,
+            old[side],
+            new[side],
+            table,
+            generator,
+            seed,
+            vectors,
+            noise_std,
+            frequencies.get(side),
+        )
         plans[side].save(context.directory / f"plan-{side}")
     assert context.seed is not None
     model = exchange_tables(body, plans, config["sides"], context.seed)
@@ -78,6 +95,7 @@ def plan_table(
     seed: int,
     vectors: Mapping[str, TokenVectors],
     noise_std: float,
+    frequencies: Sequence[float] | None,
 ) -> TransferPlan:
     """Plan the rows of one table.
 
@@ -90,6 +108,7 @@ def plan_table(
         seed: Of rows drawn at random.
         vectors: ``new_vectors`` and ``old_vectors`` where the method reads them.
         noise_std: Standard deviation of a new model's rows.
+        frequencies: Count of each old token, for order ``frequency``.
 
     Returns:
         The plan.
@@ -105,6 +124,7 @@ def plan_table(
         norm_match=config["norm_match"],
         old_rows=table.float().numpy(),
         seed=seed,
+        frequencies=frequencies,
         **options,
         new_vectors=vectors.get("new_vectors"),
         old_vectors=vectors.get("old_vectors"),
