@@ -117,7 +117,7 @@ def run(
     if is_json:
         _print_json(document)
     else:
-        result_table(document, result.rows())
+        result_table(document, result.rows(), result.effect_rows())
     # cells that --only left out are planned, no failure of this run
     if any(cell["state"] not in ("finished", "planned") for cell in document["cells"]):
         raise SystemExit(EXIT_FAILED)

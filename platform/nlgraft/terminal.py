@@ -180,14 +180,19 @@ def plan_table(study: Study, plan: Plan) -> None:
     _print(_table(("plan", study.name), rows))
 
 
-def result_table(document: Mapping[str, Any], rows: Sequence[Sequence[str]]) -> None:
-    """Print the comparison table, the claims and where everything is.
+def result_table(
+    document: Mapping[str, Any], rows: Sequence[Sequence[str]], effects: Sequence[Sequence[str]]
+) -> None:
+    """Print the comparison table, the effects, the claims and where everything is.
 
     Args:
         document: The result as of ``run --json``.
         rows: The comparison table, its header first.
+        effects: The table of effects, its header first; nothing where there are none.
     """
     _print(_table(rows[0], rows[1:], title=str(document["study"])))
+    if effects:
+        _print("", _table(effects[0], effects[1:]))
     if document["claims"]:
         claims = [(claim["text"], _verdict(claim), claim["source"]) for claim in document["claims"]]
         _print("", _table(("claim", "verdict", "source"), claims))

@@ -184,29 +184,65 @@ class Comparer:
         Returns:
             The comparison, ``p_holm`` left open.
         """
-        a_trials, b_trials = _finite(a_trials), _finite(b_trials)
-        seeds = tuple(seed for seed in a_trials if seed in b_trials)
-        empty = Comparison(metric=metric, a=a, b=b, seeds=seeds)
+        sides = (_finite(a_trials), _finite(b_trials))
+        empty = Comparison(metric=metric, a=a, b=b)
+        return self._weigh(empty, (1.0, -1.0), sides, "finished in one of the two cells only")
+
+    def contrast(
+        self, metric: str, a: str, b: str, terms: Sequence[tuple[float, Mapping[int, Measured]]]
+    ) -> Comparison:
+        """Weigh several cells against each other, paired by seed and by segment.
+
+        Args:
+            metric: Name of the metric.
+            a: What the positive weights stand for.
+            b: What the negative weights stand for.
+            terms: Weight, summing to zero, and the metric by seed, finished trials only, of each cell.
+
+        Returns:
+            The weighted sum as a difference, ``p_holm`` left open. There are no two outputs to exchange, so
+            ``p`` is the bootstrap's.
+        """
+        empty = Comparison(metric=metric, a=a, b=b)
+        weights, cells = zip(*((weight, _finite(trials)) for weight, trials in terms), strict=True)
+        return self._weigh(empty, weights, cells, f"did not finish in all of the {len(cells)} cells")
+
+    def _weigh(
+        self,
+        empty: Comparison,
+        weights: Sequence[float],
+        cells: Sequence[Mapping[int, Measured]],
+        missing: str,
+    ) -> Comparison:
+        every = dict.fromkeys(seed for cell in cells for seed in cell)
+        seeds = tuple(seed for seed in every if all(seed in cell for cell in cells))
+        empty = replace(empty, seeds=seeds)
         if not seeds:
-            return replace(empty, notes=("no seed finished in both cells",))
-        left_out = [str(seed) for seed in dict.fromkeys([*a_trials, *b_trials]) if seed not in seeds]
+            return replace(
+                empty, notes=(f"no seed finished in {'both' if len(cells) == 2 else 'all'} cells",)
+            )
+        left_out = [str(seed) for seed in every if seed not in seeds]
         word = "seed" if len(left_out) == 1 else "seeds"
-        notes = [f"{word} {', '.join(left_out)} finished in one of the two cells only"] if left_out else []
-        pairs = [(a_trials[seed], b_trials[seed]) for seed in seeds]
-        signatures = {trial.signature for pair in pairs for trial in pair}
+        notes = [f"{word} {', '.join(left_out)} {missing}"] if left_out else []
+        rows = [[cell[seed] for cell in cells] for seed in seeds]
+        signatures = {trial.signature for row in rows for trial in row}
         if len(signatures) > 1:
             listed = ", ".join(sorted(map(str, signatures)))
             return replace(empty, notes=(*notes, f"computed in different ways: {listed}"))
-        differences = np.array([left.value - right.value for left, right in pairs])
+        weighed = np.array(weights)
+        differences = np.array([[trial.value for trial in row] for row in rows]) @ weighed
         empty = replace(empty, difference=float(differences.mean()))
-        reason = _why_unpaired(pairs)
+        reason = _why_unpaired(rows)
         if reason is not None:
             return self._by_seeds(empty, differences, [*notes, reason])
-        self.prepare(metric, [trial for pair in pairs for trial in pair])
-        bootstrapped = np.stack([self._draws[left] - self._draws[right] for left, right in pairs])
-        sides = [np.stack([_segments(trial) for trial in side]) for side in zip(*pairs, strict=True)]
-        exchanged = resampling.randomised_differences(sides[0], sides[1], _score(metric), self.samples)
-        return self._by_segments(empty, differences, bootstrapped, exchanged, sides[0].shape[1], notes)
+        self.prepare(empty.metric, [trial for row in rows for trial in row])
+        bootstrapped = np.stack([weighed @ np.stack([self._draws[trial] for trial in row]) for row in rows])
+        num_segments = len(_segments(rows[0][0]))
+        exchanged = None
+        if len(cells) == 2:
+            left, right = (np.stack([_segments(row[side]) for row in rows]) for side in (0, 1))
+            exchanged = resampling.randomised_differences(left, right, _score(empty.metric), self.samples)
+        return self._by_segments(empty, differences, bootstrapped, exchanged, num_segments, notes)
 
     def against_value(
         self, metric: str, a: str, a_trials: Mapping[int, Measured], value: float
@@ -316,8 +352,8 @@ def _segments(trial: Measured) -> Array:
     return trial.segments
 
 
-def _why_unpaired(pairs: Sequence[tuple[Measured, Measured]]) -> str | None:
-    shapes = {None if trial.segments is None else trial.segments.shape for pair in pairs for trial in pair}
+def _why_unpaired(rows: Sequence[Sequence[Measured]]) -> str | None:
+    shapes = {None if trial.segments is None else trial.segments.shape for row in rows for trial in row}
     if shapes == {None}:
         return "no per-segment statistics: the interval and the p-value cover the seeds only"
     if None in shapes:

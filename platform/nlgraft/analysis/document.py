@@ -22,7 +22,8 @@ def result_document(result: StudyResult) -> dict[str, Any]:
 
     Returns:
         ``study``, ``fingerprint``, ``baseline``, ``cells`` (each with ``cell``, ``state``, ``metrics``,
-        ``comparison``), ``claims``, ``report_dir``, ``tracking_uri``, ``experiment``, ``trials`` and more.
+        ``comparison``), ``effects`` on the main metric, ``claims``, ``report_dir``, ``tracking_uri``,
+        ``experiment``, ``trials`` and more.
         Without an invocation ``trials`` counts what is on record as reused.
     """
     study, run = result.study, result.invocation
@@ -40,6 +41,16 @@ def result_document(result: StudyResult) -> dict[str, Any]:
         "seeds": list(study.seeds),
         "analysis": study.analysis.model_dump(mode="json"),
         "cells": [_cell(result, cell) for cell in result.cells],
+        "effects": [
+            {
+                "effect": effect.contrast.label,
+                "levels": dict(effect.contrast.levels),
+                "kind": "interaction" if effect.is_interaction else "main",
+                "metric": effect.comparison.metric,
+                **effect.comparison.to_json(),
+            }
+            for effect in result.effects()
+        ],
         "claims": [claim.to_json() for claim in result.claims],
         "report_dir": None if run is None else run.report_dir,
         "tracking_uri": study.tracking.uri if run is None or run.tracking_uri is None else run.tracking_uri,

@@ -85,6 +85,7 @@ def method(result: StudyResult) -> list[str]:
         "resampling a handful of seeds gives intervals that are far too narrow.",
         f"p is two-sided, from the {test} test with both levels of noise, and never below 1 / (samples + 1); "
         f"{correction}; an asterisk marks what is significant at {settings.alpha:g}.",
+        *_effects_method(result),
         "† marks one seed: the figure covers other test segments, not another training run.",
         "Detectable is the true difference that this many seeds find with probability 0.8 at the uncorrected "
         "level; seeds needed is how many would find one as large as the observed.",
@@ -117,3 +118,14 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _effects_method(result: StudyResult) -> list[str]:
+    if not result.effects():
+        return []
+    correction = "; Holm's correction is over all effects" if result.is_corrected else ""
+    return [
+        "Effects of crossed factors are averaged over the levels of the others with equal weights. An "
+        "interaction is what two levels do together beyond the sum of what each does. Their p is the paired "
+        f"bootstrap's{correction}."
+    ]

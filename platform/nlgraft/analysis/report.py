@@ -95,6 +95,7 @@ def describe(result: StudyResult) -> dict[str, Any]:
         "main_metric": main,
         "headline": prose.headline(result),
         "comparison": tables.comparison_table(result, main),
+        "effects": tables.effects_table(result, main) if main in known else None,
         "other_comparisons": [
             (name, tables.comparison_table(result, name)) for name in beside if name not in (main, *lengths)
         ],

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any
 from nlgraft.analysis.claims import ClaimResult, judge_figure, judge_ordering, why_not_comparable
 from nlgraft.analysis.comparison import Comparer, Comparison
 from nlgraft.analysis.document import result_document
+from nlgraft.analysis.effects import Effect, contrasts
 from nlgraft.analysis.provenance import Provenance, has_constructed_data, read_provenance
 from nlgraft.analysis.resampling import holm
-from nlgraft.analysis.tables import comparison_table, short_note
+from nlgraft.analysis.tables import comparison_table, effects_table, short_note
 from nlgraft.analysis.trials import CellResult, TrialResult, load_cell
 from nlgraft.errors import NlgraftError, nearest
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.claims import Claim
-from nlgraft.study.design import Cell, cells, find_cell
+from nlgraft.study.design import Cell, axes_of, cells, find_cell
 from nlgraft.study.spec import Study
 from nlgraft.study.system import Metric, System, load_system
 
@@ -121,11 +122,7 @@ class StudyResult:
         Raises:
             NlgraftError: The system has no such metric.
         """
-        metric = self.main_metric if metric is None else metric
-        if metric not in self.system.metrics:
-            raise NlgraftError(
-                f"{self.system.path} has no metric '{metric}'. {nearest(metric, list(self.system.metrics))}"
-            )
+        metric = self._known(metric)
         first, second = self.cell(a), self.cell(b)
         found = self._compare(first, second, metric)
         key = (metric, frozenset((first.cell.label, second.cell.label)))
@@ -135,6 +132,45 @@ class StudyResult:
             note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
             return replace(found, notes=(*found.notes, note))
         return found
+
+    def effects(self, metric: str | None = None) -> list[Effect]:
+        """Tell what each level does on average over the other factors, and which levels need each other.
+
+        Args:
+            metric: A metric of the system; the report's main metric when left out.
+
+        Returns:
+            Main effects, then interactions of two; ``p_holm`` is adjusted over all of them. Nothing where the
+            design crosses no factors: one_factor, leave_one_out.
+
+        Raises:
+            NlgraftError: The system has no such metric.
+        """
+        metric = self._known(metric)
+        known = contrasts(axes_of(self.study), [found.cell for found in self.cells])
+        measured = {found.cell.label: found.measured(metric) for found in self.cells}
+        self._comparer.prepare(metric, [trial for trials in measured.values() for trial in trials.values()])
+        compared = [
+            self._comparer.contrast(
+                metric,
+                contrast.label,
+                "both effects added" if len(contrast.levels) > 1 else "the factor's baseline",
+                [(weight, measured[cell.label]) for weight, cell in contrast.terms],
+            )
+            for contrast in known
+        ]
+        if self.is_corrected:
+            adjusted = holm([found.p for found in compared])
+            compared = [replace(found, p_holm=p) for found, p in zip(compared, adjusted, strict=True)]
+        return [Effect(contrast, found) for contrast, found in zip(known, compared, strict=True)]
+
+    def _known(self, metric: str | None) -> str:
+        metric = self.main_metric if metric is None else metric
+        if metric not in self.system.metrics:
+            raise NlgraftError(
+                f"{self.system.path} has no metric '{metric}'. {nearest(metric, list(self.system.metrics))}"
+            )
+        return metric
 
     @cached_property
     def claims(self) -> list[ClaimResult]:
@@ -225,6 +261,11 @@ class StudyResult:
     def rows(self) -> list[list[str]]:
         """Give the comparison table of the main metric for a terminal, its header first."""
         return comparison_table(self, self.main_metric).plain()
+
+    def effect_rows(self) -> list[list[str]]:
+        """Give the effects on the main metric for a terminal, the header first; nothing without effects."""
+        table = effects_table(self, self.main_metric)
+        return [] if table is None else table.plain()
 
     def note(self) -> str:
         """Give the comparison table and the claims as Markdown, short enough for a note."""

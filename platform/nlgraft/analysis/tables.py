@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nlgraft.analysis.comparison import Comparison
@@ -51,10 +51,7 @@ def comparison_table(result: StudyResult, metric: str) -> Table:
     Returns:
         One row per cell, the baseline first.
     """
-    percent = f"{100 * (1 - result.study.analysis.alpha):g} %"
-    header = ["cell", "seeds", metric, "difference", f"{percent} interval", "p"]
-    header += ["p (Holm)"] if result.is_corrected else []
-    header += ["detectable", "seeds needed"]
+    header = ["cell", "seeds", metric, *_comparison_header(result)]
     decimals = num_decimals(cell.mean(metric) for cell in result.cells)
     rows: list[list[Entry | str]] = []
     notes: dict[str, list[str]] = {}
@@ -68,8 +65,43 @@ def comparison_table(result: StudyResult, metric: str) -> Table:
         rows.append([*row, *_comparison_entries(result, found, decimals)])
         for note in found.notes:
             notes.setdefault(note, []).append(cell.cell.label)
-    grouped = [f"{', '.join(labels)}: {note}." for note, labels in notes.items()]
-    return make_table(header, rows, notes=[*grouped, *_state_notes(result)])
+    return make_table(header, rows, notes=[*_grouped(notes), *_state_notes(result)])
+
+
+def effects_table(result: StudyResult, metric: str) -> Table | None:
+    """Set the main effects and interactions of crossed factors on one metric.
+
+    Args:
+        result: The result.
+        metric: The metric.
+
+    Returns:
+        One row per effect; None where the design crosses no factors.
+    """
+    effects = result.effects(metric)
+    if not effects:
+        return None
+    decimals = num_decimals(cell.mean(metric) for cell in result.cells)
+    rows: list[list[Entry | str]] = []
+    notes: dict[str, list[str]] = {}
+    for effect in effects:
+        found, label = effect.comparison, effect.contrast.label
+        kind = "interaction" if effect.is_interaction else "on average"
+        rows.append([label, kind, str(found.num_seeds), *_comparison_entries(result, found, decimals)])
+        for note in found.notes:
+            notes.setdefault(note, []).append(label)
+    header = ["effect", "kind", "seeds", *_comparison_header(result)]
+    return make_table(header, rows, num_text=2, notes=_grouped(notes))
+
+
+def _comparison_header(result: StudyResult) -> list[str]:
+    percent = f"{100 * (1 - result.study.analysis.alpha):g} %"
+    corrected = ["p (Holm)"] if result.is_corrected else []
+    return ["difference", f"{percent} interval", "p", *corrected, "detectable", "seeds needed"]
+
+
+def _grouped(notes: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"{', '.join(labels)}: {note}." for note, labels in notes.items()]
 
 
 def metrics_table(result: StudyResult, metrics: Sequence[str]) -> Table:
@@ -198,6 +230,8 @@ def short_note(result: StudyResult) -> str:
         Markdown.
     """
     parts = [f"**{result.main_metric}**", to_markdown(comparison_table(result, result.main_metric))]
+    if (effects := effects_table(result, result.main_metric)) is not None:
+        parts += ["**Effects**", to_markdown(effects)]
     if result.is_constructed:
         parts.insert(0, "The data is constructed (conlang), not written by people.")
     if result.claims:

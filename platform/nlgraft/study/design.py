@@ -98,10 +98,19 @@ class Axes:
             for path, (value, origin) in self._settings(name, levels[name]).items():
                 overrides[path], origins[path] = value, origin
                 changed += [path] if name in off else []
-        label = ", ".join(self._departure(name, levels[name]) for name in off)
+        label = ", ".join(self.departure(name, levels[name]) for name in off)
         return Cell(levels, overrides, not off, label or "baseline", origins, changed)
 
-    def _departure(self, name: str, level: Any) -> str:
+    def departure(self, name: str, level: Any) -> str:
+        """Say in a label that a factor or component is off its baseline.
+
+        Args:
+            name: The factor or component.
+            level: Its level.
+
+        Returns:
+            ``generator=att``, or ``without segment_embedding``.
+        """
         return f"{WITHOUT} {name}" if name in self.components else f"{name}={level_text(level)}"
 
     def _settings(self, name: str, level: Any) -> dict[str, tuple[Any, str]]:
