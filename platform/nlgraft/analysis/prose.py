@@ -34,7 +34,20 @@ def headline(result: StudyResult) -> str:
     text = f"On {main}: {', '.join(parts)}."
     if max(found.num_seeds for found in known) < 2:
         text += " One seed tells nothing about training noise, so nothing can be decided."
-    return text
+    return text + _effects_headline(result)
+
+
+def _effects_headline(result: StudyResult) -> str:
+    effects = result.effects()
+    if not effects:
+        return ""
+    shown = [effect for effect in effects if standing(result, effect.comparison) != "open"]
+    kinds = {"averaged over the other factors": False, "together beyond their sum": True}
+    parts = []
+    for words, is_interaction in kinds.items():
+        labels = [one.contrast.label for one in shown if one.is_interaction == is_interaction]
+        parts.append(f"{'; '.join(labels) or 'nothing'} {words}")
+    return f" Effects that show: {', '.join(parts)}."
 
 
 def fairness(result: StudyResult) -> str:
