@@ -18,6 +18,7 @@ from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.text.batches import Ragged, TokenBatches
 from nlgraft.text.tokenizers import BOS, EOS
+from nlgraft.training.losses import freeze_module
 from nlgraft.training.seeds import generator_for
 from nlgraft.training.state import carry_over
 from trainables.embedding_transfer.data import Rows
@@ -73,6 +74,20 @@ class Cloze(nn.Module):
 class ClozeReader(StateReader):
     """What the training of a generator reads states from, when the model is a ``Cloze``'s."""
 
+    def __init__(self, model: Seq2Seq, head: nn.Module | None = None) -> None:
+        """Take the model.
+
+        Args:
+            model: Its encoder counts.
+            head: What stands between its states and its table; frozen here. None: nothing.
+        """
+        super().__init__(model)
+        self.head = None if head is None else freeze_module(head)
+
+    def predicting(self, states: Tensor) -> Tensor:
+        """What the output table reads of some states [..., D]."""
+        return states if self.head is None else self.head(states)
+
     def forward(self, batch: Batch, has_encoder_states: bool) -> dict[str, Tensor]:
         """Read lines with holes.
 
@@ -111,7 +126,9 @@ def encoder_twice(masked: Seq2Seq, config: TransformerConfig, fresh: Seq2Seq) ->
         name: tensor for name, tensor in masked.state_dict().items() if name.startswith("output_projection.")
     }
     assert config.num_encoder_layers == config.num_decoder_layers, "checked where the study is read"
-    carry_over(fresh, weights | copies | output, fresh=[r"^decoder\.\d+\.cross_"])
+    # a prediction bias belongs to the masked language model unless the other has one, too
+    dropped = [] if config.has_output_bias else [r"^output_projection\.bias$"]
+    carry_over(fresh, weights | copies | output, fresh=[r"^decoder\.\d+\.cross_"], drop=dropped)
     return fresh
 
 

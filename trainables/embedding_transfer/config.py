@@ -119,11 +119,13 @@ class UpstreamConfig(PhaseConfig):
     mean_span_tokens: float = Field(default=3.5, gt=0)
     """Denoising: mean length of a hidden span, in tokens (Poisson)."""
     checkpoint: str | None = None
-    """Denoising: local directory of a Hugging Face mBART that is the pretrained model (Table 3), with its
-    sentencepiece.bpe.model; it brings ``model`` and ``tokenizers.upstream``. Null: pretrain one."""
+    """A released model of Hugging Face that is the pretrained one (Table 3); it brings what ``model`` and
+    ``tokenizers.upstream`` would say. Denoising: local directory of an mBART with its
+    sentencepiece.bpe.model. Masked_lm: directory or hub name of a BERT with its WordPiece tokenizer.json or
+    vocab.txt. Null: pretrain one."""
     start_id: int | None = Field(default=None, ge=0)
-    """Checkpoint: its own id of the token that starts a target, the language's (cc25: 250003 for German);
-    null: what its config.json says."""
+    """Checkpoint of an mBART: its own id of the token that starts a target, the language's (cc25: 250003 for
+    German); null: what its config.json says."""
 
     seed: int = Field(default=1, ge=0)
     """Seed of the pretrained model: initialisation, order, dropout. All trials share the model."""
@@ -346,7 +348,10 @@ class Config(_Part):
             yield f"{said} with mean_span_tokens {upstream.mean_span_tokens}: only denoising hides spans"
         if upstream.objective == "translation":
             if upstream.checkpoint is not None:
-                yield f"{said} with checkpoint {upstream.checkpoint}: an mBART is a denoising model"
+                yield (
+                    f"{said} with checkpoint {upstream.checkpoint}: a released model is one of text; set "
+                    "upstream.objective to denoising for an mBART, to masked_lm for a BERT"
+                )
             if upstream.mask_rate is not None:
                 yield f"{said} with mask_rate {upstream.mask_rate}: it hides nothing; leave mask_rate out"
             return
@@ -362,7 +367,8 @@ class Config(_Part):
         if method in (*PRETRAINED_VOCABULARIES, "bpe_dropout"):
             yield f"{said} with transfer.method {method}, which pretrains a translation model"
         depths = (self.model.num_encoder_layers, self.model.num_decoder_layers)
-        if upstream.objective == "masked_lm" and depths[0] != depths[1]:
+        is_own = upstream.objective == "masked_lm" and upstream.checkpoint is None
+        if is_own and depths[0] != depths[1]:
             yield (
                 f"{said}: the encoder serves as decoder, too; model.num_encoder_layers is {depths[0]}, "
                 f"num_decoder_layers {depths[1]}"
@@ -370,9 +376,18 @@ class Config(_Part):
 
     def _checkpoint_problems(self) -> Iterator[str]:
         method, said = self.transfer.method, f"upstream.checkpoint is {self.upstream.checkpoint}"
-        if self.upstream.objective != "denoising":
-            yield f"{said} with objective {self.upstream.objective}: an mBART is a denoising model"
-        if method in VECTOR_METHODS or method == "untrained":
-            yield f"{said} with transfer.method {method}, which needs the model's sizes before it is read"
-        if self.transfer.sides == "both" and not self.tokenizers.downstream.is_shared:
+        tokenizer, is_both = self.tokenizers.downstream, self.transfer.sides == "both"
+        if self.upstream.objective == "masked_lm":
+            if self.upstream.start_id is not None:
+                yield f"{said} of a BERT with start_id {self.upstream.start_id}, which belongs to an mBART"
+            if tokenizer.sampling_alpha is not None and (method in KEPT_METHODS or not is_both):
+                yield (
+                    f"{said} with tokenizers.downstream.sampling_alpha {tokenizer.sampling_alpha}: a side "
+                    "keeps the checkpoint's WordPiece, which cuts text in one way; leave sampling_alpha out"
+                )
+        elif method == "untrained":
+            yield f"{said} of an mBART with transfer.method untrained, which needs a model to be trained"
+        elif is_both and not tokenizer.is_shared:
             yield f"{said} with transfer.sides both: its one table needs tokenizers.downstream.is_shared true"
+        if method in VECTOR_METHODS:
+            yield f"{said} with transfer.method {method}, which needs the model's width before it is read"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.text.batches import Ragged, TokenBatches
-from nlgraft.text.tokenizers import BOS, EOS, SentencePiece
+from nlgraft.text.tokenizers import BOS, EOS, Tokenizer
 from nlgraft.training.seeds import derive_seed
 
 Rows = NDArray[np.int64]
@@ -108,7 +108,7 @@ class Sampler:
     """
 
     lines: tuple[list[str], list[str]]
-    tokenizers: tuple[SentencePiece, SentencePiece]
+    tokenizers: tuple[Tokenizer, Tokenizer]
     alpha: float
     max_tokens: int
 

@@ -105,7 +105,8 @@ class GeneratorModel(nn.Module):
         # a table that two modules share is exchanged under one name; the output weight is given below
         states = functional_call(self._body[0], extended, arguments, tie_weights=False)
         valid = batch.perturbed.target_input.valid
-        logits = F.linear(states["decoder"][valid], output_weight, output_bias)
+        said_RD = self._body[0].predicting(states["decoder"][valid])
+        logits = F.linear(said_RD, output_weight, output_bias)
         return states, logits, batch.perturbed.target_output[valid]
 
     @torch.no_grad()
@@ -167,6 +168,10 @@ class StateReader(nn.Module):
         states = {"decoder": self.model(batch)}
         if has_encoder_states:
             states["encoder"] = self.model.encode(batch.sources, batch.contexts).bank[0].states
+        return states
+
+    def predicting(self, states: Tensor) -> Tensor:
+        """What the output table reads of some states [..., D]: here the states themselves."""
         return states
 
 

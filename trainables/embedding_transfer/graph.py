@@ -12,11 +12,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from nlgraft.errors import DataError
-from nlgraft.nn.identity import checkpoint_identity
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.text.config import TokenizerConfig, digest
-from nlgraft.text.files import expand
 from trainables.embedding_transfer.config import (
     DEFAULT_MASK_RATES,
     GENERATOR_KINDS,
@@ -30,9 +27,9 @@ from trainables.embedding_transfer.config import (
     ScoreConfig,
 )
 from trainables.embedding_transfer.masked_lm_graph import masked_lm_graph
+from trainables.embedding_transfer.upstream_checkpoint import STAGE_MODULES, checkpoint_parts
 
 _STAGES = "trainables.embedding_transfer.stages"
-_DOMAIN_FIELDS = ("upstream", "downstream")
 
 
 def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
@@ -102,7 +99,8 @@ class _Builder:
 
     def tokenizer(self, domain: str, side: str) -> Stage:
         if domain == "upstream" and self.config.upstream.checkpoint is not None:
-            return self._stage("upstream_both_tokenizer", "checkpoint:renumber_tokenizer", **self._checkpoint)
+            module = STAGE_MODULES[self.config.upstream.objective]
+            return self._stage("upstream_both_tokenizer", f"{module}:renumber_tokenizer", **self._checkpoint)
         tokenizer: TokenizerConfig = getattr(self.config.tokenizers, domain)
         said = tokenizer.model_dump(mode="json", exclude={"is_shared", "sampling_alpha"})
         said["side"] = "both" if tokenizer.is_shared else side
@@ -172,28 +170,35 @@ class _Builder:
     def upstream(self) -> Stage:
         phase = self.config.upstream
         if phase.checkpoint is not None:
-            parts = self._checkpoint
+            parts = self._checkpoint | {"inputs": {"target_tokenizer": self.old.target}}
+            if self._is_masked:
+                parts["seed"] = self._upstream_seed
+                return self._stage("upstream", "bert_checkpoint:read_encoder", **parts)
             parts["config"]["start_id"] = phase.start_id
-            inputs = {"target_tokenizer": self.old.target}
-            return self._stage("upstream", "checkpoint:read_checkpoint", inputs=inputs, **parts)
+            return self._stage("upstream", "checkpoint:read_checkpoint", **parts)
         parts = self._phase(phase, "upstream", self.old)
         parts["config"] |= {"model": self.config.model.model_dump(mode="json"), "metric_prefix": "upstream"}
         parts["config"] |= self._holes
         if self._holes:
             parts["inputs"] |= self.old.inputs
         run = "encoder_pretraining:pretrain_encoder" if self._is_masked else "training:pretrain"
-        seed = self.seed if phase.is_per_seed else phase.seed
-        return self._stage("upstream", run, seed=seed, is_distributed=True, **parts)
+        return self._stage("upstream", run, seed=self._upstream_seed, is_distributed=True, **parts)
+
+    @property
+    def _upstream_seed(self) -> int:
+        return self.seed if self.config.upstream.is_per_seed else self.config.upstream.seed
 
     @property
     def _checkpoint(self) -> dict[str, Any]:
-        """What a checkpoint is, by the bytes of its files, and where it lies."""
+        """What the released model is, and where it lies."""
         given = self.config.upstream.checkpoint or ""
-        if not expand(given).is_dir():
-            raise DataError(
-                f"upstream.checkpoint is {given!r}, which is no directory; download the checkpoint"
-            )
-        return {"config": checkpoint_identity(given), "locations": {"path": given}}
+        max_tokens = self.config.data.max_tokens
+        return checkpoint_parts(given, is_bert=self._is_masked, max_tokens=max_tokens)
+
+    @cached_property
+    def architecture(self) -> Stage:
+        """What a model of the checkpoint's sizes is."""
+        return self._stage("checkpoint_architecture", "bert_checkpoint:read_architecture", **self._checkpoint)
 
     @property
     def _is_masked(self) -> bool:
@@ -308,6 +313,8 @@ class _Builder:
         parts["config"]["metric_prefix"] = ""
         if self.is_pretrained:
             parts["inputs"]["start"] = self.start
+        elif self.config.upstream.checkpoint is not None and self._is_masked:
+            parts["inputs"]["architecture"] = self.architecture
         else:
             parts["config"]["model"] = self.config.model.model_dump(mode="json")
         return self._stage("finetuned", "training:finetune", seed=self.seed, is_distributed=True, **parts)

@@ -14,7 +14,7 @@ from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.scores import Evaluation, evaluate_text, score_statistics
 from nlgraft.nn.config import GenerationConfig
 from nlgraft.nn.generation import Hypothesis, beam_search
-from nlgraft.text.tokenizers import SentencePiece
+from nlgraft.text.tokenizers import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def translate_and_score(
     model: Any,
     inputs: Inputs,
     references: Sequence[str],
-    tokenizer: SentencePiece,
+    tokenizer: Tokenizer,
     config: GenerationConfig,
     metrics: Sequence[str] = ("bleu", "chrf", "ter"),
 ) -> ScoredText:
@@ -116,7 +116,7 @@ def translate_and_score(
 def dev_scores(
     inputs: Inputs,
     references: Sequence[str],
-    tokenizer: SentencePiece,
+    tokenizer: Tokenizer,
     config: GenerationConfig,
     metrics: Sequence[str] = ("bleu",),
 ) -> Callable[[Any], dict[str, float]]:

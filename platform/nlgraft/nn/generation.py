@@ -59,7 +59,7 @@ def beam_search(
     config = config or GenerationConfig()
 
     def decode(sources: list[Tokens], contexts: dict[str, Tokens]) -> list[list[Hypothesis]]:
-        limits_B = length_limits(sources[0], config.max_length_ratio, config.max_length_offset)
+        limits_B = _limits(model, sources[0], config)
         state = model.start(model.encode(sources, contexts))
         if config.beam == 1:
             return _Paths(model, state, limits_B, config, 1, lambda scores_RV: scores_RV.argmax(1)).run()
@@ -94,7 +94,7 @@ def sample(
         return draw_tokens(scores_RV, config, generator)
 
     def decode(sources: list[Tokens], contexts: dict[str, Tokens]) -> list[list[Hypothesis]]:
-        limits_B = length_limits(sources[0], config.max_length_ratio, config.max_length_offset)
+        limits_B = _limits(model, sources[0], config)
         state = model.start(model.encode(sources, contexts))
         rules = GenerationConfig(
             beam=1, length_penalty="none", start_id=config.start_id, end_id=config.end_id
@@ -102,6 +102,14 @@ def sample(
         return _Paths(model, state, limits_B, rules, config.num_return, choose).run()
 
     return _in_chunks(model, sources, contexts or {}, config.batch_sentences, decode)
+
+
+def _limits(model: Seq2Seq, tokens: Tokens, config: GenerationConfig | SamplingConfig) -> Tensor:
+    """Longest hypothesis of each sentence [B]: what the rules say, and what learned positions can hold."""
+    limits_B = length_limits(tokens, config.max_length_ratio, config.max_length_offset)
+    if model.config.target_positions != "learned":
+        return limits_B
+    return limits_B.clamp(max=max(1, model.config.max_positions - 1))  # the start token has a position, too
 
 
 def draw_tokens(scores_RV: Tensor, config: SamplingConfig, generator: torch.Generator | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""SentencePiece tokenizers: trained the same way every time, with PAD=0, UNK=1, BOS=2, EOS=3."""
+"""Tokenizers with PAD=0, UNK=1, BOS=2, EOS=3; SentencePiece, trained the same way every time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
@@ -24,6 +24,44 @@ SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 _LOG = logging.getLogger(__name__)
 _MAX_LINE_BYTES = 1 << 24  # SentencePiece drops longer lines without a word; the file reader cut them before
 _RESERVED = "\u2585"  # SentencePiece drops training lines that hold its mark for unknown characters
+
+
+class Tokenizer(Protocol):
+    """What models of text are read and written with, whatever made its pieces.
+
+    Attributes:
+        path: Where it was read from.
+        pieces: The piece of every id.
+        vocab_size: Number of pieces, special ones included.
+    """
+
+    path: Path
+    pieces: list[str]
+    vocab_size: int
+
+    @overload
+    def encode(self, text: str, sample_alpha: float | None = None, seed: int = 0) -> list[int]: ...
+    @overload
+    def encode(
+        self, text: list[str], sample_alpha: float | None = None, seed: int = 0
+    ) -> list[list[int]]: ...
+    def encode(
+        self, text: str | list[str], sample_alpha: float | None = None, seed: int = 0
+    ) -> list[int] | list[list[int]]:
+        """Segment a line or lines into ids, without BOS and EOS; at random where that is asked for."""
+        ...
+
+    @overload
+    def decode(self, ids: list[int]) -> str: ...
+    @overload
+    def decode(self, ids: list[list[int]]) -> list[str]: ...
+    def decode(self, ids: list[int] | list[list[int]]) -> str | list[str]:
+        """Turn ids into text; special tokens other than UNK leave no trace."""
+        ...
+
+    def id(self, piece: str) -> int:
+        """Look a piece up; one that is not there is a ``DataError``."""
+        ...
 
 
 def train_sentencepiece(lines: Sequence[str], config: TokenizerConfig, path: Path, seed: int) -> None:
@@ -228,7 +266,7 @@ class LengthReport:
     chars_per_token: float
 
 
-def length_report(tokenizer: SentencePiece, lines: list[str]) -> LengthReport:
+def length_report(tokenizer: Tokenizer, lines: list[str]) -> LengthReport:
     """Measure the sequence lengths that a tokenizer gives.
 
     Args:

@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from nlgraft.errors import DataError, StoreError, nearest
 from nlgraft.text.batches import Ragged
-from nlgraft.text.tokenizers import BOS, EOS, SentencePiece
+from nlgraft.text.tokenizers import BOS, EOS, Tokenizer
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -91,7 +91,7 @@ class Encoded:
             raise StoreError(f"{path}: not an encoded corpus ({error})") from error
 
 
-def encode_streams(lines: Mapping[str, Sequence[str]], tokenizers: Mapping[str, SentencePiece]) -> Encoded:
+def encode_streams(lines: Mapping[str, Sequence[str]], tokenizers: Mapping[str, Tokenizer]) -> Encoded:
     """Encode text streams with their tokenizers.
 
     Args:

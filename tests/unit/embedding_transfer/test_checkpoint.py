@@ -156,8 +156,8 @@ def test_a_checkpoint_is_what_its_files_are(mbart, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": "masked_lm"}, "denoising model"),
-        ({"objective": "translation"}, "denoising model"),
+        ({"objective": "masked_lm"}, "belongs to an mBART"),
+        ({"objective": "translation"}, "denoising for an mBART, to masked_lm for a BERT"),
         ({"checkpoint": None}, "without a checkpoint|special_tokens"),
     ],
 )

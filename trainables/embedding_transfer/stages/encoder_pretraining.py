@@ -5,20 +5,27 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import torch
+
 from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.conversion.encoders import PredictionHead
+from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.text.tokenizers import SPECIAL_PIECES
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
+from nlgraft.training.state import load_model, save_model
 from trainables.embedding_transfer.cloze import Cloze, ClozeData, encoder_twice
 from trainables.embedding_transfer.config import MASK_TOKEN
 from trainables.embedding_transfer.data import Encoded
 from trainables.embedding_transfer.stages.text import open_tokenizer, vocab_sizes
-from trainables.embedding_transfer.stages.training import fresh_model, write_model
+from trainables.embedding_transfer.stages.training import fresh_model, read_model, write_model
 
 MASKED_LM = "masked_lm"
 """Folder of the artifact with the masked language model itself."""
+_HEAD = "head"
+"""Folder in it with the rest of a checkpoint's prediction head."""
 _LOSS = "upstream/dev_loss"
 
 
@@ -45,11 +52,7 @@ def pretrain_encoder(context: StageContext) -> None:
         return {_LOSS: segment_losses(model, dev.in_order(), num_dev, context.device).per_token}
 
     def save(model: Cloze, directory: Path) -> None:
-        (directory / MASKED_LM).mkdir()
-        write_model(model.model, directory / MASKED_LM)
-        write_model(
-            encoder_twice(model.model.cpu(), config, fresh_model(config, size, size, seed)), directory
-        )
+        write_both(model.model.cpu(), None, config, directory, seed)
 
     outcome = train(
         cloze, Seq2SeqObjective.of(train_config), data, train_config, context, evaluate=evaluate, save=save
@@ -60,6 +63,47 @@ def pretrain_encoder(context: StageContext) -> None:
     }
     document = {name: {"value": value, "n": n, "signature": how} for name, (value, n, how) in scores.items()}
     (context.directory / "metrics.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+
+
+def write_both(
+    masked: Seq2Seq, head: PredictionHead | None, config: TransformerConfig, directory: Path, seed: int
+) -> None:
+    """Write a masked language model and the encoder-decoder that begins with it.
+
+    Args:
+        masked: The masked language model, on the CPU.
+        head: What stands between its states and its table; None: nothing.
+        config: Of the encoder-decoder.
+        directory: Artifact being written.
+        seed: Of the cross-attention.
+    """
+    inner = directory / MASKED_LM
+    inner.mkdir()
+    write_model(masked, inner)
+    if head is not None:
+        (inner / _HEAD).mkdir()
+        save_model(head, inner / _HEAD)
+    size = len(masked.output_projection.weight)
+    write_model(encoder_twice(masked, config, fresh_model(config, size, size, seed)), directory)
+
+
+def read_masked_lm(directory: Path) -> tuple[Seq2Seq, PredictionHead | None]:
+    """Read the masked language model of an artifact.
+
+    Args:
+        directory: What ``write_both`` wrote.
+
+    Returns:
+        The model, and what stands between its states and its table, both on the CPU.
+    """
+    inner = directory / MASKED_LM
+    model = read_model(inner)
+    if not (inner / _HEAD).is_dir():
+        return model, None
+    with torch.random.fork_rng(devices=[]):
+        head = PredictionHead(model.config)
+    load_model(head, inner / _HEAD)
+    return model, head
 
 
 def _data(context: StageContext, split: str, vocab_size: int, batch_tokens: int) -> ClozeData:

@@ -24,7 +24,7 @@ from nlgraft.nn.generation import beam_search
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
-from nlgraft.text.tokenizers import EOS, SentencePiece
+from nlgraft.text.tokenizers import EOS, Tokenizer
 from trainables.embedding_transfer.stages.text import open_tokenizer, open_tokenizers, sides_of
 from trainables.embedding_transfer.stages.training import read_model
 
@@ -78,7 +78,7 @@ def translate(context: StageContext) -> None:
 
 def _calibration(
     context: StageContext,
-    tokenizer: SentencePiece,
+    tokenizer: Tokenizer,
     best: list[list[int]],
     confidences: list[list[float]],
     references: list[str],

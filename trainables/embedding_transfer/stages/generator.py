@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.loop import train
@@ -21,13 +23,13 @@ from trainables.embedding_transfer.cloze import ClozePerturbedData, ClozeReader
 from trainables.embedding_transfer.config import MASK_TOKEN
 from trainables.embedding_transfer.data import Encoded
 from trainables.embedding_transfer.generator_data import CORPUS_SIDES, PerturbedData
-from trainables.embedding_transfer.generator_training import GeneratorModel, GeneratorObjective
+from trainables.embedding_transfer.generator_training import GeneratorModel, GeneratorObjective, StateReader
 from trainables.embedding_transfer.generators import EmbeddingGenerator
 from trainables.embedding_transfer.new_tokens import SimilarOptions, token_counts
 from trainables.embedding_transfer.noise import DEV_EPOCH
 from trainables.embedding_transfer.perturbation import Rates
-from trainables.embedding_transfer.stages.encoder_pretraining import MASKED_LM
-from trainables.embedding_transfer.stages.text import TOKENIZER_FILE, open_tokenizer
+from trainables.embedding_transfer.stages.encoder_pretraining import MASKED_LM, read_masked_lm
+from trainables.embedding_transfer.stages.text import open_tokenizer, tokenizer_path
 from trainables.embedding_transfer.stages.training import infiller, read_model
 
 GENERATOR_DESCRIPTION = "generator.json"
@@ -58,7 +60,7 @@ def side_vocabularies(context: StageContext, sides: str, prefix: str = "") -> di
         By side.
     """
     return {
-        side: load_vocabulary(context.inputs[prefix + TOKENIZERS[side]] / TOKENIZER_FILE)
+        side: load_vocabulary(tokenizer_path(context.inputs[prefix + TOKENIZERS[side]]))
         for side in transferred_sides(sides)
     }
 
@@ -97,8 +99,7 @@ def train_generator(context: StageContext) -> None:
     config = context.config
     assert context.seed is not None
     is_masked = config["sides"] == MASKED_LM
-    upstream = context.inputs["upstream"]
-    body = read_model(upstream / MASKED_LM if is_masked else upstream).to(context.device)
+    body, reader = _read_body(context, is_masked)
     is_table_shared = body.config.tying == "all" and config["sides"] == "both"
     is_one_table = is_table_shared or is_masked
     tables = ("decoder",) if is_one_table else transferred_sides(config["sides"])
@@ -110,7 +111,7 @@ def train_generator(context: StageContext) -> None:
             )
             for table in tables
         }
-    model = GeneratorModel(body, generators, ClozeReader if is_masked else None)
+    model = GeneratorModel(body, generators, reader)
     train_config = TrainConfig(**config["train"])
     objective = GeneratorObjective(
         config["distillation_lambda"],
@@ -139,6 +140,16 @@ def train_generator(context: StageContext) -> None:
     }
     document = {name: {"value": value, "signature": how, "n": 1} for name, (value, how) in scores.items()}
     (context.directory / "metrics.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+
+
+def _read_body(context: StageContext, is_masked: bool) -> tuple[Seq2Seq, Callable[[Seq2Seq], StateReader]]:
+    """Read the pretrained model, and say how its states are read."""
+    upstream = context.inputs["upstream"]
+    if not is_masked:
+        return read_model(upstream).to(context.device), StateReader
+    body, head = read_masked_lm(upstream)
+    moved = None if head is None else head.to(context.device)
+    return body.to(context.device), partial(ClozeReader, head=moved)
 
 
 def _read(context: StageContext, split: str) -> Encoded:

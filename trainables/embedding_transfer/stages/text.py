@@ -14,9 +14,13 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.text.batches import Ragged
 from nlgraft.text.config import SPLITS, CorpusConfig, TokenizerConfig
 from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
-from nlgraft.text.tokenizers import SentencePiece, length_report, train_sentencepiece
+from nlgraft.text.tokenizers import SentencePiece, Tokenizer, length_report, train_sentencepiece
+from nlgraft.text.wordpiece import WordPiece
 
 TOKENIZER_FILE = "tokenizer.model"
+"""SentencePiece, as trained here or of a checkpoint."""
+WORDPIECE_FILE = "tokenizer.json"
+"""WordPiece, of a checkpoint."""
 SOURCE_SEPARATOR = " | "
 """Stands between several sources of an example."""
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
@@ -98,19 +102,33 @@ def make_tokenizer(context: StageContext) -> None:
     train_sentencepiece(lines, TokenizerConfig(**config), path, context.seed or 0)
 
 
-def open_tokenizer(directory: Path) -> SentencePiece:
+def tokenizer_path(directory: Path) -> Path:
+    """Find the file of an artifact's tokenizer.
+
+    Args:
+        directory: What ``make_tokenizer`` wrote, or a stage that takes a checkpoint's tokenizer.
+
+    Returns:
+        The file; its name tells its kind.
+    """
+    wordpiece = directory / WORDPIECE_FILE
+    return wordpiece if wordpiece.is_file() else directory / TOKENIZER_FILE
+
+
+def open_tokenizer(directory: Path) -> Tokenizer:
     """Open the tokenizer of an artifact.
 
     Args:
-        directory: What ``make_tokenizer`` wrote.
+        directory: As ``tokenizer_path`` takes it.
 
     Returns:
         The tokenizer.
     """
-    return SentencePiece(directory / TOKENIZER_FILE)
+    path = tokenizer_path(directory)
+    return WordPiece(path) if path.name == WORDPIECE_FILE else SentencePiece(path)
 
 
-def open_tokenizers(context: StageContext) -> tuple[SentencePiece, SentencePiece]:
+def open_tokenizers(context: StageContext) -> tuple[Tokenizer, Tokenizer]:
     """Open a stage's source and target tokenizer.
 
     Args:

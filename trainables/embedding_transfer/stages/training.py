@@ -111,7 +111,8 @@ def finetune(context: StageContext) -> None:
     """Train on domain B, from a pretrained model or from scratch.
 
     Args:
-        context: ``train``; inputs ``encoded`` and ``start``, or ``model`` for a model from scratch.
+        context: ``train``; inputs ``encoded`` and ``start``. For a model from scratch instead of the latter
+            ``model``, or the input ``architecture``, which is a checkpoint's.
     """
     start = context.inputs.get("start")
     model = _fresh(context) if start is None else read_model(start)
@@ -134,7 +135,12 @@ def finetune(context: StageContext) -> None:
 def _fresh(context: StageContext) -> Seq2Seq:
     source_size, target_size = vocab_sizes(context.inputs["encoded"])
     assert context.seed is not None
-    return fresh_model(TransformerConfig(**context.config["model"]), source_size, target_size, context.seed)
+    if "architecture" in context.inputs:
+        description = json.loads((context.inputs["architecture"] / MODEL_DESCRIPTION).read_text("utf-8"))
+        config = TransformerConfig(**description["config"])
+    else:
+        config = TransformerConfig(**context.config["model"])
+    return fresh_model(config, source_size, target_size, context.seed)
 
 
 def train_model(model: Seq2Seq, context: StageContext, train_only: tuple[str, ...] = ()) -> TrainOutcome:

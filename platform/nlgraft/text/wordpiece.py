@@ -1,0 +1,121 @@
+"""WordPiece tokenizers of checkpoints, with PAD=0, UNK=1, BOS=2, EOS=3 like those that are trained here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, overload
+
+import tokenizers
+
+from nlgraft.errors import DataError, StoreError
+from nlgraft.text.tokenizers import SPECIAL_PIECES
+
+_CHUNK_LINES = 10_000
+"""Lines encoded at once: bounds memory, changes no result."""
+
+
+class WordPiece:
+    """A tokenizer in the tokenizers library's own format, numbered as ``SentencePiece`` numbers pieces.
+
+    Text never makes a special token, and a word that no pieces spell is one UNK.
+
+    Attributes:
+        path: Where it was read from.
+        pieces: The piece of every id; ``##`` marks those inside words.
+        vocab_size: Number of pieces, special ones included.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Read a tokenizer.
+
+        Args:
+            path: A ``tokenizer.json`` whose first pieces are the special ones.
+
+        Raises:
+            StoreError: It is missing, no tokenizer, or one with other special ids.
+        """
+        self.path = path
+        try:
+            self._model = tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
+        except Exception as error:  # the library raises nothing narrower
+            raise StoreError(f"{path}: not a tokenizer.json ({error})") from error
+        self._model.no_padding()
+        self._model.no_truncation()
+        self._model.encode_special_tokens = True  # that is: as any other text
+        self.vocab_size: int = self._model.get_vocab_size()
+        self.pieces: list[str] = [self._model.id_to_token(i) or "" for i in range(self.vocab_size)]
+        found = tuple(self.pieces[:4])
+        if found != SPECIAL_PIECES:
+            raise StoreError(f"{path}: pieces 0-3 are {found}, not {SPECIAL_PIECES}; renumber it first")
+
+    @overload
+    def encode(self, text: str, sample_alpha: float | None = None, seed: int = 0) -> list[int]: ...
+    @overload
+    def encode(
+        self, text: list[str], sample_alpha: float | None = None, seed: int = 0
+    ) -> list[list[int]]: ...
+    def encode(
+        self, text: str | list[str], sample_alpha: float | None = None, seed: int = 0
+    ) -> list[int] | list[list[int]]:
+        """Segment text into ids, without BOS and EOS.
+
+        Args:
+            text: A line or lines.
+            sample_alpha: None: there is one segmentation only.
+            seed: Decides nothing.
+
+        Returns:
+            Ids of the line, or of every line.
+
+        Raises:
+            DataError: Sampled segmentations are asked for.
+        """
+        if sample_alpha is not None:
+            raise DataError(
+                f"{self.path.name}: sampling_alpha is {sample_alpha}, but WordPiece cuts text in one way; "
+                "leave sampling_alpha out"
+            )
+        lines = [text] if isinstance(text, str) else text
+        ids: list[list[int]] = []
+        for start in range(0, len(lines), _CHUNK_LINES):
+            chunk = lines[start : start + _CHUNK_LINES]
+            ids += [found.ids for found in self._model.encode_batch_fast(chunk, add_special_tokens=False)]
+        return ids[0] if isinstance(text, str) else ids
+
+    @overload
+    def decode(self, ids: list[int]) -> str: ...
+    @overload
+    def decode(self, ids: list[list[int]]) -> list[str]: ...
+    def decode(self, ids: list[int] | list[list[int]]) -> str | list[str]:
+        """Turn ids into text by the tokenizer's own decoder; special tokens other than UNK leave no trace.
+
+        Text is not restored to the character: what the tokenizer lower-cased stays so, and spaces beside
+        punctuation follow the decoder's rules, as they do wherever the checkpoint is used.
+
+        Args:
+            ids: Ids of a line, or of lines; an empty list is an empty line.
+
+        Returns:
+            The line, or the lines.
+        """
+        lines: Any = ids
+        if ids and isinstance(ids[0], list):
+            return self._model.decode_batch(lines, skip_special_tokens=True)
+        return self._model.decode(lines, skip_special_tokens=True)
+
+    def id(self, piece: str) -> int:
+        """Look a piece up.
+
+        Args:
+            piece: As in ``pieces``.
+
+        Returns:
+            Its id.
+
+        Raises:
+            DataError: There is no such piece.
+        """
+        found = self._model.token_to_id(piece)
+        if found is None:
+            raise DataError(f"{self.path.name}: no piece {piece!r} among {self.vocab_size}")
+        return found

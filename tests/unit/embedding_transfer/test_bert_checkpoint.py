@@ -1,0 +1,375 @@
+"""A BERT of transformers as the pretrained model: renumbered, on both sides, its vocabulary exchanged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from functools import partial
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from nlgraft.errors import DataError, StoreError, TrialFailed
+from nlgraft.nn.batch import Tokens
+from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import run_trial
+from nlgraft.text.config import ConlangConfig
+from nlgraft.text.corpora import load_corpus
+from nlgraft.text.tokenizers import SentencePiece
+from nlgraft.text.wordpiece import WordPiece
+from nlgraft.vocab.loading import load_vocabulary
+from nlgraft.vocab.plan import Provenance, TransferPlan
+from tests.tiny_models import tiny_bert
+from trainables.embedding_transfer import METRICS, Config, stage_graph
+from trainables.embedding_transfer.cloze import ClozePerturbedData, ClozeReader
+from trainables.embedding_transfer.data import Encoded
+from trainables.embedding_transfer.generator_training import GeneratorModel
+from trainables.embedding_transfer.generators import EmbeddingGenerator
+from trainables.embedding_transfer.new_tokens import SimilarOptions
+from trainables.embedding_transfer.perturbation import Rates
+from trainables.embedding_transfer.stages.bert_checkpoint import renumbered
+from trainables.embedding_transfer.stages.encoder_pretraining import read_masked_lm
+from trainables.embedding_transfer.stages.text import open_tokenizer
+from trainables.embedding_transfer.stages.training import read_model
+
+CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
+TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
+ROOM = 126
+SPECIAL = {"[PAD]": 0, "[UNK]": 2, "[CLS]": 3, "[SEP]": 4, "[MASK]": 5}
+"""As a BERT numbers them: with room between padding and the others."""
+
+
+def wordpiece_of(lines):
+    """Characters, inner characters and the most frequent words, behind BERT's special tokens."""
+    words = Counter(word for line in lines for word in line.lower().split())
+    characters = sorted({character for word in words for character in word})
+    tokens = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens += [*characters, *(f"##{character}" for character in characters)]
+    tokens += [word for word, _ in words.most_common(40) if word not in tokens]
+    whole = tokenizers.Tokenizer(
+        models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
+    )
+    whole.normalizer = normalizers.BertNormalizer(lowercase=True)
+    whole.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    whole.decoder = decoders.WordPiece()
+    whole.add_special_tokens([*SPECIAL])
+    return whole
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    """A directory as released ones are: a tokenizer that lower-cases, weights with a prediction head."""
+    directory = tmp_path_factory.mktemp("bert")
+    whole = wordpiece_of(load_corpus(ConlangConfig(**CORPUS))["train"].text())
+    whole.save(str(directory / "tokenizer.json"))
+    size = whole.get_vocab_size()
+    tiny_bert(vocab_size=size, max_position_embeddings=ROOM + 2).save_pretrained(directory)
+    return directory
+
+
+def configured(directory, method="patt_eg", sides="decoder", **changes):
+    base = {
+        "data": {"upstream": CORPUS, "downstream": CORPUS | {"domain": "b"}, "max_tokens": 100},
+        "tokenizers": {"downstream": {"kind": "bpe", "vocab_size": 150, "is_shared": False}},
+        "upstream": {"objective": "masked_lm", "checkpoint": str(directory)},
+        "generator": {"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 4},
+        "transfer": {"method": method, "sides": sides},
+        "downstream": {"train": TRAIN},
+        "decode": {"beam": 2, "max_length_offset": 3},
+    }
+    return Config(**base | changes)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
+
+
+def run(store, config):
+    graph = stage_graph(config, seed=1, splits=("dev",))
+    said = config.model_dump(mode="json")
+    record = run_trial(graph, store, reporter=NullReporter(), config=said, is_waiting=True, seed=1)
+    assert record.state == "finished"
+    assert set(record.metrics) <= set(METRICS)
+    return record, lambda name: store.fetch(graph.find(name))
+
+
+# --- tokenizer ------------------------------------------------------------------------------------------
+
+
+def test_renumbered_tokens_are_the_same_text(store, bert):
+    """Special tokens first under our names, the others in their order; text is cut and joined as before."""
+    _, at = run(store, configured(bert, "pretrain_finetune"))
+    theirs = tokenizers.Tokenizer.from_file(str(bert / "tokenizer.json"))
+    ours = open_tokenizer(at("upstream_both_tokenizer"))
+    assert isinstance(ours, WordPiece)
+    ids = json.loads((at("upstream_both_tokenizer") / "their_ids.json").read_text())
+    assert ids[:6] == [*SPECIAL.values(), 1]
+    assert sorted(ids) == [*range(theirs.get_vocab_size())]
+    assert ours.pieces[:6] == ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "[unused0]"]
+    assert ours.pieces[6:] == [theirs.id_to_token(i) for i in range(6, ours.vocab_size)]
+    lines = [*load_corpus(ConlangConfig(**CORPUS))["dev"].text(), "Zzz☃ <s> <mask>!", ""]
+    found = ours.encode(lines)
+    assert [[ids[i] for i in row] for row in found] == [
+        theirs.encode(line, add_special_tokens=False).ids for line in lines
+    ]
+    assert ours.encode(lines[0]) == found[0]
+    assert [[i for i in row if i in (0, 2, 3, 4)] for row in found] == [[]] * len(lines), "text makes none"
+    expected = [theirs.decode(theirs.encode(line, add_special_tokens=False).ids) for line in lines[:-2]]
+    assert ours.decode(found[:-2]) == expected
+    assert ours.decode([0, 2, *found[0], 4, 3]) == expected[0], "special tokens leave no trace"
+    assert ours.decode([ours.id("<unk>")]) == "<unk>"
+    assert ours.decode([]) == ""
+
+
+def test_there_is_one_segmentation_only(store, bert):
+    _, at = run(store, configured(bert, "pretrain_finetune"))
+    with pytest.raises(DataError, match="cuts text in one way"):
+        open_tokenizer(at("upstream_both_tokenizer")).encode(["a"], 0.1)
+    with pytest.raises(DataError, match="no piece 'nothing'"):
+        open_tokenizer(at("upstream_both_tokenizer")).id("nothing")
+
+
+def test_a_tokenizer_with_other_numbers_is_refused(bert, tmp_path):
+    with pytest.raises(StoreError, match="renumber it first"):
+        WordPiece(bert / "tokenizer.json")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(StoreError, match=r"not a tokenizer\.json"):
+        WordPiece(tmp_path / "tokenizer.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda document: document["model"].update(type="Unigram"), "a Unigram tokenizer"),
+        (lambda document: document["model"]["vocab"].update({"<s>": 7}), "<s> among its tokens"),
+    ],
+)
+def test_other_tokenizers_are_refused(bert, change, told, tmp_path):
+    document = json.loads((bert / "tokenizer.json").read_text())
+    vocabulary = load_vocabulary(bert)
+    change(document)
+    if document["model"]["type"] == "WordPiece":
+        (tmp_path / "tokenizer.json").write_text(json.dumps(document))
+        vocabulary = load_vocabulary(tmp_path)
+    with pytest.raises(DataError, match=told):
+        renumbered(document, vocabulary, tmp_path)
+
+
+def test_a_vocabulary_of_lines_will_do(store, bert, tmp_path):
+    """Old checkpoints have vocab.txt only."""
+    shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
+    pieces = json.loads((bert / "tokenizer.json").read_text())["model"]["vocab"]
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
+    tokenizers_of = [
+        open_tokenizer(run(store, configured(path, "pretrain_finetune"))[1]("upstream_both_tokenizer"))
+        for path in (bert, tmp_path)
+    ]
+    lines = load_corpus(ConlangConfig(**CORPUS))["dev"].text()
+    assert tokenizers_of[0].encode(lines) == tokenizers_of[1].encode(lines)
+
+
+# --- model ----------------------------------------------------------------------------------------------
+
+
+def test_a_renumbered_checkpoint_predicts_the_same(store, bert):
+    """States and predictions agree with transformers' on their ids; the decoder is the encoder."""
+    import transformers
+
+    _, at = run(store, configured(bert, "pretrain_finetune"))
+    ids = torch.tensor(json.loads((at("upstream_both_tokenizer") / "their_ids.json").read_text()))
+    tokenizer = open_tokenizer(at("upstream_both_tokenizer"))
+    theirs = transformers.BertForMaskedLM.from_pretrained(bert).eval()
+    lines = load_corpus(ConlangConfig(**CORPUS))["dev"].text()[:3]
+    source = Tokens.from_lists([[2, 4, *row, 3] for row in tokenizer.encode(lines)])
+    model, head = read_masked_lm(at("upstream"))
+    both = read_model(at("upstream")).eval()
+    with torch.no_grad():
+        expected = theirs(ids[source.ids], attention_mask=source.valid.long(), output_hidden_states=True)
+        states = model.eval().encode([source]).bank[0].states
+        logits = model.logits(head(states))
+        assert torch.equal(both.encode([source]).bank[0].states, states)
+    states, expected_states = states[source.valid], expected.hidden_states[-1][source.valid]
+    torch.testing.assert_close(states, expected_states, rtol=0, atol=1e-5)
+    logits, expected_logits = logits[source.valid], expected.logits[..., ids][source.valid]
+    torch.testing.assert_close(logits, expected_logits, rtol=0, atol=1e-5)
+    weights = both.state_dict()
+    for name, tensor in weights.items():
+        if name.startswith(("encoder.", "source_")):
+            copy = name.replace("encoder", "decoder", 1).replace("source_", "target_", 1)
+            assert torch.equal(tensor, weights[copy])
+    assert (both.config.tying, both.config.has_output_bias) == ("decoder", False)
+    assert both.config.num_encoder_layers == both.config.num_decoder_layers == 2
+
+
+def test_cross_attention_is_drawn_by_the_upstream_seed(store, bert):
+    name = "decoder.0.cross_attention.query.weight"
+    settings = {"objective": "masked_lm", "checkpoint": str(bert), "seed": 2}
+    stages = [
+        run(store, config)[1]("upstream")
+        for config in (
+            configured(bert, "pretrain_finetune"),
+            configured(bert, "pretrain_finetune", upstream=settings),
+        )
+    ]
+    models_read = [read_model(stage).state_dict() for stage in stages]
+    assert not torch.equal(models_read[0][name], models_read[1][name])
+    masked = [read_masked_lm(stage)[0].state_dict() for stage in stages]
+    assert all(torch.equal(masked[0][name], masked[1][name]) for name in masked[0])
+
+
+def test_a_generator_learns_with_the_checkpoints_head(store, bert):
+    """Of words as they are the student says what transformers' model says, prediction bias included."""
+    import transformers
+
+    record, at = run(store, configured(bert))
+    assert record.metrics["generator/parameters"] == 6 * 16
+    tokenizer = at("upstream_both_tokenizer")
+    data = ClozePerturbedData(
+        Encoded.read(at("upstream_encoded"), "train"),
+        {"decoder": load_vocabulary(tokenizer / "tokenizer.json")},
+        {"decoder": Rates(split=0.0, merge=0.0)},
+        SimilarOptions(10, "id"),
+        batch_tokens=10_000,
+        seed=1,
+        mask_id=4,
+        rate=0.3,
+    )
+    batch = data.batch(np.arange(5), 0)
+    body, head = read_masked_lm(at("upstream"))
+    reader = partial(ClozeReader, head=head)
+    student = GeneratorModel(body, {"decoder": EmbeddingGenerator("patt", 16)}, reader)
+    ids = torch.tensor(json.loads((tokenizer / "their_ids.json").read_text()))
+    theirs = transformers.BertForMaskedLM.from_pretrained(bert).eval()
+    source, asked = batch.perturbed.sources[0], batch.perturbed.target_input.valid
+    assert (source.ids[asked] == 4).all()
+    with torch.no_grad():
+        _, logits, target = student(batch)
+        expected = theirs(ids[source.ids], attention_mask=source.valid.long()).logits[asked][:, ids]
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
+    assert torch.equal(target, batch.original.target_output[asked])
+    assert not any(parameter.requires_grad for parameter in head.parameters())
+
+
+@pytest.fixture(scope="module")
+def capitals(tmp_path_factory):
+    """Text of the task as people write it: capitals and full stops."""
+    directory = tmp_path_factory.mktemp("text")
+    splits = {}
+    for split, corpus in load_corpus(ConlangConfig(**CORPUS | {"domain": "b"})).items():
+        splits[split] = {side: str(directory / f"{split}.{side}") for side in ("source", "target")}
+        for side, lines in (("source", corpus.sources[0]), ("target", corpus.target)):
+            text = "".join(f"{line.rstrip(' .').capitalize()}.\n" for line in lines)
+            (directory / f"{split}.{side}").write_text(text)
+    return {"corpus": "files", **splits}
+
+
+@pytest.mark.parametrize("sides", ["decoder", "both"])
+def test_its_vocabulary_is_exchanged(store, bert, capitals, sides):
+    """A BPE vocabulary takes the place of WordPieces: word marks differ, text is matched in lower case."""
+    data = {"upstream": CORPUS, "downstream": capitals, "max_tokens": 100}
+    _, at = run(store, configured(bert, "patt_eg", sides, data=data))
+    before, after = (read_model(at(name)) for name in ("upstream", "transfer"))
+    new = SentencePiece(at("downstream_target_tokenizer") / "tokenizer.model")
+    old = open_tokenizer(at("upstream_both_tokenizer"))
+    table = after.state_dict()["target_embedding.table.weight"]
+    assert len(table) == new.vocab_size
+    plan = TransferPlan.load(at("transfer") / "plan-decoder")
+    copied = plan.rows(Provenance.COPY)
+    assert len(copied) > 10
+    matrix = plan.matrix.tocsr()
+    for row in copied:
+        piece, old_piece = new.pieces[row], old.pieces[matrix[row].indices[0]]
+        inner = old_piece.startswith("##")
+        assert inner != piece.startswith("▁")
+        assert piece.removeprefix("▁").lower() == old_piece.removeprefix("##")
+    assert any(new.pieces[row] != new.pieces[row].lower() for row in copied)
+    composed = plan.rows(Provenance.COMPOSED)
+    assert len(composed) > 10
+    special = [matrix[row].indices.tolist() for row in range(4)]
+    assert special == [[0], [1], [2], [3]], "begin from [CLS], end from [SEP]"
+    source = after.state_dict()["source_embedding.table.weight"]
+    own = before.state_dict()["source_embedding.table.weight"]
+    assert torch.equal(source, own) == (sides == "decoder")
+    unchanged = [
+        name for name in before.state_dict() if "embedding.table" not in name and "output" not in name
+    ]
+    states = [model.state_dict() for model in (before, after)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in unchanged)
+
+
+def test_a_model_without_pretraining_has_its_sizes(store, bert):
+    record, at = run(store, configured(bert, "untrained"))
+    pretrained, found = run(store, configured(bert, "pretrain_finetune"))
+    assert read_model(at("finetuned")).config == read_model(found("finetuned")).config
+    assert record.metrics["parameters/total"] == pretrained.metrics["parameters/total"]
+    assert not any(name.startswith("upstream/") for name in record.metrics)
+
+
+# --- what is refused ------------------------------------------------------------------------------------
+
+
+def graph_of(config):
+    return stage_graph(config, seed=1, splits=("dev",))
+
+
+def test_it_is_known_by_its_files_or_its_name(bert, tmp_path):
+    shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
+    upstreams = [graph_of(configured(path)).find("upstream") for path in (bert, tmp_path)]
+    assert upstreams[0] == upstreams[1]
+    (tmp_path / "config.json").write_text((tmp_path / "config.json").read_text() + " ")
+    assert graph_of(configured(tmp_path)).find("upstream") != upstreams[0]
+    named = graph_of(configured("google-bert/bert-base-multilingual-cased")).find("upstream")
+    assert named.config == {"checkpoint": "google-bert/bert-base-multilingual-cased"}
+    with pytest.raises(DataError, match="no directory and no name on the Hugging Face hub"):
+        graph_of(configured(tmp_path / "nowhere"))
+
+
+def test_text_must_fit_its_positions(bert):
+    data = {"upstream": CORPUS, "downstream": CORPUS, "max_tokens": ROOM}
+    graph_of(configured(bert, data=data))
+    with pytest.raises(DataError, match=f"has room for {ROOM} tokens beside begin and end"):
+        graph_of(configured(bert, data=data | {"max_tokens": ROOM + 1}))
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [
+        (["tokenizer.json"], "no tokenizer; a BERT's directory holds"),
+        (["model.safetensors"], "no readable checkpoint"),
+    ],
+)
+def test_a_directory_must_be_complete(store, bert, tmp_path, names, told):
+    shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
+    for name in names:
+        (tmp_path / name).unlink()
+    with pytest.raises(TrialFailed, match=told):
+        run(store, configured(tmp_path, "pretrain_finetune"))
+
+
+def test_other_models_are_refused(store, bert, tmp_path):
+    shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(settings | {"model_type": "electra"}))
+    with pytest.raises(TrialFailed, match="model type 'electra' cannot be read"):
+        run(store, configured(tmp_path, "pretrain_finetune"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"method": "focus"}, "needs the model's width"),
+        ({"method": "joint_vocab"}, "pretrains a translation model"),
+        ({"upstream": {"objective": "masked_lm", "checkpoint": "x", "start_id": 5}}, "belongs to an mBART"),
+        ({"tokenizers": {"downstream": {"kind": "bpe", "sampling_alpha": 0.1}}}, "cuts text in one way"),
+    ],
+)
+def test_contradictions_are_refused(changes, told):
+    with pytest.raises(ValueError, match=told):
+        configured("x", **changes)

@@ -1,0 +1,165 @@
+"""A BERT of Hugging Face as the pretrained model: encoder and, with fresh cross-attention, decoder.
+
+Its special tokens come first here, as in every vocabulary; the others keep their order, [unused] ones too.
+Source: Rothe et al. (2020), section 2 (BERT2BERT).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from nlgraft.errors import ContractError, DataError
+from nlgraft.evaluation.efficiency import count_parameters
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.conversion.encoders import (
+    encoder_from_hugging_face,
+    read_checkpoint_config,
+    read_encoder_config,
+)
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.text.tokenizers import PAD, SPECIAL_PIECES, UNK
+from nlgraft.vocab.legacy import added_token, read_json, read_lines, wordpiece_json
+from nlgraft.vocab.loading import load_vocabulary
+from nlgraft.vocab.tokenizer_files import find_tokenizer
+from nlgraft.vocab.vocabulary import Vocabulary
+from trainables.embedding_transfer.config import MASK_TOKEN
+from trainables.embedding_transfer.stages.checkpoint import with_rows
+from trainables.embedding_transfer.stages.encoder_pretraining import write_both
+from trainables.embedding_transfer.stages.text import WORDPIECE_FILE
+from trainables.embedding_transfer.stages.training import MODEL_DESCRIPTION
+
+ROLES = ("pad", "unk", "cls", "sep", "mask")
+"""Whose tokens get the first ids, under our names."""
+THEIR_IDS_FILE = "their_ids.json"
+"""Beside the renumbered tokenizer: the checkpoint's id of each of ours."""
+
+
+def renumber_tokenizer(context: StageContext) -> None:
+    """Write the WordPiece tokenizer of a checkpoint with this project's special tokens.
+
+    Args:
+        context: ``path``, among its locations.
+
+    Raises:
+        DataError: There is no WordPiece tokenizer, or it lacks a special token of BERT's.
+    """
+    directory = find_tokenizer(context.locations["path"])
+    if (directory / WORDPIECE_FILE).is_file():
+        document = read_json(directory / WORDPIECE_FILE)
+    elif (directory / "vocab.txt").is_file():
+        document = wordpiece_json(read_lines(directory / "vocab.txt"), directory)
+    else:
+        raise DataError(
+            f"{directory}: no tokenizer; a BERT's directory holds {WORDPIECE_FILE} or vocab.txt beside "
+            "config.json and its weights"
+        )
+    made, ids = renumbered(document, load_vocabulary(directory), directory)
+    text = json.dumps(made, ensure_ascii=False, indent=1)
+    (context.directory / WORDPIECE_FILE).write_text(text + "\n", "utf-8")
+    (context.directory / THEIR_IDS_FILE).write_text(json.dumps(ids) + "\n", "utf-8")
+
+
+def renumbered(
+    document: Mapping[str, Any], vocabulary: Vocabulary, where: Path
+) -> tuple[dict[str, Any], list[int]]:
+    """Put the special tokens of a WordPiece tokenizer first, under our names.
+
+    Args:
+        document: Its ``tokenizer.json``; left alone.
+        vocabulary: The same, read.
+        where: For messages.
+
+    Returns:
+        A ``tokenizer.json`` that cuts text as it did, and the old id of each new one.
+
+    Raises:
+        DataError: It is no WordPiece tokenizer, lacks a special token, or has a token of our names.
+    """
+    model = document["model"]
+    if model.get("type", "WordPiece") != "WordPiece":
+        raise DataError(f"{where}: a {model['type']} tokenizer; upstream.checkpoint takes a BERT's WordPiece")
+    if missing := [role for role in ROLES if role not in vocabulary.roles]:
+        raise DataError(
+            f"{where}: no token for {', '.join(missing)}; a BERT's tokenizer has {', '.join(ROLES)}"
+        )
+    special = [vocabulary.roles[role] for role in ROLES]
+    names = dict(zip(special, (*SPECIAL_PIECES, MASK_TOKEN), strict=True))
+    rest = [i for i, surface in enumerate(vocabulary.surfaces) if surface and i not in names]
+    if taken := {vocabulary.surfaces[i] for i in rest} & {*names.values()}:
+        raise DataError(f"{where}: {', '.join(sorted(taken))} among its tokens, which are names of ours")
+    ids = [*special, *rest]
+    new_ids = {old: new for new, old in enumerate(ids)}
+    # the unknown token is none of them: it is seen in decoded text
+    added = [added_token(new_ids[old], name) for old, name in names.items() if new_ids[old] != UNK]
+    added += [
+        {**entry, "id": new_ids[entry["id"]]}
+        for entry in document.get("added_tokens") or []
+        if entry["id"] not in names
+    ]
+    pieces = {names.get(old, vocabulary.surfaces[old]): new for new, old in enumerate(ids)}
+    made = dict(document) | {
+        "truncation": None,
+        "padding": None,
+        "post_processor": None,
+        "added_tokens": added,
+        "decoder": document.get("decoder")
+        or {"type": "WordPiece", "prefix": model.get("continuing_subword_prefix", "##"), "cleanup": True},
+        "model": {**model, "type": "WordPiece", "unk_token": SPECIAL_PIECES[UNK], "vocab": pieces},
+    }
+    return made, ids
+
+
+def read_encoder(context: StageContext) -> None:
+    """Convert a BERT, its tokens renumbered; write it, and the encoder-decoder that begins with it.
+
+    Args:
+        context: ``path`` among its locations; input ``target_tokenizer``. Its seed draws the cross-attention.
+
+    Raises:
+        DataError: The weights are not readable, or belong to another tokenizer.
+    """
+    path = context.locations["path"]
+    try:
+        read = encoder_from_hugging_face(path)
+    except ContractError as error:
+        raise DataError(f"upstream.checkpoint: {error}") from error
+    ids: list[int] = json.loads((context.inputs["target_tokenizer"] / THEIR_IDS_FILE).read_text("utf-8"))
+    num_theirs = len(read.model.source_embedding.state_dict()["table.weight"])
+    if max(ids) >= num_theirs:
+        raise DataError(
+            f"{path}: its tokenizer reaches to id {max(ids)}, its table has {num_theirs} rows: they do not "
+            "belong together"
+        )
+    masked = with_rows(read.model, ids)
+    assert context.seed is not None
+    write_both(masked, read.head, _architecture(path), context.directory, context.seed)
+    (context.directory / "notes.json").write_text(json.dumps(read.notes, indent=1) + "\n", "utf-8")
+    unread = nn.ModuleList([masked.decoder, masked.target_input])
+    num_parameters = count_parameters(masked)[0] - count_parameters(unread)[0]
+    score = {"value": num_parameters, "n": 1, "signature": "of the masked language model without its head"}
+    document = json.dumps({"upstream/parameters": score}, indent=1)
+    (context.directory / "metrics.json").write_text(document + "\n", "utf-8")
+
+
+def read_architecture(context: StageContext) -> None:
+    """Write what an encoder-decoder of a BERT's sizes is, for a model without pretraining.
+
+    Args:
+        context: ``path`` among its locations.
+    """
+    config = _architecture(context.locations["path"]).model_dump(mode="json")
+    text = json.dumps({"config": config}, indent=1)
+    (context.directory / MODEL_DESCRIPTION).write_text(text + "\n", "utf-8")
+
+
+def _architecture(path: str) -> TransformerConfig:
+    try:
+        config = read_encoder_config(read_checkpoint_config(path), path)
+    except ContractError as error:
+        raise DataError(f"upstream.checkpoint: {error}") from error
+    return config.model_copy(update={"pad_id": PAD})
