@@ -137,6 +137,8 @@ def judge_ordering(
         verdict = "supported" if is_claimed else "contradicted"
         side = "in the claimed direction" if is_claimed else "in the other direction"
         explanation = f"significant {side} at {alpha:g}"
+        if comparison.is_exact:
+            explanation = f"the same with every seed, {side}"
     elif comparison.num_seeds < _FEW:
         seeds_more, explanation = _FEW - comparison.num_seeds, "one seed decides nothing"
     elif comparison.seeds_needed is not None:

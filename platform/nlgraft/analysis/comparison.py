@@ -10,8 +10,9 @@ What is defined when, for S seeds finished in both cells:
 | 1 | no | None | None |
 | 0 | - | None, the difference too | None |
 
-Whatever is None has its reason in ``notes``. Identical systems have p = 1. A quantity that never varies
-between seeds and has no segments (a number of parameters) has an exact difference and no p-value.
+Whatever is None has its reason in ``notes``. Identical systems have p = 1. A quantity that no cell varies
+over two seeds or more and that has no segments (a number of parameters) has an exact difference: it needs no
+p-value, its sign is certain.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ import numpy as np
 from nlgraft.analysis import resampling
 from nlgraft.analysis.resampling import Array, Score, Spread
 from nlgraft.evaluation.sufficient import aggregate
+
+_ROUNDED = 1e-12
 
 Test = Literal["paired_bootstrap", "approximate_randomisation"]
 
@@ -66,6 +69,7 @@ class Comparison:
         smallest_detectable: True difference that this many seeds would have found with probability 0.8.
         seeds_needed: Fewest seeds that could show a difference as large as the observed one.
         scope: What the interval and the p-value cover.
+        is_exact: Whether it is a difference of constants, which no seed changes.
         notes: Reasons for what is missing or limited, as sentences.
     """
 
@@ -84,6 +88,7 @@ class Comparison:
     smallest_detectable: float | None = None
     seeds_needed: int | None = None
     scope: Literal["seeds and segments", "seeds", "segments", "nothing"] = "nothing"
+    is_exact: bool = False
     notes: tuple[str, ...] = ()
 
     @property
@@ -99,8 +104,11 @@ class Comparison:
             is_corrected: Whether the Holm-adjusted p-value decides.
 
         Returns:
-            False with fewer than two seeds, whatever the p-value: it then says nothing about training.
+            True for an exact difference; False with fewer than two seeds, whatever the p-value: it then says
+            nothing about training.
         """
+        if self.is_exact:
+            return True
         p = self.p_holm if is_corrected else self.p
         return self.num_seeds >= 2 and p is not None and p <= alpha
 
@@ -119,6 +127,7 @@ class Comparison:
             "num_seeds": self.num_seeds,
             "num_segments": self.num_segments,
             "scope": self.scope,
+            "is_exact": self.is_exact,
             "notes": list(self.notes),
         }
 
@@ -230,9 +239,17 @@ class Comparer:
             listed = ", ".join(sorted(map(str, signatures)))
             return replace(empty, notes=(*notes, f"computed in different ways: {listed}"))
         weighed = np.array(weights)
-        differences = np.array([[trial.value for trial in row] for row in rows]) @ weighed
+        values = np.array([[trial.value for trial in row] for row in rows])
+        differences = values @ weighed
+        differences[np.abs(differences) <= _ROUNDED * np.abs(values).max()] = (
+            0.0  # weights of a third add up so
+        )
         empty = replace(empty, difference=float(differences.mean()))
         reason = _why_unpaired(rows)
+        if empty.difference != 0 and _are_constant(rows):
+            low = high = _known(empty.difference)
+            notes.append("exact: the same with every seed")
+            return replace(empty, is_exact=True, scope="seeds", ci=(low, high), notes=tuple(notes))
         if reason is not None:
             return self._by_seeds(empty, differences, [*notes, reason])
         self.prepare(empty.metric, [trial for row in rows for trial in row])
@@ -350,6 +367,12 @@ def _finite(trials: Mapping[int, Measured]) -> dict[int, Measured]:
 def _segments(trial: Measured) -> Array:
     assert trial.segments is not None
     return trial.segments
+
+
+def _are_constant(rows: Sequence[Sequence[Measured]]) -> bool:
+    """Tell whether no cell varies over seeds or has segments to resample."""
+    values = [[(trial.value, trial.segments is None) for trial in row] for row in rows]
+    return len(rows) > 1 and all(row == values[0] for row in values) and all(one for _, one in values[0])
 
 
 def _why_unpaired(rows: Sequence[Sequence[Measured]]) -> str | None:

@@ -31,6 +31,14 @@ def test_significant_in_the_other_direction_is_contradicted():
     assert judge(comparison(-1.0, 0.01)).verdict == "contradicted"
 
 
+def test_an_exact_difference_needs_no_p():
+    found = judge(comparison(-127e6, None, is_exact=True), "minimize")
+    assert (found.verdict, found.explanation) == (
+        "supported", "the same with every seed, in the claimed direction",
+    )  # fmt: skip
+    assert judge(comparison(1.0, None, is_exact=True), "minimize").verdict == "contradicted"
+
+
 def test_undecided_says_how_many_seeds_more():
     found = judge(comparison(0.4, 0.2, seeds_needed=8))
     assert (found.verdict, found.seeds_more, found.text) == ("undecided", 5, "undecided (5 seeds more)")

@@ -104,6 +104,17 @@ def test_a_constant_quantity_has_an_exact_difference_and_no_p():
     assert found.ci == (2.0, 2.0)
     assert found.p is None
     assert "same with every seed" in found.notes[-1]
+    assert found.is_exact
+    assert found.is_significant(0.05, is_corrected=True)
+    assert found.to_json()["is_exact"]
+
+
+def test_one_seed_or_a_varying_cell_is_not_exact():
+    one = compare({1: Measured(10.0)}, {1: Measured(8.0)})
+    varying = compare({1: Measured(10.0), 2: Measured(11.0)}, {1: Measured(8.0), 2: Measured(9.0)})
+    for found in (one, varying):
+        assert not found.is_exact
+        assert not found.is_significant(0.05, is_corrected=False)
 
 
 def test_a_tie_of_a_constant_quantity_has_p_one():

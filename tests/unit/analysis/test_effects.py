@@ -93,6 +93,15 @@ def test_an_interaction_is_the_difference_of_differences():
     assert (found.ci[1] - found.ci[0]) / 2 == pytest.approx(half_width, rel=0.03)
 
 
+def test_constants_have_exact_effects_and_exact_ties():
+    thirds = [(weight, measured(value, value)) for weight in (1 / 3, -1 / 3) for value in (0.1, 0.7, 0.3)]
+    tie = Comparer().contrast("parameters/total", "a", "b", thirds)
+    assert (tie.difference, tie.p, tie.is_exact) == (0.0, 1.0, False)
+    terms = [(1.0, measured(9, 9)), (-1.0, measured(7, 7)), (-1.0, measured(6, 6)), (1.0, measured(5, 5))]
+    found = Comparer().contrast("parameters/total", "a", "b", terms)
+    assert (found.difference, found.ci, found.is_exact) == (1.0, (1.0, 1.0), True)
+
+
 def test_two_cells_are_the_plain_comparison():
     rng = np.random.default_rng(5)
     cells = []
