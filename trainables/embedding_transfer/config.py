@@ -266,6 +266,9 @@ class TransferConfig(_Part):
     norm_match: Literal["none", "median", "class"] = "none"
     """Whether new rows are scaled to the median norm of old rows: of all, or of those of their class, which
     stand at word boundaries or inside words as they do."""
+    new_rows_first_steps: int = Field(default=0, ge=0)
+    """First steps of the finetuning, in which only those rows of exchanged tables and output bias learn that
+    are neither copied nor special; then all. independent_encoder has a beginning of its own."""
 
 
 TextMetric = Literal["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"]
@@ -335,6 +338,9 @@ class Config(_Part):
                         f"model.tying is 'all' with tokenizers.{name}.is_shared false: one table needs one "
                         "vocabulary; set is_shared true, or model.tying to decoder"
                     )
+        steps, limit = self.transfer.new_rows_first_steps, self.downstream.train.max_steps
+        if steps > limit:
+            yield f"transfer.new_rows_first_steps is {steps}, more than downstream.train.max_steps {limit}"
         if self.decode.num_return != 1:
             yield f"decode.num_return is {self.decode.num_return}: one translation per sentence is scored"
 

@@ -291,7 +291,7 @@ class _Builder:
     @cached_property
     def transfer(self) -> Stage:
         transfer = self.config.transfer
-        said: dict[str, Any] = transfer.model_dump(mode="json")
+        said: dict[str, Any] = transfer.model_dump(mode="json", exclude={"new_rows_first_steps"})
         inputs = {"upstream": self.upstream}
         inputs |= {f"old_{name}": stage for name, stage in self.old.inputs.items()}
         inputs |= {f"new_{name}": stage for name, stage in self.new.inputs.items()}
@@ -311,6 +311,9 @@ class _Builder:
     def finetuned(self) -> Stage:
         parts = self._phase(self.config.downstream, "downstream", self.new)
         parts["config"]["metric_prefix"] = ""
+        has_new_rows = self.is_exchanged and self.method != "independent_encoder"
+        if has_new_rows and (steps := self.config.transfer.new_rows_first_steps):
+            parts["config"]["new_rows_first_steps"] = steps
         if self.is_pretrained:
             parts["inputs"]["start"] = self.start
         elif self.config.upstream.checkpoint is not None and self._is_masked:

@@ -208,7 +208,7 @@ class _Builder:
         """The model whose training is continued."""
         if not self.is_exchanged:
             return self.upstream
-        said = self.config.transfer.model_dump(mode="json", exclude={"sides"})
+        said = self.config.transfer.model_dump(mode="json", exclude={"sides", "new_rows_first_steps"})
         inputs = {"upstream": self.upstream, "old_vocabulary": self.old, "new_vocabulary": self.new}
         if self.method not in GENERATOR_KINDS:
             del said["cap"], said["order"]
@@ -229,15 +229,18 @@ class _Builder:
     @cached_property
     def continued(self) -> Stage:
         """The model after some training on downstream text, scored on dev as it goes."""
+        said: dict[str, Any] = {
+            "train": self.config.downstream.train.model_dump(mode="json"),
+            "rates": self._rates(),
+            "scoring": self._scoring(),
+            "report_steps": list(REPORT_STEPS),
+        }
+        if self.is_exchanged and (steps := self.config.transfer.new_rows_first_steps):
+            said["new_rows_first_steps"] = steps
         return self._stage(
             "continued_masked_lm",
             "masked_lm:continue_training",
-            config={
-                "train": self.config.downstream.train.model_dump(mode="json"),
-                "rates": self._rates(),
-                "scoring": self._scoring(),
-                "report_steps": list(REPORT_STEPS),
-            },
+            config=said,
             inputs={
                 "start": self.start,
                 "encoded": self.encoded("downstream", self.new),

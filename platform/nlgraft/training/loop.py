@@ -34,6 +34,7 @@ from nlgraft.training.progress import (
     optimizer_state,
     overwrite,
 )
+from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.schedules import learning_rate
 from nlgraft.training.state import average_weights, save_model
 from nlgraft.training.step import Rows, Stepper, TrainData, TrainingDiverged
@@ -81,6 +82,7 @@ def train(
     *,
     evaluate: Evaluate | None = None,
     save: Callable[[Any, Path], None] = save_model,
+    rows_first: RowsFirst | None = None,
 ) -> TrainOutcome:
     """Train a model, from its last checkpoint if there is one, and write it into the stage's artifact.
 
@@ -94,6 +96,7 @@ def train(
         evaluate: Dev metrics of the model, called on the first worker with the model in eval mode and without
             gradients.
         save: Writes the model into the artifact; gets the model and the directory.
+        rows_first: Rows that learn alone in the first steps; None: all learns from the beginning.
 
     Returns:
         What came of it.
@@ -101,10 +104,10 @@ def train(
     Raises:
         TrainingDiverged: A loss, gradient or dev metric is not finite.
         TrialStopped: The reporter said so; a checkpoint was left.
-        ContractError: The stage has no seed, a pattern matches nothing, or what is best is asked for but
-            cannot be known.
+        ContractError: The stage has no seed, a pattern matches nothing, what is best is asked for but cannot
+            be known, or rows that are to learn first cannot.
     """
-    loop = _Loop(model, objective, data, config, context, evaluate)
+    loop = _Loop(model, objective, data, config, context, evaluate, rows_first)
     cuda = [loop.device] if loop.device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):  # the caller's own draws stay as if nothing was trained
         loop.run()
@@ -127,6 +130,7 @@ class _Loop:
         config: TrainConfig,
         context: StageContext,
         evaluate: Evaluate | None,
+        rows_first: RowsFirst | None,
     ) -> None:
         if context.seed is None:
             raise ContractError(f"stage {context.stage.name} trains but has no seed; give its Stage one")
@@ -141,10 +145,12 @@ class _Loop:
         self.workers = Workers(context.rank, context.world_size, self.device)
         model.to(self.device)
         choose_trained(model, config)
+        if rows_first is not None:
+            rows_first.check(model)
         self.state = TrainState(model, make_optimizer(model, config))
         self._resume()
         self.stepper = Stepper(
-            model, objective, data, config, self.state.optimizer, self.workers, context.seed
+            model, objective, data, config, self.state.optimizer, self.workers, context.seed, rows_first
         )
         self._epoch: tuple[int, Sequence[Rows]] | None = None
 

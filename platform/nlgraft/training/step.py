@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from nlgraft.errors import DataError, NlgraftError
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.losses import Loss, Objective
+from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.schedules import learning_rate
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.workers import Workers
@@ -88,6 +89,7 @@ class Stepper:
         optimizer: torch.optim.Optimizer,
         workers: Workers,
         seed: int,
+        rows_first: RowsFirst | None = None,
     ) -> None:
         """Set up the steps of a training.
 
@@ -99,6 +101,7 @@ class Stepper:
             optimizer: AdamW of ``make_optimizer``.
             workers: Who shares the rows.
             seed: Of dropout and whatever else a forward pass draws.
+            rows_first: Rows that learn alone in the first steps; None: all learns from the beginning.
         """
         self.optimizer, self.workers = optimizer, workers
         self._data, self._config, self._seed = data, config, seed
@@ -106,6 +109,7 @@ class Stepper:
         if workers.size > 1:
             self._module = DistributedDataParallel(self._module, broadcast_buffers=False)
         self._loss_names: list[str] | None = None
+        self._rows_first = rows_first
 
     def take(self, step: int, batches: Sequence[tuple[int, Rows]]) -> StepSums:
         """Add up the gradients of a step's batches, divide by their tokens, clip, update.
@@ -134,11 +138,17 @@ class Stepper:
         if self._loss_names is None:
             # another worker may have got no row of the first batch; the first worker always gets one
             self._loss_names = self.workers.ask_first(lambda: list(sums))
+        alone = self._rows_first if self._rows_first and step <= self._rows_first.num_steps else None
+        if alone is not None:
+            alone.mask_gradients(self.optimizer)
         seen = self._measure(my_tokens, [sums.get(name, 0.0) for name in self._loss_names], step)
         self._scale_gradient(seen)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self._config, step) * group["lr_multiplier"]
-        self.optimizer.step()
+        if alone is None:
+            self.optimizer.step()
+        else:
+            alone.step(self.optimizer)
         self.optimizer.zero_grad(set_to_none=True)
         return seen
 

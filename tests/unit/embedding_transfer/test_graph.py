@@ -176,6 +176,18 @@ def test_frequent_tokens_first_needs_the_text_and_only_then():
             assert inputs["frequency"]["upstream_encoded"] == orders["id"].find("upstream_encoded")
 
 
+def test_new_rows_first_is_a_matter_of_finetuning_after_an_exchange():
+    """Without such steps fingerprints are those of before; kept vocabularies have no new rows."""
+    for method in ALL:
+        alone = graph(method, transfer={"method": method, "new_rows_first_steps": 3})
+        none = graph(method, transfer={"method": method, "new_rows_first_steps": 0})
+        assert none.result == graph(method).result
+        assert "new_rows_first_steps" not in none.find("finetuned").config
+        is_exchanged = "transfer" in {found.name for found in none.stages}
+        assert (alone.find("finetuned") != none.find("finetuned")) == is_exchanged, method
+        assert not is_exchanged or alone.find("transfer") == none.find("transfer")
+
+
 def test_rates_of_a_side_that_is_not_exchanged_do_not_matter():
     changes = {"generator": {"encoder_rates": {"split": 0.1}}}
     assert stage("generator") == stage("generator", **changes)
@@ -243,6 +255,7 @@ def test_the_system_keeps_the_contract():
         ({"model": {"num_sources": 2}}, "one source"),
         ({"transfer": {"method": "bpe_dropout"}}, "sampling_alpha"),
         ({"independent": {"train": {"freeze": ["^encoder"]}}}, "new layers alone"),
+        ({"transfer": {"new_rows_first_steps": 20_000}}, "more than downstream.train.max_steps 10000"),
     ],
 )
 def test_contradictions_are_refused_when_read(changes, message):

@@ -74,6 +74,15 @@ def test_frequent_tokens_first_needs_the_text_and_only_then():
     assert stage("masked_lm_transfer", **frequent) == stage("masked_lm_transfer", "fvt")
 
 
+def test_new_rows_first_is_a_matter_of_continued_training_after_an_exchange():
+    for method in METHODS:
+        alone = graph(method, transfer={"method": method, "new_rows_first_steps": 3})
+        is_changed = alone.find("continued_masked_lm") != stage("continued_masked_lm", method)
+        assert is_changed == (method != "pretrain_finetune"), method
+    assert alone.find("masked_lm_transfer") == stage("masked_lm_transfer", method)
+    assert "new_rows_first_steps" not in stage("continued_masked_lm").config
+
+
 def test_a_local_checkpoint_is_known_by_its_bytes(tmp_path):
     (tmp_path / "config.json").write_text("{}")
     (tmp_path / "model.safetensors").write_bytes(b"1")

@@ -155,6 +155,30 @@ def test_frequent_tokens_come_first_in_training_and_exchange(store, monkeypatch)
     assert TransferPlan.load(store.fetch(exchange) / "plan-encoder").norm_match == "class"
 
 
+def test_new_rows_learn_first(store):
+    """Where all steps are such steps, nothing but rows and bias of composed tokens changes."""
+    transfer = {"method": "avg_eg", "new_rows_first_steps": 4}
+    train = SMALL["downstream"]["train"] | {"weight_decay": 0.1, "keep_best": False}
+    graph, _ = run(store, "avg_eg", transfer=transfer, downstream={"train": train})
+    start = store.fetch(graph.find("masked_lm_transfer"))
+    before, after = (
+        read_masked_lm(directory).state_dict()
+        for directory in (start, store.fetch(graph.find("continued_masked_lm")))
+    )
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {
+        "model.bert.embeddings.word_embeddings.weight",
+        "model.cls.predictions.decoder.weight",
+        "model.cls.predictions.bias",
+        "model.cls.predictions.decoder.bias",
+    }
+    plan = TransferPlan.load(start / "plan-encoder")
+    for name in changed:
+        is_changed = (before[name] != after[name]).reshape(len(plan), -1).any(1).numpy()
+        assert not is_changed[plan.rows(Provenance.COPY, Provenance.SPECIAL)].any(), name
+        assert is_changed[plan.rows(Provenance.COMPOSED)].all(), name
+
+
 def test_an_untrained_generator_is_the_average_bit_for_bit(store):
     """One step with a learning rate that moves nothing: PATT's model is AVG's."""
     still = SMALL["generator"] | {"max_steps": 1, "peak_lr": 1e-30}

@@ -40,6 +40,9 @@ SMALL = {
 }
 
 
+SHARED = {side: {"is_shared": True} for side in ("upstream", "downstream")}
+
+
 def nested(base, changes):
     merged = dict(base)
     for key, value in changes.items():
@@ -189,8 +192,7 @@ def test_frequent_tokens_come_first_in_training_and_exchange(store, tying, monke
 
         monkeypatch.setattr(module, "similar_tokens", spied)
     transfer = {"method": "patt_eg", "order": "frequency", "cap": 4}
-    shared = {side: {"is_shared": True} for side in ("upstream", "downstream")}
-    changes = {"model": {"tying": "all"}, "tokenizers": shared} if tying == "all" else {}
+    changes = {"model": {"tying": "all"}, "tokenizers": SHARED} if tying == "all" else {}
     graph, _ = run(store, "patt_eg", splits=("dev",), transfer=transfer, **changes)
     corpus = read_corpus(store.fetch(graph.find("upstream_corpus")) / "train")
     tokenizer = store.fetch(graph.find("transfer").inputs["old_target_tokenizer"]) / TOKENIZER_FILE
@@ -215,6 +217,52 @@ def test_norms_are_matched_by_place_in_a_word(store):
     assert set(kinds.tolist()) == {1, 2}
     assert abs(medians[1] - medians[2]) > 1e-3
     assert new[rows] == pytest.approx([medians[kind] for kind in kinds], rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("sides", "changes"),
+    [
+        ("decoder", {"model": {"has_output_bias": True}}),
+        ("both", {"model": {"tying": "none", "has_output_bias": True}}),
+        ("both", {"model": {"tying": "all"}, "tokenizers": SHARED}),
+    ],
+)
+def test_new_rows_learn_first(store, sides, changes):
+    """Where all steps are such steps, all else is that of the exchanged model, bit for bit."""
+    transfer = {"method": "avg_eg", "sides": sides, "new_rows_first_steps": 4}
+    decays = {"downstream": {"train": {"weight_decay": 0.1, "keep_best": False}}}
+    graph, _ = run(store, "avg_eg", splits=("dev",), transfer=transfer, **decays, **changes)
+    start = store.fetch(graph.find("transfer"))
+    before, after = (
+        read_model(directory).state_dict() for directory in (start, store.fetch(graph.find("finetuned")))
+    )
+    names = {
+        "encoder": {"source_embedding.table.weight"},
+        "decoder": {"target_embedding.table.weight", "output_projection.weight", "output_projection.bias"},
+    }
+    exchanged = {
+        name: TransferPlan.load(start / f"plan-{side}")
+        for side in (names if sides == "both" else ("decoder",))
+        for name in names[side] & set(before)
+    }
+    kept = (Provenance.COPY, Provenance.SPECIAL)
+    for name, weights in before.items():
+        if name not in exchanged:
+            assert torch.equal(weights, after[name]), name
+            continue
+        plan = exchanged[name]
+        is_changed = (weights != after[name]).reshape(len(plan), -1).any(1).numpy()
+        assert not is_changed[plan.rows(*kept)].any(), name
+        assert is_changed[plan.rows(Provenance.COMPOSED)].mean() > 0.5, name
+
+
+def test_then_all_rows_learn(store):
+    transfer = {"method": "avg_eg", "new_rows_first_steps": 3}
+    graph, _ = run(store, "avg_eg", splits=("dev",), transfer=transfer)
+    before, after = (
+        read_model(store.fetch(graph.find(name))).state_dict() for name in ("transfer", "finetuned")
+    )
+    assert all(not torch.equal(before[name], after[name]) for name in before)
 
 
 def test_random_rows_differ_between_seeds_and_copied_rows_do_not(store):

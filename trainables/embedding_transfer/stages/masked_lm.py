@@ -15,7 +15,9 @@ from nlgraft.evaluation.sufficient import Statistics
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.loop import TrainOutcome, train
+from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
+from nlgraft.vocab.surgery import find_vocabulary_tensors
 from trainables.embedding_transfer.masked_lm import (
     MaskedLM,
     MaskedLosses,
@@ -29,7 +31,9 @@ from trainables.embedding_transfer.masked_lm import (
 )
 from trainables.embedding_transfer.masked_lm_config import BertConfig
 from trainables.embedding_transfer.masked_lm_data import MaskedData, Masker, MaskRates, ScoringData
+from trainables.embedding_transfer.masked_lm_generator import TABLE
 from trainables.embedding_transfer.masked_lm_text import MaskedTokenizer
+from trainables.embedding_transfer.new_rows import new_rows_first
 from trainables.embedding_transfer.stages.masked_lm_text import read_text
 
 LOSS, PER_CHARACTER = "loss", "mlm_loss_per_char"
@@ -83,14 +87,24 @@ def continue_training(context: StageContext) -> None:
     """Continue masked-LM training on domain B, and say what the loss is on dev as it goes.
 
     Args:
-        context: ``train``, ``rates``, ``scoring``, ``report_steps``; inputs ``start``,
-            inputs ``encoded`` and ``vocabulary``.
+        context: ``train``, ``rates``, ``scoring``, ``report_steps``, ``new_rows_first_steps`` after an
+            exchange; inputs ``start``, ``encoded`` and ``vocabulary``.
     """
     tokenizer = MaskedTokenizer(context.inputs["vocabulary"])
     model = read_masked_lm(context.inputs["start"]).to(context.device)
     dev = _scoring(context, tokenizer, "dev")
     at_start = masked_losses(model, dev, context.device)
-    outcome = _train(model, context, tokenizer, dev, prefix="", changes={"is_evaluated_at_start": True})
+    num_alone = context.config.get("new_rows_first_steps", 0)
+    rows_first = new_rows_first(num_alone, context.inputs["start"], model, _exchanged(model))
+    outcome = _train(
+        model,
+        context,
+        tokenizer,
+        dev,
+        prefix="",
+        changes={"is_evaluated_at_start": True},
+        rows_first=rows_first,
+    )
     statistics = {f"{name}.step_0": rows for name, rows in _statistics(at_start).items()}
     metrics = {f"dev/{name}": score_statistics(name, rows, _SIGNATURE) for name, rows in statistics.items()}
     for name in (LOSS, PER_CHARACTER):
@@ -130,6 +144,7 @@ def _train(
     *,
     prefix: str,
     changes: Mapping[str, Any],
+    rows_first: RowsFirst | None = None,
 ) -> TrainOutcome:
     config = TrainConfig(**{**context.config["train"], **changes})
     config = config.model_copy(update={"best_metric": _reported_name(prefix, config.best_metric)})
@@ -140,7 +155,21 @@ def _train(
     objective = MaskedObjective(config.label_smoothing, config.smoothing_kind)
     data = MaskedData(masker, config.batch_tokens)
     evaluate = _evaluation(dev, context.device, prefix)
-    return train(model, objective, data, config, context, evaluate=evaluate, save=write_masked_lm)
+    return train(
+        model,
+        objective,
+        data,
+        config,
+        context,
+        evaluate=evaluate,
+        save=write_masked_lm,
+        rows_first=rows_first,
+    )
+
+
+def _exchanged(model: MaskedLM) -> dict[str, list[str]]:
+    """Name the parameters whose rows are tokens, by the one table whose plan made them."""
+    return {TABLE: [f"model.{name}" for name in find_vocabulary_tensors(model.model).all]}
 
 
 def _reported_name(prefix: str, name: str) -> str:

@@ -23,10 +23,12 @@ from nlgraft.text.tokenizers import EOS
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.loop import TrainOutcome, train
 from nlgraft.training.losses import SegmentLosses, Seq2SeqObjective, segment_losses
+from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.state import load_model, save_model
 from trainables.embedding_transfer.config import MASK_TOKEN
 from trainables.embedding_transfer.data import Encoded, Sampler, TranslationData, batches_in_order
+from trainables.embedding_transfer.new_rows import EXCHANGED, new_rows_first
 from trainables.embedding_transfer.noise import DEV_EPOCH, Infiller
 from trainables.embedding_transfer.stages.text import open_tokenizer, open_tokenizers, sides_of, vocab_sizes
 
@@ -111,12 +113,15 @@ def finetune(context: StageContext) -> None:
     """Train on domain B, from a pretrained model or from scratch.
 
     Args:
-        context: ``train``; inputs ``encoded`` and ``start``. For a model from scratch instead of the latter
+        context: ``train``, and ``new_rows_first_steps`` where tables were exchanged; inputs ``encoded`` and
+            ``start``. For a model from scratch instead of the latter
             ``model``, or the input ``architecture``, which is a checkpoint's.
     """
     start = context.inputs.get("start")
     model = _fresh(context) if start is None else read_model(start)
-    outcome = train_model(model, context)
+    num_alone = context.config.get("new_rows_first_steps", 0)
+    rows_first = None if start is None else new_rows_first(num_alone, start, model, EXCHANGED)
+    outcome = train_model(model, context, rows_first=rows_first)
     losses = _dev_losses(model, context)
     write_segments(context.directory, "dev", {"loss": losses.statistics})
     _write_metrics(
@@ -143,7 +148,12 @@ def _fresh(context: StageContext) -> Seq2Seq:
     return fresh_model(config, source_size, target_size, context.seed)
 
 
-def train_model(model: Seq2Seq, context: StageContext, train_only: tuple[str, ...] = ()) -> TrainOutcome:
+def train_model(
+    model: Seq2Seq,
+    context: StageContext,
+    train_only: tuple[str, ...] = (),
+    rows_first: RowsFirst | None = None,
+) -> TrainOutcome:
     """Train a translation model on encoded text and write the result.
 
     Args:
@@ -151,6 +161,7 @@ def train_model(model: Seq2Seq, context: StageContext, train_only: tuple[str, ..
         context: ``train``, ``metric_prefix`` and what a phase says of sampling and dev BLEU; input
             ``encoded``.
         train_only: Patterns of the only parameters that learn; none: what ``train`` says.
+        rows_first: Rows that learn alone in the first steps; None: all learns from the beginning.
 
     Returns:
         What came of it.
@@ -163,7 +174,16 @@ def train_model(model: Seq2Seq, context: StageContext, train_only: tuple[str, ..
     data = TranslationData(encoded, config.batch_tokens, context.seed, _sampler(context))
     objective = Seq2SeqObjective(config.label_smoothing, config.smoothing_kind)
     evaluate = _evaluation(context, config.batch_tokens)
-    return train(model, objective, data, config, context, evaluate=evaluate, save=write_model)
+    return train(
+        model,
+        objective,
+        data,
+        config,
+        context,
+        evaluate=evaluate,
+        save=write_model,
+        rows_first=rows_first,
+    )
 
 
 def _reported_name(context: StageContext, name: str) -> str:

@@ -1,0 +1,124 @@
+"""Rows that learn alone in the first steps."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nlgraft.errors import ContractError
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.text.batches import Ragged
+from nlgraft.training.config import TrainConfig
+from nlgraft.training.data import Seq2SeqData
+from nlgraft.training.loop import train
+from nlgraft.training.losses import Seq2SeqObjective
+from nlgraft.training.parameters import choose_trained, make_optimizer
+from nlgraft.training.rows_first import RowsFirst
+from nlgraft.training.views import Encoded, Side, View
+from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
+
+NEW = torch.tensor([False] * 4 + [True, False] * 3 + [True])
+TABLE = "target.weight"
+SETTINGS = {
+    "peak_lr": 0.05,
+    "warmup_steps": 2,
+    "weight_decay": 0.1,
+    "eval_every_steps": 50,
+    "checkpoint_every_steps": 2,
+    "report_every_steps": 1,
+    "keep_best": False,
+}
+
+
+def run(root, num_steps, num_alone, reporter=None, rows=None, **fields):
+    model = ToyModel(1, dropout=0.2)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    config = TrainConfig(**(SETTINGS | {"max_steps": num_steps} | fields))
+    first = RowsFirst(num_alone, rows or {TABLE: NEW}) if num_alone else None
+    context = make_context(root, reporter)
+    train(model, Seq2SeqObjective(0.1), ToyData(), config, context, rows_first=first)
+    return before, model.state_dict()
+
+
+def test_only_the_rows_change_and_all_of_them(tmp_path):
+    """Old rows and all else are equal to the bit, under weight decay too; the tied output is the table."""
+    before, after = run(tmp_path, 5, 5)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed == {TABLE, "output.weight"}
+    is_row_changed = (before[TABLE] != after[TABLE]).any(1)
+    assert is_row_changed.tolist() == NEW.tolist()
+
+
+def test_then_all_learn(tmp_path):
+    before, after = run(tmp_path, 7, 5)
+    assert all(not torch.equal(before[name], after[name]) for name in before)
+    assert (before[TABLE] != after[TABLE]).any(1)[4:].all()
+
+
+def test_a_step_by_hand():
+    """With the first gradient AdamW moves each entry by the rate, after the decay of 1 - rate x decay."""
+    model = torch.nn.Module()
+    model.table, model.other = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2))
+    config = TrainConfig(peak_lr=0.1, weight_decay=0.5)
+    choose_trained(model, config)
+    optimizer = make_optimizer(model, config)
+    first = RowsFirst(1, {"table": torch.tensor([True, False])})
+    first.check(model)
+    for parameter in model.parameters():
+        parameter.grad = torch.full_like(parameter, 3.0)
+    first.mask_gradients(optimizer)
+    assert model.other.grad is None
+    assert model.table.grad.tolist() == [[3, 3], [0, 0]]
+    first.step(optimizer)
+    assert torch.allclose(model.table[0], torch.full((2,), 1 * (1 - 0.1 * 0.5) - 0.1), atol=1e-6)
+    assert model.table[1].tolist() == [1, 1]
+    assert model.other.tolist() == [1, 1]
+    assert optimizer.state[model.table]["exp_avg"][1].tolist() == [0, 0]
+    assert model.other not in optimizer.state
+    assert sorted(group["weight_decay"] for group in optimizer.param_groups) == [0.0, 0.5]
+
+
+@pytest.mark.parametrize("fail_at", [2, 3, 6])
+def test_killed_before_or_after_all_join_in_it_ends_with_the_same_bits(tmp_path, fail_at):
+    _, undisturbed = run(tmp_path / "undisturbed", 9, 5)
+    with pytest.raises(KeyboardInterrupt):
+        run(tmp_path / "killed", 9, 5, Recorder(fail_at=fail_at + 1))
+    _, resumed = run(tmp_path / "killed", 9, 5)
+    assert all(torch.equal(undisturbed[name], resumed[name]) for name in undisturbed)
+
+
+def test_one_table_for_all(tmp_path):
+    """The real model with one table for source, target and output, and rows that no batch holds."""
+    sequences = [[4 + (row + i) % 20 for i in range(5)] for row in range(24)]
+    streams = {role: Ragged.of(sequences) for role in ("source 0", "target")}
+    view = View(sources=(Side(stream="source 0"),))
+    data = Seq2SeqData(Encoded(streams), view, batch_tokens=60, seed=3)
+    torch.manual_seed(1)
+    options = {"preset": "tiny", "d_model": 16, "num_heads": 2, "ffn_dim": 32, "tying": "all"}
+    model = Seq2Seq(TransformerConfig(**options), 30, 30)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    is_new = torch.arange(30) % 3 == 0
+    config = TrainConfig(**(SETTINGS | {"max_steps": 3}))
+    first = RowsFirst(3, {"source_embedding.table.weight": is_new})
+    train(model, Seq2SeqObjective(0.1), data, config, make_context(tmp_path), rows_first=first)
+    after = model.state_dict()
+    tables = {"source_embedding.table.weight", "target_embedding.table.weight", "output_projection.weight"}
+    assert {name for name in before if not torch.equal(before[name], after[name])} == tables
+    for name in tables:
+        assert torch.equal(before[name][~is_new], after[name][~is_new])
+        assert (before[name] != after[name])[is_new].any(1).all()
+
+
+@pytest.mark.parametrize(
+    ("rows", "fields", "said"),
+    [
+        ({TABLE: NEW}, {"freeze": ("^target",)}, "does not learn at all"),
+        ({"output.weight": NEW}, {}, "does not learn at all"),
+        ({TABLE: NEW[1:]}, {}, "has 11 rows, 10 were named"),
+        ({TABLE: torch.zeros(11, dtype=torch.bool)}, {}, "no row is new"),
+    ],
+)
+def test_rows_that_cannot_learn_are_refused(tmp_path, rows, fields, said):
+    with pytest.raises(ContractError, match=said):
+        run(tmp_path, 2, 1, rows=rows, **fields)

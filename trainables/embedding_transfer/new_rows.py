@@ -1,0 +1,50 @@
+"""Rows of exchanged tables that no old row was copied into: they may learn first, alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from nlgraft.training.rows_first import RowsFirst
+from nlgraft.vocab.plan import Provenance, TransferPlan
+from trainables.embedding_transfer.generator_training import TABLES
+
+EXCHANGED = {
+    "encoder": (TABLES["encoder"],),
+    "decoder": (TABLES["decoder"], "output_projection.weight", "output_projection.bias"),
+}
+"""Parameters of a translation model whose rows are a side's tokens."""
+KEPT = (Provenance.COPY, Provenance.SPECIAL, Provenance.GAP)
+"""Rows that are not new: what the old model learned, and rows without a token."""
+
+
+def new_rows_first(
+    num_steps: int, start: Path, model: nn.Module, names: Mapping[str, Iterable[str]]
+) -> RowsFirst | None:
+    """Say which rows of a model with an exchanged vocabulary learn first.
+
+    Args:
+        num_steps: Steps in which they learn alone.
+        start: What the exchange wrote: its plans.
+        model: The model; a table with several names counts once.
+        names: Parameters that each side's plan made: ``encoder``, ``decoder``.
+
+    Returns:
+        The rows of the tables and of the output bias; None where ``num_steps`` is 0.
+    """
+    if not num_steps:
+        return None
+    own = {id(parameter): name for name, parameter in model.named_parameters()}
+    rows: dict[str, Tensor] = {}
+    for side, tables in names.items():
+        if not (start / f"plan-{side}").is_dir():
+            continue
+        plan = TransferPlan.load(start / f"plan-{side}")
+        is_new = torch.ones(len(plan), dtype=torch.bool)
+        is_new[torch.from_numpy(plan.rows(*KEPT))] = False
+        everything = dict(model.named_parameters(remove_duplicate=False))
+        rows |= {own[id(everything[name])]: is_new for name in tables if name in everything}
+    return RowsFirst(num_steps, rows)
