@@ -266,7 +266,7 @@ def test_the_text_never_changes(tokenizer):
     for place, line in enumerate(LINES * 16):
         sentence = data._change("encoder", place % 16, place // 16)
         toks = [token if isinstance(token, Tok) else vocabulary.token(token) for token in sentence.tokens]
-        parts = [("" if not tok.starts_word else " ") + tok.text for tok in toks]
+        parts = [("" if tok.starts_word is False else " ") + tok.text for tok in toks]
         expected = line.replace(".", " .").replace("'", " ' ")
         assert "".join(parts).strip() == expected
         surfaces |= {vocabulary.marking.surface(t) for t in sentence.tokens if isinstance(t, Tok)}

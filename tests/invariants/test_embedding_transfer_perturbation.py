@@ -168,3 +168,22 @@ def test_distillation_treats_sentences_alone():
     assert loss.tolist() == [2.0, 4.0, 0.0]
     empty = distillation_loss(TEACHER, nothing, STUDENT, nothing)
     assert empty.tolist() == [0.0]
+
+
+def test_what_is_not_marked_is_a_word_where_inner_pieces_are():
+    """BERT's punctuation says nothing of the space before it, and yet no piece joins it to its neighbours."""
+    surfaces = ["[UNK]", "ta", "##ta", ","]
+    kinds = [Kind.SPECIAL, *[Kind.NORMAL] * 3]
+    ids = {surface: i for i, surface in enumerate(surfaces) if i}
+    known = make_vocabulary(
+        surfaces, kinds, WORDPIECE, GreedySegmenter(ids, WORDPIECE), is_isolated=lambda text: text == ","
+    )
+    perturber = Perturber(known, Rates(split=0, merge=1))
+    assert perturber.words([1, 2, 3, 0, 1, 3]) == [0, 0, 1, 2, 3, 4]
+    assert surfaces_of(perturber.perturb([1, 2, 3, 0, 1, 3], generator(0)), known) == [
+        "tata",
+        ",",
+        "[UNK]",
+        "ta",
+        ",",
+    ]

@@ -224,6 +224,7 @@ class _Builder:
             config=said,
             inputs=inputs,
             seed=self.seed,
+            version=2,  # WordPiece: punctuation found whatever stands before it
         )
 
     @cached_property

@@ -76,9 +76,11 @@ class Perturber:
         """
         numbers: list[int] = []
         current, is_open = -1, False
+        is_marked = bool(self.vocabulary.marking.continuation_prefix)
         for identity in ids:
             tok = self.vocabulary.tokens[identity]
-            starts = tok is not None and tok.starts_word
+            # where every piece inside a word is marked, one without a mark is a word: punctuation, unknown
+            starts = tok is not None and (tok.starts_word or (is_marked and tok.starts_word is None))
             if not is_open or starts:
                 current += 1
             # marks of the end close a word; a tokenizer without them leaves it open until the next start

@@ -143,7 +143,7 @@ class _Draft:
             elif tok.kind is Kind.SPECIAL:
                 self._match_special(row)
             elif tok.kind is Kind.UNUSED:
-                self.put(row, Provenance.NOISE, {}, "reserved, never produced")
+                self._match_unused(row)
             else:
                 self._match_text(row, tok, has_copies)
 
@@ -158,6 +158,12 @@ class _Draft:
         if identity is not None:
             return self.put(row, Provenance.SPECIAL, {identity: 1.0}, "same special token")
         return self.put(row, Provenance.NOISE, {}, "special token without a counterpart")
+
+    def _match_unused(self, row: int) -> None:
+        identity = self.old.ids_by_surface.get(self.new.surfaces[row])
+        if identity is None:
+            return self.put(row, Provenance.NOISE, {}, "reserved, never produced")
+        return self.put(row, Provenance.COPY, {identity: 1.0}, "same token, never produced")
 
     def _match_text(self, row: int, tok: Tok, has_copies: bool) -> None:
         normalised = self.old.normalised(tok)

@@ -6,8 +6,10 @@ Neither ``transformers`` nor ``tokenizers`` is needed.
 from __future__ import annotations
 
 import re
+import string
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from nlgraft.errors import DataError
@@ -24,6 +26,17 @@ from nlgraft.vocab.tokens import (
 )
 from nlgraft.vocab.vocabulary import Vocabulary, make_vocabulary, role_of
 
+_CHINESE = (
+    (0x4E00, 0x9FFF),
+    (0x3400, 0x4DBF),
+    (0x20000, 0x2A6DF),
+    (0x2A700, 0x2B73F),
+    (0x2B740, 0x2B81F),
+    (0x2B820, 0x2CEAF),
+    (0xF900, 0xFAFF),
+    (0x2F800, 0x2FA1F),
+)
+"""Blocks of characters that BERT puts spaces around (Devlin et al. 2019, released code)."""
 ROLE_FIELDS = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 
 
@@ -60,16 +73,22 @@ def read_tokenizer_json(
         surfaces[identity] = surface
     model_type = model.get("type") or _model_type(model)
     marking = _marking(model_type, data, name)
+    is_isolated = _isolation(data) if model_type == "WordPiece" else _never
     has_byte_fallback = bool(model.get("byte_fallback"))
     kinds = [_kind(surface, added, has_byte_fallback) for surface in surfaces]
+    for i, surface in enumerate(surfaces):
+        is_piece = surface is not None and kinds[i] is Kind.NORMAL and surface not in added
+        if is_piece and not _is_reachable(surface, marking, is_isolated):
+            kinds[i] = Kind.UNUSED
     normal = {s: i for i, s in enumerate(surfaces) if s is not None and kinds[i] is Kind.NORMAL}
     return make_vocabulary(
         surfaces,
         kinds,
         marking,
-        _segmenter(model_type, model, normal, marking, codes),
+        _segmenter(model_type, model, normal, marking, codes, is_isolated),
         roles=_roles(specials, ids),
         normalise=_normaliser(data.get("normalizer")),
+        is_isolated=is_isolated,
         name=name,
     )
 
@@ -133,17 +152,46 @@ def _kind(surface: str | None, added: Mapping[str, Any], has_byte_fallback: bool
     return Kind.SPECIAL if role_of(surface) else Kind.NORMAL
 
 
+def _isolation(data: Mapping[str, Any]) -> Callable[[str], bool]:
+    """Say which characters a BERT makes words of: punctuation, and Chinese characters where it is told to."""
+    is_split = any(step.get("type") == "BertPreTokenizer" for step in _steps(data.get("pre_tokenizer")))
+    is_chinese = any(
+        step.get("type") == "BertNormalizer" and step.get("handle_chinese_chars", True)
+        for step in _steps(data.get("normalizer"))
+    )
+
+    def is_isolated(character: str) -> bool:
+        if is_split and (character in string.punctuation or unicodedata.category(character).startswith("P")):
+            return True
+        return is_chinese and any(low <= ord(character) <= high for low, high in _CHINESE)
+
+    return cache(is_isolated)
+
+
+def _never(character: str) -> bool:
+    """Say that no character is a word by itself."""
+    return False
+
+
+def _is_reachable(surface: str, marking: Marking, is_isolated: Callable[[str], bool]) -> bool:
+    """Whether any text gives a token: what is a word by itself neither continues one nor goes on."""
+    prefix = marking.continuation_prefix
+    text = surface.removeprefix(prefix) if len(surface) > len(prefix) else surface
+    return (surface == text and len(text) == 1) or not any(map(is_isolated, text))
+
+
 def _segmenter(
     model_type: str,
     model: Mapping[str, Any],
     normal: Mapping[str, int],
     marking: Marking,
     codes: Mapping[tuple[str, str], int] | None,
+    is_isolated: Callable[[str], bool],
 ) -> Segmenter:
     if model_type == "WordLevel" and codes is not None:
         return BpeSegmenter(normal, marking, pair_ranks=codes)
     if model_type in ("WordPiece", "WordLevel"):
-        return GreedySegmenter(normal, marking)
+        return GreedySegmenter(normal, marking, is_isolated)
     if model_type == "Unigram":
         scores = {piece: score for piece, score in model["vocab"] if piece in normal}
         return UnigramSegmenter(normal, scores, marking)

@@ -7,7 +7,7 @@ word.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from nlgraft.vocab.tokens import Marking, Tok
@@ -44,9 +44,22 @@ class GreedySegmenter:
     Source: Wu et al. (2016), section 4.1.
     """
 
-    def __init__(self, ids: Mapping[str, int], marking: Marking) -> None:
+    def __init__(
+        self,
+        ids: Mapping[str, int],
+        marking: Marking,
+        is_isolated: Callable[[str], bool] = lambda character: False,
+    ) -> None:
+        """Take the vocabulary.
+
+        Args:
+            ids: Vocabulary entries, marks included.
+            marking: How the vocabulary marks words.
+            is_isolated: Whether a character is a word of its own wherever it stands (BERT: punctuation).
+        """
         self._ids = ids
         self._marking = marking
+        self._is_isolated = is_isolated
         self._longest = max(map(len, ids), default=0)
 
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
@@ -73,7 +86,13 @@ class GreedySegmenter:
         before = marking.continuation_prefix if start or tok.starts_word is False else ""
         if start == 0 and tok.starts_word:
             before = marking.start_prefix
-        for end in range(min(count, start + self._longest), start, -1):
+        is_alone = [self._is_isolated(character) for character, _ in characters]
+        if is_alone[start] or (start and is_alone[start - 1]):
+            before = marking.start_prefix
+        reach = start + 1
+        while not is_alone[start] and reach < count and not is_alone[reach]:
+            reach += 1
+        for end in range(min(reach, start + self._longest), start, -1):
             if not is_whole_allowed and end - start == count:
                 continue
             is_last = end == count and tok.ends_word is not False

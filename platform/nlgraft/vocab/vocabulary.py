@@ -219,6 +219,7 @@ def make_vocabulary(
     *,
     roles: Mapping[str, int] | None = None,
     normalise: Callable[[str], str] = str,
+    is_isolated: Callable[[str], bool] = lambda character: False,
     name: str = "vocabulary",
 ) -> Vocabulary:
     """Build a vocabulary from the tokens as their tokenizer writes them.
@@ -230,6 +231,8 @@ def make_vocabulary(
         segmenter: How it cuts a token.
         roles: Role -> id; found by the usual names when None.
         normalise: The tokenizer's text normalisation.
+        is_isolated: Whether the tokenizer makes a word of a character wherever it stands. Such a token does
+            not say whether there is a space before it.
         name: For messages and reports.
 
     Returns:
@@ -241,7 +244,7 @@ def make_vocabulary(
     if not any(surfaces):
         raise DataError(f"{name}: the vocabulary has no tokens")
     tokens = tuple(
-        None if surface is None else marking.canonical(surface, kind)
+        None if surface is None else _canonical(surface, kind, marking, is_isolated)
         for surface, kind in zip(surfaces, kinds, strict=True)
     )
     if roles is None:
@@ -260,3 +263,10 @@ def make_vocabulary(
         normalise=normalise,
         name=name,
     )
+
+
+def _canonical(surface: str, kind: Kind, marking: Marking, is_isolated: Callable[[str], bool]) -> Tok:
+    tok = marking.canonical(surface, kind)
+    if kind is Kind.NORMAL and len(surface) == 1 and is_isolated(surface):
+        return replace(tok, starts_word=None)
+    return tok

@@ -12,6 +12,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from nlgraft.errors import DataError
 from nlgraft.vocab.huggingface import read_tokenizer_json
+from nlgraft.vocab.legacy import wordpiece_json
 from nlgraft.vocab.loading import load_vocabulary, read_subword_nmt
 from nlgraft.vocab.tokens import BYTE_LEVEL, SENTENCEPIECE, Kind, Tok
 
@@ -172,3 +173,32 @@ def test_a_tokenizer_without_subwords_is_refused():
         read_tokenizer_json({"model": {"type": "WordLevel", "vocab": {"a": 0}}})
     with pytest.raises(DataError, match=r"not a tokenizer\.json"):
         read_tokenizer_json({"version": "1.0"})
+
+
+PUNCTUATED = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "don", "##'", "##t", "t", "'", ",", "##,", "..."]
+PUNCTUATED += [".", "日", "##日", "##本", "本", "a", "##a"]
+
+
+@pytest.fixture
+def punctuated(tmp_path):
+    (tmp_path / "vocab.txt").write_text("".join(f"{token}\n" for token in PUNCTUATED), "utf-8")
+    return load_vocabulary(tmp_path), tokenizers.Tokenizer.from_str(
+        json.dumps(wordpiece_json(PUNCTUATED, tmp_path))
+    )
+
+
+def test_punctuation_is_a_word_wherever_it_stands(punctuated):
+    """BERT splits it off whether a space is before it or not; ``##,`` and ``...`` come of no text."""
+    vocabulary, _ = punctuated
+    ids = vocabulary.ids_by_surface
+    for text, surface in ((b",", ","), ("日".encode(), "日")):
+        assert {vocabulary.find(Tok(text, starts)) for starts in (True, False, None)} == {ids[surface]}
+    assert vocabulary.find(Tok(b"a", False)) == ids["##a"]
+    unused = {"##'", "##,", "...", "##日", "##本"}
+    assert {PUNCTUATED[i] for i, tok in enumerate(vocabulary.tokens) if tok.kind is Kind.UNUSED} == unused
+
+
+@pytest.mark.parametrize("word", ["don't", "...", "ta,ta", "日本", "a日a", "'t", "t'", "a"])
+def test_words_with_punctuation_are_cut_as_the_library_does(punctuated, word):
+    vocabulary, library = punctuated
+    assert [p.id for p in vocabulary.segment(Tok(word.encode(), True))] == library.encode(word).ids

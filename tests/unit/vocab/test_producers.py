@@ -124,3 +124,13 @@ def test_classes_say_where_in_a_word_a_token_stands():
     wordpiece = vocabulary(["[PAD]", "motor", "##s", None], specials={"[PAD]"})
     assert word_classes(wordpiece).tolist() == [0, 1, 2, 0]
     assert word_classes(vocabulary(["mo@@", "tor"], SUBWORD_NMT)).tolist() == [2, 1]
+
+
+def test_a_token_that_no_text_gives_is_copied_by_its_name():
+    surfaces = ["motor", "[unused1]", "##,"]
+    kinds = [Kind.NORMAL, Kind.UNUSED, Kind.UNUSED]
+    segmenter = GreedySegmenter({"motor": 0}, WORDPIECE)
+    old, new = (make_vocabulary(surfaces[:count], kinds[:count], WORDPIECE, segmenter) for count in (2, 3))
+    plan = build_plan(old, new, "avg")
+    assert plan.counts() == {"copy": 2, "noise": 1}
+    assert plan.reasons[1:] == ("same token, never produced", "reserved, never produced")
