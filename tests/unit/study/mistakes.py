@@ -1,0 +1,18 @@
+"""What tests of bad studies have in common: a good search, and how a document is changed."""
+
+from nlgraft.study.paths import put
+
+SEARCH = {"trials": 2, "space": {"train.peak_lr": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True}}}
+
+
+def change(document, path, value):
+    """Put a value at a path of a document, or leave the key out where the value is ``...``."""
+    if value is ...:
+        node = document
+        *parents, last = path.split(".")
+        for part in parents:
+            node = node[part]
+        del node[last]
+    else:
+        put(document, path, value)
+    return document

@@ -1,0 +1,287 @@
+"""Mistakes in the parts of a study: factors, cells, seeds, metrics, resources, claims.
+
+The ids B01 to B30 are those of the platform specification, section 4.2.
+"""
+
+import math
+
+import pytest
+
+from nlgraft.study.spec import Study
+from tests.unit.study.mistakes import change
+
+
+@pytest.mark.parametrize(
+    "path, value, where, message",
+    [
+        # B01 unknown keys, at every depth
+        ("objectiv", 1, "objectiv", "unknown key 'objectiv'. Did you mean 'objective'?"),
+        ("resources.worker", 2, "resources.worker", "Did you mean 'workers'?"),
+        ("base.train.max_stepz", 2, "base.train.max_stepz", "Did you mean 'max_steps'?"),
+        ("base.trian", {}, "base.trian", "Did you mean 'train'?"),
+        ("data.tran", 2, "data.tran", "unknown key 'tran'. Did you mean 'train'? Allowed: corpus, train"),
+        # B02 wrong types
+        ("seeds", [True], "seeds[0]", "must be a whole number, got true"),
+        ("seeds", [1.0], "seeds[0]", "must be a whole number, got 1.0"),
+        ("seeds", ["1"], "seeds[0]", "must be a whole number, got the text '1'"),
+        ("seeds", 3, "seeds", "must be a list, got 3"),
+        ("name", 3, "name", "must be text, got 3; quote it"),
+        ("factors", [1], "factors", "must be a mapping, got a list of 1"),
+        ("factors.depth", 3, "factors.depth", "must be a mapping, got 3"),
+        ("claims", {}, "claims", "must be a list, got a mapping with no keys"),
+        ("search", 3, "search", "must be a mapping, got 3"),
+        ("resources.workers", True, "resources.workers", "must be a whole number, got true"),
+        ("description", None, "description", "must be text, got nothing (null)"),
+        # B04 levels
+        ("factors.depth.levels", [], "factors.depth.levels", "is empty"),
+        (
+            "factors.depth.levels",
+            [1, 2, 1.0],
+            "factors.depth.levels[2]",
+            "is the same as levels[0]: 1 and 1.0",
+        ),
+        (
+            "factors.depth.levels",
+            [1, 2, "1"],
+            "factors.depth.levels[2]",
+            "is the same as levels[0]: 1 and '1'",
+        ),
+        ("factors.depth.levels", [2, 2], "factors.depth.levels[1]", "is the same as levels[0]; write each"),
+        ("factors.depth.levels", 3, "factors.depth.levels", "must be a list, got 3"),
+        # B05 baselines
+        (
+            "factors.depth.baseline",
+            4,
+            "factors.depth.baseline",
+            "4 is not among the levels. Allowed: 1, 2, 3",
+        ),
+        (
+            "factors.depth.baseline",
+            "2",
+            "factors.depth.baseline",
+            "'2' is not among the levels. Did you mean 2?",
+        ),
+        ("factors.depth.baseline", ..., "factors.depth.baseline", "is missing"),
+        ("factors.arm.baseline", "avgeg", "factors.arm.baseline", "Did you mean 'avg_eg'?"),
+        # B06 one path, two owners
+        (
+            "factors.d2",
+            {"target": "model.num_layers", "levels": [1], "baseline": 1},
+            "factors.d2",
+            "factors.depth",
+        ),
+        (
+            "factors.d2",
+            {"target": "model", "levels": [{}], "baseline": {}},
+            "factors.d2",
+            "one path has one owner",
+        ),
+        # B07 paths
+        ("factors.depth.target", "num_layers", "factors.depth.target", "Did you mean 'model.num_layers'?"),
+        ("factors.depth.target", ..., "factors.depth.target", "is missing: which path"),
+        (
+            "factors.arm.target",
+            "generator",
+            "factors.arm.target",
+            "named levels say themselves what they set",
+        ),
+        (
+            "factors.arm.levels.avg_eg",
+            {"generator.kin": 1},
+            "factors.arm.levels.avg_eg.generator.kin",
+            "kind",
+        ),
+        (
+            "components.gradual.without",
+            {"train.gradual": 1},
+            "components.gradual.without.train.gradual",
+            "is_gradual",
+        ),
+        ("components.gradual.without", {}, "components.gradual.without", "must have at least 1"),
+        # B09 levels that the system refuses
+        ("factors.depth.levels", [2, 9], "factors.depth.levels[1]", "must be at most 6, got 9"),
+        (
+            "factors.depth.levels",
+            [2, "3"],
+            "factors.depth.levels[1]",
+            "must be a whole number, got the text '3'",
+        ),
+        (
+            "factors.arm.levels.b",
+            {"generator.kind": "pat"},
+            "factors.arm.levels.b.generator.kind",
+            "Allowed: avg, att",
+        ),
+        (
+            "components.gradual.without",
+            {"train.is_gradual": 0},
+            "components.gradual.without.train.is_gradual",
+            "got 0",
+        ),
+        (
+            "base.model",
+            {"num_fine_layers": 2},
+            "factors.depth.levels[0]",
+            "num_fine_layers 2 exceeds num_layers 1 (in cell 'depth=1')",
+        ),
+        ("base.model", {"num_fine_layers": 3}, "base.model", "num_fine_layers 3 exceeds num_layers 2"),
+        # B10 seeds
+        ("seeds", [1, 2, 1], "seeds[2]", "1 is the same as seeds[0]"),
+        ("seeds", [-1], "seeds[0]", "must be at least 0, got -1"),
+        ("seeds", [2**32], "seeds[0]", "must be at most 4.29497e+09"),
+        ("seeds", [], "seeds", "must have at least 1"),
+        # B11, B12 metrics
+        ("objective.metric", "bleu", "objective.metric", "toy_system reports no metric 'bleu'"),
+        ("objective.direction", "minimize", "objective.direction", "dev/bleu is a metric to maximize"),
+        ("objective.direction", ..., "objective.direction", "is missing"),
+        ("objective.direction", "maximise", "objective.direction", "Did you mean 'maximize'?"),
+        (
+            "objective.metric",
+            "test/bleu",
+            "objective.metric",
+            "computed on the test set, which nothing may be",
+        ),
+        ("objective", [], "objective", "must have at least 1"),
+        ("objective", ..., "objective", "is missing"),
+        # B13 budgets
+        ("budget.wall_clock", -5, "budget.wall_clock", "-5 is not a positive duration"),
+        ("budget.wall_clock", "2:30", "budget.wall_clock", "'2:30' is not a duration"),
+        ("budget.trials", 0, "budget.trials", "must be at least 1, got 0"),
+        ("budget.max_failed_fraction", 1.5, "budget.max_failed_fraction", "must be at most 1, got 1.5"),
+        # B15 designs that are not offered
+        ("design.kind", "fractional", "design.kind", "Allowed: one_factor, leave_one_out, full, cells"),
+        ("design.cells", [{"depth": 1}], "design.cells", "is used by kind cells only"),
+        ("design.kind", "cells", "design.cells", "is empty"),
+        (
+            "design",
+            {"kind": "cells", "cells": [{"dept": 1}]},
+            "design.cells[0].dept",
+            "Did you mean 'depth'?",
+        ),
+        (
+            "design",
+            {"kind": "cells", "cells": [{"depth": 5}]},
+            "design.cells[0].depth",
+            "5 is not a level of depth",
+        ),
+        ("design", {"kind": "cells", "cells": [{}]}, "design.cells[0]", "is empty"),
+        ("components.gradual", ..., None, None),
+        # excludes
+        ("exclude", [{"depth": 1, "arm": "att_eg"}], "exclude[0]", "matches no cell of the design"),
+        ("exclude", [{"depth": 2}], "exclude", "drops the baseline"),
+        ("exclude", [{"deep": 2}], "exclude[0].deep", "Did you mean 'depth'?"),
+        # B16 resources
+        (
+            "resources",
+            {"gpus_per_worker": 0.3, "workers": 2},
+            "resources.gpus_per_worker",
+            "cannot share a GPU",
+        ),
+        ("resources.gpus_per_worker", 1.5, "resources.gpus_per_worker", "above 1, give a whole number"),
+        ("resources.workers", 0, "resources.workers", "must be at least 1, got 0"),
+        # B17 names
+        ("name", "a/b", "name", "'a/b' is no usable name"),
+        ("factors.a b", {"target": "x", "levels": [1], "baseline": 1}, "factors.a b", "is no usable name"),
+        (
+            "components.depth",
+            {"without": {"train.is_gradual": False}},
+            "components.depth",
+            "a factor is called 'depth'",
+        ),
+        ("factors.depth.levels", [2, "a\nb"], "factors.depth.levels[1]", "printable characters"),
+        # B21 tracking
+        ("tracking.uri", "sqlite:///nlgraft_store/optuna.db", "tracking.uri", "is the database of Optuna"),
+        ("tracking.uri", "file:///mlruns", "tracking.uri", "MLflow no longer writes file stores"),
+        ("tracking.uri", "./mlruns", "tracking.uri", "MLflow no longer writes file stores"),
+        # B26 versions
+        ("schema_version", 2, "schema_version", "2 is newer than this nlgraft, which reads up to 1; upgrade"),
+        ("schema_version", 0, "schema_version", "must be at least 1"),
+        # systems
+        ("system", "toy_sistem", "system", "there is no module 'toy_sistem'"),
+        ("system", ..., "system", "is missing"),
+        # the config
+        ("base.data", {"corpus": "conlang"}, "base.data", "belongs in the study's own field data"),
+        ("data", {}, "data.corpus", "is missing; it says which kind this is"),
+        ("data.corpus", "conlag", "data.corpus", "'conlag' is not allowed. Did you mean 'conlang'?"),
+        ("data", ..., "data.corpus", "is missing"),
+        ("base.train.peak_lr", math.nan, "base.train.peak_lr", "nan is not a finite number"),
+        ("base.train", 3, "components.gradual.without.train.is_gradual", "cannot be set inside 3"),
+        # cells that are the same
+        ("factors.arm.levels.other", {"generator.kind": "avg"}, "factors.arm.levels", "set the same values"),
+        # analysis
+        ("analysis.family", "claims", "analysis.family", "is 'claims', but there are none"),
+        ("analysis.alpha", 1.0, "analysis.alpha", "must be below 1, got 1.0"),
+        ("analysis.test", "t_test", "analysis.test", "Allowed: paired_bootstrap, approximate_randomisation"),
+    ],
+)
+def test_bad_studies_are_refused_with_path_and_remedy(good, problems, path, value, where, message):
+    document = change(good, path, value)
+    if where is None:
+        Study.from_dict(document)
+        return
+    found = problems(document)
+    assert where in found, found
+    assert message in found[where]
+    assert len(found) <= 2, "one mistake must not drag others along"
+
+
+@pytest.mark.parametrize(
+    "claim, where, message",
+    [
+        ({"better": "att_eg", "worse": "avg_eg", "metric": "test/bleu"}, "source", "is missing"),
+        ({"better": "att", "worse": "avg_eg"}, "better", "there is no cell 'att'"),
+        ({"better": "without gradul", "worse": "full"}, "better", "Did you mean 'gradual'?"),
+        ({"better": "att_eg"}, "worse", "is missing; an ordering names two cells"),
+        ({"better": "att_eg", "worse": "arm=att_eg"}, "", "better and worse are the same cell, 'arm=att_eg'"),
+        ({"cell": "att_eg"}, "value", "is missing; a figure has a cell and a value"),
+        (
+            {"cell": "att_eg", "value": 3, "worse": "full"},
+            "",
+            "give either better and worse, or cell and value",
+        ),
+        ({}, "", "give either better and worse, or cell and value"),
+        ({"better": "att_eg", "worse": "full", "figures": [1]}, "figures", "gives the two figures"),
+        ({"better": "att_eg", "worse": "full", "figures": [1, 2]}, "figures", "1 is no better than 2"),
+        ({"better": "att_eg", "worse": "full", "metric": "dev/bleus"}, "metric", "Did you mean 'dev/bleu'?"),
+        ({"better": "att_eg", "worse": "full", "sorce": "x"}, "sorce", "Did you mean 'source'?"),
+    ],
+)
+def test_bad_claims_are_refused_with_path_and_remedy(good, problems, claim, where, message):
+    first = {"better": "att_eg", "worse": "avg_eg", "metric": "dev/loss", "source": "T1", "figures": [1, 2]}
+    defaults = {} if where == "source" else {"source": "T2", "metric": "test/bleu"}
+    good["claims"] = [first, defaults | claim]
+    found = problems(good)
+    path = f"claims[1].{where}" if where else "claims[1]"
+    assert list(found) == [path], found
+    assert message in found[path]
+
+
+def test_levels_that_no_cell_uses_are_checked_too(good, problems):
+    good["design"] = {"kind": "cells", "cells": [{"depth": 3}]}
+    good["factors"]["depth"]["levels"].append(7)
+    assert "at most 6, got 7" in problems(good)["factors.depth.levels[3]"]
+
+
+def test_excluded_combinations_need_not_be_valid(good):
+    good["base"]["model"] = {"num_fine_layers": 2}
+    good["exclude"] = [{"depth": 1}]
+    assert len(Study.from_dict(good).plan().cells) == 4
+
+
+def test_seed_zero_is_a_seed(good):
+    good["seeds"] = [0, 2**32 - 1]
+    assert Study.from_dict(good).seeds == [0, 4294967295]
+
+
+def test_components_may_share_a_path_where_one_is_left_out_at_a_time(good, problems):
+    good["components"]["schedule"] = {"without": {"train.is_gradual": False, "train.max_steps": 1}}
+    good["components"]["fine"] = {"without": {"model.num_layers": 1, "model.num_fine_layers": 0}}
+    Study.from_dict(good)
+    good["design"] = {"kind": "full"}
+    assert "sets train.is_gradual, which components.gradual sets too" in problems(good)["components.schedule"]
+
+
+def test_leave_one_out_needs_components(good, problems):
+    good["design"] = {"kind": "leave_one_out"}
+    good["components"] = {}
+    assert "leave_one_out needs components" in problems(good)["components"]

@@ -1,0 +1,137 @@
+"""Mistakes in the search of a study; ids as in the platform specification, section 4.2."""
+
+import copy
+
+import pytest
+
+from nlgraft.study.spec import Study
+from tests.unit.study.mistakes import SEARCH, change
+
+
+@pytest.mark.parametrize(
+    "path, value, where, message",
+    [
+        # B03 ranges
+        ("space.train_lr", {"type": "float", "low": 1, "high": 0}, "space.train_lr", "no 'train_lr'"),
+        (
+            "space.x",
+            {"type": "flot", "low": 1},
+            "space.x.type",
+            "'flot' is not allowed. Did you mean 'float'?",
+        ),
+        ("space.x", {"low": 1, "high": 2}, "space.x.type", "is missing; it says which kind this is"),
+        ("space.x", {"type": "int", "low": 1.5, "high": 2}, "space.x.low", "must be a whole number, got 1.5"),
+        ("space.x", {"type": "int", "low": 1, "hihg": 2}, "space.x.hihg", "Did you mean 'high'?"),
+        # what the system makes of the ends
+        (
+            "space",
+            {"model.dropout": {"type": "float", "low": 0, "high": 1}},
+            "space.model.dropout.high",
+            "below 1",
+        ),
+        (
+            "space",
+            {"train.max_steps": {"type": "float", "low": 1, "high": 9}},
+            "space.train.max_steps.low",
+            "whole",
+        ),
+        (
+            "space",
+            {"model.merge": {"type": "categorical", "choices": ["sum", "sun"]}},
+            "space.model.merge.choices[1]",
+            "Did you mean 'sum'?",
+        ),
+        (
+            "space",
+            {"model.num_fine_layers": {"type": "int", "low": 0, "high": 2}},
+            "space.model.num_fine_layers",
+            "num_fine_layers 2 exceeds num_layers 1 (in cell 'depth=1')",
+        ),
+        # B06
+        (
+            "space",
+            {"model.num_layers": {"type": "int", "low": 1, "high": 2}},
+            "space.model.num_layers",
+            "factors.depth",
+        ),
+        (
+            "space",
+            {"train.is_gradual": {"type": "categorical", "choices": [True]}},
+            "space.train.is_gradual",
+            "gradual",
+        ),
+        # B08 conditions
+        (
+            "space",
+            {"model.dropout": {"type": "float", "low": 0, "high": 0.5, "when": {"generator.kind": "patt"}}},
+            "space.model.dropout.when",
+            "can never hold: no cell has generator.kind = 'patt'",
+        ),
+        (
+            "space",
+            {"model.dropout": {"type": "float", "low": 0, "high": 0.5, "when": {"generator.kin": "att"}}},
+            "space.model.dropout.when.generator.kin",
+            "Did you mean 'generator.kind'?",
+        ),
+        (
+            "space",
+            {"model.dropout": {"type": "float", "low": 0, "high": 0.5, "when": {"model.dropout": 0.1}}},
+            "space.model.dropout.when",
+            "conditions form a cycle: model.dropout needs model.dropout",
+        ),
+        # samplers and schedulers
+        ("sampler", {"name": "tpa"}, "sampler.name", "Did you mean 'tpe'?"),
+        ("sampler", {"name": "cmaes"}, "sampler.name", "cmaes needs at least two dimensions"),
+        ("sampler", {"name": "grid"}, "space.train.peak_lr", "a grid needs a step here"),
+        ("trials", 0, "trials", "must be at least 1, got 0"),
+        ("trials", ..., "trials", "is missing"),
+        ("space", {}, "space", "must have at least 1"),
+        ("space", ..., "space", "is missing"),
+        (
+            "trial_scheduler",
+            {"name": "asha", "metric": "train/los"},
+            "trial_scheduler.metric",
+            "reports no metric",
+        ),
+        ("trial_scheduler", {"name": "asha", "metric": "test/bleu"}, "trial_scheduler.metric", "test set"),
+        (
+            "trial_scheduler",
+            {"grace_steps": 5, "max_steps": 5},
+            "trial_scheduler.max_steps",
+            "nothing would stop",
+        ),
+        (
+            "trial_scheduler",
+            {"reduction_factor": 1},
+            "trial_scheduler.reduction_factor",
+            "must be at least 2",
+        ),
+    ],
+)
+def test_bad_searches_are_refused_with_path_and_remedy(good, problems, path, value, where, message):
+    good["search"] = change(copy.deepcopy(SEARCH), path, value)
+    found = problems(good)
+    assert f"search.{where}" in found, found
+    assert message in found[f"search.{where}"]
+    assert len(found) <= 2, "one mistake must not drag others along"
+
+
+def test_a_grid_has_no_more_trials_than_points(good, problems):
+    space = {
+        "model.merge": {"type": "categorical", "choices": ["sum", "gate"]},
+        "model.dropout": {"type": "float", "low": 0.0, "high": 0.3, "step": 0.1},
+    }
+    good["search"] = {"trials": 9, "sampler": {"name": "grid"}, "space": space}
+    assert problems(good)["search.trials"] == "the grid has 8 points; at most 8 trials differ"
+    good["search"]["trials"] = 6
+    assert "search.trials: 6 trials visit a part of the grid's 8 points" in Study.from_dict(good).warnings
+
+
+def test_several_objectives_need_to_say_which_stops_trials(good, problems):
+    good["objective"] = [good["objective"], {"metric": "speed", "direction": "maximize"}]
+    good["search"] = SEARCH | {"trial_scheduler": {"name": "median"}}
+    assert "which of the objectives" in problems(good)["search.trial_scheduler.metric"]
+    good["search"]["trial_scheduler"]["metric"] = "dev/loss"
+    Study.from_dict(good)
+    good["objective"].append(good["objective"][0])
+    assert "is the metric of objective[0] too" in problems(good)["objective[2].metric"]
