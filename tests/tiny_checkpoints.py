@@ -1,0 +1,201 @@
+"""Tiny checkpoints of five architectures with tokenizers of their own, and `nlgraft vocab` run on them."""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import warnings
+from pathlib import Path
+
+import sentencepiece
+import tokenizers
+import transformers
+from click.testing import CliRunner
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+from nlgraft.cli import main
+
+rng = random.Random(3)
+STEMS = ["".join(rng.choices("abdeiklmnorstu", k=rng.randint(2, 5))) for _ in range(40)]
+WORDS = ["".join(rng.choices(STEMS, k=rng.randint(1, 3))) for _ in range(150)]
+LINES = [" ".join(rng.choices(WORDS, k=8)) for _ in range(300)]
+OTHER_LINES = [" ".join(rng.choices(STEMS + WORDS[:40], k=8)) for _ in range(300)]
+SIZES = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 64}
+SIZES |= {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
+SIZES |= {f"{side}_ffn_dim": 16 for side in ("encoder", "decoder")}
+BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+LANGUAGES = ["en_XX", "de_DE"]
+
+
+def run(*arguments: str | Path, code: int = 0):
+    """Run `nlgraft vocab` with arguments; it must end with this code, and without a traceback."""
+    result = CliRunner().invoke(main, ["vocab", *map(str, arguments)])
+    assert result.exit_code == code, (result.output, result.exception)
+    assert isinstance(result.exception, SystemExit | None)
+    return result
+
+
+def train_spm(prefix: Path, lines, size: int = 120, **options) -> Path:
+    """Learn a SentencePiece model from lines; gives its path."""
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines),
+        model_prefix=str(prefix),
+        vocab_size=size,
+        num_threads=1,
+        minloglevel=2,
+        pad_id=0,
+        unk_id=1,
+        bos_id=2,
+        eos_id=3,
+        hard_vocab_limit=False,
+        **options,
+    )
+    return prefix.with_suffix(".model")
+
+
+def bert_tokenizer(directory: Path, lines) -> None:
+    """Write a WordPiece tokenizer as BERT's."""
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.WordPieceTrainer(vocab_size=150, special_tokens=BERT_SPECIALS, show_progress=False)
+    tokenizer.train_from_iterator(lines, trainer)
+    ids = tokenizer.get_vocab()
+    (directory / "vocab.txt").write_text("\n".join(sorted(ids, key=ids.__getitem__)) + "\n")
+    transformers.BertTokenizer(vocab=ids).save_pretrained(directory)
+
+
+def gpt2_tokenizer(directory: Path, lines) -> None:
+    """Write a byte-level BPE tokenizer as GPT-2's."""
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=350,
+        special_tokens=["<|endoftext|>"],
+        show_progress=False,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="<|endoftext|>", bos_token="<|endoftext|>"
+    )
+    fast.save_pretrained(directory)
+
+
+def marian_tokenizer(directory: Path, lines) -> None:
+    """Write SentencePiece models and ids as Marian's, the padding last."""
+    model = train_spm(directory / "x", lines)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
+    pieces = [processor.id_to_piece(i) for i in range(4, processor.get_piece_size())]
+    ids = {piece: i for i, piece in enumerate(["</s>", "<unk>", *pieces, "<pad>"])}  # as released ones are
+    (directory / "vocab.json").write_text(json.dumps(ids))
+    for name in ("source.spm", "target.spm"):
+        shutil.copyfile(model, directory / name)
+    for leftover in ("x.model", "x.vocab"):
+        (directory / leftover).unlink()
+    config = {"tokenizer_class": "MarianTokenizer", "model_max_length": 64}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def unigram_tokenizer(directory: Path, lines, specials=()) -> None:
+    """Write a unigram tokenizer as T5's, or, with language tokens, as mBART's."""
+    tokenizer = tokenizers.Tokenizer(models.Unigram())
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    names = ["<s>", "<pad>", "</s>", "<unk>", *specials]
+    trainer = trainers.UnigramTrainer(
+        vocab_size=130, special_tokens=names, unk_token="<unk>", show_progress=False
+    )
+    tokenizer.train_from_iterator(lines, trainer)
+    if specials:  # mBART: text, end, language
+        ids = {name: tokenizer.token_to_id(name) for name in ("</s>", specials[0])}
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single=f"$A </s> {specials[0]}", pair=f"$A $B </s> {specials[0]}", special_tokens=[*ids.items()]
+        )
+    else:
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single="$A </s>", pair="$A </s> $B </s>", special_tokens=[("</s>", tokenizer.token_to_id("</s>"))]
+        )
+    roles = {"bos_token": "<s>", "eos_token": "</s>", "pad_token": "<pad>", "unk_token": "<unk>"}
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, model_input_names=["input_ids", "attention_mask"], **roles
+    )
+    fast.save_pretrained(directory)
+
+
+def bert(ids):
+    return transformers.BertForMaskedLM(
+        transformers.BertConfig(
+            vocab_size=len(ids),
+            hidden_size=8,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=16,
+            max_position_embeddings=64,
+            pad_token_id=ids["[PAD]"],
+        )
+    )
+
+
+def gpt2(ids):
+    end = ids["<|endoftext|>"]
+    config = transformers.GPT2Config(
+        vocab_size=len(ids), n_embd=8, n_layer=1, n_head=2, n_positions=64, bos_token_id=end, eos_token_id=end
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def marian(ids):
+    special = {"pad_token_id": ids["<pad>"], "decoder_start_token_id": ids["<pad>"]}
+    special |= {"eos_token_id": ids["</s>"], "forced_eos_token_id": ids["</s>"], "bos_token_id": None}
+    model = transformers.MarianMTModel(transformers.MarianConfig(vocab_size=len(ids), **SIZES, **special))
+    model.final_logits_bias.normal_()
+    return model
+
+
+def mbart(ids):
+    special = {"pad_token_id": ids["<pad>"], "eos_token_id": ids["</s>"], "bos_token_id": ids["<s>"]}
+    special |= {"decoder_start_token_id": ids["de_DE"], "forced_eos_token_id": ids["</s>"]}
+    config = transformers.MBartConfig(vocab_size=len(ids), **SIZES, **special)
+    return transformers.MBartForConditionalGeneration(config)
+
+
+def t5(ids):
+    special = {"pad_token_id": ids["<pad>"], "eos_token_id": ids["</s>"]}
+    special |= {"decoder_start_token_id": ids["<pad>"]}
+    config = transformers.T5Config(
+        vocab_size=len(ids), d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2, **special
+    )
+    return transformers.T5ForConditionalGeneration(config)
+
+
+KINDS = {
+    "bert": (bert_tokenizer, bert),
+    "gpt2": (gpt2_tokenizer, gpt2),
+    "marian": (marian_tokenizer, marian),
+    "mbart": (lambda directory, lines: unigram_tokenizer(directory, lines, LANGUAGES), mbart),
+    "t5": (unigram_tokenizer, t5),
+}
+
+
+def quiet(action, *arguments, **options):
+    """Call without Marian's wish for sacremoses."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*sacremoses")
+        return action(*arguments, **options)
+
+
+def load(directory: Path):
+    """Open a checkpoint and its tokenizer as its users do."""
+    config = transformers.AutoConfig.from_pretrained(directory)
+    model = getattr(transformers, config.architectures[0]).from_pretrained(directory)
+    return model.eval(), quiet(transformers.AutoTokenizer.from_pretrained, directory)
+
+
+def ties(model):
+    """Name the parameters that are one tensor."""
+    groups = {}
+    for name, tensor in model.named_parameters(remove_duplicate=False):
+        groups.setdefault(tensor.data_ptr(), set()).add(name)
+    return {frozenset(names) for names in groups.values() if len(names) > 1}
