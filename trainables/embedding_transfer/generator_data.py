@@ -36,6 +36,7 @@ class PerturbedData:
         batch_tokens: int,
         seed: int,
         is_table_shared: bool = False,
+        max_tokens: int | None = None,
     ) -> None:
         """Set up the data.
 
@@ -47,11 +48,14 @@ class PerturbedData:
             batch_tokens: Most padded positions of a batch on one side.
             seed: Of order and changes.
             is_table_shared: Whether both sides read one embedding table.
+            max_tokens: Longest sentence, without begin and end, that the model can read; one that splitting
+                would make longer stays as it is. None: no limit.
         """
         self._encoded = encoded
         self._perturbers = {side: Perturber(vocabularies[side], rates[side]) for side in vocabularies}
         self._batches = TokenBatches(encoded.lengths, batch_tokens, seed)
         self._seed = seed
+        self._max_tokens = max_tokens
         tables = {side: "decoder" if is_table_shared else side for side in vocabularies}
         self._changed = ChangedText(vocabularies, tables, self._change, self._batches, options)
 
@@ -92,7 +96,11 @@ class PerturbedData:
 
     def _change(self, side: str, row: int, epoch: int) -> PerturbedSentence:
         ids = getattr(self._encoded, CORPUS_SIDES[side])[row].tolist()
-        return self._perturbers[side].perturb(ids, generator_for(self._seed, "perturb", side, epoch, row))
+        perturber = self._perturbers[side]
+        changed = perturber.perturb(ids, generator_for(self._seed, "perturb", side, epoch, row))
+        if self._max_tokens is not None and len(changed.tokens) > max(self._max_tokens, len(ids)):
+            return PerturbedSentence(ids, perturber.words(ids))
+        return changed
 
 
 def _changed_batch(original: Batch, changed: Mapping[str, list[list[int]]]) -> Batch:

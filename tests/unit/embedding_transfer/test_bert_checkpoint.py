@@ -15,9 +15,13 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from nlgraft.errors import DataError, StoreError, TrialFailed
 from nlgraft.nn.batch import Tokens
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.generation import beam_search
+from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
+from nlgraft.text.batches import Ragged
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.tokenizers import SentencePiece
@@ -34,8 +38,9 @@ from trainables.embedding_transfer.new_tokens import SimilarOptions
 from trainables.embedding_transfer.perturbation import Rates
 from trainables.embedding_transfer.stages.bert_checkpoint import renumbered
 from trainables.embedding_transfer.stages.encoder_pretraining import read_masked_lm
+from trainables.embedding_transfer.stages.evaluation import _with_end
 from trainables.embedding_transfer.stages.text import open_tokenizer
-from trainables.embedding_transfer.stages.training import read_model
+from trainables.embedding_transfer.stages.training import _check_positions, read_model
 
 CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
 TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
@@ -373,3 +378,61 @@ def test_other_models_are_refused(store, bert, tmp_path):
 def test_contradictions_are_refused(changes, told):
     with pytest.raises(ValueError, match=told):
         configured("x", **changes)
+
+
+# --- as many tokens as positions ------------------------------------------------------------------------
+
+
+def test_no_split_outgrows_the_positions(store, bert):
+    """A line that would have no position left stays as it is; the others are split."""
+    _, at = run(store, configured(bert))
+    vocabulary = load_vocabulary(at("upstream_both_tokenizer") / "tokenizer.json")
+    word = next(
+        i for i, surface in enumerate(vocabulary.surfaces) if i > 5 and surface.isalpha() and len(surface) > 3
+    )
+    text = Ragged.of([[word] * 8] * 50)
+    rates = {"decoder": Rates(split=0.5, cut=0.5, cut_edge=0.5, min_split_chars=2, merge=0)}
+    settings = {"batch_tokens": 100_000, "seed": 1, "mask_id": 4, "rate": 0.3}
+    lengths = []
+    for room in (None, 11):
+        data = ClozePerturbedData(
+            Encoded(text, text),
+            {"decoder": vocabulary},
+            rates,
+            SimilarOptions(10, "id"),
+            max_tokens=room,
+            **settings,
+        )
+        read = data.batch(np.arange(50), 0).perturbed.sources[0]
+        lengths.append((read.valid.sum(1) - 1).numpy())
+    unlimited, limited = lengths
+    assert unlimited.max() > 11
+    assert (limited[unlimited > 11] == 8).all()
+    assert (limited[unlimited <= 11] == unlimited[unlimited <= 11]).all()
+    assert 8 < limited.max() <= 11
+
+
+def test_sources_and_hypotheses_end_where_positions_do(caplog):
+    config = TransformerConfig(
+        preset="tiny", d_model=16, source_positions="learned", target_positions="learned", max_positions=6
+    )
+    rows = [[7] * 9, [8] * 3]
+    assert _with_end(rows, config, "dev") == [[7] * 5 + [3], [8, 8, 8, 3]]
+    assert "dev: 1 of 2 sources are cut to 5 tokens" in caplog.text
+    assert _with_end(rows, TransformerConfig(), "dev") == [[7] * 9 + [3], [8, 8, 8, 3]]
+    torch.manual_seed(0)
+    model = Seq2Seq(config, 12, 12).eval()
+    with torch.no_grad():
+        model.target_embedding.table.weight[3].zero_()  # the end is never likely
+    settings = GenerationConfig(beam=2, max_length_ratio=0.0, max_length_offset=50)
+    found = beam_search(model, [Tokens.from_lists([[7, 3], [8, 9, 3]])], config=settings)
+    assert max(len(hypotheses[0].ids) for hypotheses in found) == 5
+
+
+def test_training_text_must_fit_learned_positions():
+    """Checked once more where the model is at hand: names on the hub say nothing before."""
+    config = TransformerConfig(source_positions="learned", max_positions=6)
+    text = Ragged.of([[7] * 5])
+    _check_positions(config, Encoded(text, Ragged.of([[7] * 30])))
+    with pytest.raises(DataError, match=r"source text has up to 7 tokens with its end.*at most 5"):
+        _check_positions(config, Encoded(Ragged.of([[7] * 6]), text))

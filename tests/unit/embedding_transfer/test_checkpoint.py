@@ -41,7 +41,7 @@ def mbart(tmp_path_factory):
         )
     num_pieces = sentencepiece.SentencePieceProcessor(model_file=str(directory / SPM_FILE)).get_piece_size()
     model = tiny_translator(
-        "mbart", vocab_size=num_pieces + 1 + NUM_LANGUAGES + 1, max_position_embeddings=128
+        "mbart", vocab_size=num_pieces + 1 + NUM_LANGUAGES + 1, max_position_embeddings=256
     )
     model.save_pretrained(directory)
     return directory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from nlgraft.evaluation.calibration import evaluate_calibration, token_confidenc
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.scores import Evaluation, Score, evaluate_text, score_statistics
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import GenerationConfig
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.generation import beam_search
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.text.batches import Ragged
@@ -30,6 +31,7 @@ from trainables.embedding_transfer.stages.training import read_model
 
 HYPOTHESES_FILE = "hypotheses.txt"
 METRICS_FILE = "metrics.json"
+_LOG = logging.getLogger(__name__)
 DEFAULT_METRICS = ("bleu", "chrf", "ter")
 
 
@@ -44,9 +46,9 @@ def translate(context: StageContext) -> None:
     split = config["split"]
     source_tokenizer, target_tokenizer = open_tokenizers(context)
     lines, references = sides_of(read_corpus(context.inputs["corpus"] / split))
-    encoded = [[*ids, EOS] for ids in source_tokenizer.encode(lines)]
-    sources = Tokens.from_lists(encoded)
     model = read_model(context.inputs["model"]).to(context.device)
+    encoded = _with_end(source_tokenizer.encode(lines), model.config, split)
+    sources = Tokens.from_lists(encoded)
     started = time.perf_counter()
     found = beam_search(model, [sources], config=GenerationConfig(**config["decode"]))
     seconds = time.perf_counter() - started
@@ -74,6 +76,15 @@ def translate(context: StageContext) -> None:
         )
     if scores:
         _write_metrics(context.directory, scores)
+
+
+def _with_end(rows: list[list[int]], config: TransformerConfig, split: str) -> list[list[int]]:
+    """End every source; what learned positions cannot hold is cut off, and said."""
+    room = config.max_positions - 1
+    if config.source_positions == "learned" and (num_cut := sum(len(row) > room for row in rows)):
+        _LOG.warning("%s: %d of %d sources are cut to %d tokens", split, num_cut, len(rows), room)
+        rows = [row[:room] for row in rows]
+    return [[*row, EOS] for row in rows]
 
 
 def _calibration(

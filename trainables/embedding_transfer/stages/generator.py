@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.training.config import TrainConfig
@@ -122,7 +123,7 @@ def train_generator(context: StageContext) -> None:
     )
     options = _similar_options(context, body.config.tying == "all")
     data, dev = (
-        _data(context, _read(context, split), options, is_table_shared, train_config)
+        _data(context, _read(context, split), options, is_table_shared, train_config, body.config)
         for split in ("train", "dev")
     )
     outcome = train(
@@ -179,17 +180,21 @@ def _data(
     options: SimilarOptions,
     is_table_shared: bool,
     train_config: TrainConfig,
+    model: TransformerConfig,
 ) -> PerturbedData:
     config = context.config
     assert context.seed is not None
+    is_limited = "learned" in (model.source_positions, model.target_positions)
+    # begin and end have positions, too
+    max_tokens = model.max_positions - 2 if is_limited else None
+    settings = {"batch_tokens": train_config.batch_tokens, "seed": context.seed, "max_tokens": max_tokens}
     if config["sides"] == MASKED_LM:
         return ClozePerturbedData(
             encoded,
             side_vocabularies(context, "decoder"),
             {"decoder": Rates(**config["encoder_rates"])},
             options,
-            batch_tokens=train_config.batch_tokens,
-            seed=context.seed,
+            **settings,
             mask_id=open_tokenizer(context.inputs["target_tokenizer"]).id(MASK_TOKEN),
             rate=config["mask_rate"],
         )
@@ -199,8 +204,7 @@ def _data(
         side_vocabularies(context, config["sides"]),
         {side: Rates(**config[f"{side}_rates"]) for side in sides},
         options,
-        batch_tokens=train_config.batch_tokens,
-        seed=context.seed,
+        **settings,
         is_table_shared=is_table_shared,
     )
 

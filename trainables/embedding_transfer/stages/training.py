@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from nlgraft.errors import DataError
 from nlgraft.evaluation.artifact import write_segments
 from nlgraft.evaluation.scores import Score, score_corpus
 from nlgraft.nn.batch import Tokens
@@ -170,6 +171,7 @@ def train_model(
     changes: dict[str, Any] = {"best_metric": _reported_name(context, config.best_metric)}
     config = config.model_copy(update=changes | ({"train_only": train_only} if train_only else {}))
     encoded = Encoded.read(context.inputs["encoded"], "train")
+    _check_positions(model.config, encoded)
     assert context.seed is not None
     data = TranslationData(encoded, config.batch_tokens, context.seed, _sampler(context))
     objective = Seq2SeqObjective(config.label_smoothing, config.smoothing_kind)
@@ -184,6 +186,21 @@ def train_model(
         save=write_model,
         rows_first=rows_first,
     )
+
+
+def _check_positions(config: TransformerConfig, encoded: Encoded) -> None:
+    """Refuse text that is longer than learned positions."""
+    for side, positions, longest in zip(
+        ("source", "target"),
+        (config.source_positions, config.target_positions),
+        encoded.lengths.max(axis=0, initial=0).tolist(),
+        strict=True,
+    ):
+        if positions == "learned" and longest > config.max_positions:
+            raise DataError(
+                f"{side} text has up to {longest} tokens with its end, the model {config.max_positions} "
+                f"positions; set data.max_tokens to at most {config.max_positions - 1}"
+            )
 
 
 def _reported_name(context: StageContext, name: str) -> str:
