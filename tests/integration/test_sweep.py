@@ -102,6 +102,8 @@ def test_asha_stops_trials_cooperatively_and_optuna_hears_of_it(
     assert states.count("finished") >= 1
     stopped = next(record for record in sweep.records().values() if record.state == "stopped")
     assert "trial scheduler" in stopped.reason
+    assert any(stage["decision"] == "stopped" for stage in stopped.stages)
+    assert not list((tmp_path / "store").glob("checkpoints/*/*")), "nobody resumes a stopped trial"
     storage = f"sqlite:///{tmp_path / 'store' / 'optuna.db'}"
     [summary] = optuna.get_all_study_summaries(storage)
     trials = optuna.load_study(study_name=summary.study_name, storage=storage).trials

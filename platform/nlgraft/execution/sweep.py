@@ -21,8 +21,9 @@ from nlgraft.execution.cluster import (
     is_local,
     local_capacity,
 )
+from nlgraft.execution.leftovers import remove_stopped_checkpoints
 from nlgraft.execution.sampling import CellSearch
-from nlgraft.execution.units import Observer, Unit
+from nlgraft.execution.units import Event, Observer, TrialEnded, Unit
 from nlgraft.execution.work import WorkQueue
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
@@ -86,18 +87,27 @@ def run_sweep(
         CapacityError: A trial can never fit; nothing was started.
         Interrupted: A signal arrived; running trials are recorded as killed.
     """
+    ended: list[TrialEnded] = []
+
+    def note(event: Event) -> None:
+        if isinstance(event, TrialEnded):
+            ended.append(event)
+        observe(event)
+
     if is_local(address):
         max_concurrent = check_fit(study.resources, local_capacity(), "this machine")
-        queue = _new_queue(study, store, cells, observe, max_concurrent, stop_requested)
+        queue = _new_queue(study, store, cells, note, max_concurrent, stop_requested)
         if not queue.is_done:
             with connected(None, study.resources):
                 _drive(study, store, queue, max_concurrent)
     else:
         with connected(address, study.resources) as capacity:
             max_concurrent = check_fit(study.resources, capacity, "the cluster")
-            queue = _new_queue(study, store, cells, observe, max_concurrent, stop_requested)
+            queue = _new_queue(study, store, cells, note, max_concurrent, stop_requested)
             if not queue.is_done:
                 _drive(study, store, queue, max_concurrent)
+    if queue.stop_reason is None:  # a sweep that was ended early is gone on with
+        remove_stopped_checkpoints(store, ended)
     return SweepOutcome(queue.num_run, queue.num_reused, queue.num_failed, queue.stop_reason)
 
 
