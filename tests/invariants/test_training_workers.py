@@ -13,8 +13,9 @@ import torch
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
+from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.state import load_weights
-from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
+from tests.unit.training.toy import VOCABULARY, Recorder, ToyData, ToyModel, make_context
 
 SETTINGS = {
     "max_steps": 14,
@@ -41,7 +42,12 @@ def train_worker(root, rank, world_size, stop_at=None):
         world_size=world_size,
     )
     config = TrainConfig(**SETTINGS)
-    return train(model, Seq2SeqObjective(0.1), ToyData(), config, context, evaluate=dev_loss), model
+    # the first half with some rows alone: stopped and gone on with within it
+    first = RowsFirst(7, {"target.weight": torch.arange(VOCABULARY) % 2 == 0})
+    outcome = train(
+        model, Seq2SeqObjective(0.1), ToyData(), config, context, evaluate=dev_loss, rows_first=first
+    )
+    return outcome, model
 
 
 CHILD = """

@@ -15,10 +15,8 @@ from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.text.corpora import read_corpus
-from nlgraft.vocab import producers
 from nlgraft.vocab.plan import Provenance, TransferPlan
-from nlgraft.vocab.similar import similar_tokens
-from trainables.embedding_transfer import METRICS, Config, new_tokens, stage_graph
+from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.masked_lm import read_masked_lm
 from trainables.embedding_transfer.masked_lm_text import TOKENIZER_FILE
 
@@ -131,16 +129,8 @@ def test_exchange_changes_rows_and_bias_only(store):
         assert torch.equal(after[name][copied], before[name][old])
 
 
-def test_frequent_tokens_come_first_in_training_and_exchange(store, monkeypatch):
+def test_frequent_tokens_come_first_in_training_and_exchange(store, similar_calls):
     """Both count the upstream training text in the old vocabulary, so they agree on S_m."""
-    asked = {}
-    for module in (new_tokens, producers):
-
-        def spied(*arguments, name=module.__name__, **options):
-            asked.setdefault(name, []).append(options)
-            return similar_tokens(*arguments, **options)
-
-        monkeypatch.setattr(module, "similar_tokens", spied)
     transfer = {"method": "patt_eg", "order": "frequency", "norm_match": "class"}
     graph, _ = run(store, "patt_eg", transfer=transfer)
     exchange = graph.find("masked_lm_transfer")
@@ -149,9 +139,9 @@ def test_frequent_tokens_come_first_in_training_and_exchange(store, monkeypatch)
     lines = read_corpus(store.fetch(graph.find("upstream_text")) / "train").sources[0]
     counts = collections.Counter(i for line in lines for i in tokenizer.encode(line).ids)
     frequencies = [counts[i] for i in range(tokenizer.get_vocab_size())]
-    assert set(asked) == {new_tokens.__name__, producers.__name__}
+    assert set(similar_calls) == {"training", "exchange"}
     expected = {"cap": 10, "order": "frequency", "frequencies": frequencies}
-    assert all(options == expected for calls in asked.values() for options in calls)
+    assert all(options == expected for calls in similar_calls.values() for options in calls)
     assert TransferPlan.load(store.fetch(exchange) / "plan-encoder").norm_match == "class"
 
 

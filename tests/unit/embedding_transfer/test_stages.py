@@ -15,10 +15,8 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizers import SentencePiece
-from nlgraft.vocab import producers
 from nlgraft.vocab.plan import Provenance, TransferPlan
-from nlgraft.vocab.similar import similar_tokens
-from trainables.embedding_transfer import METRICS, Config, new_tokens, stage_graph
+from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.stages.text import TOKENIZER_FILE
 from trainables.embedding_transfer.stages.training import read_model
 
@@ -181,16 +179,8 @@ def test_one_table_for_all(store, sides, num_tables):
 
 
 @pytest.mark.parametrize("tying", ["decoder", "all"])
-def test_frequent_tokens_come_first_in_training_and_exchange(store, tying, monkeypatch):
+def test_frequent_tokens_come_first_in_training_and_exchange(store, tying, similar_calls):
     """Both read the same counts, those of the upstream text that the table reads, so they agree on S_m."""
-    asked = {}
-    for module in (new_tokens, producers):
-
-        def spied(*arguments, name=module.__name__, **options):
-            asked.setdefault(name, []).append(options)
-            return similar_tokens(*arguments, **options)
-
-        monkeypatch.setattr(module, "similar_tokens", spied)
     transfer = {"method": "patt_eg", "order": "frequency", "cap": 4}
     changes = {"model": {"tying": "all"}, "tokenizers": SHARED} if tying == "all" else {}
     graph, _ = run(store, "patt_eg", splits=("dev",), transfer=transfer, **changes)
@@ -199,9 +189,9 @@ def test_frequent_tokens_come_first_in_training_and_exchange(store, tying, monke
     lines = [*corpus.target, *(corpus.sources[0] if tying == "all" else ())]
     counts = collections.Counter(i for ids in SentencePiece(tokenizer).encode(lines) for i in ids)
     frequencies = [counts[i] for i in range(SentencePiece(tokenizer).vocab_size)]
-    assert set(asked) == {new_tokens.__name__, producers.__name__}
+    assert set(similar_calls) == {"training", "exchange"}
     expected = {"cap": 4, "order": "frequency", "frequencies": frequencies}
-    assert all(options == expected for calls in asked.values() for options in calls)
+    assert all(options == expected for calls in similar_calls.values() for options in calls)
 
 
 def test_norms_are_matched_by_place_in_a_word(store):
