@@ -170,7 +170,8 @@ class _Builder:
     def upstream(self) -> Stage:
         phase = self.config.upstream
         if phase.checkpoint is not None:
-            parts = self._checkpoint | {"inputs": {"target_tokenizer": self.old.target}}
+            parts = self._checkpoint
+            parts["inputs"] = {"target_tokenizer": self.old.target}
             if self._is_masked:
                 parts["seed"] = self._upstream_seed
                 return self._stage("upstream", "bert_checkpoint:read_encoder", **parts)

