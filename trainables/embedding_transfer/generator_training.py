@@ -189,6 +189,7 @@ class GeneratorObjective:
         align: Whether a word's decoder states are those after reading its tokens or those that say them.
         smoothing: Label smoothing of L_p.
         kind: Its kind.
+        has_prediction: Whether there is an L_p: a model that never learned to predict has none.
     """
 
     distillation_lambda: float
@@ -196,6 +197,7 @@ class GeneratorObjective:
     align: str = "input"
     smoothing: float = 0.1
     kind: SmoothingKind = "uniform_all"
+    has_prediction: bool = True
 
     def __call__(self, model: Any, batch: PerturbedBatch) -> Loss:
         """Compute the summed loss of a batch, with its two parts."""
@@ -207,6 +209,8 @@ class GeneratorObjective:
         distillation_B = self.distillation(model, batch, states)
         tokens_B = batch.perturbed.target_input.valid.sum(1)
         distillation = self.distillation_lambda * (distillation_B * tokens_B).sum()
+        if not self.has_prediction:
+            return Loss(distillation, num_tokens, {"distillation": distillation})
         terms = {"pretraining": pretraining, "distillation": distillation}
         return Loss(pretraining + distillation, num_tokens, terms)
 

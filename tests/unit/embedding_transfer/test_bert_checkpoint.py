@@ -413,3 +413,18 @@ def test_a_real_checkpoint_reads_captions(tmp_path, multi30k):
         )
     expected = expected.last_hidden_state[source.valid]
     torch.testing.assert_close(states[source.valid], expected, rtol=0, atol=1e-5)
+
+
+def test_without_a_head_distillation_teaches_alone(store, bert, tmp_path):
+    import transformers
+
+    shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
+    transformers.BertModel.from_pretrained(bert).save_pretrained(tmp_path)
+    record, at = run(store, configured(tmp_path))
+    curves = json.loads((at("generator") / "curves.json").read_text())
+    assert "distillation" in str(curves)
+    assert "pretraining" not in str(curves)
+    assert record.metrics["generator/dev_loss"] > 0
+    settings = configured(bert).generator.model_dump() | {"distillation_lambda": 0.0}
+    with pytest.raises(TrialFailed, match="distillation alone can teach"):
+        run(store, configured(tmp_path, generator=settings))

@@ -137,7 +137,14 @@ def read_encoder(context: StageContext) -> None:
         )
     masked = with_rows(read.model, ids)
     assert context.seed is not None
-    write_both(masked, read.head, _architecture(path), context.directory, context.seed)
+    write_both(
+        masked,
+        read.head,
+        _architecture(path),
+        context.directory,
+        context.seed,
+        is_predicting=read.head is not None,
+    )
     (context.directory / "notes.json").write_text(json.dumps(read.notes, indent=1) + "\n", "utf-8")
     unread = nn.ModuleList([masked.decoder, masked.target_input])
     num_parameters = count_parameters(masked)[0] - count_parameters(unread)[0]

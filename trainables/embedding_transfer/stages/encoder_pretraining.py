@@ -26,6 +26,8 @@ MASKED_LM = "masked_lm"
 """Folder of the artifact with the masked language model itself."""
 _HEAD = "head"
 """Folder in it with the rest of a checkpoint's prediction head."""
+_STATES_ONLY = "states_only.json"
+"""File in it of a model that never learned to predict from its table: a checkpoint without a head."""
 _LOSS = "upstream/dev_loss"
 
 
@@ -66,7 +68,13 @@ def pretrain_encoder(context: StageContext) -> None:
 
 
 def write_both(
-    masked: Seq2Seq, head: PredictionHead | None, config: TransformerConfig, directory: Path, seed: int
+    masked: Seq2Seq,
+    head: PredictionHead | None,
+    config: TransformerConfig,
+    directory: Path,
+    seed: int,
+    *,
+    is_predicting: bool = True,
 ) -> None:
     """Write a masked language model and the encoder-decoder that begins with it.
 
@@ -76,6 +84,7 @@ def write_both(
         config: Of the encoder-decoder.
         directory: Artifact being written.
         seed: Of the cross-attention.
+        is_predicting: Whether the masked language model has learned to predict at all.
     """
     inner = directory / MASKED_LM
     inner.mkdir()
@@ -83,8 +92,22 @@ def write_both(
     if head is not None:
         (inner / _HEAD).mkdir()
         save_model(head, inner / _HEAD)
+    if not is_predicting:
+        (inner / _STATES_ONLY).write_text(json.dumps({"is_predicting": False}) + "\n", "utf-8")
     size = len(masked.output_projection.weight)
     write_model(encoder_twice(masked, config, fresh_model(config, size, size, seed)), directory)
+
+
+def is_predicting(directory: Path) -> bool:
+    """Say whether the masked language model of an artifact has learned to predict hidden tokens.
+
+    Args:
+        directory: What ``write_both`` wrote.
+
+    Returns:
+        False for a checkpoint without a prediction head.
+    """
+    return not (directory / MASKED_LM / _STATES_ONLY).is_file()
 
 
 def read_masked_lm(directory: Path) -> tuple[Seq2Seq, PredictionHead | None]:

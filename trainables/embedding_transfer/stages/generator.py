@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from nlgraft.errors import DataError
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
@@ -29,7 +30,7 @@ from trainables.embedding_transfer.generators import EmbeddingGenerator
 from trainables.embedding_transfer.new_tokens import SimilarOptions, token_counts
 from trainables.embedding_transfer.noise import DEV_EPOCH
 from trainables.embedding_transfer.perturbation import Rates
-from trainables.embedding_transfer.stages.encoder_pretraining import MASKED_LM, read_masked_lm
+from trainables.embedding_transfer.stages.encoder_pretraining import MASKED_LM, is_predicting, read_masked_lm
 from trainables.embedding_transfer.stages.text import open_tokenizer, tokenizer_path
 from trainables.embedding_transfer.stages.training import infiller, read_model
 
@@ -120,6 +121,7 @@ def train_generator(context: StageContext) -> None:
         config["distillation_align"],
         train_config.label_smoothing,
         train_config.smoothing_kind,
+        has_prediction=not is_masked or _predicts(context),
     )
     options = _similar_options(context, body.config.tying == "all")
     data, dev = (
@@ -151,6 +153,17 @@ def _read_body(context: StageContext, is_masked: bool) -> tuple[Seq2Seq, Callabl
     body, head = read_masked_lm(upstream)
     moved = None if head is None else head.to(context.device)
     return body.to(context.device), partial(ClozeReader, head=moved)
+
+
+def _predicts(context: StageContext) -> bool:
+    """Whether there is an L_p; where there is none, L_d must teach alone."""
+    has_prediction = is_predicting(context.inputs["upstream"])
+    if not has_prediction and not context.config["distillation_lambda"]:
+        raise DataError(
+            "upstream.checkpoint has no prediction head, so that distillation alone can teach a generator, "
+            "and generator.distillation_lambda is 0: raise it, take avg_eg, or another checkpoint"
+        )
+    return has_prediction
 
 
 def _read(context: StageContext, split: str) -> Encoded:

@@ -221,7 +221,7 @@ def _load(checkpoint: str, notes: list[str]) -> tuple[nn.Module, bool]:
     if lost:
         raise ContractError(f"{checkpoint}: the file lacks {', '.join(lost[:3])} of the model it names")
     if not has_head:
-        notes.append("no prediction head: its states are compared with the embedding table as they are")
+        notes.append("no prediction head: it says no tokens")
     unexpected = (str(name).removeprefix("bert.").split(".") for name in report["unexpected_keys"])
     unread = sorted({".".join(parts[:2]) for parts in unexpected})
     if unread:
