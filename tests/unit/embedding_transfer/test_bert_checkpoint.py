@@ -6,7 +6,6 @@ import gzip
 import importlib.util
 import json
 import shutil
-from collections import Counter
 from functools import partial
 from pathlib import Path
 
@@ -14,7 +13,6 @@ import numpy as np
 import pytest
 import tokenizers
 import torch
-from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from nlgraft.errors import DataError, StoreError, TrialFailed
 from nlgraft.nn.batch import Tokens
@@ -27,7 +25,6 @@ from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.text.wordpiece import WordPiece
 from nlgraft.vocab.loading import load_vocabulary
 from nlgraft.vocab.plan import Provenance, TransferPlan
-from tests.tiny_models import tiny_bert
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.cloze import ClozePerturbedData, ClozeReader
 from trainables.embedding_transfer.data import Encoded
@@ -43,36 +40,9 @@ from trainables.embedding_transfer.stages.training import read_model
 CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
 TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 ROOM = 126
+"""Tokens that the checkpoint can read beside begin and end."""
 SPECIAL = {"[PAD]": 0, "[UNK]": 2, "[CLS]": 3, "[SEP]": 4, "[MASK]": 5}
 """As a BERT numbers them: with room between padding and the others."""
-
-
-def wordpiece_of(lines):
-    """Characters, inner characters and the most frequent words, behind BERT's special tokens."""
-    words = Counter(word for line in lines for word in line.lower().split())
-    characters = sorted({character for word in words for character in word})
-    tokens = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokens += [*characters, *(f"##{character}" for character in characters)]
-    tokens += [word for word, _ in words.most_common(40) if word not in tokens]
-    whole = tokenizers.Tokenizer(
-        models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
-    )
-    whole.normalizer = normalizers.BertNormalizer(lowercase=True)
-    whole.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    whole.decoder = decoders.WordPiece()
-    whole.add_special_tokens([*SPECIAL])
-    return whole
-
-
-@pytest.fixture(scope="module")
-def bert(tmp_path_factory):
-    """A directory as released ones are: a tokenizer that lower-cases, weights with a prediction head."""
-    directory = tmp_path_factory.mktemp("bert")
-    whole = wordpiece_of(load_corpus(ConlangConfig(**CORPUS))["train"].text())
-    whole.save(str(directory / "tokenizer.json"))
-    size = whole.get_vocab_size()
-    tiny_bert(vocab_size=size, max_position_embeddings=ROOM + 2).save_pretrained(directory)
-    return directory
 
 
 def configured(directory, method="patt_eg", sides="decoder", **changes):

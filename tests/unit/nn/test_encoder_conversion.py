@@ -16,6 +16,7 @@ from nlgraft.nn.batch import Tokens
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_encoder_config
 from nlgraft.nn.conversion.renames import encoder_places
+from nlgraft.nn.model import Seq2Seq
 from tests.tiny_models import tiny_bert
 
 LINES = [[2, 5, 6, 3], [2, 7, 8, 9, 10, 11, 3], [2, 12, 3]]
@@ -150,3 +151,15 @@ def test_a_real_checkpoint(multi30k):
     expected = their_states(theirs, tokens)[tokens.valid]
     torch.testing.assert_close(states_of(read.model, tokens)[tokens.valid], expected, rtol=0, atol=1e-5)
     assert read.head is None
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [((119_547, 119_547), 382_889_472), ((119_547, 32_000), 315_653_376), ((32_000, 32_000), 248_417_280)],
+)
+def test_parameters_of_table_3(sizes, expected):
+    """M-BERT on both sides has the paper's 382M; with 32,000 tokens on the decoder's side, and on both."""
+    config = read_encoder_config(transformers.BertConfig(vocab_size=119_547).to_dict(), "M-BERT")
+    with torch.device("meta"):
+        model = Seq2Seq(config, *sizes)
+    assert sum(parameter.numel() for parameter in model.parameters()) == expected
