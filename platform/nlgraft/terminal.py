@@ -194,7 +194,7 @@ def result_table(
     if effects:
         _print("", _table(effects[0], effects[1:]))
     if document["claims"]:
-        claims = [(claim["text"], _verdict(claim), claim["source"]) for claim in document["claims"]]
+        claims = [(claim["text"], claim["answer"], claim["source"]) for claim in document["claims"]]
         _print("", _table(("claim", "verdict", "source"), claims))
     trials = document["trials"]
     _print(
@@ -203,11 +203,6 @@ def result_table(
         Text(f"report: {document['report_dir']}/report.html"),
         Text(f"MLflow: {document['tracking_uri']}, experiment {document['experiment']}"),
     )
-
-
-def _verdict(claim: Mapping[str, Any]) -> str:
-    more = claim.get("seeds_more")
-    return claim["verdict"] if more is None else f"{claim['verdict']} ({more} seeds more)"
 
 
 def status_table(document: Mapping[str, Any]) -> None:

@@ -68,6 +68,7 @@ class ClaimResult:
             "source": self.claim.source,
             "metric": self.claim.metric,
             "verdict": self.verdict,
+            "answer": self.text,
             "explanation": self.explanation,
             "seeds_more": self.seeds_more,
             "figures": list(self.figures),
