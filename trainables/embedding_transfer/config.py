@@ -10,49 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.text.config import CorpusConfig, TokenizerConfig
 from nlgraft.training.config import TrainConfig
+from trainables.embedding_transfer.arms import KEPT_METHODS, PRETRAINED_VOCABULARIES, VECTOR_METHODS, Method
 from trainables.embedding_transfer.masked_lm_config import MaskedLMConfig, conflicts
 
-Method = Literal[
-    "single_run",
-    "pretrain_finetune",
-    "untrained",
-    "downstream_vocab",
-    "joint_vocab",
-    "bpe_dropout",
-    "random_init",
-    "mean",
-    "hewitt",
-    "fvt",
-    "wvt",
-    "word2vec",
-    "reconstruction",
-    "focus",
-    "wechsel",
-    "independent_encoder",
-    "cbow",
-    "avg_eg",
-    "att_eg",
-    "patt_eg",
-]
 Sides = Literal["decoder", "encoder", "both"]
 
-GENERATOR_KINDS = {"avg_eg": "avg", "att_eg": "att", "patt_eg": "patt"}
-"""Methods that generate embeddings from similar tokens, with the kind of their generator."""
-TRAINED_METHODS = ("att_eg", "patt_eg")
-"""Methods whose generator has parameters."""
-PRETRAINED_VOCABULARIES = {"downstream_vocab": "downstream", "joint_vocab": "joint"}
-"""Methods that pretrain with another vocabulary than the upstream corpus's own, and whose it is."""
-UNTRAINED_METHODS = ("single_run", "untrained")
-"""Methods that begin with a random model."""
-KEPT_METHODS = (*UNTRAINED_METHODS, "pretrain_finetune", "bpe_dropout", *PRETRAINED_VOCABULARIES)
-"""Methods that keep the vocabulary of the model they finetune."""
-VECTOR_METHODS: dict[str, tuple[Literal["skipgram", "cbow"], tuple[str, ...]]] = {
-    "word2vec": ("skipgram", ("new",)),
-    "cbow": ("cbow", ("new",)),
-    "focus": ("skipgram", ("new",)),
-    "wechsel": ("skipgram", ("new", "old")),
-}
-"""Methods that read vectors of tokens learned from text: their kind, and of which vocabularies."""
 MAX_TOKENS_LIMIT = 100_000
 MASK_TOKEN = "<mask>"
 """Special token behind which pretraining on text hides tokens."""
@@ -123,6 +85,8 @@ class UpstreamConfig(PhaseConfig):
     ``tokenizers.upstream`` would say. Denoising: local directory of an mBART with its
     sentencepiece.bpe.model. Masked_lm: directory or hub name of a BERT with its WordPiece tokenizer.json or
     vocab.txt. Null: pretrain one."""
+    revision: str | None = None
+    """Commit, tag or branch of a hub name (null: main); a commit pins what the name means."""
     start_id: int | None = Field(default=None, ge=0)
     """Checkpoint of an mBART: its own id of the token that starts a target, the language's (cc25: 250003 for
     German); null: what its config.json says."""
@@ -347,8 +311,9 @@ class Config(_Part):
     def _objective_problems(self) -> Iterator[str]:
         upstream, tokenizer, method = self.upstream, self.tokenizers.upstream, self.transfer.method
         said = f"upstream.objective is {upstream.objective}"
-        if upstream.start_id is not None and upstream.checkpoint is None:
-            yield f"upstream.start_id is {upstream.start_id} without a checkpoint, whose id it would be"
+        for name in ("start_id", "revision"):
+            if getattr(upstream, name) is not None and upstream.checkpoint is None:
+                yield f"upstream.{name} is {getattr(upstream, name)} without a checkpoint, whose it would be"
         default = UpstreamConfig.model_fields["mean_span_tokens"].default
         if upstream.objective != "denoising" and upstream.mean_span_tokens != default:
             yield f"{said} with mean_span_tokens {upstream.mean_span_tokens}: only denoising hides spans"

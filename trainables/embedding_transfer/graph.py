@@ -14,18 +14,15 @@ from typing import Any
 
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.text.config import TokenizerConfig, digest
-from trainables.embedding_transfer.config import (
-    DEFAULT_MASK_RATES,
+from trainables.embedding_transfer.arms import (
     GENERATOR_KINDS,
     KEPT_METHODS,
     PRETRAINED_VOCABULARIES,
     TRAINED_METHODS,
     UNTRAINED_METHODS,
     VECTOR_METHODS,
-    Config,
-    PhaseConfig,
-    ScoreConfig,
 )
+from trainables.embedding_transfer.config import DEFAULT_MASK_RATES, Config, PhaseConfig, ScoreConfig
 from trainables.embedding_transfer.masked_lm_graph import masked_lm_graph
 from trainables.embedding_transfer.upstream_checkpoint import STAGE_MODULES, checkpoint_parts
 
@@ -192,9 +189,11 @@ class _Builder:
     @property
     def _checkpoint(self) -> dict[str, Any]:
         """What the released model is, and where it lies."""
-        given = self.config.upstream.checkpoint or ""
-        max_tokens = self.config.data.max_tokens
-        return checkpoint_parts(given, is_bert=self._is_masked, max_tokens=max_tokens)
+        upstream, max_tokens = self.config.upstream, self.config.data.max_tokens
+        assert upstream.checkpoint is not None
+        return checkpoint_parts(
+            upstream.checkpoint, upstream.revision, is_bert=self._is_masked, max_tokens=max_tokens
+        )
 
     @cached_property
     def architecture(self) -> Stage:

@@ -13,12 +13,8 @@ from typing import Any
 
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.text.config import digest
-from trainables.embedding_transfer.config import (
-    GENERATOR_KINDS,
-    TRAINED_METHODS,
-    VECTOR_METHODS,
-    Config,
-)
+from trainables.embedding_transfer.arms import GENERATOR_KINDS, TRAINED_METHODS, VECTOR_METHODS
+from trainables.embedding_transfer.config import Config
 from trainables.embedding_transfer.masked_lm_config import (
     REPORT_STEPS,
     MaskedLMConfig,

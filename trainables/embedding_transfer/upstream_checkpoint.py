@@ -17,11 +17,14 @@ _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 _DEFAULT_POSITIONS = 512
 
 
-def checkpoint_parts(checkpoint: str, *, is_bert: bool, max_tokens: int) -> dict[str, Any]:
+def checkpoint_parts(
+    checkpoint: str, revision: str | None, *, is_bert: bool, max_tokens: int
+) -> dict[str, Any]:
     """Say what a checkpoint is, by the bytes of its files or its name on the hub, and where it lies.
 
     Args:
         checkpoint: A directory, or the hub name of a BERT.
+        revision: Commit, tag or branch of a hub name; None: main.
         is_bert: Whether it is a BERT, and no mBART.
         max_tokens: Longest text of the study without begin and end.
 
@@ -29,15 +32,21 @@ def checkpoint_parts(checkpoint: str, *, is_bert: bool, max_tokens: int) -> dict
         ``config`` and ``locations`` of a stage.
 
     Raises:
-        DataError: There is no such directory, or its positions do not reach that far.
+        DataError: There is no such directory, it is given a revision, or its positions do not reach that far.
     """
     directory = expand(checkpoint)
     if directory.is_dir():
+        if revision is not None:
+            raise DataError(
+                f"upstream.checkpoint {checkpoint} is a directory, and upstream.revision is {revision!r}: a "
+                "directory has no revisions; leave it out"
+            )
         if is_bert:
             _check_room(directory, max_tokens)
         return {"config": checkpoint_identity(checkpoint), "locations": {"path": str(directory)}}
     if is_bert and _HUB_NAME.fullmatch(checkpoint):
-        return {"config": checkpoint_identity(checkpoint), "locations": {"path": checkpoint}}
+        said = checkpoint_identity(checkpoint) | {"revision": revision or "main"}
+        return {"config": said, "locations": {"path": checkpoint}}
     also = " and no name on the Hugging Face hub" if is_bert else ""
     raise DataError(
         f"upstream.checkpoint is {checkpoint!r}, which is no directory{also}; download the checkpoint"

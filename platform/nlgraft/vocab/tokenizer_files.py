@@ -51,11 +51,12 @@ VERY_LONG = 10**9
 """A longest sentence from here on says that none was set."""
 
 
-def find_tokenizer(name: str | Path) -> Path:
+def find_tokenizer(name: str | Path, revision: str | None = None) -> Path:
     """Find a tokenizer on this machine or on the Hugging Face hub.
 
     Args:
         name: A file, a directory, or a hub name such as ``org/model``.
+        revision: Commit, tag or branch of a hub name; None: main.
 
     Returns:
         The file or directory; of a hub name a local copy of its tokenizer files.
@@ -72,7 +73,9 @@ def find_tokenizer(name: str | Path) -> Path:
     try:
         import huggingface_hub
 
-        return Path(huggingface_hub.snapshot_download(str(name), allow_patterns=[*TOKENIZER_FILES]))
+        return Path(
+            huggingface_hub.snapshot_download(str(name), revision=revision, allow_patterns=[*TOKENIZER_FILES])
+        )
     except Exception as error:  # the hub raises whatever its network does
         raise DataError(
             f"{missing}, and the Hugging Face hub gives none ({type(error).__name__}): give a path, or a "

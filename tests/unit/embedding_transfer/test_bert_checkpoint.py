@@ -5,7 +5,10 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import json
+import os
 import shutil
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 
@@ -299,9 +302,39 @@ def test_it_is_known_by_its_files_or_its_name(bert, tmp_path):
     (tmp_path / "config.json").write_text((tmp_path / "config.json").read_text() + " ")
     assert graph_of(configured(tmp_path)).find("upstream") != upstreams[0]
     named = graph_of(configured("google-bert/bert-base-multilingual-cased")).find("upstream")
-    assert named.config == {"checkpoint": "google-bert/bert-base-multilingual-cased"}
+    assert named.config == {"checkpoint": "google-bert/bert-base-multilingual-cased", "revision": "main"}
+    pinned = {"objective": "masked_lm", "checkpoint": "org/bert", "revision": "0123abc"}
+    assert graph_of(configured("", upstream=pinned)).find("upstream").config["revision"] == "0123abc"
+    with pytest.raises(DataError, match="a directory has no revisions"):
+        graph_of(configured("", upstream=pinned | {"checkpoint": str(bert)}))
     with pytest.raises(DataError, match="no directory and no name on the Hugging Face hub"):
         graph_of(configured(tmp_path / "nowhere"))
+
+
+def test_a_name_on_the_hub_is_read_at_its_revision(bert, tmp_path):
+    """As from the hub's cache on this machine: another process, for which the hub is offline."""
+    commits = {"main": "a" * 40, "v2": "b" * 40}
+    repository = tmp_path / "hub" / "models--org--bert"
+    (repository / "refs").mkdir(parents=True)
+    for name, commit in commits.items():
+        (repository / "refs" / name).write_text(commit)
+        shutil.copytree(bert, repository / "snapshots" / commit)
+    settings = repository / "snapshots" / commits["v2"] / "config.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"layer_norm_eps": 0.25}))
+    script = """
+import sys
+from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_checkpoint_config
+from nlgraft.vocab.tokenizer_files import find_tokenizer
+for revision in (None, "v2"):
+    found = encoder_from_hugging_face("org/bert", revision)
+    assert found.model.config.norm_eps == read_checkpoint_config("org/bert", revision)["layer_norm_eps"]
+    print(found.model.config.norm_eps, find_tokenizer("org/bert", revision).name)
+"""
+    environment = os.environ | {"HF_HUB_CACHE": str(tmp_path / "hub"), "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split("\n") == [f"1e-12 {commits['main']}", f"0.25 {commits['v2']}", ""], done.stderr
 
 
 def test_text_must_fit_its_positions(bert):
@@ -340,6 +373,7 @@ def test_other_models_are_refused(store, bert, tmp_path):
         ({"method": "focus"}, "needs the model's width"),
         ({"method": "joint_vocab"}, "pretrains a translation model"),
         ({"upstream": {"objective": "masked_lm", "checkpoint": "x", "start_id": 5}}, "belongs to an mBART"),
+        ({"upstream": {"revision": "v1"}}, "upstream.revision is v1 without a checkpoint"),
         ({"tokenizers": {"downstream": {"kind": "bpe", "sampling_alpha": 0.1}}}, "cuts text in one way"),
     ],
 )

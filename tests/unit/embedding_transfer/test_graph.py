@@ -9,7 +9,7 @@ import pytest
 
 from nlgraft.study.system import load_system
 from trainables.embedding_transfer import Config, stage_graph
-from trainables.embedding_transfer.config import (
+from trainables.embedding_transfer.arms import (
     GENERATOR_KINDS,
     PRETRAINED_VOCABULARIES,
     UNTRAINED_METHODS,

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from trainables.embedding_transfer import Config, stage_graph
-from trainables.embedding_transfer.config import GENERATOR_KINDS, VECTOR_METHODS
+from trainables.embedding_transfer.arms import GENERATOR_KINDS, VECTOR_METHODS
 from trainables.embedding_transfer.masked_lm_config import METHODS, MaskedLMConfig
 
 TEXT = {"corpus": "conlang", "task": "monolingual"}

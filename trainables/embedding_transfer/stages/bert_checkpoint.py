@@ -43,12 +43,12 @@ def renumber_tokenizer(context: StageContext) -> None:
     """Write the WordPiece tokenizer of a checkpoint with this project's special tokens.
 
     Args:
-        context: ``path``, among its locations.
+        context: ``path``, among its locations; ``revision`` of a hub name.
 
     Raises:
         DataError: There is no WordPiece tokenizer, or it lacks a special token of BERT's.
     """
-    directory = find_tokenizer(context.locations["path"])
+    directory = find_tokenizer(context.locations["path"], context.config.get("revision"))
     if (directory / WORDPIECE_FILE).is_file():
         document = read_json(directory / WORDPIECE_FILE)
     elif (directory / "vocab.txt").is_file():
@@ -118,14 +118,15 @@ def read_encoder(context: StageContext) -> None:
     """Convert a BERT, its tokens renumbered; write it, and the encoder-decoder that begins with it.
 
     Args:
-        context: ``path`` among its locations; input ``target_tokenizer``. Its seed draws the cross-attention.
+        context: ``path`` among its locations; ``revision`` of a hub name; input ``target_tokenizer``. Its
+            seed draws the cross-attention.
 
     Raises:
         DataError: The weights are not readable, or belong to another tokenizer.
     """
     path = context.locations["path"]
     try:
-        read = encoder_from_hugging_face(path)
+        read = encoder_from_hugging_face(path, context.config.get("revision"))
     except ContractError as error:
         raise DataError(f"upstream.checkpoint: {error}") from error
     ids: list[int] = json.loads((context.inputs["target_tokenizer"] / THEIR_IDS_FILE).read_text("utf-8"))
@@ -140,7 +141,7 @@ def read_encoder(context: StageContext) -> None:
     write_both(
         masked,
         read.head,
-        _architecture(path),
+        _architecture(context),
         context.directory,
         context.seed,
         is_predicting=read.head is not None,
@@ -157,16 +158,17 @@ def read_architecture(context: StageContext) -> None:
     """Write what an encoder-decoder of a BERT's sizes is, for a model without pretraining.
 
     Args:
-        context: ``path`` among its locations.
+        context: ``path`` among its locations; ``revision`` of a hub name.
     """
-    config = _architecture(context.locations["path"]).model_dump(mode="json")
+    config = _architecture(context).model_dump(mode="json")
     text = json.dumps({"config": config}, indent=1)
     (context.directory / MODEL_DESCRIPTION).write_text(text + "\n", "utf-8")
 
 
-def _architecture(path: str) -> TransformerConfig:
+def _architecture(context: StageContext) -> TransformerConfig:
+    path = context.locations["path"]
     try:
-        config = read_encoder_config(read_checkpoint_config(path), path)
+        config = read_encoder_config(read_checkpoint_config(path, context.config.get("revision")), path)
     except ContractError as error:
         raise DataError(f"upstream.checkpoint: {error}") from error
     return config.model_copy(update={"pad_id": PAD})

@@ -26,6 +26,8 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.residual import ACTIVATIONS as FUNCTIONS
 
 BERT = "bert"
+MAIN = "main"
+"""Branch of a hub name whose revision is not said."""
 POSITIONS, SEGMENTS = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
 TRANSFORM, PREDICTION_BIAS = "cls.predictions.transform", "cls.predictions.bias"
 _ENCODER_PARTS = ("source_embedding.", "source_input.", "encoder.")
@@ -124,11 +126,12 @@ def read_encoder_config(theirs: Mapping[str, Any], where: str) -> TransformerCon
     )
 
 
-def read_checkpoint_config(checkpoint: str) -> dict[str, Any]:
+def read_checkpoint_config(checkpoint: str, revision: str | None = None) -> dict[str, Any]:
     """Read a checkpoint's config.json with the defaults of its kind filled in.
 
     Args:
         checkpoint: Hub name or local directory.
+        revision: Commit, tag or branch of a hub name; None: main.
 
     Returns:
         Its settings.
@@ -139,20 +142,23 @@ def read_checkpoint_config(checkpoint: str) -> dict[str, Any]:
     import transformers
 
     try:
-        config = transformers.AutoConfig.from_pretrained(checkpoint)
+        config = transformers.AutoConfig.from_pretrained(checkpoint, revision=revision or MAIN)
     except (OSError, ValueError) as error:
         raise ContractError(f"{checkpoint}: no readable config.json ({error})") from error
     return json.loads(config.to_json_string(use_diff=False))
 
 
 @torch.no_grad()
-def encoder_from_hugging_face(checkpoint: str | Path | nn.Module) -> MaskedEncoder:
+def encoder_from_hugging_face(
+    checkpoint: str | Path | nn.Module, revision: str | None = None
+) -> MaskedEncoder:
     """Read a BERT, in fp32; torch's random numbers are left alone.
 
     The vector of the first segment, which every token of a single text has, is added to the positions.
 
     Args:
         checkpoint: Hub name, local directory, or a BERT of transformers, which is copied.
+        revision: Commit, tag or branch of a hub name; None: main.
 
     Returns:
         The encoder, its prediction head if it has one, and what was left out.
@@ -165,8 +171,8 @@ def encoder_from_hugging_face(checkpoint: str | Path | nn.Module) -> MaskedEncod
     has_head = hasattr(theirs, "cls")
     if not isinstance(checkpoint, nn.Module):
         # before its weights: they may be large, and of another kind
-        read_encoder_config(read_checkpoint_config(str(checkpoint)), str(checkpoint))
-        theirs, has_head = _load(str(checkpoint), notes)
+        read_encoder_config(read_checkpoint_config(str(checkpoint), revision), str(checkpoint))
+        theirs, has_head = _load(str(checkpoint), revision, notes)
     where = type(theirs).__name__ if isinstance(checkpoint, nn.Module) else str(checkpoint)
     config = read_encoder_config(json.loads(theirs.config.to_json_string(use_diff=False)), where)
     config = config.model_copy(update={"tying": "all", "num_decoder_layers": 1, "has_output_bias": has_head})
@@ -202,7 +208,7 @@ def _fill_head(model: Seq2Seq, head: PredictionHead, tensors: Mapping[str, Tenso
     model.output_projection.bias.copy_(tensors[PREDICTION_BIAS])
 
 
-def _load(checkpoint: str, notes: list[str]) -> tuple[nn.Module, bool]:
+def _load(checkpoint: str, revision: str | None, notes: list[str]) -> tuple[nn.Module, bool]:
     """Load the weights; says whether a prediction head is among them."""
     import transformers
 
@@ -210,7 +216,7 @@ def _load(checkpoint: str, notes: list[str]) -> tuple[nn.Module, bool]:
         # what the file lacks is drawn
         with _quiet(), torch.random.fork_rng(devices=[]):
             loaded: Any = transformers.BertForMaskedLM.from_pretrained(
-                checkpoint, dtype=torch.float32, output_loading_info=True
+                checkpoint, revision=revision or MAIN, dtype=torch.float32, output_loading_info=True
             )
             model, report = loaded
     except (OSError, ValueError, RuntimeError) as error:
