@@ -202,8 +202,9 @@ def test_names_on_the_hub_are_fetched_and_others_refused(tmp_path, monkeypatch):
     make_bert(tmp_path / "hub", ["[PAD]", "[UNK]", "a"])
     asked = []
 
-    def fetch(name, allow_patterns):
-        asked.append((name, "tokenizer.json" in allow_patterns, "model.safetensors" in allow_patterns))
+    def fetch(name, revision, allow_patterns):
+        kept = ("tokenizer.json" in allow_patterns, "model.safetensors" in allow_patterns)
+        asked.append((name, revision, *kept))
         if name != "someone/model":
             raise OSError("offline")
         return str(tmp_path / "hub")
@@ -212,8 +213,8 @@ def test_names_on_the_hub_are_fetched_and_others_refused(tmp_path, monkeypatch):
     assert find_tokenizer("someone/model") == tmp_path / "hub"
     assert find_tokenizer(tmp_path / "hub") == tmp_path / "hub"
     with pytest.raises(DataError, match="hub gives none"):
-        find_tokenizer("someone/else")
-    assert asked == [("someone/model", True, False), ("someone/else", True, False)]
+        find_tokenizer("someone/else", "v2")
+    assert asked == [("someone/model", None, True, False), ("someone/else", "v2", True, False)]
     for name in ("missing.json", "a/b/c", str(tmp_path / "no")):
         with pytest.raises(DataError, match="not the name of a repository"):
             find_tokenizer(name)
