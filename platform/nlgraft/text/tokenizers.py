@@ -6,11 +6,10 @@ import io
 import logging
 import random
 import statistics
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Protocol, overload
 
 import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
@@ -27,7 +26,7 @@ _MAX_LINE_BYTES = 1 << 24  # SentencePiece drops longer lines without a word; th
 _RESERVED = "\u2585"  # SentencePiece drops training lines that hold its mark for unknown characters
 
 
-class Tokenizer(ABC):
+class Tokenizer(Protocol):
     """What models of text are read and written with, whatever made its pieces.
 
     Attributes:
@@ -49,65 +48,20 @@ class Tokenizer(ABC):
     def encode(
         self, text: str | list[str], sample_alpha: float | None = None, seed: int = 0
     ) -> list[int] | list[list[int]]:
-        """Segment text into ids, without BOS and EOS.
-
-        **Determinism**: sampled segmentations depend on the lines, ``sample_alpha`` and ``seed`` alone; give
-        another seed for each epoch.
-
-        Args:
-            text: A line or lines.
-            sample_alpha: None for the best segmentation; else the smoothing of unigram sampling (Kudo 2018,
-                from all segmentations) or the BPE-dropout probability (Provilkov et al. 2020).
-            seed: Of the sampling.
-
-        Returns:
-            Ids of the line, or of every line.
-
-        Raises:
-            DataError: Sampled segmentations are asked of a tokenizer that has one of each line only.
-        """
-        ids = self._encode([text] if isinstance(text, str) else text, sample_alpha, seed)
-        return ids[0] if isinstance(text, str) else ids
+        """Segment a line or lines into ids, without BOS and EOS; at random where that is asked for."""
+        ...
 
     @overload
     def decode(self, ids: list[int]) -> str: ...
     @overload
     def decode(self, ids: list[list[int]]) -> list[str]: ...
     def decode(self, ids: list[int] | list[list[int]]) -> str | list[str]:
-        """Turn ids into text; special tokens other than UNK leave no trace.
+        """Turn ids into text; special tokens other than UNK leave no trace."""
+        ...
 
-        Args:
-            ids: Ids of a line, or of lines; an empty list is an empty line.
-
-        Returns:
-            The line, or the lines.
-        """
-        given: Any = ids
-        if given and isinstance(given[0], list):
-            return self._decode(given)
-        return self._decode([given])[0]
-
-    @abstractmethod
     def id(self, piece: str) -> int:
-        """Look a piece up.
-
-        Args:
-            piece: As in ``pieces``.
-
-        Returns:
-            Its id.
-
-        Raises:
-            DataError: There is no such piece.
-        """
-
-    @abstractmethod
-    def _encode(self, lines: list[str], sample_alpha: float | None, seed: int) -> list[list[int]]:
-        """Segment lines."""
-
-    @abstractmethod
-    def _decode(self, lines: list[list[int]]) -> list[str]:
-        """Turn lines of ids into text."""
+        """Look a piece up; one that is not there is a ``DataError``."""
+        ...
 
 
 def train_sentencepiece(lines: Sequence[str], config: TokenizerConfig, path: Path, seed: int) -> None:
@@ -176,7 +130,7 @@ def _why(error: RuntimeError, config: TokenizerConfig, num_lines: int) -> str:
     )
 
 
-class SentencePiece(Tokenizer):
+class SentencePiece:
     """A trained model.
 
     Attributes:
@@ -207,11 +161,36 @@ class SentencePiece(Tokenizer):
         if found != SPECIAL_PIECES:
             raise StoreError(f"{path}: pieces 0-3 are {found}, not {SPECIAL_PIECES}; train it with nlgraft")
 
-    def _encode(self, lines: list[str], sample_alpha: float | None, seed: int) -> list[list[int]]:
+    @overload
+    def encode(self, text: str, sample_alpha: float | None = None, seed: int = 0) -> list[int]: ...
+    @overload
+    def encode(
+        self, text: list[str], sample_alpha: float | None = None, seed: int = 0
+    ) -> list[list[int]]: ...
+    def encode(
+        self, text: str | list[str], sample_alpha: float | None = None, seed: int = 0
+    ) -> list[int] | list[list[int]]:
+        """Segment text into ids, without BOS and EOS.
+
+        **Determinism**: sampled segmentations depend on the lines, ``sample_alpha`` and ``seed`` alone; give
+        another seed for each epoch.
+
+        Args:
+            text: A line or lines.
+            sample_alpha: None for the best segmentation; else the smoothing of unigram sampling (Kudo 2018,
+                from all segmentations) or the BPE-dropout probability (Provilkov et al. 2020).
+            seed: Of the sampling.
+
+        Returns:
+            Ids of the line, or of every line.
+        """
+        lines = [text] if isinstance(text, str) else text
         if sample_alpha is None:
-            return self._model.encode(lines, num_threads=1)
-        sampler, rng = self._sampler(sample_alpha), random.Random(seed)
-        return [sampler.line(line, rng) for line in self._model.normalize(lines)]
+            ids = self._model.encode(lines, num_threads=1)
+        else:
+            sampler, rng = self._sampler(sample_alpha), random.Random(seed)
+            ids = [sampler.line(line, rng) for line in self._model.normalize(lines)]
+        return ids[0] if isinstance(text, str) else ids
 
     def _sampler(self, alpha: float) -> UnigramSampler | BpeSampler:
         if alpha not in self._samplers:
@@ -227,11 +206,23 @@ class SentencePiece(Tokenizer):
             self._samplers[alpha] = BpeSampler(table, alpha) if is_bpe else UnigramSampler(table, alpha)
         return self._samplers[alpha]
 
-    def _decode(self, lines: list[list[int]]) -> list[str]:
-        return self._model.decode(lines)
+    @overload
+    def decode(self, ids: list[int]) -> str: ...
+    @overload
+    def decode(self, ids: list[list[int]]) -> list[str]: ...
+    def decode(self, ids: list[int] | list[list[int]]) -> str | list[str]:
+        """Turn ids into text; special tokens other than UNK leave no trace.
+
+        Args:
+            ids: Ids of a line, or of lines; an empty list is an empty line.
+
+        Returns:
+            The line, or the lines.
+        """
+        return self._model.decode(ids)
 
     def id(self, piece: str) -> int:
-        """Look a piece up, as every tokenizer does.
+        """Look a piece up.
 
         Args:
             piece: As in ``pieces``.

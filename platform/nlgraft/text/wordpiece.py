@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, overload
 
 import tokenizers
 
 from nlgraft.errors import DataError, StoreError
-from nlgraft.text.tokenizers import SPECIAL_PIECES, Tokenizer
+from nlgraft.text.tokenizers import SPECIAL_PIECES
 
 _CHUNK_LINES = 10_000
 """Lines encoded at once: bounds memory, changes no result."""
 
 
-class WordPiece(Tokenizer):
+class WordPiece:
     """A tokenizer in the tokenizers library's own format, numbered as ``SentencePiece`` numbers pieces.
 
-    Text never makes a special token, and a word that no pieces spell is one UNK. Decoded text is not restored
-    to the character: what the tokenizer lower-cased stays so, and spaces beside punctuation follow the rules
-    of its decoder, as they do wherever the checkpoint is used.
+    Text never makes a special token, and a word that no pieces spell is one UNK.
 
     Attributes:
         path: Where it was read from.
@@ -49,20 +48,60 @@ class WordPiece(Tokenizer):
         if found != SPECIAL_PIECES:
             raise StoreError(f"{path}: pieces 0-3 are {found}, not {SPECIAL_PIECES}; renumber it first")
 
-    def _encode(self, lines: list[str], sample_alpha: float | None, seed: int) -> list[list[int]]:
+    @overload
+    def encode(self, text: str, sample_alpha: float | None = None, seed: int = 0) -> list[int]: ...
+    @overload
+    def encode(
+        self, text: list[str], sample_alpha: float | None = None, seed: int = 0
+    ) -> list[list[int]]: ...
+    def encode(
+        self, text: str | list[str], sample_alpha: float | None = None, seed: int = 0
+    ) -> list[int] | list[list[int]]:
+        """Segment text into ids, without BOS and EOS.
+
+        Args:
+            text: A line or lines.
+            sample_alpha: None: there is one segmentation only.
+            seed: Decides nothing.
+
+        Returns:
+            Ids of the line, or of every line.
+
+        Raises:
+            DataError: Sampled segmentations are asked for.
+        """
         if sample_alpha is not None:
             raise DataError(
                 f"{self.path.name}: sampling_alpha is {sample_alpha}, but WordPiece cuts text in one way; "
                 "leave sampling_alpha out"
             )
+        lines = [text] if isinstance(text, str) else text
         ids: list[list[int]] = []
         for start in range(0, len(lines), _CHUNK_LINES):
             chunk = lines[start : start + _CHUNK_LINES]
             ids += [found.ids for found in self._model.encode_batch_fast(chunk, add_special_tokens=False)]
-        return ids
+        return ids[0] if isinstance(text, str) else ids
 
-    def _decode(self, lines: list[list[int]]) -> list[str]:
-        return self._model.decode_batch(lines, skip_special_tokens=True)
+    @overload
+    def decode(self, ids: list[int]) -> str: ...
+    @overload
+    def decode(self, ids: list[list[int]]) -> list[str]: ...
+    def decode(self, ids: list[int] | list[list[int]]) -> str | list[str]:
+        """Turn ids into text by the tokenizer's own decoder; special tokens other than UNK leave no trace.
+
+        Text is not restored to the character: what the tokenizer lower-cased stays so, and spaces beside
+        punctuation follow the decoder's rules, as they do wherever the checkpoint is used.
+
+        Args:
+            ids: Ids of a line, or of lines; an empty list is an empty line.
+
+        Returns:
+            The line, or the lines.
+        """
+        lines: Any = ids
+        if ids and isinstance(ids[0], list):
+            return self._model.decode_batch(lines, skip_special_tokens=True)
+        return self._model.decode(lines, skip_special_tokens=True)
 
     def id(self, piece: str) -> int:
         """Look a piece up.
