@@ -11,13 +11,13 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from nlgraft.execution.events import Event, TrialEnded
 from nlgraft.execution.sweep import run_sweep
-from nlgraft.execution.units import Event, TrialEnded
 from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.study.design import cells
-from nlgraft.study.spec import Study
-from nlgraft.study.system import Metric
+from nlgraft.study.data.design import cells
+from nlgraft.study.data.study import Study
+from nlgraft.study.reading.system import Metric
 
 DESCRIPTION = "A trial that does nothing"
 PAPER = "none"

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nlgraft.vocab.building import build_plan
-from nlgraft.vocab.plan import TransferPlan
-from nlgraft.vocab.segmenters import UnigramSegmenter
-from nlgraft.vocab.similar import similar_tokens
-from nlgraft.vocab.tokens import SENTENCEPIECE, Kind
-from nlgraft.vocab.vocabulary import Vocabulary, make_vocabulary
+from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.methods.similar import similar_tokens
+from nlgraft.vocab.plans.plan import TransferPlan
+from nlgraft.vocab.tokenizers.segmenters import UnigramSegmenter
+from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Kind
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary
 
 NUM_OLD, NUM_NEW, WIDTH = 250_000, 32_000, 1024
 LONGEST_CHARACTERS = 16

@@ -16,15 +16,15 @@ from nlgraft.execution.cluster import local_capacity
 from nlgraft.pipeline.stage import Reporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.run import Run
-from nlgraft.study.design import Cell, cells, find_cell, select_cells
-from nlgraft.study.plan import Plan
-from nlgraft.study.spec import Study
-from nlgraft.study.system import load_system, resolve_config
+from nlgraft.study.data.design import Cell, cells, find_cell, select_cells
+from nlgraft.study.data.study import Study
+from nlgraft.study.planning.plan import Plan
+from nlgraft.study.reading.system import load_system, resolve_config
 
 if TYPE_CHECKING:
-    from nlgraft.analysis.results import StudyResult
-    from nlgraft.execution.units import Event, Observer
-    from nlgraft.pipeline.record import TrialRecord
+    from nlgraft.analysis.data.results import StudyResult
+    from nlgraft.execution.events import Event, Observer
+    from nlgraft.pipeline.trial_record import TrialRecord
 
 SYSTEMS_PACKAGE = "trainables"
 
@@ -102,7 +102,7 @@ def load(study: Study | str | os.PathLike[str]) -> StudyResult:
     Returns:
         The result so far.
     """
-    from nlgraft.analysis.results import collect
+    from nlgraft.analysis.data.results import collect
 
     if not isinstance(study, Study):
         study = Study.from_yaml(study)

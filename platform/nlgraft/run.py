@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nlgraft.execution.units import Event, Observer, TrialEnded, TrialProgress, TrialStarted
+from nlgraft.execution.events import Event, Observer, TrialEnded, TrialProgress, TrialStarted
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.study.design import Cell
-from nlgraft.study.spec import Study
+from nlgraft.study.data.design import Cell
+from nlgraft.study.data.study import Study
 
 if TYPE_CHECKING:
-    from nlgraft.analysis.results import StudyResult
+    from nlgraft.analysis.data.results import StudyResult
     from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
 
@@ -104,7 +104,7 @@ class Run:
                 tracker.close()
 
     def _sweep_and_report(self, tracker: MlflowTracker, note_running: Observer) -> StudyResult:
-        from nlgraft.analysis.results import collect
+        from nlgraft.analysis.data.results import collect
         from nlgraft.execution.cluster import check_local_fit
         from nlgraft.execution.sweep import run_sweep
 

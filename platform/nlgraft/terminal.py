@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from nlgraft.execution.units import (
+from nlgraft.execution.events import (
     CellSearched,
     Event,
     Notice,
@@ -24,8 +24,8 @@ from nlgraft.execution.units import (
     TrialProgress,
     TrialStarted,
 )
-from nlgraft.study.plan import Plan
-from nlgraft.study.spec import Study
+from nlgraft.study.data.study import Study
+from nlgraft.study.planning.plan import Plan
 
 _WATCH_PAUSE_S = 2.0
 _NUM_SHOWN = 4

@@ -160,7 +160,7 @@ def apply(plan_directory: Path, model: str, out: Path, sides: Any, is_json: bool
     from nlgraft.terminal import vocab_applied
 
     _quieten()
-    from nlgraft.vocab.checkpoints import apply_plan
+    from nlgraft.vocab.surgery.checkpoints import apply_plan
 
     applied = apply_plan(plan_directory, model, out, sides)
     for note in [*applied.notes, *applied.norms.warnings]:
@@ -181,7 +181,7 @@ def verify(model: str, is_json: bool) -> None:
     from nlgraft.terminal import vocab_checks
 
     _quieten()
-    from nlgraft.vocab.verify import verify_checkpoint
+    from nlgraft.vocab.surgery.verify import verify_checkpoint
 
     checks = verify_checkpoint(model)
     is_good = all(check.is_good for check in checks)
@@ -203,7 +203,7 @@ def verify(model: str, is_json: bool) -> None:
 @_names_files
 def diff(one: Path, other: Path, limit: int, is_json: bool) -> None:
     """Tell the rows in which two plans differ, as diff does; exit 1 when there are any."""
-    from nlgraft.vocab.plan import TransferPlan
+    from nlgraft.vocab.plans.plan import TransferPlan
 
     found = TransferPlan.load(one).diff(TransferPlan.load(other))
     if is_json:
@@ -222,7 +222,7 @@ def diff(one: Path, other: Path, limit: int, is_json: bool) -> None:
 def methods(is_json: bool) -> None:
     """List the methods: what each needs and where it is published."""
     from nlgraft.terminal import vocab_methods
-    from nlgraft.vocab.methods import METHODS
+    from nlgraft.vocab.methods.table import METHODS
 
     rows = [{"method": m.name, "needs": ", ".join(m.needs) or "-", "source": m.source} for m in METHODS]
     if is_json:

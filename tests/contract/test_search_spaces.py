@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from nlgraft.study.design import cells, find_cell
-from nlgraft.study.spec import Study
-from nlgraft.study.system import load_system, resolve_config
+from nlgraft.study.data.design import cells, find_cell
+from nlgraft.study.data.study import Study
+from nlgraft.study.reading.system import load_system, resolve_config
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(ROOT.glob("search_spaces/*/*.yaml"))

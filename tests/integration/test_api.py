@@ -10,7 +10,7 @@ import pytest
 import nlgraft
 from nlgraft import api
 from nlgraft.errors import StudyError
-from nlgraft.execution.units import TrialEnded, TrialStarted
+from nlgraft.execution.events import TrialEnded, TrialStarted
 from nlgraft.terminal import LineReporter
 
 

@@ -15,14 +15,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from nlgraft.execution.units import Unit
-from nlgraft.pipeline.record import TrialRecord
+from nlgraft.execution.events import Unit
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
-from nlgraft.study.design import cells
-from nlgraft.study.spec import Study
-from nlgraft.study.system import load_system, resolve_config
+from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.study.data.design import cells
+from nlgraft.study.data.study import Study
+from nlgraft.study.reading.system import load_system, resolve_config
 from nlgraft.tracking import MlflowTracker
 
 

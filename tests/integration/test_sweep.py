@@ -14,11 +14,11 @@ import optuna
 import pytest
 
 from nlgraft.execution.cluster import connected
+from nlgraft.execution.events import Event, TrialEnded
 from nlgraft.execution.sweep import SweepOutcome, run_sweep
-from nlgraft.execution.units import Event, TrialEnded
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.study.design import cells
-from nlgraft.study.spec import Resources, Study
+from nlgraft.study.data.design import cells
+from nlgraft.study.data.study import Resources, Study
 
 ROOT = Path(__file__).parents[2]
 TOY = Path(__file__).parent / "toy"

@@ -13,7 +13,7 @@ import sentencepiece
 import torch
 import transformers
 
-from nlgraft.vocab.plan import TransferPlan
+from nlgraft.vocab.plans.plan import TransferPlan
 from tests.tiny_checkpoints import (
     LINES,
     OTHER_LINES,

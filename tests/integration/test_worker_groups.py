@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from nlgraft.execution.cluster import connected
+from nlgraft.execution.events import Event, TrialEnded
 from nlgraft.execution.sweep import run_sweep
-from nlgraft.execution.units import Event, TrialEnded
-from nlgraft.pipeline.record import TrialRecord
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.study.design import cells
-from nlgraft.study.spec import Resources, Study
+from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.study.data.design import cells
+from nlgraft.study.data.study import Resources, Study
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,7 +13,7 @@ from nlgraft.text.batches import Ragged
 from nlgraft.text.config import ConlangConfig, TokenizerConfig
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
-from nlgraft.vocab.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.data import Encoded
 from trainables.embedding_transfer.generator_data import PerturbedData
 from trainables.embedding_transfer.generator_training import GeneratorModel, GeneratorObjective

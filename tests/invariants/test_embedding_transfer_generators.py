@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from nlgraft.vocab.similar import Relation
+from nlgraft.vocab.methods.similar import Relation
 from trainables.embedding_transfer.generators import EmbeddingGenerator
 
 TABLE = torch.tensor([[1.0, 0.0], [0.0, 1.0], [100.0, 100.0]])

@@ -13,9 +13,9 @@ import torch
 import transformers
 from tokenizers import models, normalizers, pre_tokenizers
 
-from nlgraft.vocab.building import build_plan
-from nlgraft.vocab.surgery import exchange_vocabulary
-from nlgraft.vocab.tokens import Tok
+from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.surgery.exchange import exchange_vocabulary
+from nlgraft.vocab.tokenizers.tokens import Tok
 from trainables.embedding_transfer.generators import EmbeddingGenerator
 from trainables.embedding_transfer.masked_lm import MaskedLM, asked_tokens, masked_losses
 from trainables.embedding_transfer.masked_lm_data import (

@@ -8,10 +8,10 @@ import torch
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.vocab.building import build_plan
-from nlgraft.vocab.segmenters import GreedySegmenter
-from nlgraft.vocab.tokens import SENTENCEPIECE, Kind
-from nlgraft.vocab.vocabulary import make_vocabulary
+from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
+from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Kind
+from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
 from trainables.embedding_transfer.stages.transfer import exchange_tables
 
 SURFACES = [

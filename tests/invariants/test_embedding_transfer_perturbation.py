@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from nlgraft.vocab.segmenters import GreedySegmenter
-from nlgraft.vocab.tokens import SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind, Tok
-from nlgraft.vocab.vocabulary import make_vocabulary
+from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
+from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind, Tok
+from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
 from trainables.embedding_transfer.distillation import NO_WORD, distillation_loss
 from trainables.embedding_transfer.perturbation import Perturber, Rates
 

@@ -7,12 +7,12 @@ import random
 import numpy as np
 import pytest
 
-from nlgraft.vocab.building import build_plan
-from nlgraft.vocab.huggingface import read_tokenizer_json
-from nlgraft.vocab.segmenters import GreedySegmenter
-from nlgraft.vocab.similar import FINDERS, similar_tokens
-from nlgraft.vocab.tokens import BYTE_LEVEL, SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind, Tok
-from nlgraft.vocab.vocabulary import make_vocabulary
+from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.methods.similar import FINDERS, similar_tokens
+from nlgraft.vocab.tokenizers.huggingface import read_tokenizer_json
+from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
+from nlgraft.vocab.tokenizers.tokens import BYTE_LEVEL, SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind, Tok
+from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
 
 PAPER = [
     *("work", "writ", "sing", "worker", "writer", "singer", "error", "##ers", "motor"),

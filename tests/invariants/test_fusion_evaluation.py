@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from nlgraft.analysis.comparison import Comparer, Measured
+from nlgraft.analysis.statistics.comparison import Comparer, Measured
 from nlgraft.evaluation.scores import evaluate_text
 
 

@@ -21,9 +21,9 @@ from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.parameters import make_optimizer
-from nlgraft.training.progress import Progress
-from nlgraft.training.state import carry_over, load_model, save_model
+from nlgraft.training.train_state import Progress
 from nlgraft.training.views import Encoded, Side, View
+from nlgraft.training.weights import carry_over, load_model, save_model
 from tests.tiny_models import CASES, VOCAB, batch_of, build, examples, logits_of
 from tests.unit.training.toy import make_context
 

@@ -7,8 +7,8 @@ cells: it cancels), a segment effect of the difference, and an interaction of se
 import numpy as np
 import pytest
 
-from nlgraft.analysis.comparison import Comparer, Measured
-from nlgraft.analysis.resampling import (
+from nlgraft.analysis.statistics.comparison import Comparer, Measured
+from nlgraft.analysis.statistics.resampling import (
     bootstrap_scores,
     holm,
     interval,

@@ -97,7 +97,7 @@ def test_killed_and_resumed_is_bit_identical(tmp_path, fields):
 
 def test_killed_while_writing_a_checkpoint(tmp_path, monkeypatch):
     """The half-written one is not taken up; the one before it is."""
-    import nlgraft.training.progress as progress
+    import nlgraft.training.train_state as progress
 
     undisturbed = run(tmp_path / "undisturbed")
     original, count = progress.save_weights, 0

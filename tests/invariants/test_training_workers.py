@@ -14,7 +14,7 @@ from nlgraft.training.config import TrainConfig
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
 from nlgraft.training.rows_first import RowsFirst
-from nlgraft.training.state import load_weights
+from nlgraft.training.weights import load_weights
 from tests.unit.training.toy import VOCABULARY, Recorder, ToyData, ToyModel, make_context
 
 SETTINGS = {

@@ -20,7 +20,7 @@ from nlgraft.text.batches import Ragged, TokenBatches
 from nlgraft.text.tokenizers import BOS, EOS
 from nlgraft.training.losses import freeze_module
 from nlgraft.training.seeds import generator_for
-from nlgraft.training.state import carry_over
+from nlgraft.training.weights import carry_over
 from trainables.embedding_transfer.data import Rows
 from trainables.embedding_transfer.generator_data import PerturbedData
 from trainables.embedding_transfer.generator_training import PerturbedBatch, StateReader

@@ -10,7 +10,7 @@ from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.text.batches import Ragged, TokenBatches
 from nlgraft.text.tokenizers import BOS, EOS
 from nlgraft.training.seeds import generator_for
-from nlgraft.vocab.vocabulary import Vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from trainables.embedding_transfer.data import Encoded, Rows
 from trainables.embedding_transfer.distillation import NO_WORD
 from trainables.embedding_transfer.generator_training import PerturbedBatch

@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nlgraft.vocab.similar import NUM_RELATIONS, Relation, SimilarTokens
+from nlgraft.vocab.methods.similar import NUM_RELATIONS, Relation, SimilarTokens
 
 Kind = Literal["avg", "att", "patt"]
 Scale = Literal["none", "inv_size"]

@@ -21,8 +21,8 @@ from nlgraft.errors import DataError
 from nlgraft.text.batches import Ragged
 from nlgraft.text.config import TokenizerConfig
 from nlgraft.text.tokenizers import train_sentencepiece
-from nlgraft.vocab.loading import load_vocabulary
-from nlgraft.vocab.vocabulary import SUBSTITUTE_ROLES, Vocabulary
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary
 from trainables.embedding_transfer.masked_lm_config import WordTokenizerConfig
 
 TOKENIZER_FILE = "tokenizer.json"

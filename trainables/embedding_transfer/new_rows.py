@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.training.rows_first import RowsFirst
-from nlgraft.vocab.plan import Provenance, TransferPlan
+from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from trainables.embedding_transfer.generator_training import TABLES
 
 EXCHANGED = {

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nlgraft.text.batches import Ragged, TokenBatches
-from nlgraft.vocab.similar import Order, SimilarTokens, similar_tokens
-from nlgraft.vocab.tokens import Tok
-from nlgraft.vocab.vocabulary import Vocabulary
+from nlgraft.vocab.methods.similar import Order, SimilarTokens, similar_tokens
+from nlgraft.vocab.tokenizers.tokens import Tok
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from trainables.embedding_transfer.perturbation import PerturbedSentence
 
 SHARD_SENTENCES = 4096

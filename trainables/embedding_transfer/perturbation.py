@@ -12,8 +12,8 @@ from functools import cached_property
 
 import numpy as np
 
-from nlgraft.vocab.tokens import Kind, Tok, character_boundaries, merge_toks, split_tok
-from nlgraft.vocab.vocabulary import Vocabulary
+from nlgraft.vocab.tokenizers.tokens import Kind, Tok, character_boundaries, merge_toks, split_tok
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)

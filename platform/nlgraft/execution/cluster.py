@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.errors import CapacityError, NlgraftError
-from nlgraft.study.capacity import capacity_problems, max_concurrent
-from nlgraft.study.spec import Resources
+from nlgraft.study.data.study import Resources
+from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
 
 # A trial of several workers is driven by a process that must hold no CPU, or drivers would take what their
 # own workers wait for. Every Ray cluster has this resource, on its head only.

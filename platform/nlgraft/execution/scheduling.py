@@ -19,7 +19,7 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 
-from nlgraft.study.spec import TrialScheduler as TrialSchedulerSpec
+from nlgraft.study.data.study import TrialScheduler as TrialSchedulerSpec
 
 STEP = "nlgraft_step"
 VALUE = "nlgraft_value"

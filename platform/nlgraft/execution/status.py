@@ -6,14 +6,14 @@ import time
 from collections import Counter
 from typing import Any
 
-from nlgraft.execution.units import Event, TrialEnded, TrialStarted
+from nlgraft.execution.events import Event, TrialEnded, TrialStarted
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import finished_record
-from nlgraft.study.design import Cell, cells
-from nlgraft.study.selection import best_proposal, load_proposals
-from nlgraft.study.spec import Study
-from nlgraft.study.system import load_system, resolve_config
+from nlgraft.study.data.design import Cell, cells
+from nlgraft.study.data.study import Study
+from nlgraft.study.planning.selection import best_proposal, load_proposals
+from nlgraft.study.reading.system import load_system, resolve_config
 
 STATES = ("planned", "waiting", "running", "finished", "stopped", "failed")
 _KIND = "studies"

@@ -21,16 +21,16 @@ from nlgraft.execution.cluster import (
     is_local,
     local_capacity,
 )
-from nlgraft.execution.leftovers import remove_stopped_checkpoints
-from nlgraft.execution.sampling import CellSearch
-from nlgraft.execution.units import Event, Observer, TrialEnded, Unit
-from nlgraft.execution.work import WorkQueue
+from nlgraft.execution.events import Event, Observer, TrialEnded, Unit
+from nlgraft.execution.optuna_study import CellSearch
+from nlgraft.execution.prune_checkpoints import remove_stopped_checkpoints
+from nlgraft.execution.trial_queue import WorkQueue
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.study.design import Cell
-from nlgraft.study.selection import search_key
-from nlgraft.study.spec import Study, TrialScheduler
-from nlgraft.study.system import load_system
+from nlgraft.study.data.design import Cell
+from nlgraft.study.data.study import Study, TrialScheduler
+from nlgraft.study.planning.selection import search_key
+from nlgraft.study.reading.system import load_system
 
 
 class Interrupted(BaseException):
@@ -157,8 +157,8 @@ def _drive(study: Study, store: ArtifactStore, queue: WorkQueue, max_concurrent:
     from ray import tune
 
     from nlgraft.execution.scheduling import CooperativeScheduler, scheduler_for
-    from nlgraft.execution.searcher import WorkSearcher
     from nlgraft.execution.trainable import Board, Order, run_order
+    from nlgraft.execution.tune_searcher import WorkSearcher
     from nlgraft.execution.worker_group import WorkerGroup
 
     resources = study.resources

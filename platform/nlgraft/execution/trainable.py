@@ -19,7 +19,7 @@ from ray import tune
 
 from nlgraft.errors import StageBusy, TrialFailed
 from nlgraft.execution.scheduling import STEP, VALUE
-from nlgraft.execution.searcher import METRICS, OUTCOME, OWNER, STAGE, UNIX_MS
+from nlgraft.execution.tune_searcher import METRICS, OUTCOME, OWNER, STAGE, UNIX_MS
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 from nlgraft.errors import ContractError
 from nlgraft.nn.batch import Tokens, truncate_middle
 from nlgraft.nn.context_config import BiLMConfig, ContextConfig, EncoderConfig, HuggingFaceEncoderConfig
+from nlgraft.nn.decoder_state import EmbeddingCache
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.language_models import BiLM, UniLM
 from nlgraft.nn.memory import Memory
 from nlgraft.nn.pooling import EncoderShape, LayerPooling, LayerStates
-from nlgraft.nn.state import EmbeddingCache
 
 
 class ContextualEncoder(Protocol):

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.config import Positions, TransformerConfig
+from nlgraft.nn.decoder_state import EmbeddingCache
 from nlgraft.nn.positions import LearnedPositions, SinusoidalPositions, sinusoids
-from nlgraft.nn.state import EmbeddingCache
 
 
 class TableEmbedding(nn.Module):

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.config import GenerationConfig, SamplingConfig
+from nlgraft.nn.decoder_state import DecoderState
 from nlgraft.nn.decoding_rules import forbid_repeats, length_limits, penalty, top_candidates
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.state import DecoderState
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from nlgraft.nn.attention import Attention
 from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.decoder_state import LayerMemory, SelfCache
 from nlgraft.nn.fusion import Fusion
 from nlgraft.nn.memory import Memory
 from nlgraft.nn.residual import FeedForward, Residual
-from nlgraft.nn.state import LayerMemory, SelfCache
 
 
 def feed_forward(config: TransformerConfig) -> FeedForward:

@@ -16,12 +16,12 @@ from nlgraft.errors import ContractError
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.contextual import Context, ContextualEmbedding, ContextualEncoder, build_contexts
+from nlgraft.nn.decoder_state import DecoderState
 from nlgraft.nn.embedding import InputLayer, TableEmbedding
 from nlgraft.nn.fine_encoder import FineEncoder
 from nlgraft.nn.fusion import Fusion
 from nlgraft.nn.layers import DecoderLayer, EncoderLayer
 from nlgraft.nn.memory import Memory, concatenate, split
-from nlgraft.nn.state import DecoderState
 
 
 @dataclass(frozen=True)

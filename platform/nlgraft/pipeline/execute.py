@@ -10,8 +10,8 @@ from pathlib import Path
 
 from nlgraft.errors import ContractError
 from nlgraft.pipeline.integrity import remove_tree
-from nlgraft.pipeline.results import check_results
 from nlgraft.pipeline.stage import Reporter, Stage, StageContext
+from nlgraft.pipeline.stage_outputs import check_results
 from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore
 
 logger = logging.getLogger(__name__)

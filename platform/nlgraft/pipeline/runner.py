@@ -13,8 +13,8 @@ from typing import Any
 
 from nlgraft.errors import ContractError, StageBusy, TrialFailed
 from nlgraft.pipeline.execute import execute_stage
-from nlgraft.pipeline.results import RecordingReporter
 from nlgraft.pipeline.stage import Stage, TrialStopped
+from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore, Decision, Verdict
 
 logger = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from nlgraft.pipeline.files import Files, LocalFiles
 from nlgraft.pipeline.integrity import describe_files
 from nlgraft.pipeline.leases import EXPIRY_S, Lease, Leases
 from nlgraft.pipeline.manifest import MANIFEST, Manifest, describe_artifact, explain_miss
-from nlgraft.pipeline.records import Records
+from nlgraft.pipeline.record_store import Records
 from nlgraft.pipeline.stage import Stage
 
 __all__ = ["ArtifactDamaged", "ArtifactStore", "Decision", "Manifest", "StageCost", "Verdict"]

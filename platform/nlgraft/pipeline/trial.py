@@ -10,11 +10,11 @@ from typing import Any
 
 from nlgraft.errors import ContractError, StageBusy, StoreError, TrialFailed
 from nlgraft.pipeline.execute import execute_stage
-from nlgraft.pipeline.record import TrialRecord, TrialState
-from nlgraft.pipeline.results import RecordingReporter, TrialResults, collect_results
 from nlgraft.pipeline.runner import StageRunner, one_line
 from nlgraft.pipeline.stage import Reporter, Stage, StageGraph, TrialStopped
+from nlgraft.pipeline.stage_outputs import RecordingReporter, TrialResults, collect_results
 from nlgraft.pipeline.store import ArtifactStore, Decision
+from nlgraft.pipeline.trial_record import TrialRecord, TrialState
 
 __all__ = [
     "RecordingReporter",

@@ -10,9 +10,9 @@ from nlgraft.tracking.entries import BestModel, TrialLike
 from nlgraft.tracking.trial_files import find_model
 
 if TYPE_CHECKING:
-    from nlgraft.pipeline.record import TrialRecord
     from nlgraft.pipeline.store import ArtifactStore
-    from nlgraft.study.spec import Objective
+    from nlgraft.pipeline.trial_record import TrialRecord
+    from nlgraft.study.data.study import Objective
 
 
 class BestTrial:

@@ -23,7 +23,7 @@ MAX_POINTS = 50_000
 
 
 class CellLike(Protocol):
-    """What tracking needs of a cell; `nlgraft.study.design.Cell` is one."""
+    """What tracking needs of a cell; `nlgraft.study.data.design.Cell` is one."""
 
     @property
     def label(self) -> str:
@@ -42,7 +42,7 @@ class CellLike(Protocol):
 
 
 class TrialLike(Protocol):
-    """What tracking needs of a planned trial; `nlgraft.execution.units.Unit` is one."""
+    """What tracking needs of a planned trial; `nlgraft.execution.events.Unit` is one."""
 
     @property
     def kind(self) -> Literal["search", "replicate"]:

@@ -32,8 +32,8 @@ from nlgraft.tracking.naming import (
 )
 
 if TYPE_CHECKING:
-    from nlgraft.pipeline.record import TrialRecord
-    from nlgraft.study.spec import Study
+    from nlgraft.pipeline.trial_record import TrialRecord
+    from nlgraft.study.data.study import Study
 
 FINGERPRINT = "nlgraft.fingerprint"
 KIND = "nlgraft.kind"

@@ -23,9 +23,9 @@ from nlgraft.tracking.uri import check_uri, public_uri
 from nlgraft.tracking.writer import Writer
 
 if TYPE_CHECKING:
-    from nlgraft.pipeline.record import TrialRecord
     from nlgraft.pipeline.store import ArtifactStore
-    from nlgraft.study.spec import Study
+    from nlgraft.pipeline.trial_record import TrialRecord
+    from nlgraft.study.data.study import Study
     from nlgraft.tracking.backend import Backend
 
 _log = logging.getLogger("nlgraft.tracking")

@@ -33,8 +33,8 @@ from nlgraft.training.cross_entropy import SmoothingKind, projected_cross_entrop
 from nlgraft.training.loop import TrainOutcome, train
 from nlgraft.training.losses import Loss, SegmentLosses
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.state import load_model, save_model
 from nlgraft.training.views import IntArray, Side, prepare_side
+from nlgraft.training.weights import load_model, save_model
 
 LanguageModel = UniLM | BiLM
 LanguageModelConfig = UniLMConfig | BiLMConfig

@@ -25,7 +25,10 @@ from nlgraft.pipeline.stage import StageContext, TrialStopped
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.losses import Objective
 from nlgraft.training.parameters import choose_trained, make_optimizer
-from nlgraft.training.progress import (
+from nlgraft.training.rows_first import RowsFirst
+from nlgraft.training.schedules import learning_rate
+from nlgraft.training.step import Rows, Stepper, TrainData, TrainingDiverged
+from nlgraft.training.train_state import (
     Curves,
     TrainState,
     Window,
@@ -34,10 +37,7 @@ from nlgraft.training.progress import (
     optimizer_state,
     overwrite,
 )
-from nlgraft.training.rows_first import RowsFirst
-from nlgraft.training.schedules import learning_rate
-from nlgraft.training.state import average_weights, save_model
-from nlgraft.training.step import Rows, Stepper, TrainData, TrainingDiverged
+from nlgraft.training.weights import average_weights, save_model
 from nlgraft.training.workers import Workers
 
 __all__ = ["TrainData", "TrainOutcome", "TrainingDiverged", "train"]

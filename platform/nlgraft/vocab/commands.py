@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.building import build_plan
-from nlgraft.vocab.encoding import Encoder, text_encoder
-from nlgraft.vocab.loading import load_vocabulary
-from nlgraft.vocab.methods import find_method
-from nlgraft.vocab.moments import Array
-from nlgraft.vocab.norms import norm_report
-from nlgraft.vocab.plan import NormMatch, TransferPlan
-from nlgraft.vocab.producers import Method, TokenVectors
-from nlgraft.vocab.report import PlanReport, report_plan
-from nlgraft.vocab.similar import DEFAULT_CAP, Order
-from nlgraft.vocab.tokenizer_files import find_tokenizer, save_tokenizer
-from nlgraft.vocab.vocabulary import Vocabulary
+from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.methods.producers import Method, TokenVectors
+from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order
+from nlgraft.vocab.methods.table import find_method
+from nlgraft.vocab.plans.moments import Array
+from nlgraft.vocab.plans.norms import norm_report
+from nlgraft.vocab.plans.plan import NormMatch, TransferPlan
+from nlgraft.vocab.plans.report import PlanReport, report_plan
+from nlgraft.vocab.tokenizers.encoding import Encoder, text_encoder
+from nlgraft.vocab.tokenizers.files import find_tokenizer, save_tokenizer
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from nlgraft.vocab.auxiliary import VectorOptions
+    from nlgraft.vocab.methods.auxiliary import VectorOptions
 
 TOKENIZER_DIRECTORY = "tokenizer"
 """Where a plan's directory keeps the new tokenizer."""
@@ -248,8 +248,8 @@ def embedding_rows(model: str) -> Array:
     Returns:
         Input embeddings, of the decoder where there are two sides; float32, shape [R, d].
     """
-    from nlgraft.vocab.surgery import input_table
-    from nlgraft.vocab.verify import load_checkpoint
+    from nlgraft.vocab.surgery.exchange import input_table
+    from nlgraft.vocab.surgery.verify import load_checkpoint
 
     return input_table(load_checkpoint(model), "decoder").detach().numpy()
 
@@ -262,7 +262,7 @@ def _frequencies(material: _Material) -> Sequence[float] | None:
 
 
 def _vectors(material: _Material, side: int) -> TokenVectors:
-    from nlgraft.vocab.auxiliary import learn_vectors
+    from nlgraft.vocab.methods.auxiliary import learn_vectors
 
     vocabulary = (material.old, material.new)[side]
     return learn_vectors(
@@ -271,7 +271,7 @@ def _vectors(material: _Material, side: int) -> TokenVectors:
 
 
 def _vector_options(material: _Material) -> VectorOptions:
-    from nlgraft.vocab.auxiliary import VectorOptions
+    from nlgraft.vocab.methods.auxiliary import VectorOptions
 
     request, method = material.request, material.method
     width = request.width or 100

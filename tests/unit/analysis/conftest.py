@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from nlgraft.analysis.results import collect
+from nlgraft.analysis.data.results import collect
 from nlgraft.errors import TrialFailed
 from nlgraft.evaluation.artifact import write_evaluation, write_metrics
 from nlgraft.evaluation.scores import Evaluation, Score, evaluate_text, score_statistics
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
-from nlgraft.study.design import cells
-from nlgraft.study.selection import Proposal, best_proposal, load_proposals, save_proposal
-from nlgraft.study.spec import Study
-from nlgraft.study.system import Metric, load_system, resolve_config
+from nlgraft.study.data.design import cells
+from nlgraft.study.data.study import Study
+from nlgraft.study.planning.selection import Proposal, best_proposal, load_proposals, save_proposal
+from nlgraft.study.reading.system import Metric, load_system, resolve_config
 
 SYSTEM = "made_up_system"
 WORDS = [f"wort{index}" for index in range(60)]

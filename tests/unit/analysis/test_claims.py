@@ -2,9 +2,9 @@
 
 import pytest
 
-from nlgraft.analysis.claims import judge_figure, judge_ordering, why_not_comparable
-from nlgraft.analysis.comparison import Comparison
-from nlgraft.study.claims import Claim
+from nlgraft.analysis.statistics.claims import judge_figure, judge_ordering, why_not_comparable
+from nlgraft.analysis.statistics.comparison import Comparison
+from nlgraft.study.data.claim import Claim
 
 OURS = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 ORDERING = Claim(better="patt", worse="avg", metric="test/bleu", source="Table 2", figures=[37.7, 37.0])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nlgraft.analysis.comparison import Comparer, Measured, rounded
+from nlgraft.analysis.statistics.comparison import Comparer, Measured, rounded
 
 SIGNATURE = "nrefs:1|case:mixed|tok:13a"
 

@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from nlgraft.analysis.comparison import Comparer, Measured
-from nlgraft.analysis.effects import contrasts
-from nlgraft.analysis.resampling import holm
-from nlgraft.study.design import axes_of
+from nlgraft.analysis.statistics.comparison import Comparer, Measured
+from nlgraft.analysis.statistics.effects import contrasts
+from nlgraft.analysis.statistics.resampling import holm
+from nlgraft.study.data.design import axes_of
 
 ARM = {"target": "arm", "levels": ["random_init", "avg_eg", "patt_eg"], "baseline": "random_init"}
 LR = {"target": "lr", "levels": [1e-3, 1e-2], "baseline": 1e-3}

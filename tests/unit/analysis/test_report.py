@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 
 import pytest
 
-from nlgraft.analysis import prose
-from nlgraft.analysis.provenance import corpora, has_constructed_data
-from nlgraft.analysis.results import collect
-from nlgraft.analysis.typesetting import escape_latex
+from nlgraft.analysis.data.provenance import corpora, has_constructed_data
+from nlgraft.analysis.data.results import collect
+from nlgraft.analysis.rendering import prose
+from nlgraft.analysis.rendering.typesetting import escape_latex
 from nlgraft.errors import NlgraftError
 
 VOID = {"meta", "br", "link", "img", "line"}

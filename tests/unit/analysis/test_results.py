@@ -5,10 +5,10 @@ import json
 import numpy as np
 import pytest
 
-from nlgraft.analysis.results import collect
+from nlgraft.analysis.data.results import collect
 from nlgraft.errors import NlgraftError, StudyError
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.study.spec import Study
+from nlgraft.study.data.study import Study
 
 ARMS = ["random_init", "single_run", "avg_eg", "att_eg", "patt_eg"]
 

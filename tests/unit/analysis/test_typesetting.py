@@ -3,8 +3,15 @@
 import numpy as np
 import pytest
 
-from nlgraft.analysis.figures import Band, make_band, share
-from nlgraft.analysis.typesetting import Entry, make_table, num_decimals, number, probability, to_markdown
+from nlgraft.analysis.rendering.figures import Band, make_band, share
+from nlgraft.analysis.rendering.typesetting import (
+    Entry,
+    make_table,
+    num_decimals,
+    number,
+    probability,
+    to_markdown,
+)
 
 
 @pytest.mark.parametrize(

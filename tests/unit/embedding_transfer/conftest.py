@@ -11,8 +11,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
-from nlgraft.vocab import producers
-from nlgraft.vocab.similar import similar_tokens
+from nlgraft.vocab.methods import producers
+from nlgraft.vocab.methods.similar import similar_tokens
 from tests.tiny_models import tiny_bert
 from trainables.embedding_transfer import new_tokens
 

@@ -26,8 +26,8 @@ from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.text.wordpiece import WordPiece
-from nlgraft.vocab.loading import load_vocabulary
-from nlgraft.vocab.plan import Provenance, TransferPlan
+from nlgraft.vocab.plans.plan import Provenance, TransferPlan
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.cloze import ClozePerturbedData, ClozeReader
 from trainables.embedding_transfer.data import Encoded
@@ -324,7 +324,7 @@ def test_a_name_on_the_hub_is_read_at_its_revision(bert, tmp_path):
     script = """
 import sys
 from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_checkpoint_config
-from nlgraft.vocab.tokenizer_files import find_tokenizer
+from nlgraft.vocab.tokenizers.files import find_tokenizer
 for revision in (None, "v2"):
     found = encoder_from_hugging_face("org/bert", revision)
     assert found.model.config.norm_eps == read_checkpoint_config("org/bert", revision)["layer_norm_eps"]

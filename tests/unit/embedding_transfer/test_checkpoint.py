@@ -19,7 +19,7 @@ from nlgraft.pipeline.trial import run_trial
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.tokenizers import SentencePiece
-from nlgraft.vocab.plan import Provenance, TransferPlan
+from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from tests.tiny_models import tiny_translator
 from trainables.embedding_transfer import Config, stage_graph
 from trainables.embedding_transfer.stages.checkpoint import SPM_FILE, renumbered, their_rows

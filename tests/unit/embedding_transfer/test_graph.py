@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from nlgraft.study.system import load_system
+from nlgraft.study.reading.system import load_system
 from trainables.embedding_transfer import Config, stage_graph
 from trainables.embedding_transfer.arms import (
     GENERATOR_KINDS,

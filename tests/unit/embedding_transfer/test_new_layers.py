@@ -16,7 +16,7 @@ from nlgraft.pipeline.trial import run_trial
 from nlgraft.text.config import TokenizerConfig
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizers import train_sentencepiece
-from nlgraft.vocab.plan import Provenance, TransferPlan
+from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.stages.independent import independent_config
 from trainables.embedding_transfer.stages.training import read_model, write_model

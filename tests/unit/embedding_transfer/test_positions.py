@@ -12,7 +12,7 @@ from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.text.batches import Ragged
-from nlgraft.vocab.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.cloze import ClozePerturbedData
 from trainables.embedding_transfer.data import Encoded
 from trainables.embedding_transfer.new_tokens import SimilarOptions

@@ -15,7 +15,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizers import SentencePiece
-from nlgraft.vocab.plan import Provenance, TransferPlan
+from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.stages.text import TOKENIZER_FILE
 from trainables.embedding_transfer.stages.training import read_model

@@ -16,7 +16,7 @@ from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizers import BOS, EOS
 from nlgraft.training.seeds import generator_for
-from nlgraft.vocab.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.cloze import (
     Cloze,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from nlgraft.execution.leftovers import remove_stopped_checkpoints
-from nlgraft.execution.units import TrialEnded, Unit
-from nlgraft.pipeline.record import TrialRecord, TrialState
+from nlgraft.execution.events import TrialEnded, Unit
+from nlgraft.execution.prune_checkpoints import remove_stopped_checkpoints
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.study.design import Cell
+from nlgraft.pipeline.trial_record import TrialRecord, TrialState
+from nlgraft.study.data.design import Cell
 
 
 def stage(name: str, inputs: dict[str, Stage] | None = None) -> Stage:

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from nlgraft.errors import TrialFailed
-from nlgraft.execution.sampling import CellSearch
-from nlgraft.execution.units import CellSearched, Event, Notice, SweepStarted, TrialEnded, Unit
-from nlgraft.execution.work import WorkQueue
-from nlgraft.pipeline.record import TrialRecord
+from nlgraft.execution.events import CellSearched, Event, Notice, SweepStarted, TrialEnded, Unit
+from nlgraft.execution.optuna_study import CellSearch
+from nlgraft.execution.trial_queue import WorkQueue
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
-from nlgraft.study.design import Cell, cells
-from nlgraft.study.spec import Study
+from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.study.data.design import Cell, cells
+from nlgraft.study.data.study import Study
 
 
 class Bench:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from nlgraft.nn.attention import KeyValue
-from nlgraft.nn.state import StackCache
+from nlgraft.nn.decoder_state import StackCache
 
 
 def entry(values):

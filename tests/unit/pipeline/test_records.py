@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from nlgraft.errors import ContractError
-from nlgraft.pipeline.record import TrialRecord
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial_record import TrialRecord
 
 
 def test_trial_record_round_trip(store: ArtifactStore):

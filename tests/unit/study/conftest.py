@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from nlgraft.errors import StudyError
-from nlgraft.study.spec import Study
-from nlgraft.study.system import load_system
+from nlgraft.study.data.study import Study
+from nlgraft.study.reading.system import load_system
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,6 @@
 """What tests of bad studies have in common: a good search, and how a document is changed."""
 
-from nlgraft.study.paths import put
+from nlgraft.study.data.paths import put
 
 SEARCH = {"trials": 2, "space": {"train.peak_lr": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True}}}
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from nlgraft.study.capacity import capacity_problems, max_concurrent
-from nlgraft.study.spec import Resources
+from nlgraft.study.data.study import Resources
+from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import pytest
 
 from nlgraft.errors import StudyError
-from nlgraft.study.design import cells, find_cell, select_cells
-from nlgraft.study.spec import Study
+from nlgraft.study.data.design import cells, find_cell, select_cells
+from nlgraft.study.data.study import Study
 
 
 def labels(document):

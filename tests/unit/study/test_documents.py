@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nlgraft.study.documents import from_values, masked, parse, read_file, resolve_plain, write_yaml
+from nlgraft.study.reading.documents import from_values, masked, parse, read_file, resolve_plain, write_yaml
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=20)
 JSON = st.recursive(

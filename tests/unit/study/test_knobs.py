@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Optional
 import pytest
 from pydantic import BaseModel, Field
 
-from nlgraft.study.knobs import REQUIRED, knobs, miss
+from nlgraft.study.reading.knobs import REQUIRED, knobs, miss
 
 
 class Site(enum.Enum):

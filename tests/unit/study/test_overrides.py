@@ -2,7 +2,7 @@
 
 import pytest
 
-from nlgraft.study.spec import Study
+from nlgraft.study.data.study import Study
 
 
 def test_a_key_inside_the_config_needs_no_base(good):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from nlgraft.study.parts import check_name, parse_duration
+from nlgraft.study.data.part import check_name, parse_duration
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nlgraft.study import paths
+from nlgraft.study.data import paths
 
 KEY = st.sampled_from(["a", "b", "c.d", "corpus"])
 TREE = st.recursive(st.integers(), lambda inner: st.dictionaries(KEY, inner, max_size=3), max_leaves=8)

@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from nlgraft.errors import StudyError
-from nlgraft.study.design import cells
-from nlgraft.study.plan import plan
-from nlgraft.study.spec import Study
+from nlgraft.study.data.design import cells
+from nlgraft.study.data.study import Study
+from nlgraft.study.planning.plan import plan
 
 SPACE = {"train.peak_lr": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True}}
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nlgraft.errors import StudyError
-from nlgraft.study.spec import Study
+from nlgraft.study.data.study import Study
 from tests.unit.study.mistakes import SEARCH
 
 TEN_MISTAKES = """\

@@ -4,7 +4,7 @@ import copy
 
 import pytest
 
-from nlgraft.study.spec import Study
+from nlgraft.study.data.study import Study
 from tests.unit.study.mistakes import SEARCH, change
 
 

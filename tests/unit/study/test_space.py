@@ -3,7 +3,7 @@
 import pytest
 from pydantic import TypeAdapter
 
-from nlgraft.study.space import Domain, holds, look, same, sampling_order, space_problems
+from nlgraft.study.data.space import Domain, holds, look, same, sampling_order, space_problems
 
 DOMAIN = TypeAdapter(Domain)
 

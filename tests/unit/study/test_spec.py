@@ -12,7 +12,7 @@ import jsonschema
 import pydantic
 import pytest
 
-from nlgraft.study.spec import NOT_IN_FINGERPRINT, Study
+from nlgraft.study.data.study import NOT_IN_FINGERPRINT, Study
 
 ROOT = Path(__file__).parents[3]
 FULL = {
@@ -154,8 +154,9 @@ def test_reading_a_study_needs_no_heavy_package():
     program = (
         "import sys, time\n"
         "start = time.process_time()\n"
-        "from nlgraft.study.spec import Study\n"
-        "import nlgraft.study.reading, nlgraft.study.plan, nlgraft.study.design, nlgraft.study.system\n"
+        "from nlgraft.study.data.study import Study\n"
+        "import nlgraft.study.reading.reader, nlgraft.study.planning.plan\n"
+        "import nlgraft.study.data.design, nlgraft.study.reading.system\n"
         "import toy_system\n"
         "print(time.process_time() - start)\n"
         f"print(*[name for name in {heavy} if name in sys.modules])\n"

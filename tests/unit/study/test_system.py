@@ -6,9 +6,9 @@ import types
 import pytest
 
 from nlgraft.errors import ContractError, StudyError
-from nlgraft.study.design import cells, find_cell
-from nlgraft.study.spec import Study
-from nlgraft.study.system import load_system, resolve_config
+from nlgraft.study.data.design import cells, find_cell
+from nlgraft.study.data.study import Study
+from nlgraft.study.reading.system import load_system, resolve_config
 
 
 def test_a_system_is_its_module():

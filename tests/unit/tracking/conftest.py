@@ -7,9 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from nlgraft.pipeline.record import TrialRecord
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
 

@@ -13,7 +13,7 @@ from nlgraft.training.config import ParameterGroup, TrainConfig
 from nlgraft.training.loop import TrainingDiverged, train
 from nlgraft.training.losses import Loss, Seq2SeqObjective, segment_losses
 from nlgraft.training.schedules import learning_rate
-from nlgraft.training.state import load_weights
+from nlgraft.training.weights import load_weights
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
 
 CONFIG = {

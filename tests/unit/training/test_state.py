@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from nlgraft.errors import ContractError, StoreError
-from nlgraft.training.state import (
+from nlgraft.training.weights import (
     average_weights,
     carry_over,
     load_model,

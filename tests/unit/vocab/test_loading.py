@@ -11,10 +11,10 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.huggingface import read_tokenizer_json
-from nlgraft.vocab.legacy import wordpiece_json
-from nlgraft.vocab.loading import load_vocabulary, read_subword_nmt
-from nlgraft.vocab.tokens import BYTE_LEVEL, SENTENCEPIECE, Kind, Tok
+from nlgraft.vocab.tokenizers.huggingface import read_tokenizer_json
+from nlgraft.vocab.tokenizers.legacy import wordpiece_json
+from nlgraft.vocab.tokenizers.loading import load_vocabulary, read_subword_nmt
+from nlgraft.vocab.tokenizers.tokens import BYTE_LEVEL, SENTENCEPIECE, Kind, Tok
 
 rng = random.Random(0)
 STEMS = ["".join(rng.choices("abdeiklmnorstuzé", k=rng.randint(2, 5))) for _ in range(60)]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nlgraft.vocab.building import build_plan
-from nlgraft.vocab.neighbours import procrustes, sparsemax
-from nlgraft.vocab.plan import Provenance
-from nlgraft.vocab.producers import TokenVectors
-from nlgraft.vocab.segmenters import GreedySegmenter
-from nlgraft.vocab.tokens import WORDPIECE, Kind
-from nlgraft.vocab.vocabulary import make_vocabulary
+from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.methods.neighbours import procrustes, sparsemax
+from nlgraft.vocab.methods.producers import TokenVectors
+from nlgraft.vocab.plans.plan import Provenance
+from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
+from nlgraft.vocab.tokenizers.tokens import WORDPIECE, Kind
+from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
 
 
 def vocabulary(surfaces):

@@ -7,9 +7,9 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.moments import moments, row_norms
-from nlgraft.vocab.norms import norm_report
-from nlgraft.vocab.plan import GAP_BIAS, Noise, Provenance, TransferPlan
+from nlgraft.vocab.plans.moments import moments, row_norms
+from nlgraft.vocab.plans.norms import norm_report
+from nlgraft.vocab.plans.plan import GAP_BIAS, Noise, Provenance, TransferPlan
 
 OLD = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 2.0]], dtype=np.float32)
 

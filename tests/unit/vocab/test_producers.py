@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.building import build_plan, word_classes
-from nlgraft.vocab.methods import METHODS, find_method
-from nlgraft.vocab.plan import Provenance
-from nlgraft.vocab.producers import TokenVectors
-from nlgraft.vocab.segmenters import GreedySegmenter
-from nlgraft.vocab.tokens import SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind
-from nlgraft.vocab.vocabulary import make_vocabulary
+from nlgraft.vocab.methods.building import build_plan, word_classes
+from nlgraft.vocab.methods.producers import TokenVectors
+from nlgraft.vocab.methods.table import METHODS, find_method
+from nlgraft.vocab.plans.plan import Provenance
+from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
+from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind
+from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
 
 
 def vocabulary(surfaces, marking=WORDPIECE, specials=(), normalise=str):

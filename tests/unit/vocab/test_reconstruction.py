@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nlgraft.vocab.building import build_plan
-from nlgraft.vocab.plan import Provenance
-from nlgraft.vocab.reconstruction import character_ngrams
-from nlgraft.vocab.segmenters import GreedySegmenter
-from nlgraft.vocab.tokens import SENTENCEPIECE, Kind, Tok
-from nlgraft.vocab.vocabulary import make_vocabulary
+from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.methods.reconstruction import character_ngrams
+from nlgraft.vocab.plans.plan import Provenance
+from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
+from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Kind, Tok
+from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
 
 
 def vocabulary(surfaces):

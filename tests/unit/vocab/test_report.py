@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from nlgraft.vocab.building import build_plan
-from nlgraft.vocab.encoding import text_encoder
-from nlgraft.vocab.loading import load_vocabulary
-from nlgraft.vocab.report import report_plan
+from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.plans.report import report_plan
+from nlgraft.vocab.tokenizers.encoding import text_encoder
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 OLD = ["[PAD]", "[UNK]", "motor", "##cycle", "##s", "x"]
 NEW = ["[PAD]", "[UNK]", "motorcycle", "motor", "##s", "qq"]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.segmenters import GreedySegmenter
-from nlgraft.vocab.similar import Relation, hyperword_relation, similar_tokens
-from nlgraft.vocab.tokens import SENTENCEPIECE, WORDPIECE, Kind, Tok
-from nlgraft.vocab.vocabulary import make_vocabulary
+from nlgraft.vocab.methods.similar import Relation, hyperword_relation, similar_tokens
+from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
+from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, WORDPIECE, Kind, Tok
+from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
 
 
 def vocabulary(surfaces, marking=WORDPIECE, kinds=None):

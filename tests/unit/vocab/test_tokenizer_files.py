@@ -12,9 +12,9 @@ import sentencepiece
 import transformers
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.encoding import text_encoder
-from nlgraft.vocab.loading import load_vocabulary
-from nlgraft.vocab.tokenizer_files import copy_tokenizer, find_tokenizer, finish_tokenizer, save_tokenizer
+from nlgraft.vocab.tokenizers.encoding import text_encoder
+from nlgraft.vocab.tokenizers.files import copy_tokenizer, find_tokenizer, finish_tokenizer, save_tokenizer
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 rng = random.Random(1)
 STEMS = ["".join(rng.choices("abdeiklmnorstuzé", k=rng.randint(2, 5))) for _ in range(50)]

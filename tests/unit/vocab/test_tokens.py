@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nlgraft.vocab.tokens import (
+from nlgraft.vocab.tokenizers.tokens import (
     BYTE_LEVEL,
     BYTE_LEVEL_END_OF_WORD,
     END_OF_WORD,

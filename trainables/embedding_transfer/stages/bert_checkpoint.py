@@ -23,10 +23,10 @@ from nlgraft.nn.conversion.encoders import (
 )
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.text.tokenizers import PAD, SPECIAL_PIECES, UNK
-from nlgraft.vocab.legacy import added_token, read_json, read_lines, wordpiece_json
-from nlgraft.vocab.loading import load_vocabulary
-from nlgraft.vocab.tokenizer_files import find_tokenizer
-from nlgraft.vocab.vocabulary import Vocabulary
+from nlgraft.vocab.tokenizers.files import find_tokenizer
+from nlgraft.vocab.tokenizers.legacy import added_token, read_json, read_lines, wordpiece_json
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from trainables.embedding_transfer.config import MASK_TOKEN
 from trainables.embedding_transfer.stages.checkpoint import with_rows
 from trainables.embedding_transfer.stages.encoder_pretraining import write_both

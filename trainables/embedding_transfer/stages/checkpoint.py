@@ -24,7 +24,7 @@ from nlgraft.nn.conversion.checkpoint import from_hugging_face
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.text.tokenizers import BOS, EOS, PAD, SPECIAL_PIECES, UNK
-from nlgraft.training.state import carry_over
+from nlgraft.training.weights import carry_over
 from trainables.embedding_transfer.config import MASK_TOKEN
 from trainables.embedding_transfer.stages.text import TOKENIZER_FILE, open_tokenizer
 from trainables.embedding_transfer.stages.training import write_model

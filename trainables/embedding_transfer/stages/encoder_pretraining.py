@@ -15,7 +15,7 @@ from nlgraft.text.tokenizers import SPECIAL_PIECES
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
-from nlgraft.training.state import load_model, save_model
+from nlgraft.training.weights import load_model, save_model
 from trainables.embedding_transfer.cloze import Cloze, ClozeData, encoder_twice
 from trainables.embedding_transfer.config import MASK_TOKEN
 from trainables.embedding_transfer.data import Encoded

@@ -18,9 +18,9 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.loop import train
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.state import load_model, save_model
-from nlgraft.vocab.loading import load_vocabulary
-from nlgraft.vocab.vocabulary import Vocabulary
+from nlgraft.training.weights import load_model, save_model
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from trainables.embedding_transfer.cloze import ClozePerturbedData, ClozeReader
 from trainables.embedding_transfer.config import MASK_TOKEN
 from trainables.embedding_transfer.data import Encoded

@@ -15,7 +15,7 @@ from typing import Any
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.text.tokenizers import EOS
-from nlgraft.training.state import carry_over
+from nlgraft.training.weights import carry_over
 from trainables.embedding_transfer.stages.generator import transferred_sides
 from trainables.embedding_transfer.stages.text import vocab_sizes
 from trainables.embedding_transfer.stages.training import fresh_model, read_model, train_model

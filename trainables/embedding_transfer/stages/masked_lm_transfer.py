@@ -8,8 +8,8 @@ import torch
 
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.training.seeds import derive_seed
-from nlgraft.vocab.auxiliary import VectorOptions, learn_vectors
-from nlgraft.vocab.surgery import exchange_vocabulary
+from nlgraft.vocab.methods.auxiliary import VectorOptions, learn_vectors
+from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from trainables.embedding_transfer.masked_lm import MaskedLM, read_masked_lm, write_masked_lm
 from trainables.embedding_transfer.masked_lm_generator import TABLE
 from trainables.embedding_transfer.masked_lm_text import EncodedText, MaskedTokenizer

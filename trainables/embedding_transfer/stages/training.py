@@ -26,7 +26,7 @@ from nlgraft.training.loop import TrainOutcome, train
 from nlgraft.training.losses import SegmentLosses, Seq2SeqObjective, segment_losses
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.state import load_model, save_model
+from nlgraft.training.weights import load_model, save_model
 from trainables.embedding_transfer.config import MASK_TOKEN
 from trainables.embedding_transfer.data import Encoded, Sampler, TranslationData, batches_in_order
 from trainables.embedding_transfer.new_rows import EXCHANGED, new_rows_first

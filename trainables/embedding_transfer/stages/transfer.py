@@ -15,13 +15,13 @@ from torch import Tensor
 
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.training.state import carry_over
-from nlgraft.vocab.building import build_plan
-from nlgraft.vocab.methods import find_method
-from nlgraft.vocab.norms import norm_report
-from nlgraft.vocab.plan import Provenance, TransferPlan
-from nlgraft.vocab.producers import Method, Request, Rows, TokenVectors, weighted_rows
-from nlgraft.vocab.vocabulary import Vocabulary
+from nlgraft.training.weights import carry_over
+from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.methods.producers import Method, Request, Rows, TokenVectors, weighted_rows
+from nlgraft.vocab.methods.table import find_method
+from nlgraft.vocab.plans.norms import norm_report
+from nlgraft.vocab.plans.plan import Provenance, TransferPlan
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from trainables.embedding_transfer.generator_training import TABLES
 from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_weights
 from trainables.embedding_transfer.stages.generator import (

@@ -1,0 +1,1 @@
+"""Results as read from the store."""

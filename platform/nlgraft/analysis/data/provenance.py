@@ -1,0 +1,105 @@
+"""Where the trials of a study ran, from what data, at what cost, and what sharing stages saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nlgraft.analysis.data.trials import TrialResult, load_manifests
+from nlgraft.pipeline.store import ArtifactStore
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Facts about the runs, which differ from one run of a study to the next.
+
+    Attributes:
+        hosts: Machines that computed artifacts of the study.
+        versions: Versions of Python and packages; several values where the machines differed.
+        commits: Git commits of the code, with ``+`` where the checkout was dirty.
+        num_stages: Stages over all trials that have ended.
+        num_distinct: Different ones among them: what had to be computed.
+        computed_s: Time that the different stages took.
+        saved_s: Time that computing every stage for every trial would have taken beyond that.
+        ended_at: Unix seconds of the end of the last trial; None when none has ended.
+    """
+
+    hosts: tuple[str, ...] = ()
+    versions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    commits: tuple[str, ...] = ()
+    num_stages: int = 0
+    num_distinct: int = 0
+    computed_s: float = 0.0
+    saved_s: float = 0.0
+    ended_at: float | None = None
+
+
+def read_provenance(trials: Sequence[TrialResult], store: ArtifactStore) -> Provenance:
+    """Read where trials ran from the manifests of their stages.
+
+    Args:
+        trials: Trials of a study.
+        store: Where their artifacts are.
+
+    Returns:
+        The facts. A stage that ran for one trial counts once in ``computed_s``; each further trial that used
+        it adds its duration to ``saved_s``.
+    """
+    records = {trial.fingerprint: trial.record for trial in trials if trial.record is not None}
+    manifests = load_manifests(trials, store)
+    used = [stage["fingerprint"] for record in records.values() for stage in record.stages]
+    computed_s = sum(manifest.duration_s for manifest in manifests.values())
+    needed_s = sum(manifests[stage].duration_s for stage in used if stage in manifests)
+    versions: dict[str, set[str]] = {}
+    commits = set()
+    for manifest in manifests.values():
+        for package, version in manifest.versions.items():
+            versions.setdefault(package, set()).add(version)
+        if manifest.git:
+            commits.add(manifest.git["commit"][:12] + ("+" if manifest.git.get("is_dirty") else ""))
+    return Provenance(
+        hosts=tuple(sorted({manifest.host for manifest in manifests.values() if manifest.host})),
+        versions={package: tuple(sorted(found)) for package, found in sorted(versions.items())},
+        commits=tuple(sorted(commits)),
+        num_stages=len(used),
+        num_distinct=len(set(used)),
+        computed_s=computed_s,
+        saved_s=max(0.0, needed_s - computed_s),
+        ended_at=max((record.ended_at for record in records.values()), default=None),
+    )
+
+
+def corpora(data: Any) -> list[str]:
+    """List the kinds of corpora that a study's data names, wherever they stand in it.
+
+    Args:
+        data: The ``data`` of a study.
+
+    Returns:
+        Values of the keys ``corpus``, each once, in file order.
+    """
+    return list(dict.fromkeys(_corpora(data)))
+
+
+def has_constructed_data(data: Any) -> bool:
+    """Tell whether any corpus of a study is constructed and not written by people.
+
+    Args:
+        data: The ``data`` of a study.
+
+    Returns:
+        True when the conlang is among its corpora.
+    """
+    return "conlang" in corpora(data)
+
+
+def _corpora(data: Any) -> Iterable[str]:
+    if isinstance(data, Mapping):
+        if isinstance(data.get("corpus"), str):
+            yield data["corpus"]
+        for value in data.values():
+            yield from _corpora(value)
+    elif isinstance(data, list | tuple):
+        for value in data:
+            yield from _corpora(value)

@@ -1,0 +1,92 @@
+"""The result of a study as JSON: what ``run --json`` and ``report --format json`` print.
+
+Apart from metrics that are times it depends on the scores and the study only: no dates, hosts or durations.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nlgraft.analysis.data.trials import CellResult
+from nlgraft.analysis.statistics.comparison import rounded
+
+if TYPE_CHECKING:
+    from nlgraft.analysis.data.results import StudyResult
+
+
+def result_document(result: StudyResult) -> dict[str, Any]:
+    """Write a result as JSON values.
+
+    Args:
+        result: The result.
+
+    Returns:
+        ``study``, ``fingerprint``, ``baseline``, ``cells`` (each with ``cell``, ``state``, ``metrics``,
+        ``comparison``), ``effects`` on the main metric, ``claims``, ``report_dir``, ``tracking_uri``,
+        ``experiment``, ``trials`` and more.
+        Without an invocation ``trials`` counts what is on record as reused.
+    """
+    study, run = result.study, result.invocation
+    states = [trial.state for trial in result.trials]
+    trials = {"run": 0, "reused": states.count("finished"), "failed": states.count("failed")}
+    if run is not None:
+        trials = {"run": run.num_run, "reused": run.num_reused, "failed": run.num_failed}
+    return {
+        "study": study.name,
+        "fingerprint": study.fingerprint,
+        "system": result.system.path,
+        "is_constructed": result.is_constructed,
+        "main_metric": result.main_metric,
+        "baseline": dict(result.baseline.cell.levels),
+        "seeds": list(study.seeds),
+        "analysis": study.analysis.model_dump(mode="json"),
+        "cells": [_cell(result, cell) for cell in result.cells],
+        "effects": [
+            {
+                "effect": effect.contrast.label,
+                "levels": dict(effect.contrast.levels),
+                "kind": "interaction" if effect.is_interaction else "main",
+                "metric": effect.comparison.metric,
+                **effect.comparison.to_json(),
+            }
+            for effect in result.effects()
+        ],
+        "claims": [claim.to_json() for claim in result.claims],
+        "report_dir": None if run is None else run.report_dir,
+        "tracking_uri": study.tracking.uri if run is None or run.tracking_uri is None else run.tracking_uri,
+        "experiment": (run and run.experiment) or study.tracking.experiment or study.name,
+        "trials": trials,
+    }
+
+
+def _cell(result: StudyResult, cell: CellResult) -> dict[str, Any]:
+    metrics = {name: _metric(cell, name) for name in result.metrics if cell.measured(name)}
+    document = {
+        "cell": dict(cell.cell.levels),
+        "label": cell.cell.label,
+        "state": cell.state,
+        "reasons": cell.reasons,
+        "metrics": metrics,
+    }
+    if result.study.search is not None:
+        document["params"] = dict(cell.params)
+        document["search"] = {
+            "trials": len(cell.search),
+            "finished": sum(trial.state == "finished" for trial in cell.search),
+            "pareto": [trial.number for trial in cell.pareto(result.study.objectives)],
+        }
+    if cell is not result.baseline:
+        compared = {name: result.compare(cell.cell, metric=name) for name in metrics}
+        document["comparison"] = {name: found.to_json() for name, found in compared.items()}
+    return document
+
+
+def _metric(cell: CellResult, name: str) -> dict[str, Any]:
+    measured = cell.measured(name)
+    return {
+        "mean": rounded(cell.mean(name)),
+        "std": rounded(cell.std(name)),
+        "n": len(measured),
+        "values": [rounded(trial.value) for trial in measured.values()],
+        "seeds": list(measured),
+    }

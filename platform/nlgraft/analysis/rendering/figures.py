@@ -1,0 +1,260 @@
+"""Figures of a report as inline SVG that follows the page's light or dark colours.
+
+Matplotlib draws with stand-in colours; the SVG is then told to take its colours from CSS variables, so that
+one figure serves both themes. Drawing goes through `Figure` objects only and needs no display.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from nlgraft.analysis.data.trials import CellResult
+from nlgraft.analysis.rendering.tables import standing
+from nlgraft.analysis.statistics.resampling import Array
+
+if TYPE_CHECKING:
+    from nlgraft.analysis.data.results import StudyResult
+
+NUM_SERIES = 8
+_INK, _SOFT, _RULE = "#010203", "#040506", "#070809"
+_SERIES = [f"#0a0b{index:02x}" for index in range(NUM_SERIES)]
+_STANDING = {"better": "#0c0d01", "worse": "#0c0d02", "open": "#0c0d03"}
+_VARIABLES = {_INK: "--ink", _SOFT: "--soft", _RULE: "--rule"}
+_VARIABLES |= {color: f"--series-{index}" for index, color in enumerate(_SERIES)}
+_VARIABLES |= {color: f"--{kind}" for kind, color in _STANDING.items()}
+
+_MAX_PANELS = 6
+_MAX_POINTS = 200
+_PANEL_WIDTH, _PANEL_HEIGHT = 4.8, 2.8
+_DASHES = ("-", "--", ":", "-.")
+_SETTINGS: dict[Any, Any] = {
+    "text.parse_math": False,
+    "svg.fonttype": "none",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": _RULE,
+    "axes.labelcolor": _SOFT,
+    "axes.titlecolor": _INK,
+    "axes.grid": True,
+    "grid.color": _RULE,
+    "grid.linewidth": 0.6,
+    "text.color": _INK,
+    "xtick.color": _SOFT,
+    "ytick.color": _SOFT,
+}
+
+
+@dataclass(frozen=True)
+class Band:
+    """A curve of several seeds.
+
+    Attributes:
+        labels: The cells that it belongs to: several where they share the stage that reported it.
+        steps: Optimiser steps.
+        mean: Mean over the seeds that reported a step.
+        low: Smallest of them.
+        high: Largest of them.
+        num_seeds: How many seeds there are.
+    """
+
+    labels: tuple[str, ...]
+    steps: Array
+    mean: Array
+    low: Array
+    high: Array
+    num_seeds: int
+
+
+def forest_plot(result: StudyResult, metric: str) -> str | None:
+    """Draw every cell's difference from the baseline with its interval.
+
+    Args:
+        result: The result.
+        metric: The metric.
+
+    Returns:
+        SVG; None when there is no difference to draw.
+    """
+    compared = [result.compare(cell.cell, metric=metric) for cell in result.cells[1:]]
+    found = [(one, one.difference) for one in compared if one.difference is not None]
+    if not found:
+        return None
+    with mpl.rc_context({**_SETTINGS, "svg.hashsalt": f"forest {metric}"}):
+        figure = Figure(figsize=(9.5, 0.8 + 0.36 * len(found)), layout="constrained")
+        axes = figure.add_subplot()
+        for row, (one, difference) in enumerate(found):
+            color = _STANDING[standing(result, one)]
+            low, high = one.ci if one.ci is not None else (difference, difference)
+            axes.plot([low, high], [row, row], color=color, linewidth=2.4, solid_capstyle="round")
+            axes.plot([difference], [row], marker="o", markersize=6.5, color=color)
+        axes.axvline(0, color=_SOFT, linewidth=1)
+        axes.set_yticks(range(len(found)), [one.a for one, _ in found], color=_INK)
+        axes.set_ylim(len(found) - 0.5, -0.5)
+        axes.grid(visible=False, axis="y")
+        axes.tick_params(axis="y", length=0)
+        unit = result.system.metrics[metric].unit
+        axes.set_xlabel(f"{metric} minus that of {result.baseline.cell.label} ({unit})")
+        return _to_svg(figure, f"Differences from the baseline on {metric}")
+
+
+def learning_curves(result: StudyResult) -> list[tuple[str, str]]:
+    """Draw the learning curves of all cells, one panel per curve.
+
+    Args:
+        result: The result.
+
+    Returns:
+        Name of the curve and SVG, at most six, dev curves first.
+    """
+    names = {
+        name: None
+        for cell in result.cells
+        for trial in cell.trials
+        if trial.record is not None
+        for name in trial.record.curves
+    }
+    drawn = []
+    for name in sorted(names, key=_curve_rank):
+        bands = share([band for cell in result.cells if (band := make_band(cell, name)) is not None])
+        if bands and len(drawn) < _MAX_PANELS and _curve_rank(name)[0] < _NOT_DRAWN:
+            drawn.append((name, _draw_bands(result, name, bands)))
+    return drawn
+
+
+def make_band(cell: CellResult, name: str) -> Band | None:
+    """Bring the curves of a cell's seeds together.
+
+    Args:
+        cell: The cell.
+        name: Name of the curve.
+
+    Returns:
+        The band; None when no seed has such a curve with a finite point.
+    """
+    curves = [trial.record.curves.get(name, []) for trial in cell.trials if trial.record is not None]
+    by_step: dict[float, list[float]] = {}
+    num_seeds = 0
+    for points in curves:
+        last = {step: value for step, value, _ in points if np.isfinite(value)}
+        num_seeds += bool(last)
+        for step, value in last.items():
+            by_step.setdefault(step, []).append(value)
+    if not by_step:
+        return None
+    steps = sorted(by_step)
+    kept = [steps[index] for index in _spaced(len(steps))]
+    values = [np.array(by_step[step]) for step in kept]
+    return Band(
+        (cell.cell.label,),
+        np.array(kept, dtype=float),
+        np.array([one.mean() for one in values]),
+        np.array([one.min() for one in values]),
+        np.array([one.max() for one in values]),
+        num_seeds,
+    )
+
+
+def share(bands: Sequence[Band]) -> list[Band]:
+    """Join bands that are the same because their cells share the stage behind them.
+
+    Args:
+        bands: One per cell.
+
+    Returns:
+        Distinct bands in the order of their first cell.
+    """
+    joined: dict[tuple[bytes, ...], Band] = {}
+    for band in bands:
+        # a mean over four seeds and one over five of the same curve differ in their last bits
+        key = tuple(np.round(part, 9).tobytes() for part in (band.steps, band.mean, band.low, band.high))
+        same = joined.get(key)
+        labels = band.labels if same is None else (*same.labels, *band.labels)
+        joined[key] = Band(labels, band.steps, band.mean, band.low, band.high, band.num_seeds)
+    return list(joined.values())
+
+
+_NOT_DRAWN = 9
+
+
+def _curve_rank(name: str) -> tuple[int, int, str]:
+    """Dev curves of the last stage first; learning rates and speeds not at all."""
+    last = name.rsplit("/", 1)[-1]
+    if last == "lr" or last.endswith(("_per_s", "_s", "_efficiency", "_norm")):
+        return _NOT_DRAWN, 0, name
+    is_dev = name.rsplit("/", 2)[-2:-1] == ["dev"]
+    return name.count("/") > 1, not is_dev, name
+
+
+def _draw_bands(result: StudyResult, name: str, bands: Sequence[Band]) -> str:
+    with mpl.rc_context({**_SETTINGS, "svg.hashsalt": f"curve {name}"}):
+        figure = Figure(figsize=(_PANEL_WIDTH, _PANEL_HEIGHT), layout="constrained")
+        axes = figure.add_subplot()
+        series = [cell.cell.label for cell in result.cells]
+        for band in bands:
+            is_shared = len(band.labels) == len(result.cells) > 1
+            index = series.index(band.labels[0])
+            color = _INK if is_shared else _SERIES[index % NUM_SERIES]
+            dashes = _DASHES[index // NUM_SERIES % len(_DASHES)]
+            if band.num_seeds > 1:
+                axes.fill_between(band.steps, band.low, band.high, color=color, alpha=0.15, linewidth=0)
+            marker = "o" if len(band.steps) == 1 else None
+            axes.plot(band.steps, band.mean, color=color, linestyle=dashes, linewidth=1.6, marker=marker)
+        _label(axes, "all cells share this stage" if _is_shared(result, bands) else "")
+        return _to_svg(figure, f"Learning curves of {name}")
+
+
+def _is_shared(result: StudyResult, bands: Sequence[Band]) -> bool:
+    return len(bands) == 1 and len(bands[0].labels) == len(result.cells) > 1
+
+
+def _label(axes: Axes, remark: str) -> None:
+    axes.set_xlabel("optimiser steps" + (f" ({remark})" if remark else ""))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.margins(x=0.02)
+
+
+def _spaced(length: int) -> Sequence[int]:
+    if length <= _MAX_POINTS:
+        return range(length)
+    return sorted({round(index) for index in np.linspace(0, length - 1, _MAX_POINTS)})
+
+
+def _to_svg(figure: Figure, title: str) -> str:
+    buffer = io.StringIO()
+    with warnings.catch_warnings():
+        # the page's fonts set the text; Matplotlib's own only measure it
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
+    prefix = "fig-" + re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+    # several figures share one page: their ids must not meet
+    text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
+    text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
+    text = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
+    text = _themed(text, _VARIABLES)
+    text = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font: \1px var(--sans)", text)
+    label = html.escape(title)
+    opening = rf'<svg xmlns="http://www.w3.org/2000/svg" viewBox="\1" role="img" aria-label="{label}">'
+    return re.sub(r"<svg [^>]*?viewBox=\"([^\"]+)\"[^>]*>", opening, text, count=1)
+
+
+def _themed(text: str, variables: Mapping[str, str]) -> str:
+    for color, variable in variables.items():
+        text = text.replace(color, f"var({variable})")
+    return text

@@ -1,0 +1,214 @@
+"""Reports: Markdown, self-contained HTML, LaTeX, CSV and JSON of one result."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+
+from nlgraft.analysis.data.provenance import corpora
+from nlgraft.analysis.rendering import figures, prose, tables, typesetting
+from nlgraft.analysis.rendering.document import result_document
+from nlgraft.analysis.statistics.comparison import rounded
+from nlgraft.errors import NlgraftError, nearest
+
+if TYPE_CHECKING:
+    from nlgraft.analysis.data.results import StudyResult
+
+_COMPARED = ("difference", "ci_low", "ci_high", "p", "p_holm", "p_segments", "smallest_detectable")
+
+
+def render(result: StudyResult, kind: str) -> str:
+    """Write a report as text.
+
+    Args:
+        result: The result.
+        kind: ``md``, ``html``, ``latex``, ``csv`` or ``json``.
+
+    Returns:
+        The text.
+
+    Raises:
+        NlgraftError: There is no such format.
+    """
+    if kind not in _FORMATS:
+        raise NlgraftError(f"no report format '{kind}'. {nearest(kind, list(_FORMATS))}")
+    return _FORMATS[kind][1](result)
+
+
+def write_report(result: StudyResult, out: Path, formats: Sequence[str]) -> list[Path]:
+    """Write a report to files.
+
+    Args:
+        result: The result.
+        out: Directory to write into; made when missing.
+        formats: Any of ``md``, ``html``, ``latex``, ``csv``, ``json``.
+
+    Returns:
+        The files: ``report.md``, ``report.html``, ``report.tex``, ``comparison.csv`` and ``trials.csv``,
+        ``result.json``.
+
+    Raises:
+        NlgraftError: There is no such format.
+    """
+    texts = [(kind, render(result, kind)) for kind in formats]
+    out.mkdir(parents=True, exist_ok=True)
+    written = []
+    for kind, text in texts:
+        written.append(out / _FORMATS[kind][0])
+        written[-1].write_text(text, encoding="utf-8")
+        if kind == "csv":
+            written.append(out / "trials.csv")
+            result.frame().to_csv(written[-1], index=False)
+    return written
+
+
+def describe(result: StudyResult) -> dict[str, Any]:
+    """Gather what a report tells, whatever its format.
+
+    Args:
+        result: The result.
+
+    Returns:
+        Tables, sentences and figures by the names that the templates use.
+    """
+    main = result.main_metric
+    known = result.metrics
+    lengths = [name for name in known if name.rpartition("/")[2].startswith("length")]
+    on_test = [name for name in lengths if known[name].split == "test"]
+    split = known[main].split if main in known else "test"
+    beside = [name for name, metric in known.items() if metric.split == split and not metric.is_time]
+    groups = {
+        title: [name for name, metric in known.items() if metric.split == split]
+        for title, split in (("Test", "test"), ("Dev", "dev"), ("Without a split", None))
+    }
+    return {
+        "result": result,
+        "study": result.study,
+        "system": result.system,
+        "main_metric": main,
+        "headline": prose.headline(result),
+        "comparison": tables.comparison_table(result, main),
+        "effects": tables.effects_table(result, main) if main in known else None,
+        "other_comparisons": [
+            (name, tables.comparison_table(result, name)) for name in beside if name not in (main, *lengths)
+        ],
+        "metric_tables": [
+            (title, tables.metrics_table(result, names)) for title, names in groups.items() if names
+        ],
+        "lengths": tables.length_table(result, on_test or lengths) if lengths else None,
+        "claims": tables.claims_table(result) if result.claims else None,
+        "search": tables.search_table(result) if result.study.search else None,
+        "trials": tables.trials_table(result),
+        "fairness": prose.fairness(result),
+        "method": prose.method(result),
+        "signatures": _signatures(result),
+        "corpora": corpora(result.study.data),
+        "data": json.dumps(result.study.data, indent=2, ensure_ascii=False),
+        "counts": _counts(result),
+        "sharing": prose.sharing(result),
+        "environment": _environment(result),
+    }
+
+
+def comparison_csv(result: StudyResult) -> str:
+    """Write one line per cell and metric.
+
+    Args:
+        result: The result.
+
+    Returns:
+        CSV with full precision.
+    """
+    factors = list(result.baseline.cell.levels)
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED, "seeds_needed"])
+    for cell in result.cells:
+        levels = [cell.cell.levels[factor] for factor in factors]
+        for name in result.metrics:
+            values = [rounded(cell.mean(name)), rounded(cell.std(name)), len(cell.measured(name))]
+            compared: list[Any] = [None] * (len(_COMPARED) + 1)
+            if cell is not result.baseline:
+                found = result.compare(cell.cell, metric=name).to_json()
+                found["ci_low"], found["ci_high"] = found["ci"] or (None, None)
+                compared = [found[key] for key in (*_COMPARED, "seeds_needed")]
+            writer.writerow([cell.cell.label, *levels, cell.state, name, *values, *compared])
+    return buffer.getvalue()
+
+
+def _environment_of(is_html: bool) -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("nlgraft.analysis"),
+        autoescape=is_html,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["markdown"] = typesetting.to_markdown
+    environment.filters["latex"] = typesetting.to_latex
+    environment.filters["tex"] = typesetting.escape_latex
+    return environment
+
+
+def _markdown(result: StudyResult) -> str:
+    return _environment_of(is_html=False).get_template("report.md.j2").render(describe(result))
+
+
+def _latex(result: StudyResult) -> str:
+    return _environment_of(is_html=False).get_template("report.tex.j2").render(describe(result))
+
+
+def _html(result: StudyResult) -> str:
+    environment = _environment_of(is_html=True)
+    main = result.main_metric
+    facts = describe(result)
+    facts["forest"] = figures.forest_plot(result, main) if main in result.metrics else None
+    facts["curves"] = figures.learning_curves(result)
+    facts["legend"] = [(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)]
+    facts["num_series"] = figures.NUM_SERIES
+    return environment.get_template("report.html.j2").render(facts)
+
+
+def _json(result: StudyResult) -> str:
+    return json.dumps(result_document(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _signatures(result: StudyResult) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for name in result.metrics:
+        seen = {trial.signature for cell in result.cells for trial in cell.measured(name).values()}
+        if seen - {None}:
+            found[name] = sorted(signature for signature in seen if signature)
+    return found
+
+
+def _counts(result: StudyResult) -> dict[str, int]:
+    states = [trial.state for trial in result.trials]
+    return {state: states.count(state) for state in dict.fromkeys(states)}
+
+
+def _environment(result: StudyResult) -> list[tuple[str, str]]:
+    facts = result.provenance
+    rows = [("study fingerprint", result.study.fingerprint)]
+    if facts.ended_at is not None:
+        ended = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(facts.ended_at))
+        rows.append(("last trial ended", ended))
+    rows += [("hosts", ", ".join(facts.hosts))] if facts.hosts else []
+    rows += [("code", ", ".join(facts.commits))] if facts.commits else []
+    return rows + [(package, ", ".join(versions)) for package, versions in facts.versions.items()]
+
+
+_FORMATS: dict[str, tuple[str, Callable[[StudyResult], str]]] = {
+    "md": ("report.md", _markdown),
+    "html": ("report.html", _html),
+    "latex": ("report.tex", _latex),
+    "csv": ("comparison.csv", comparison_csv),
+    "json": ("result.json", _json),
+}

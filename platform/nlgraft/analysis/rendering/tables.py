@@ -1,0 +1,337 @@
+"""The tables of a report, as text cells that Markdown, LaTeX, HTML and terminals can all set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nlgraft.analysis.data.trials import CellResult, TrialResult
+from nlgraft.analysis.rendering.typesetting import (
+    NOTHING,
+    Entry,
+    Table,
+    make_table,
+    num_decimals,
+    number,
+    probability,
+    to_markdown,
+)
+from nlgraft.analysis.statistics.comparison import Comparison
+from nlgraft.study.data.design import level_text
+
+if TYPE_CHECKING:
+    from nlgraft.analysis.data.results import StudyResult
+    from nlgraft.analysis.statistics.claims import ClaimResult
+
+_FEW_LEVELS = 2
+
+
+def mean_and_std(cell: CellResult, metric: str, decimals: int) -> str:
+    """Set mean ± standard deviation over seeds of a metric."""
+    mean, std = cell.mean(metric), cell.std(metric)
+    return number(mean, decimals) + (f" ± {number(std, decimals)}" if std is not None else "")
+
+
+def standing(result: StudyResult, found: Comparison) -> str:
+    """Say what a comparison shows: ``better``, ``worse`` or ``open``."""
+    alpha = result.study.analysis.alpha
+    if found.difference is None or not found.is_significant(alpha, is_corrected=result.is_corrected):
+        return "open"
+    is_up = result.system.metrics[found.metric].direction == "maximize"
+    return "better" if (found.difference > 0) == is_up else "worse"
+
+
+def comparison_table(result: StudyResult, metric: str) -> Table:
+    """Set every cell against the baseline on one metric.
+
+    Args:
+        result: The result.
+        metric: The metric.
+
+    Returns:
+        One row per cell, the baseline first.
+    """
+    header = ["cell", "seeds", metric, *_comparison_header(result)]
+    decimals = num_decimals(cell.mean(metric) for cell in result.cells)
+    rows: list[list[Entry | str]] = []
+    notes: dict[str, list[str]] = {}
+    for cell in result.cells:
+        row: list[Entry | str] = [_cell_entry(cell), str(len(cell.measured(metric)))]
+        row.append(mean_and_std(cell, metric, decimals))
+        if cell is result.baseline or metric not in result.metrics:
+            rows.append([*row, *[NOTHING] * (len(header) - 3)])
+            continue
+        found = result.compare(cell.cell, metric=metric)
+        rows.append([*row, *_comparison_entries(result, found, decimals)])
+        for note in found.notes:
+            notes.setdefault(note, []).append(cell.cell.label)
+    return make_table(header, rows, notes=[*_grouped(notes), *_state_notes(result)])
+
+
+def effects_table(result: StudyResult, metric: str) -> Table | None:
+    """Set the main effects and interactions of crossed factors on one metric.
+
+    Args:
+        result: The result.
+        metric: The metric.
+
+    Returns:
+        One row per effect; None where the design crosses no factors.
+    """
+    effects = result.effects(metric)
+    if not effects:
+        return None
+    decimals = num_decimals(cell.mean(metric) for cell in result.cells)
+    rows: list[list[Entry | str]] = []
+    notes: dict[str, list[str]] = {}
+    for effect in effects:
+        found, label = effect.comparison, effect.contrast.label
+        kind = "interaction" if effect.is_interaction else "on average"
+        rows.append([label, kind, str(found.num_seeds), *_comparison_entries(result, found, decimals)])
+        for note in found.notes:
+            notes.setdefault(note, []).append(label)
+    header = ["effect", "kind", "seeds", *_comparison_header(result)]
+    return make_table(header, rows, num_text=2, notes=_grouped(notes))
+
+
+def _comparison_header(result: StudyResult) -> list[str]:
+    percent = f"{100 * (1 - result.study.analysis.alpha):g} %"
+    corrected = ["p (Holm)"] if result.is_corrected else []
+    return ["difference", f"{percent} interval", "p", *corrected, "detectable", "seeds needed"]
+
+
+def _grouped(notes: Mapping[str, Sequence[str]]) -> list[str]:
+    return [f"{', '.join(labels)}: {note}." for note, labels in notes.items()]
+
+
+def metrics_table(result: StudyResult, metrics: Sequence[str]) -> Table:
+    """Set mean ± standard deviation over seeds of several metrics.
+
+    Args:
+        result: The result.
+        metrics: The metrics.
+
+    Returns:
+        One row per cell.
+    """
+    decimals = {name: num_decimals(cell.mean(name) for cell in result.cells) for name in metrics}
+    rows = [
+        [_cell_entry(cell), *(mean_and_std(cell, name, decimals[name]) for name in metrics)]
+        for cell in result.cells
+    ]
+    return make_table(["cell", *metrics], rows)
+
+
+def length_table(result: StudyResult, metrics: Sequence[str]) -> Table:
+    """Set sequence lengths and what each cell saves.
+
+    Args:
+        result: The result.
+        metrics: Metrics that are lengths, or shares of a length that is saved.
+
+    Returns:
+        One row per cell; a share has one column, a length a second one with its ratio to the baseline's.
+    """
+    shares = {name for name in metrics if result.metrics[name].unit.startswith("share")}
+    header = ["cell"]
+    for name in metrics:
+        header += [name] if name in shares else [name, "against baseline"]
+    rows = []
+    for cell in result.cells:
+        row: list[Entry | str] = [_cell_entry(cell)]
+        for name in metrics:
+            mean, base = cell.mean(name), result.baseline.mean(name)
+            if name in shares:
+                row.append(_percent(mean))
+                continue
+            saved = None
+            if mean is not None and base and cell is not result.baseline:
+                saved = mean / base - 1
+            row += [number(mean, 2), _percent(saved, is_signed=True)]
+        rows.append(row)
+    return make_table(header, rows)
+
+
+def claims_table(result: StudyResult) -> Table:
+    """Set the claims with our answers and, where they can be compared, the papers' figures.
+
+    Args:
+        result: The result.
+
+    Returns:
+        One row per claim.
+    """
+    header = ("claim", "source", "verdict", "because", "ours", "published")
+    rows: list[list[Entry | str]] = []
+    notes: dict[str, list[str]] = {}
+    for claim in result.claims:
+        ours, theirs = _claim_figures(claim)
+        answer = Entry(claim.text, claim.verdict)
+        rows.append([claim.claim.text, claim.claim.source, answer, claim.explanation, ours, theirs])
+        if claim.why_not_comparable and claim.figures:
+            reason = f"the published figures are not set beside ours: {claim.why_not_comparable}."
+            notes.setdefault(reason, []).append(claim.claim.text)
+    return make_table(
+        header,
+        rows,
+        num_text=len(header),
+        notes=[f"{'; '.join(claims)}: {reason}" for reason, claims in notes.items()],
+    )
+
+
+def search_table(result: StudyResult) -> Table:
+    """Set what the search did in each cell and what it chose.
+
+    Args:
+        result: A result of a study with a search.
+
+    Returns:
+        One row per cell.
+    """
+    assert result.study.search is not None
+    space = list(result.study.search.space)
+    objective = result.study.objectives[0].metric
+    rows = []
+    for cell in result.cells:
+        states = [trial.state for trial in cell.search]
+        counts = f"{states.count('finished')} + {states.count('stopped')} + {states.count('failed')}"
+        chosen = [trial for trial in cell.search if cell.params and trial.params == cell.params]
+        value = chosen[0].metrics.get(objective) if chosen else None
+        decimals = 4 if value is None else num_decimals([value])
+        row: list[Entry | str] = [_cell_entry(cell), counts, number(value, decimals)]
+        rows.append([*row, *(_param(cell.params.get(path)) for path in space)])
+    header = ["cell", "finished + stopped + failed", f"best {objective}", *space]
+    return make_table(header, rows, notes=_pareto_notes(result))
+
+
+def trials_table(result: StudyResult) -> Table:
+    """Set every trial with its state, main metric, time and what was done about its stages.
+
+    Args:
+        result: The result.
+
+    Returns:
+        One row per trial.
+    """
+    objective = result.study.objectives[0].metric
+    shown = list(dict.fromkeys([result.main_metric, objective]))
+    header = ["cell", "seed", "kind", "state", "stages", *shown, "seconds", "trial"]
+    rows = [_trial_row(trial, shown) for trial in result.trials]
+    return make_table(header, rows, num_text=5)
+
+
+def short_note(result: StudyResult) -> str:
+    """Write the comparison table and the claims as Markdown, short enough for MLflow's note.
+
+    Args:
+        result: The result.
+
+    Returns:
+        Markdown.
+    """
+    parts = [f"**{result.main_metric}**", to_markdown(comparison_table(result, result.main_metric))]
+    if (effects := effects_table(result, result.main_metric)) is not None:
+        parts += ["**Effects**", to_markdown(effects)]
+    if result.is_constructed:
+        parts.insert(0, "The data is constructed (conlang), not written by people.")
+    if result.claims:
+        parts += ["**Claims**", *(f"- {claim.claim.text}: {claim.text}" for claim in result.claims)]
+    return "\n\n".join(parts) + "\n"
+
+
+def cell_name(cell: CellResult) -> str:
+    """Name a cell; the baseline by its levels too, when these are few."""
+    levels = [f"{name}={level_text(level)}" for name, level in cell.cell.levels.items()]
+    if not cell.cell.is_baseline or not levels or len(levels) > _FEW_LEVELS:
+        return cell.cell.label
+    return f"{cell.cell.label} ({', '.join(levels)})"
+
+
+def _cell_entry(cell: CellResult) -> Entry:
+    mark = "" if cell.state == "finished" else f" ({cell.state})"
+    return Entry(cell_name(cell) + mark, "", "; ".join(cell.reasons))
+
+
+def _comparison_entries(result: StudyResult, found: Comparison, decimals: int) -> list[Entry | str]:
+    def signed(value: float | None) -> str:
+        return number(value, decimals, is_signed=True)
+
+    kind = standing(result, found)
+    star = "" if kind == "open" else " *"
+    interval = NOTHING if found.ci is None else f"[{signed(found.ci[0])}, {signed(found.ci[1])}]"
+    hint = f"{found.scope}; segments alone: p = {probability(found.p_segments)}"
+    dagger = "†" if found.scope == "segments" else ""
+    entries: list[Entry | str] = [Entry(signed(found.difference), kind), interval + dagger]
+    entries.append(Entry(probability(found.p) + dagger + ("" if result.is_corrected else star), "", hint))
+    if result.is_corrected:
+        entries.append(Entry(probability(found.p_holm) + star, kind))
+    entries.append(number(found.smallest_detectable, decimals))
+    entries.append(NOTHING if found.seeds_needed is None else str(found.seeds_needed))
+    return entries
+
+
+def _state_notes(result: StudyResult) -> list[str]:
+    return [f"{cell.cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
+
+
+def _claim_figures(claim: ClaimResult) -> tuple[str, str]:
+    decimals = num_decimals([*claim.ours, *claim.figures])
+    found = claim.comparison
+    ours = " against ".join(number(value, decimals) for value in claim.ours)
+    if claim.claim.is_ordering and found.difference is not None:
+        interval = ""
+        if found.ci is not None:
+            low, high = (number(end, decimals, is_signed=True) for end in found.ci)
+            interval = f" [{low}, {high}]"
+        ours += f" ({number(found.difference, decimals, is_signed=True)}{interval})"
+    if not claim.figures or claim.why_not_comparable:
+        return ours, NOTHING
+    theirs = " against ".join(number(value, decimals) for value in claim.figures)
+    if len(claim.figures) > 1:
+        gap = number(claim.figures[0] - claim.figures[1], decimals, is_signed=True)
+        theirs += f" ({gap})"
+    return ours, theirs
+
+
+def _percent(share: float | None, *, is_signed: bool = False) -> str:
+    if share is None:
+        return NOTHING
+    return f"{number(100 * share, 1, is_signed=is_signed)} %"
+
+
+def _param(value: Any) -> str:
+    if value is None:
+        return NOTHING
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _pareto_notes(result: StudyResult) -> list[str]:
+    objectives = result.study.objectives
+    if len(objectives) < 2:
+        return []
+    names = " and ".join(objective.metric for objective in objectives)
+    notes = []
+    for cell in result.cells:
+        best = ", ".join(str(trial.number) for trial in cell.pareto(objectives)) or "none"
+        notes.append(f"{cell.cell.label}: not beaten on {names} at once: trials {best}.")
+    return notes
+
+
+def _trial_row(trial: TrialResult, metrics: Sequence[str]) -> list[Entry | str]:
+    record = trial.record
+    stages = [] if record is None else record.stages
+    decisions = ", ".join(f"{stage['name']}: {stage['decision']}" for stage in stages)
+    reasons = "\n".join(f"{stage['name']}: {stage.get('reason', '')}" for stage in stages)
+    kind = trial.kind if trial.number is None else f"search {trial.number}"
+    values = [trial.metrics.get(name) for name in metrics]
+    took_s = None if record is None else record.ended_at - record.started_at
+    return [
+        trial.cell.label,
+        str(trial.seed),
+        kind,
+        Entry(trial.state, trial.state, trial.reason),
+        Entry(decisions or NOTHING, "", reasons),
+        *(number(value, 4 if value is None else num_decimals([value])) for value in values),
+        number(took_s, 1),
+        Entry(trial.fingerprint[:12] or NOTHING, "", trial.fingerprint),
+    ]

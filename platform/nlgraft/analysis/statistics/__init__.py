@@ -1,0 +1,1 @@
+"""Intervals, tests, effects and claims."""

@@ -1,0 +1,198 @@
+"""Verdicts on what the papers claim.
+
+An ordering (``better``, ``worse``) is *supported* when our difference has the claimed sign and is
+significant, *contradicted* when it has the other sign and is significant, else *undecided*. A figure
+(``cell``, ``value``) is supported when it lies inside our interval, contradicted when it lies outside,
+undecided when it cannot be compared at all. One seed decides nothing.
+
+The paper's figures are printed beside ours only when both were computed in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from nlgraft.analysis.statistics.comparison import Comparison, rounded
+from nlgraft.analysis.statistics.resampling import MAX_SEEDS
+from nlgraft.study.data.claim import Claim
+
+Verdict = Literal["supported", "contradicted", "undecided"]
+
+_NOT_COMPARED = frozenset({"version", "seed", "bs", "ar"})
+_FEW = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimResult:
+    """Our answer to one claim.
+
+    Attributes:
+        claim: The claim.
+        verdict: The answer.
+        explanation: Why, as one sentence.
+        seeds_more: Seeds to add until an undecided ordering of this size could be told; None when no number
+            of seeds would do, or when seeds are not what is missing.
+        comparison: Ours: ``better`` minus ``worse``, or the cell's mean minus the published value.
+        ours: Our means, of ``better`` and ``worse`` or of the cell.
+        why_not_comparable: Why the paper's figures cannot stand beside ours; empty when they can.
+    """
+
+    claim: Claim
+    verdict: Verdict
+    explanation: str
+    seeds_more: int | None
+    comparison: Comparison
+    ours: tuple[float | None, ...]
+    why_not_comparable: str
+
+    @property
+    def figures(self) -> tuple[float, ...]:
+        """What the paper prints: of ``better`` and ``worse``, or of the cell."""
+        if self.claim.is_ordering:
+            return tuple(self.claim.figures)
+        return () if self.claim.value is None else (self.claim.value,)
+
+    @property
+    def text(self) -> str:
+        """The verdict in words, with what an undecided one would take."""
+        if self.verdict != "undecided" or self.seeds_more is None:
+            return self.verdict
+        return f"undecided ({self.seeds_more} {'seed' if self.seeds_more == 1 else 'seeds'} more)"
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the answer as JSON values."""
+        return {
+            "text": self.claim.text,
+            "source": self.claim.source,
+            "metric": self.claim.metric,
+            "verdict": self.verdict,
+            "answer": self.text,
+            "explanation": self.explanation,
+            "seeds_more": self.seeds_more,
+            "figures": list(self.figures),
+            "is_comparable": not self.why_not_comparable,
+            "why_not_comparable": self.why_not_comparable,
+            "ours": [rounded(value) for value in self.ours],
+            "comparison": self.comparison.to_json(),
+        }
+
+
+def why_not_comparable(published: str | None, ours: str | None, is_constructed: bool) -> str:
+    """Say why a published figure cannot stand beside ours.
+
+    Signatures are read as ``key:value`` pairs joined by ``|``, as sacreBLEU prints them. A published one may
+    be partial: what it says must hold for ours. Versions and random seeds are not compared.
+
+    Args:
+        published: Signature of the paper's metric, None when it gives none.
+        ours: Signature of our metric.
+        is_constructed: Whether our data is constructed.
+
+    Returns:
+        A sentence without full stop; empty when the figures can be compared.
+    """
+    if is_constructed:
+        return "our data is constructed, the paper's is not"
+    if published is None:
+        return "the paper does not say how its metric was computed"
+    if ours is None:
+        return "our metric has no signature"
+    theirs, known = _settings(published), _settings(ours)
+    clashes = [f"{key}:{value} against {known.get(key, 'nothing')}" for key, value in theirs.items()]
+    clashes = [text for text, key in zip(clashes, theirs, strict=True) if known.get(key) != theirs[key]]
+    return f"signatures differ ({', '.join(clashes)})" if clashes else ""
+
+
+def judge_ordering(
+    claim: Claim,
+    comparison: Comparison,
+    ours: tuple[float | None, float | None],
+    *,
+    direction: Literal["maximize", "minimize"],
+    alpha: float,
+    is_corrected: bool,
+    why_not: str,
+) -> ClaimResult:
+    """Judge a claim that one cell is better than another.
+
+    Args:
+        claim: The claim.
+        comparison: ``better`` minus ``worse``.
+        ours: Our means of ``better`` and ``worse``.
+        direction: Which way the metric is better.
+        alpha: Level of significance.
+        is_corrected: Whether Holm-adjusted p-values decide.
+        why_not: Why the paper's figures cannot stand beside ours.
+
+    Returns:
+        The verdict.
+    """
+    verdict, seeds_more = "undecided", None
+    difference = comparison.difference
+    if difference is None:
+        explanation = "; ".join(comparison.notes)
+    elif comparison.is_significant(alpha, is_corrected=is_corrected):
+        is_claimed = (difference > 0) == (direction == "maximize")
+        verdict = "supported" if is_claimed else "contradicted"
+        side = "in the claimed direction" if is_claimed else "in the other direction"
+        explanation = f"significant {side} at {alpha:g}"
+        if comparison.is_exact:
+            explanation = f"the same with every seed, {side}"
+    elif comparison.num_seeds < _FEW:
+        seeds_more, explanation = _FEW - comparison.num_seeds, "one seed decides nothing"
+    elif comparison.seeds_needed is not None:
+        seeds_more = max(1, comparison.seeds_needed - comparison.num_seeds)
+        explanation = f"not significant at {alpha:g} with {comparison.num_seeds} seeds"
+    else:
+        explanation = f"a difference this small would not show with {MAX_SEEDS} seeds on this test set"
+        if comparison.p is None:
+            explanation = "; ".join(comparison.notes)
+    return ClaimResult(
+        claim=claim,
+        verdict=verdict,
+        explanation=explanation,
+        seeds_more=seeds_more,
+        comparison=comparison,
+        ours=ours,
+        why_not_comparable=why_not if claim.figures else "the paper prints no figures",
+    )
+
+
+def judge_figure(claim: Claim, comparison: Comparison, ours: float | None, *, why_not: str) -> ClaimResult:
+    """Judge a claim that a cell has a published value.
+
+    Args:
+        claim: The claim.
+        comparison: The cell's mean minus the published value.
+        ours: Our mean.
+        why_not: Why the paper's figure cannot stand beside ours.
+
+    Returns:
+        The verdict.
+    """
+    verdict, seeds_more = "undecided", None
+    if why_not:
+        explanation = f"cannot be compared: {why_not}"
+    elif comparison.ci is None or comparison.num_seeds < _FEW:
+        explanation = "one seed decides nothing" if comparison.num_seeds else "; ".join(comparison.notes)
+        seeds_more = _FEW - comparison.num_seeds
+    else:
+        is_inside = comparison.ci[0] <= 0 <= comparison.ci[1]
+        verdict = "supported" if is_inside else "contradicted"
+        explanation = f"the published figure lies {'inside' if is_inside else 'outside'} our interval"
+    return ClaimResult(
+        claim=claim,
+        verdict=verdict,
+        explanation=explanation,
+        seeds_more=seeds_more,
+        comparison=comparison,
+        ours=(ours,),
+        why_not_comparable=why_not,
+    )
+
+
+def _settings(signature: str) -> Mapping[str, str]:
+    pairs = (part.split(":", 1) for part in signature.split("|") if ":" in part)
+    return {key.strip(): value.strip() for key, value in pairs if key.strip() not in _NOT_COMPARED}

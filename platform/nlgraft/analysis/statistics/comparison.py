@@ -1,0 +1,388 @@
+"""One cell against another on one metric: the difference and how sure we are of it.
+
+What is defined when, for S seeds finished in both cells:
+
+| S | per-segment statistics | interval, p | smallest detectable, seeds needed |
+|---|---|---|---|
+| >= 2 | yes | seeds and segments | yes |
+| >= 2 | no | seeds only (Student's t) | yes |
+| 1 | yes | segments only: these two trained models, not the two recipes | None |
+| 1 | no | None | None |
+| 0 | - | None, the difference too | None |
+
+Whatever is None has its reason in ``notes``. Identical systems have p = 1. A quantity that no cell varies
+over two seeds or more and that has no segments (a number of parameters) has an exact difference: it needs no
+p-value, its sign is certain.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+
+from nlgraft.analysis.statistics import resampling
+from nlgraft.analysis.statistics.resampling import Array, Score, Spread
+from nlgraft.evaluation.sufficient import aggregate
+
+_ROUNDED = 1e-12
+
+Test = Literal["paired_bootstrap", "approximate_randomisation"]
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """One metric of one finished trial.
+
+    Attributes:
+        value: The corpus score on record.
+        segments: Sufficient statistics, shape (N, k); None when the metric has none.
+        signature: How the score was computed; None when it has no signature.
+    """
+
+    value: float
+    segments: Array | None = None
+    signature: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Cell ``a`` minus cell ``b`` on one metric.
+
+    Attributes:
+        metric: Name of the metric, e.g. ``test/bleu``.
+        a: Label of the first cell.
+        b: Label of the second cell, or the published value it is held against.
+        seeds: Seeds that finished in both cells; the comparison is paired on them.
+        num_segments: Segments of the test set, paired too; None when only the seeds could be used.
+        difference: Mean over seeds of ``a`` minus ``b``.
+        ci: Ends of the 1 - alpha interval of the difference.
+        p: Two-sided p-value of the study's test.
+        p_bootstrap: The same by paired bootstrap.
+        p_randomisation: The same by approximate randomisation.
+        p_segments: By paired bootstrap over segments alone: these trained models, as papers report it.
+        p_holm: ``p`` adjusted for the family that the study declared.
+        smallest_detectable: True difference that this many seeds would have found with probability 0.8.
+        seeds_needed: Fewest seeds that could show a difference as large as the observed one.
+        scope: What the interval and the p-value cover.
+        is_exact: Whether it is a difference of constants, which no seed changes.
+        notes: Reasons for what is missing or limited, as sentences.
+    """
+
+    metric: str
+    a: str
+    b: str
+    seeds: tuple[int, ...] = ()
+    num_segments: int | None = None
+    difference: float | None = None
+    ci: tuple[float, float] | None = None
+    p: float | None = None
+    p_bootstrap: float | None = None
+    p_randomisation: float | None = None
+    p_segments: float | None = None
+    p_holm: float | None = None
+    smallest_detectable: float | None = None
+    seeds_needed: int | None = None
+    scope: Literal["seeds and segments", "seeds", "segments", "nothing"] = "nothing"
+    is_exact: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def num_seeds(self) -> int:
+        """Number of paired seeds."""
+        return len(self.seeds)
+
+    def is_significant(self, alpha: float, *, is_corrected: bool) -> bool:
+        """Tell whether training noise and test noise together leave the sign of the difference in no doubt.
+
+        Args:
+            alpha: Level.
+            is_corrected: Whether the Holm-adjusted p-value decides.
+
+        Returns:
+            True for an exact difference; False with fewer than two seeds, whatever the p-value: it then says
+            nothing about training.
+        """
+        if self.is_exact:
+            return True
+        p = self.p_holm if is_corrected else self.p
+        return self.num_seeds >= 2 and p is not None and p <= alpha
+
+    def to_json(self) -> dict[str, Any]:
+        """Give all figures as JSON values, rounded to ten significant digits."""
+        return {
+            "difference": rounded(self.difference),
+            "ci": None if self.ci is None else [rounded(end) for end in self.ci],
+            "p": rounded(self.p),
+            "p_holm": rounded(self.p_holm),
+            "p_bootstrap": rounded(self.p_bootstrap),
+            "p_randomisation": rounded(self.p_randomisation),
+            "p_segments": rounded(self.p_segments),
+            "smallest_detectable": rounded(self.smallest_detectable),
+            "seeds_needed": self.seeds_needed,
+            "num_seeds": self.num_seeds,
+            "num_segments": self.num_segments,
+            "scope": self.scope,
+            "is_exact": self.is_exact,
+            "notes": list(self.notes),
+        }
+
+
+def rounded(value: float | None) -> float | None:
+    """Round to ten significant digits: what is left does not depend on how sums were ordered.
+
+    Args:
+        value: A number or None.
+
+    Returns:
+        The rounded number; None for None and for what JSON has no number for.
+    """
+    return None if value is None or not math.isfinite(value) else float(f"{value:.10g}")
+
+
+@dataclass
+class Comparer:
+    """Compares cells under one set of resamples.
+
+    **Determinism.** The draws depend on the number of segments and samples only, never on which cells are
+    compared or in what order.
+
+    Attributes:
+        test: Which p-value is ``Comparison.p``.
+        samples: Number of resamples.
+        alpha: One minus the confidence of intervals, and the level of the smallest detectable difference.
+    """
+
+    test: Test = "paired_bootstrap"
+    samples: int = 1000
+    alpha: float = 0.05
+    _draws: dict[Measured, Array] = field(default_factory=dict, repr=False)
+
+    def prepare(self, metric: str, measured: Iterable[Measured]) -> None:
+        """Bootstrap many trials in one pass over the resamples; later comparisons find the scores ready.
+
+        Args:
+            metric: Name of the metric.
+            measured: The metric of any number of trials.
+        """
+        by_size: dict[int, list[Measured]] = {}
+        for trial in measured:
+            if trial.segments is not None and trial not in self._draws:
+                by_size.setdefault(len(trial.segments), []).append(trial)
+        for trials in by_size.values():
+            statistics = [trial.segments for trial in trials if trial.segments is not None]
+            scores = resampling.bootstrap_scores(statistics, _score(metric), self.samples)
+            self._draws.update(zip(trials, scores, strict=True))
+
+    def compare(
+        self, metric: str, a: str, a_trials: Mapping[int, Measured], b: str, b_trials: Mapping[int, Measured]
+    ) -> Comparison:
+        """Compare two cells, paired by seed and by segment.
+
+        Args:
+            metric: Name of the metric.
+            a: Label of the first cell.
+            a_trials: The metric by seed, finished trials only.
+            b: Label of the second cell.
+            b_trials: Likewise.
+
+        Returns:
+            The comparison, ``p_holm`` left open.
+        """
+        sides = (_finite(a_trials), _finite(b_trials))
+        empty = Comparison(metric=metric, a=a, b=b)
+        return self._weigh(empty, (1.0, -1.0), sides, "finished in one of the two cells only")
+
+    def contrast(
+        self, metric: str, a: str, b: str, terms: Sequence[tuple[float, Mapping[int, Measured]]]
+    ) -> Comparison:
+        """Weigh several cells against each other, paired by seed and by segment.
+
+        Args:
+            metric: Name of the metric.
+            a: What the positive weights stand for.
+            b: What the negative weights stand for.
+            terms: Weight, summing to zero, and the metric by seed, finished trials only, of each cell.
+
+        Returns:
+            The weighted sum as a difference, ``p_holm`` left open. There are no two outputs to exchange, so
+            ``p`` is the bootstrap's.
+        """
+        empty = Comparison(metric=metric, a=a, b=b)
+        weights, cells = zip(*((weight, _finite(trials)) for weight, trials in terms), strict=True)
+        return self._weigh(empty, weights, cells, f"did not finish in all of the {len(cells)} cells")
+
+    def _weigh(
+        self,
+        empty: Comparison,
+        weights: Sequence[float],
+        cells: Sequence[Mapping[int, Measured]],
+        missing: str,
+    ) -> Comparison:
+        every = dict.fromkeys(seed for cell in cells for seed in cell)
+        seeds = tuple(seed for seed in every if all(seed in cell for cell in cells))
+        empty = replace(empty, seeds=seeds)
+        if not seeds:
+            return replace(
+                empty, notes=(f"no seed finished in {'both' if len(cells) == 2 else 'all'} cells",)
+            )
+        left_out = [str(seed) for seed in every if seed not in seeds]
+        word = "seed" if len(left_out) == 1 else "seeds"
+        notes = [f"{word} {', '.join(left_out)} {missing}"] if left_out else []
+        rows = [[cell[seed] for cell in cells] for seed in seeds]
+        signatures = {trial.signature for row in rows for trial in row}
+        if len(signatures) > 1:
+            listed = ", ".join(sorted(map(str, signatures)))
+            return replace(empty, notes=(*notes, f"computed in different ways: {listed}"))
+        weighed = np.array(weights)
+        values = np.array([[trial.value for trial in row] for row in rows])
+        differences = values @ weighed
+        differences[np.abs(differences) <= _ROUNDED * np.abs(values).max()] = (
+            0.0  # weights of a third add up so
+        )
+        empty = replace(empty, difference=float(differences.mean()))
+        reason = _why_unpaired(rows)
+        if empty.difference != 0 and _are_constant(rows):
+            low = high = _known(empty.difference)
+            notes.append("exact: the same with every seed")
+            return replace(empty, is_exact=True, scope="seeds", ci=(low, high), notes=tuple(notes))
+        if reason is not None:
+            return self._by_seeds(empty, differences, [*notes, reason])
+        self.prepare(empty.metric, [trial for row in rows for trial in row])
+        bootstrapped = np.stack([weighed @ np.stack([self._draws[trial] for trial in row]) for row in rows])
+        num_segments = len(_segments(rows[0][0]))
+        exchanged = None
+        if len(cells) == 2:
+            left, right = (np.stack([_segments(row[side]) for row in rows]) for side in (0, 1))
+            exchanged = resampling.randomised_differences(left, right, _score(empty.metric), self.samples)
+        return self._by_segments(empty, differences, bootstrapped, exchanged, num_segments, notes)
+
+    def against_value(
+        self, metric: str, a: str, a_trials: Mapping[int, Measured], value: float
+    ) -> Comparison:
+        """Compare the mean of a cell with a published value.
+
+        Args:
+            metric: Name of the metric.
+            a: Label of the cell.
+            a_trials: The metric by seed, finished trials only.
+            value: The published value, taken as exact.
+
+        Returns:
+            The comparison; there are no pairs to exchange, so ``p`` is the bootstrap's.
+        """
+        a_trials = _finite(a_trials)
+        found = Comparison(metric=metric, a=a, b=f"published {value:g}", seeds=tuple(a_trials))
+        if not a_trials:
+            return replace(found, notes=("no seed finished",))
+        differences = np.array([trial.value - value for trial in a_trials.values()])
+        found = replace(found, difference=float(differences.mean()))
+        sizes = {None if trial.segments is None else len(trial.segments) for trial in a_trials.values()}
+        if len(sizes) > 1 or None in sizes:
+            return self._by_seeds(found, differences, [])
+        self.prepare(metric, a_trials.values())
+        draws = np.stack([self._draws[trial] for trial in a_trials.values()])
+        return self._by_segments(found, differences, draws, None, sizes.pop(), [])
+
+    def _by_seeds(self, found: Comparison, differences: Array, notes: list[str]) -> Comparison:
+        if len(differences) < 2:
+            notes.append("one seed and no segments to resample: no interval, no p-value")
+            return replace(found, notes=tuple(notes))
+        noise = resampling.spread(differences, None, self.samples)
+        found = replace(found, scope="seeds", ci=self._interval(found, noise))
+        if noise.seed_variance == 0 and found.difference != 0:
+            notes.append("the difference is the same with every seed: nothing to test")
+            return replace(found, notes=tuple(notes))
+        p = resampling.p_value(_known(found.difference), noise.draws)
+        found = replace(found, p=p, p_bootstrap=p, p_randomisation=p)
+        return self._with_power(found, noise, notes)
+
+    def _by_segments(
+        self,
+        found: Comparison,
+        differences: Array,
+        bootstrapped: Array,
+        exchanged: Array | None,
+        num_segments: int | None,
+        notes: list[str],
+    ) -> Comparison:
+        difference = _known(found.difference)
+        noise = resampling.spread(differences, bootstrapped, self.samples)
+        p_bootstrap = resampling.p_value(difference, noise.draws)
+        p_randomisation = None
+        if exchanged is not None:
+            exchange_noise = resampling.spread(differences, exchanged, self.samples)
+            p_randomisation = resampling.p_value(difference, exchange_noise.draws)
+        fixed_seeds = bootstrapped.mean(axis=0)
+        is_randomised = self.test == "approximate_randomisation" and p_randomisation is not None
+        found = replace(
+            found,
+            num_segments=num_segments,
+            scope="seeds and segments" if len(differences) > 1 else "segments",
+            ci=self._interval(found, noise),
+            p=p_randomisation if is_randomised else p_bootstrap,
+            p_bootstrap=p_bootstrap,
+            p_randomisation=p_randomisation,
+            p_segments=resampling.p_value(difference, fixed_seeds - fixed_seeds.mean()),
+        )
+        return self._with_power(found, noise, notes)
+
+    def _interval(self, found: Comparison, noise: Spread) -> tuple[float, float]:
+        return resampling.interval(_known(found.difference), noise.draws, self.alpha)
+
+    def _with_power(self, found: Comparison, noise: Spread, notes: list[str]) -> Comparison:
+        variance, segments = noise.seed_variance, noise.segment_variance
+        if variance is None:
+            notes.append(
+                "one seed: the interval and the p-value cover other test segments, not another training run"
+            )
+        elif variance + segments == 0:
+            notes.append("nothing varies, neither over seeds nor over segments")
+        else:
+            size = resampling.smallest_detectable(variance, segments, noise.num_seeds, self.alpha)
+            needed = resampling.seeds_needed(_known(found.difference), variance, segments, self.alpha)
+            if needed is None:
+                notes.append(f"not even {resampling.MAX_SEEDS} seeds could show so small a difference")
+            found = replace(found, smallest_detectable=size, seeds_needed=needed)
+        return replace(found, notes=tuple(notes))
+
+
+def _known(difference: float | None) -> float:
+    assert difference is not None
+    return difference
+
+
+def _score(metric: str) -> Score:
+    return partial(aggregate, metric.rpartition("/")[2])
+
+
+def _finite(trials: Mapping[int, Measured]) -> dict[int, Measured]:
+    return {seed: trial for seed, trial in trials.items() if math.isfinite(trial.value)}
+
+
+def _segments(trial: Measured) -> Array:
+    assert trial.segments is not None
+    return trial.segments
+
+
+def _are_constant(rows: Sequence[Sequence[Measured]]) -> bool:
+    """Tell whether no cell varies over seeds or has segments to resample."""
+    values = [[(trial.value, trial.segments is None) for trial in row] for row in rows]
+    return len(rows) > 1 and all(row == values[0] for row in values) and all(one for _, one in values[0])
+
+
+def _why_unpaired(rows: Sequence[Sequence[Measured]]) -> str | None:
+    shapes = {None if trial.segments is None else trial.segments.shape for row in rows for trial in row}
+    if shapes == {None}:
+        return "no per-segment statistics: the interval and the p-value cover the seeds only"
+    if None in shapes:
+        return "some trials have no per-segment statistics: the interval and the p-value cover the seeds only"
+    if len(shapes) > 1:
+        return (
+            "the cells were scored on different segments: the interval and the p-value cover the seeds only"
+        )
+    return None

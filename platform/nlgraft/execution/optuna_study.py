@@ -1,0 +1,225 @@
+"""The search inside one cell: one Optuna study, driven by ask and tell.
+
+Optuna's own heartbeat and retry do not reach ask/tell, so what a crash leaves RUNNING is reconciled here from
+the proposals that the artifact store remembers.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from nlgraft.pipeline.trial import TrialRecord
+from nlgraft.study.data.space import CategoricalDomain, Domain, IntDomain, holds, same, sampling_order
+from nlgraft.study.data.study import Objective, Search
+
+_NUMBER = "nlgraft.number"
+_FINGERPRINT = "nlgraft.fingerprint"
+_REASON = "nlgraft.reason"
+_PRIMITIVES = (str, int, float, bool, type(None))
+
+
+def _sampler(search: Search, number: int) -> optuna.samplers.BaseSampler:
+    """Build the sampler that proposes ``number``; its seed depends on the number, never on a process's past.
+
+    Args:
+        search: The study's search.
+        number: Number of the proposal within its cell.
+
+    Returns:
+        A sampler whose proposal depends on the seed, the number and the told trials alone.
+    """
+    seed = search.sampler.seed
+    own_seed = (seed * 1_000_003 + number) % (2**32)
+    match search.sampler.name:
+        case "tpe":
+            return optuna.samplers.TPESampler(seed=own_seed)
+        case "cmaes":
+            return optuna.samplers.CmaEsSampler(seed=own_seed, warn_independent_sampling=False)
+        case "nsga2":
+            return optuna.samplers.NSGAIISampler(seed=own_seed)
+        case "grid":
+            grid = {path: _grid_values(domain) for path, domain in search.space.items()}
+            return optuna.samplers.GridSampler(grid, seed=seed)
+        case _:
+            return optuna.samplers.RandomSampler(seed=own_seed)
+
+
+def _grid_values(domain: Domain) -> Sequence[Any]:
+    distribution = distribution_of(domain)
+    if isinstance(distribution, CategoricalDistribution):
+        return list(distribution.choices)
+    assert isinstance(distribution, (FloatDistribution, IntDistribution))
+    assert distribution.step is not None, "the study refuses a grid over a domain without step"
+    count = math.floor((distribution.high - distribution.low) / distribution.step + 1e-9) + 1
+    return [distribution.low + index * distribution.step for index in range(count)]
+
+
+def _encode(choice: Any) -> Any:
+    return choice if isinstance(choice, _PRIMITIVES) else json.dumps(choice, sort_keys=True)
+
+
+def distribution_of(domain: Domain) -> BaseDistribution:
+    """Translate a domain of the study into Optuna's distribution.
+
+    Args:
+        domain: One entry of ``search.space``.
+
+    Returns:
+        The distribution; choices that are lists or mappings are represented by their JSON text.
+    """
+    if isinstance(domain, CategoricalDomain):
+        return CategoricalDistribution([_encode(choice) for choice in domain.choices])
+    if isinstance(domain, IntDomain):
+        return IntDistribution(domain.low, domain.high, log=domain.log, step=domain.step)
+    return FloatDistribution(domain.low, domain.high, log=domain.log, step=domain.step)
+
+
+def _suggest(trial: Trial, path: str, domain: Domain) -> Any:
+    distribution = distribution_of(domain)
+    if isinstance(domain, CategoricalDomain) and isinstance(distribution, CategoricalDistribution):
+        chosen = trial.suggest_categorical(path, distribution.choices)
+        return next(choice for choice in domain.choices if same(_encode(choice), chosen))
+    if isinstance(distribution, IntDistribution):
+        return trial.suggest_int(
+            path, distribution.low, distribution.high, step=distribution.step, log=distribution.log
+        )
+    assert isinstance(distribution, FloatDistribution)
+    return trial.suggest_float(
+        path, distribution.low, distribution.high, step=distribution.step, log=distribution.log
+    )
+
+
+class CellSearch:
+    """Proposals and results of one cell.
+
+    **Determinism.** Proposal ``n`` depends on the sampler's seed, ``n`` and the results told before it; with
+    several trials at once the order in which results arrive is part of that.
+
+    **Crashes.** ``reconcile`` makes Optuna agree with the store: what the store finished is told, what nobody
+    proposed on record is failed, what was proposed and not finished stays open and is run again.
+    """
+
+    def __init__(
+        self, name: str, search: Search, objectives: Sequence[Objective], storage_url: str | None
+    ) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._search = search
+        self._objectives = list(objectives)
+        self._order = sampling_order(search.space)
+        self._study = optuna.create_study(
+            study_name=name,
+            storage=storage_url,
+            directions=[objective.direction for objective in self._objectives],
+            load_if_exists=True,
+        )
+        self._study.set_user_attr("nlgraft.metrics", [objective.metric for objective in self._objectives])
+        self._live: dict[int, Trial] = {}
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        """Every Optuna trial of this cell."""
+        return self._study.get_trials(deepcopy=False)
+
+    def reconcile(self, proposals: Mapping[int, Mapping[str, Any]], ended: Mapping[int, TrialRecord]) -> None:
+        """Make Optuna agree with what the store remembers.
+
+        Args:
+            proposals: Params of every proposal on record, by number.
+            ended: Records of those that are over, by number.
+
+        """
+        known = set()
+        for trial in self.trials:
+            number = trial.user_attrs.get(_NUMBER)
+            if number in proposals:
+                known.add(number)
+            elif trial.state == TrialState.RUNNING:
+                self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        for number, params in sorted(proposals.items()):
+            if number not in known:
+                self._add(number, params)
+        for number, record in sorted(ended.items()):
+            self.tell(number, record)
+
+    def _add(self, number: int, params: Mapping[str, Any]) -> None:
+        """Enter a proposal that Optuna's database has lost."""
+        distributions = {path: distribution_of(self._search.space[path]) for path in params}
+        self._study.add_trial(
+            create_trial(
+                state=TrialState.RUNNING,
+                params={path: _encode(value) for path, value in params.items()},
+                distributions=distributions,
+                user_attrs={_NUMBER: number},
+            )
+        )
+
+    def propose(self, number: int, config_values: Mapping[str, Any]) -> dict[str, Any]:
+        """Ask for the params of proposal ``number``.
+
+        Args:
+            number: Number within the cell, counted from 0.
+            config_values: The cell's config by dotted path, for conditions on paths that are not searched.
+
+        Returns:
+            Values by dotted path; a path whose condition does not hold is absent.
+        """
+        self._study.sampler = _sampler(self._search, number)
+        trial = self._study.ask()
+        trial.set_user_attr(_NUMBER, number)
+        self._live[number] = trial
+        params: dict[str, Any] = {}
+        for path in self._order:
+            domain = self._search.space[path]
+            if holds(domain.when, {**config_values, **params}):
+                params[path] = _suggest(trial, path, domain)
+        return params
+
+    def intermediate(self, number: int, value: float, step: int) -> None:
+        """Remember an intermediate value of the objective, as Optuna's pruned trials carry them.
+
+        Args:
+            number: Number of the proposal.
+            value: The objective at ``step``.
+            step: Optimiser step.
+        """
+        trial = self._live.get(number)
+        if trial is not None and len(self._objectives) == 1 and math.isfinite(value):
+            trial.report(value, step)
+
+    def tell(self, number: int, record: TrialRecord) -> None:
+        """Tell how a proposal ended; telling twice is harmless.
+
+        Args:
+            number: Number of the proposal.
+            record: What is remembered of the trial; a non-finite objective counts as failed.
+        """
+        trial = self._find(number)
+        if trial is None or trial.state != TrialState.RUNNING:
+            return
+        live = self._live.pop(number, None)
+        if live is not None:
+            live.set_user_attr(_FINGERPRINT, record.fingerprint)
+            live.set_user_attr(_REASON, record.reason)
+        values = [record.metrics.get(objective.metric, math.nan) for objective in self._objectives]
+        if record.state == "finished" and all(math.isfinite(value) for value in values):
+            self._study.tell(trial.number, values, skip_if_finished=True)
+        elif record.state == "stopped":
+            self._study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
+        else:
+            self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+
+    def _find(self, number: int) -> FrozenTrial | None:
+        found = [trial for trial in self.trials if trial.user_attrs.get(_NUMBER) == number]
+        return found[-1] if found else None

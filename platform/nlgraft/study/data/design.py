@@ -1,0 +1,355 @@
+"""From factors, components and a design to cells."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nlgraft.errors import Problem, StudyError, nearest
+from nlgraft.pipeline.fingerprint import canonical_json, fingerprint
+from nlgraft.study.data import paths
+from nlgraft.study.data.space import same
+
+if TYPE_CHECKING:
+    from nlgraft.study.data.study import Component, Design, Factor, Study
+
+MAX_CELLS = 1000
+"""More cells than this are taken for a mistake."""
+_MAX_COMBINATIONS = 10_000
+
+FULL, WITHOUT = "full", "without"
+"""The two levels of a component."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One combination of levels.
+
+    Attributes:
+        levels: Level by factor; components appear as ``full`` or ``without``.
+        overrides: Values that the cell sets in the system's config, by dotted path.
+        is_baseline: Whether every factor is at its baseline and every component present.
+        label: ``baseline``, ``generator=att``, ``without segment_embedding``, or several joined by ``, ``.
+        origins: Where in the study file each override stands, by dotted path.
+        changed: Paths of the overrides that come from levels off their baseline.
+    """
+
+    levels: Mapping[str, Any]
+    overrides: Mapping[str, Any]
+    is_baseline: bool
+    label: str
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
+    changed: Sequence[str] = field(default=(), compare=False, repr=False)
+
+    @property
+    def key(self) -> str:
+        """Fingerprint of the overrides: the identity of the cell."""
+        return fingerprint(self.overrides)
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What a design combines: the parts of a study that make cells.
+
+    Attributes:
+        factors: Factors by name.
+        components: Components by name.
+        design: Which combinations are wanted.
+        exclude: Combinations of levels to drop.
+    """
+
+    factors: Mapping[str, Factor]
+    components: Mapping[str, Component]
+    design: Design
+    exclude: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def baseline(self) -> dict[str, Any]:
+        """The reference level of every factor and component."""
+        levels = {name: factor.baseline for name, factor in self.factors.items()}
+        return levels | dict.fromkeys(self.components, FULL)
+
+    @property
+    def levels(self) -> dict[str, list[Any]]:
+        """All levels of every factor and component."""
+        levels = {name: factor.level_values for name, factor in self.factors.items()}
+        return levels | {name: [FULL, WITHOUT] for name in self.components}
+
+    def cell(self, levels: Mapping[str, Any]) -> Cell:
+        """Build the cell of a combination.
+
+        Args:
+            levels: Level by factor or component; those left out stay at their baseline.
+
+        Returns:
+            The cell.
+        """
+        baseline = self.baseline
+        levels = baseline | dict(levels)
+        off = [name for name in levels if not same(levels[name], baseline[name])]
+        overrides: dict[str, Any] = {}
+        origins: dict[str, str] = {}
+        changed: list[str] = []
+        # Components come last: what is removed stays removed whatever level a factor has.
+        for name in (*self.factors, *self.components):
+            for path, (value, origin) in self._settings(name, levels[name]).items():
+                overrides[path], origins[path] = value, origin
+                changed += [path] if name in off else []
+        label = ", ".join(self.departure(name, levels[name]) for name in off)
+        return Cell(levels, overrides, not off, label or "baseline", origins, changed)
+
+    def departure(self, name: str, level: Any) -> str:
+        """Say in a label that a factor or component is off its baseline.
+
+        Args:
+            name: The factor or component.
+            level: Its level.
+
+        Returns:
+            ``generator=att``, or ``without segment_embedding``.
+        """
+        return f"{WITHOUT} {name}" if name in self.components else f"{name}={level_text(level)}"
+
+    def _settings(self, name: str, level: Any) -> dict[str, tuple[Any, str]]:
+        if name in self.components:
+            values = self.components[name].without if level == WITHOUT else {}
+            return {
+                path: (value, f"components.{name}.without.{path}") for path, value in paths.leaves(values)
+            }
+        factor = self.factors[name]
+        where = f"factors.{name}.levels"
+        if isinstance(factor.levels, dict):
+            values = factor.levels.get(level, {}) if isinstance(level, str) else {}
+            return {path: (value, f"{where}.{level}.{path}") for path, value in paths.leaves(values)}
+        if factor.target is None:
+            return {}
+        for index, known in enumerate(factor.levels):
+            if same(known, level):
+                return {factor.target: (level, f"{where}[{index}]")}
+        return {factor.target: (level, f"factors.{name}.baseline")}
+
+    def combinations(self) -> Iterator[dict[str, Any]]:
+        """Walk the combinations the design asks for, excluded ones included.
+
+        Yields:
+            Levels that are off their baseline; for ``full`` all levels. Repetitions are possible.
+        """
+        levels, baseline = self.levels, self.baseline
+        yield {}
+        if self.design.kind == "cells":
+            yield from (dict(cell) for cell in self.design.cells)
+        elif self.design.kind == "full":
+            for combination in itertools.product(*levels.values()):
+                yield dict(zip(levels, combination, strict=True))
+        else:
+            for name, choices in levels.items():
+                yield from ({name: level} for level in choices if not same(level, baseline[name]))
+
+    @property
+    def num_combinations(self) -> int:
+        """How many combinations the design asks for, before anything is excluded."""
+        sizes = [len(choices) for choices in self.levels.values()]
+        if self.design.kind == "cells":
+            return 1 + len(self.design.cells)
+        return math.prod(sizes) if self.design.kind == "full" else 1 + sum(size - 1 for size in sizes)
+
+    @property
+    def is_vast(self) -> bool:
+        """Whether there are too many combinations to look at each."""
+        return self.num_combinations > _MAX_COMBINATIONS
+
+    def is_excluded(self, levels: Mapping[str, Any]) -> bool:
+        """Say whether a combination is dropped.
+
+        Args:
+            levels: Level by factor; those left out are at their baseline.
+
+        Returns:
+            Whether an entry of ``exclude`` matches.
+        """
+        return any(matches(self.baseline | dict(levels), entry) for entry in self.exclude)
+
+    def cells(self) -> list[Cell]:
+        """Build the cells.
+
+        Returns:
+            The baseline first, then the others in file order, each combination once.
+
+        Raises:
+            StudyError: There are more than `MAX_CELLS`; the number is in the message.
+        """
+        count = self.num_combinations
+        if count <= MAX_CELLS or (self.exclude and not self.is_vast):
+            kept: dict[str, dict[str, Any]] = {}
+            for levels in self.combinations():
+                if not self.is_excluded(levels):
+                    kept.setdefault(canonical_json(self.baseline | levels), levels)
+            count = len(kept)
+            if count <= MAX_CELLS:
+                return [self.cell(levels) for levels in kept.values()]
+        message = (
+            f"the design has {count:,} cells, at most {MAX_CELLS:,} are allowed; "
+            "use kind one_factor or cells, fewer levels, or exclude combinations"
+        )
+        raise StudyError([Problem("design", message)])
+
+
+def matches(levels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """Say whether a combination has all wanted levels.
+
+    Args:
+        levels: Level by factor.
+        wanted: Some levels by factor.
+
+    Returns:
+        Whether they agree, types included.
+    """
+    return bool(wanted) and all(name in levels and same(levels[name], wanted[name]) for name in wanted)
+
+
+def level_text(level: Any) -> str:
+    """Write a level as it appears in labels and on the command line.
+
+    Args:
+        level: Any JSON value.
+
+    Returns:
+        Text as it is, everything else as JSON.
+    """
+    return level if isinstance(level, str) else canonical_json(level)
+
+
+def cells(study: Study) -> list[Cell]:
+    """List the cells of a study.
+
+    Args:
+        study: The study.
+
+    Returns:
+        The baseline first, then the others in file order.
+
+    Raises:
+        StudyError: The design is too large.
+    """
+    return axes_of(study).cells()
+
+
+def axes_of(study: Study) -> Axes:
+    """Take from a study what makes its cells.
+
+    Args:
+        study: The study.
+
+    Returns:
+        Factors, components, design and excludes.
+    """
+    return Axes(study.factors, study.components, study.design, study.exclude)
+
+
+def find_cell(study: Study, text: str) -> Cell:
+    """Find the cell that a text names.
+
+    Args:
+        study: The study.
+        text: A label, ``baseline``, ``full``, ``without x``, ``factor=level`` (several joined by commas, the
+            other factors at their baseline), or a level that only one factor has.
+
+    Returns:
+        The cell.
+
+    Raises:
+        StudyError: No cell, or more than one, is meant; the message names the nearest label.
+    """
+    axes = axes_of(study)
+    found = name_cell(axes, axes.cells(), text)
+    if isinstance(found, str):
+        raise StudyError([Problem("cell", found)], study.name)
+    return found
+
+
+def select_cells(study: Study, conditions: Sequence[str]) -> list[Cell]:
+    """Select the cells that meet every condition; the other factors may have any level.
+
+    Args:
+        study: The study.
+        conditions: ``factor=level``, a label, or what else `find_cell` understands.
+
+    Returns:
+        The cells in design order.
+
+    Raises:
+        StudyError: A condition names no level or cell, or no cell meets all of them.
+    """
+    axes = axes_of(study)
+    chosen = axes.cells()
+    for text in conditions:
+        wanted = _parse_levels(axes, text) if "=" in text else None
+        if isinstance(wanted, str):
+            raise StudyError([Problem("cell", wanted)], study.name)
+        if wanted is None:
+            named = find_cell(study, text)
+            chosen = [cell for cell in chosen if cell.key == named.key]
+        else:
+            chosen = [cell for cell in chosen if matches(cell.levels, wanted)]
+    if not chosen:
+        message = (
+            f"no cell meets {' and '.join(conditions)}. Cells: {', '.join(c.label for c in cells(study))}"
+        )
+        raise StudyError([Problem("cell", message)], study.name)
+    return chosen
+
+
+def name_cell(axes: Axes, known: Sequence[Cell], text: str) -> Cell | str:
+    """Find the cell that a text names among cells already built.
+
+    Args:
+        axes: What the cells were built from.
+        known: The cells.
+        text: As for `find_cell`.
+
+    Returns:
+        The cell, or the message that says why there is none.
+    """
+    text = text.strip()
+    by_label = {cell.label: cell for cell in known}
+    if text in by_label:
+        return by_label[text]
+    if text == "baseline" or (text == FULL and axes.components):
+        wanted: dict[str, Any] | str = {}
+    elif "=" in text or text.startswith(f"{WITHOUT} "):
+        wanted = _parse_levels(axes, text)
+    else:
+        owners = [
+            (name, level) for name in axes.factors for level in axes.levels[name] if level_text(level) == text
+        ]
+        if len(owners) > 1:
+            options = " or ".join(f"{name}={text}" for name, _ in owners)
+            return f"{text!r} is a level of several factors; write {options}"
+        wanted = dict(owners) if owners else f"there is no cell {text!r}. {nearest(text, list(by_label))}"
+    if isinstance(wanted, str):
+        return wanted
+    levels = axes.baseline | wanted
+    for cell in known:
+        if canonical_json(cell.levels) == canonical_json(levels):
+            return cell
+    return f"{text!r} is not among the cells of this design. {nearest(text, list(by_label))}"
+
+
+def _parse_levels(axes: Axes, text: str) -> dict[str, Any] | str:
+    wanted: dict[str, Any] = {}
+    for condition in text.split(","):
+        name, _, level = condition.strip().partition("=")
+        if name.startswith(f"{WITHOUT} ") and not level:
+            name, level = name.removeprefix(f"{WITHOUT} ").strip(), WITHOUT
+            if name not in axes.components:
+                return f"there is no component {name!r}. {nearest(name, list(axes.components))}"
+        if name not in axes.levels:
+            return f"there is no factor {name!r}. {nearest(name, list(axes.levels))}"
+        texts = {level_text(known): known for known in axes.levels[name]}
+        if level not in texts:
+            return f"factor {name!r} has no level {level!r}. {nearest(level, list(texts))}"
+        wanted[name] = texts[level]
+    return wanted

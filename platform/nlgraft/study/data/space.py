@@ -1,0 +1,270 @@
+"""Domains of the search: what may be tuned, between which values and under which conditions."""
+
+from __future__ import annotations
+
+import graphlib
+import json
+import math
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, TypeAlias
+
+from pydantic import Field, JsonValue
+
+from nlgraft.errors import Problem
+from nlgraft.pipeline.fingerprint import canonical_json
+from nlgraft.study.data.part import Part
+
+_STEP_TOLERANCE = 1e-9
+
+
+class _Domain(Part):
+    when: dict[str, JsonValue] | None = None
+    """Searched only where each of these paths (of the space or of the config) has this value, or one of these
+    values when a list is given."""
+
+    @abstractmethod
+    def probes(self) -> dict[str, JsonValue]:
+        """Values to try against the system's config, by where they stand in the domain."""
+
+    @abstractmethod
+    def problems(self) -> Iterator[Problem]:
+        """Whatever makes the domain unusable, with paths inside the domain."""
+
+    @abstractmethod
+    def __contains__(self, value: object) -> bool: ...
+
+
+class FloatDomain(_Domain):
+    """A range of real numbers."""
+
+    type: Literal["float"]
+    """Kind of domain."""
+    low: float
+    """Smallest value, inclusive."""
+    high: float
+    """Largest value, inclusive."""
+    log: bool = False
+    """Sample uniformly in the logarithm."""
+    step: float | None = None
+    """Distance between allowed values, counted from ``low``; not together with ``log``."""
+
+    def probes(self) -> dict[str, JsonValue]:
+        """Both ends."""
+        return {"low": self.low, "high": self.high}
+
+    def problems(self) -> Iterator[Problem]:
+        """Empty ranges, impossible logarithms, steps that miss ``high``."""
+        yield from _range_problems(self.low, self.high, is_log=self.log, step=self.step)
+        if self.log and self.step is not None:
+            yield Problem("step", "a logarithmic range has no step; leave out log or step")
+
+    def __contains__(self, value: object) -> bool:
+        return _is_number(value) and self.low <= value <= self.high  # type: ignore[operator]
+
+
+class IntDomain(_Domain):
+    """A range of whole numbers."""
+
+    type: Literal["int"]
+    """Kind of domain."""
+    low: int
+    """Smallest value, inclusive."""
+    high: int
+    """Largest value, inclusive."""
+    log: bool = False
+    """Sample uniformly in the logarithm."""
+    step: int = 1
+    """Distance between allowed values, counted from ``low``; not together with ``log``."""
+
+    def probes(self) -> dict[str, JsonValue]:
+        """Both ends."""
+        return {"low": self.low, "high": self.high}
+
+    def problems(self) -> Iterator[Problem]:
+        """Empty ranges, impossible logarithms, steps that miss ``high``."""
+        yield from _range_problems(self.low, self.high, is_log=self.log, step=self.step)
+        if self.log and self.step != 1:
+            yield Problem("step", "a logarithmic range has no step; leave out log or step")
+
+    def __contains__(self, value: object) -> bool:
+        if not isinstance(value, int) or isinstance(value, bool):
+            return False
+        return self.low <= value <= self.high and (value - self.low) % self.step == 0
+
+
+class CategoricalDomain(_Domain):
+    """One of some values of any kind."""
+
+    type: Literal["categorical"]
+    """Kind of domain."""
+    choices: list[JsonValue]
+    """The values."""
+
+    def probes(self) -> dict[str, JsonValue]:
+        """Every choice."""
+        return {f"choices[{index}]": choice for index, choice in enumerate(self.choices)}
+
+    def problems(self) -> Iterator[Problem]:
+        """No choice, or one twice."""
+        if not self.choices:
+            yield Problem("choices", "is empty; give at least two values")
+        seen: dict[str, int] = {}
+        for index, choice in enumerate(self.choices):
+            # Optuna compares choices as Python does: to it, true is 1.
+            shown = look(int(choice) if isinstance(choice, bool) else choice)
+            first = seen.setdefault(shown, index)
+            if first != index:
+                yield Problem(f"choices[{index}]", same_twice(choice, self.choices[first], "choices", first))
+
+    def __contains__(self, value: object) -> bool:
+        return any(same(value, choice) for choice in self.choices)
+
+
+Domain: TypeAlias = Annotated[FloatDomain | IntDomain | CategoricalDomain, Field(discriminator="type")]
+
+
+def same(left: Any, right: Any) -> bool:
+    """Say whether two JSON values are the same, types included (1 is neither 1.0 nor true).
+
+    Args:
+        left: A JSON value.
+        right: A JSON value.
+
+    Returns:
+        Whether their canonical JSON is the same.
+    """
+    return canonical_json(left) == canonical_json(right)
+
+
+def look(value: Any) -> str:
+    """Reduce a value to what a reader sees of it in a table: 1, 1.0 and "1" look alike.
+
+    Args:
+        value: A JSON value.
+
+    Returns:
+        A text that is equal for values that look alike.
+    """
+    if isinstance(value, str):
+        try:
+            number = json.loads(value)
+        except ValueError:
+            return value
+        return look(number) if _is_number(number) else value
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    return canonical_json(value)
+
+
+def same_twice(value: Any, other: Any, name: str, first: int) -> str:
+    """Word the problem of two values that look alike.
+
+    Args:
+        value: The second value.
+        other: The first value.
+        name: What the list is called.
+        first: Index of the first value.
+
+    Returns:
+        The message.
+    """
+    alike = "" if same(value, other) else f": {other!r} and {value!r} cannot be told apart in a table"
+    return f"is the same as {name}[{first}]{alike}; write each value once"
+
+
+def alternatives(wanted: Any) -> list[Any]:
+    """List the values that meet one entry of a condition.
+
+    Args:
+        wanted: A value, or a list of values.
+
+    Returns:
+        The values.
+    """
+    return wanted if isinstance(wanted, list) else [wanted]
+
+
+def holds(when: Mapping[str, Any] | None, values: Mapping[str, Any]) -> bool:
+    """Say whether a condition holds.
+
+    Args:
+        when: Wanted value, or list of values of which one is wanted, by path; None always holds.
+        values: Known values by path: sampled parameters, and the config's for paths outside the space.
+
+    Returns:
+        Whether every path has a wanted value; a path that has no value fails.
+    """
+    return all(
+        path in values and any(same(values[path], value) for value in alternatives(wanted))
+        for path, wanted in (when or {}).items()
+    )
+
+
+def sampling_order(space: Mapping[str, Domain]) -> list[str]:
+    """Order the paths of a space so that each comes after those its condition names.
+
+    Args:
+        space: Domains by path.
+
+    Returns:
+        All paths, otherwise in the order given.
+
+    Raises:
+        graphlib.CycleError: Conditions depend on each other.
+    """
+    graph = {path: [other for other in domain.when or {} if other in space] for path, domain in space.items()}
+    depth: dict[str, int] = {}
+    for path in graphlib.TopologicalSorter(graph).static_order():
+        depth[path] = 1 + max((depth[other] for other in graph[path]), default=-1)
+    return sorted(space, key=depth.__getitem__)
+
+
+def space_problems(space: Mapping[str, Domain]) -> Iterator[Problem]:
+    """Find what is wrong with a space by itself, without any system.
+
+    Args:
+        space: Domains by path.
+
+    Yields:
+        Problems with paths inside the space.
+    """
+    for path, domain in space.items():
+        for problem in domain.problems():
+            yield Problem(f"{path}.{problem.path}", problem.message)
+        for other, wanted in (domain.when or {}).items():
+            if other in space and other != path:
+                for value in alternatives(wanted):
+                    if value not in space[other]:
+                        message = f"can never hold: {value!r} is not a value of the searched {other}"
+                        yield Problem(f"{path}.when.{other}", message)
+    try:
+        sampling_order(space)
+    except graphlib.CycleError as error:
+        cycle = list(reversed(error.args[1]))
+        yield Problem(f"{cycle[0]}.when", f"conditions form a cycle: {' needs '.join(cycle)}; remove one")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _range_problems(low: float, high: float, *, is_log: bool, step: float | None) -> Iterator[Problem]:
+    if low == high:
+        yield Problem("low", f"low and high are both {low}; a fixed value belongs in base")
+    elif low > high:
+        yield Problem("low", f"{low} is above high, which is {high}; low must be below high")
+    if is_log and low <= 0:
+        yield Problem("log", f"a logarithmic range needs low above 0, got {low}")
+    if step is None or low >= high:
+        return
+    if step <= 0:
+        yield Problem("step", f"must be above 0, got {step}")
+        return
+    count = (high - low) / step
+    if abs(count - round(count)) > _STEP_TOLERANCE * max(1.0, count):
+        reachable = low + math.floor(count) * step
+        yield Problem(
+            "step",
+            f"{step} does not lead from low {low} to high {high}; the last value reached is {reachable:g}",
+        )

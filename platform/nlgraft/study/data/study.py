@@ -1,0 +1,388 @@
+"""The study: a question as typed, frozen data.
+
+`Study` is what a study file says after scales, overrides and environment variables are put in. It is made by
+`Study.from_yaml` or `Study.from_dict`, which report every problem at once, system-specific ones included.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, JsonValue, Tag
+
+from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.study.data.claim import Claim
+from nlgraft.study.data.part import Duration, Name, Part
+from nlgraft.study.data.space import Domain
+
+if TYPE_CHECKING:
+    from nlgraft.pipeline.store import ArtifactStore
+    from nlgraft.study.planning.plan import Plan
+
+SCHEMA_VERSION = 1
+"""The newest study format this package reads."""
+
+NOT_IN_FINGERPRINT = frozenset(
+    {
+        "name",
+        "description",
+        "resources",
+        "storage",
+        "tracking",
+        "claims",
+        "analysis",
+        "scales",
+        "budget",
+    }
+)
+"""Fields that change where, how long or how a study is told, not what is computed."""
+
+Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
+
+
+def _levels_kind(value: Any) -> str:
+    return "named" if isinstance(value, dict) else "values"
+
+
+def _objective_kind(value: Any) -> str:
+    return "several" if isinstance(value, list) else "one"
+
+
+class Factor(Part):
+    """What an ablation varies.
+
+    Either ``target`` and a list of levels (values of that one path), or named levels, each a set of values.
+    """
+
+    target: str | None = Field(default=None, min_length=1)
+    """Dotted path into the system's config; left out with named levels."""
+    levels: Annotated[
+        Annotated[list[JsonValue], Tag("values")] | Annotated[dict[Name, dict[str, JsonValue]], Tag("named")],
+        Discriminator(_levels_kind),
+    ]
+    """Values of the target, or ``{level name: {dotted path: value}}``."""
+    baseline: JsonValue
+    """The reference level."""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the levels have names."""
+        return isinstance(self.levels, dict)
+
+    @property
+    def level_values(self) -> list[JsonValue]:
+        """The levels in file order: the values, or the names of named levels."""
+        return list(self.levels)
+
+
+class Component(Part):
+    """A part of the system that is left out once to see what it is worth."""
+
+    without: dict[str, JsonValue] = Field(min_length=1)
+    """Values, by dotted path or nested, that remove the component."""
+
+
+class Design(Part):
+    """Which combinations of levels become cells."""
+
+    kind: Literal["one_factor", "leave_one_out", "full", "cells"] = "one_factor"
+    """``one_factor`` and ``leave_one_out``: the baseline and every single departure from it; ``full``: every
+    combination; ``cells``: the baseline and those listed."""
+    cells: list[dict[str, JsonValue]] = Field(default=[])
+    """With kind ``cells``: ``{factor: level}``; factors not named stay at their baseline."""
+
+
+class Sampler(Part):
+    """Who proposes parameters."""
+
+    name: Literal["tpe", "cmaes", "random", "grid", "nsga2"] = "tpe"
+    """Optuna's sampler."""
+    seed: Seed = 0
+    """Seed of the proposals; 0 is a seed like any other."""
+
+
+class TrialScheduler(Part):
+    """Who stops unpromising trials early."""
+
+    name: Literal["asha", "median", "hyperband", "none"] = "asha"
+    """Rule; ``none`` stops nothing."""
+    metric: str | None = None
+    """Metric compared at equal steps, one that training reports as it goes; none: the first objective's."""
+    grace_steps: int = Field(default=1, ge=1)
+    """No trial is stopped before this many optimiser steps."""
+    reduction_factor: int = Field(default=3, ge=2)
+    """One in this many trials survives a rung (asha, hyperband)."""
+    max_steps: int | None = Field(default=None, ge=1)
+    """Optimiser steps of a complete trial; none: what the trials report."""
+
+
+class Search(Part):
+    """What is tuned, with the same budget inside every cell."""
+
+    sampler: Sampler = Sampler()
+    """Who proposes parameters."""
+    trial_scheduler: TrialScheduler | None = None
+    """Who stops trials early; none: nobody."""
+    space: dict[str, Domain] = Field(min_length=1)
+    """Domains by dotted path into the system's config."""
+    trials: int = Field(ge=1)
+    """Trials in each cell."""
+
+
+class Objective(Part):
+    """What the search selects by and the report leads with."""
+
+    metric: str
+    """A metric of the system, not one of the test set."""
+    direction: Literal["maximize", "minimize"]
+    """Must agree with the metric's own."""
+
+
+class Resources(Part):
+    """What one trial needs."""
+
+    workers: int = Field(default=1, ge=1)
+    """Processes that train one trial together."""
+    cpus_per_worker: int = Field(default=1, ge=1)
+    """CPU cores of a worker."""
+    gpus_per_worker: float = Field(default=0.0, ge=0)
+    """GPUs of a worker; a fraction shares one GPU between trials of one worker."""
+    max_concurrent: int | None = Field(default=None, ge=1)
+    """Most trials at once; none: as many as fit."""
+    max_failures: int = Field(default=2, ge=0)
+    """How often a trial is tried again after its worker or node was lost."""
+
+    @property
+    def per_trial(self) -> dict[str, float]:
+        """What one trial holds while it runs, by Ray's resource names."""
+        return {"CPU": float(self.workers * self.cpus_per_worker), "GPU": self.workers * self.gpus_per_worker}
+
+
+class Budget(Part):
+    """When a study stops starting trials."""
+
+    wall_clock: Duration | None = None
+    """Longest time a run may last: seconds, ``2h30m`` or ``PT2H30M``."""
+    trials: int | None = Field(default=None, ge=1)
+    """Most trials a run may start."""
+    max_failed_fraction: float = Field(default=1.0, ge=0, le=1)
+    """Stop when more than this share of the trials ended so far has failed."""
+
+    @property
+    def wall_clock_s(self) -> float | None:
+        """Longest time in seconds."""
+        return self.wall_clock
+
+
+class Storage(Part):
+    """Where artifacts and records are kept."""
+
+    path: str = Field(default="nlgraft_store", min_length=1)
+    """Local directory or any pyarrow.fs URI (``s3://``, ``gs://``)."""
+
+
+class Tracking(Part):
+    """Where MLflow keeps the study."""
+
+    uri: str | None = Field(default=None, min_length=1)
+    """MLflow tracking URI; none: a SQLite file next to the store."""
+    experiment: str | None = Field(default=None, min_length=1)
+    """MLflow experiment; none: the study's name."""
+
+
+class Analysis(Part):
+    """How cells are compared."""
+
+    test: Literal["paired_bootstrap", "approximate_randomisation"] = "paired_bootstrap"
+    """Test whose p-value is reported first."""
+    samples: int = Field(default=1000, ge=100)
+    """Resamples of each test and interval."""
+    alpha: float = Field(default=0.05, gt=0, lt=1)
+    """Significance level; intervals cover 1 - alpha."""
+    correction: Literal["holm", "none"] = "holm"
+    """Correction over the family of comparisons."""
+    family: Literal["all_cells", "claims"] = "all_cells"
+    """What is corrected together: every cell against the baseline, or the claims' comparisons."""
+
+
+class Study(Part):
+    """A question: system, data, factors, search, budget and seeds."""
+
+    schema_version: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
+    """Format of the file."""
+    name: Name
+    """What the study is called; also the MLflow experiment."""
+    description: str = ""
+    """What is asked, in a sentence."""
+    system: str
+    """Import path of the system, e.g. ``trainables.multi_source``."""
+    data: dict[str, JsonValue] = Field(default={})
+    """The ``data`` field of the system's config."""
+    base: dict[str, JsonValue] = Field(default={})
+    """Values of the system's config that all cells share, nested or by dotted path."""
+    factors: dict[Name, Factor] = Field(default={})
+    """What is varied."""
+    components: dict[Name, Component] = Field(default={})
+    """What is left out once."""
+    design: Design = Design()
+    """Which combinations become cells."""
+    exclude: list[dict[str, JsonValue]] = Field(default=[])
+    """``{factor: level}``: cells that have all of these are dropped."""
+    search: Search | None = None
+    """What is tuned; none: nothing."""
+    objective: Annotated[
+        Annotated[Objective, Tag("one")] | Annotated[list[Objective], Field(min_length=1), Tag("several")],
+        Discriminator(_objective_kind),
+    ]
+    """What the search selects by; a list for several objectives."""
+    seeds: list[Seed] = Field(min_length=1)
+    """One replicate of every cell per seed; the same seed means the same data order in every cell."""
+    resources: Resources = Resources()
+    """What one trial needs."""
+    budget: Budget = Budget()
+    """When to stop starting trials."""
+    storage: Storage = Storage()
+    """Where artifacts are kept."""
+    tracking: Tracking = Tracking()
+    """Where MLflow keeps the study."""
+    claims: list[Claim] = Field(default=[])
+    """What the paper found."""
+    analysis: Analysis = Analysis()
+    """How cells are compared."""
+    scales: dict[Name, dict[str, JsonValue]] = Field(default={})
+    """Named override sets: ``@tiny`` on the command line merges ``scales.tiny`` into the study."""
+
+    @property
+    def objectives(self) -> list[Objective]:
+        """The objectives, also when there is only one."""
+        return self.objective if isinstance(self.objective, list) else [self.objective]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What is allowed yet likely to disappoint, one sentence each."""
+        from nlgraft.study.reading.rules import warnings  # checks build on this module
+
+        return warnings(self)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Digest of what is computed: all fields but those of `NOT_IN_FINGERPRINT`."""
+        definition = self.model_dump(mode="json", exclude=set(NOT_IN_FINGERPRINT))
+        definition["objective"] = [objective.model_dump(mode="json") for objective in self.objectives]
+        return fingerprint(definition)
+
+    @classmethod
+    def from_yaml(
+        cls,
+        path: str | os.PathLike[str],
+        overrides: Iterable[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> Study:
+        """Read and check a study file.
+
+        Args:
+            path: A YAML 1.2 file.
+            overrides: ``@scale`` and ``key=value``; scales are applied first, each kind in the order given. A
+                key whose first part is no field of a study lies inside ``base``.
+            environ: Where ``${env:NAME}`` is looked up; none: this process's environment.
+
+        Returns:
+            The study.
+
+        Raises:
+            StudyError: Something is wrong; all problems are listed, with their paths and lines.
+        """
+        from nlgraft.study.reading import documents, reader  # reading builds on this module
+
+        source = Path(path)
+        return reader.read_study(
+            documents.read_file(source), overrides, os.environ if environ is None else environ, str(source)
+        )
+
+    @classmethod
+    def from_dict(
+        cls,
+        document: Mapping[str, Any],
+        overrides: Iterable[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> Study:
+        """Check a study that is already parsed.
+
+        Args:
+            document: What the file would hold.
+            overrides: As in `from_yaml`.
+            environ: As in `from_yaml`.
+
+        Returns:
+            The study.
+
+        Raises:
+            StudyError: Something is wrong; all problems are listed.
+        """
+        from nlgraft.study.reading import documents, reader  # reading builds on this module
+
+        return reader.read_study(
+            documents.from_values(document), overrides, os.environ if environ is None else environ, "study"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Turn the study into JSON values, defaults included.
+
+        Returns:
+            A document that `from_dict` turns into an equal study.
+        """
+        return self.model_dump(mode="json")
+
+    def to_yaml(self, *, is_public: bool = False) -> str:
+        """Write the study as YAML, defaults included.
+
+        Args:
+            is_public: Mask the passwords in URIs, for logs and reports; such text is another study.
+
+        Returns:
+            Text that `from_yaml` turns into an equal study.
+        """
+        from nlgraft.study.reading import documents  # ruamel.yaml is needed only here and for reading
+
+        values = self.to_dict()
+        return documents.write_yaml(documents.masked(values) if is_public else values)
+
+    def to_json(self) -> str:
+        """Write the study as JSON, defaults included.
+
+        Returns:
+            Indented JSON that `from_dict` turns into an equal study once parsed.
+        """
+        return self.model_dump_json(indent=2)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Describe study files to editors.
+
+        Returns:
+            A JSON schema, draft 2020-12.
+        """
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+        return schema | cls.model_json_schema() | {"title": "nlgraft study"}
+
+    def plan(self, store: ArtifactStore | None = None, capacity: Mapping[str, float] | None = None) -> Plan:
+        """Work out what a run would do, without doing anything.
+
+        Args:
+            store: Where finished stages are looked up; none: nothing counts as finished.
+            capacity: What the cluster has, by Ray's resource names; none: unknown, so that everything fits.
+
+        Returns:
+            Cells, trials, stages, concurrency, cost and what cannot fit.
+
+        Raises:
+            StudyError: A cell's config is refused by the system.
+            DataError: A corpus is missing or unusable.
+        """
+        from nlgraft.study.planning.plan import plan  # plan builds on this module
+
+        return plan(self, store, capacity)

@@ -1,0 +1,1 @@
+"""What a study will run: cells, trials, stages, cost."""

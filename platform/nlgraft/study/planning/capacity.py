@@ -1,0 +1,63 @@
+"""What one trial needs against what a cluster has."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from nlgraft.errors import Problem
+from nlgraft.study.data.study import Resources
+
+_TOLERANCE = 1e-9
+_FIELDS = {"CPU": "cpus_per_worker", "GPU": "gpus_per_worker"}
+
+
+def capacity_problems(
+    resources: Resources, capacity: Mapping[str, float], where: str = "the cluster"
+) -> list[Problem]:
+    """Find what one trial needs and the cluster can never give.
+
+    Args:
+        resources: The shape of one trial.
+        capacity: What the cluster has, by Ray's resource names; a name left out counts as 0.
+        where: What the cluster is called.
+
+    Returns:
+        One problem per resource that is short; Ray itself would wait for ever without a word.
+    """
+    problems = []
+    for kind, amount in resources.per_trial.items():
+        has = capacity.get(kind, 0.0)
+        if amount > has + _TOLERANCE:
+            field = _FIELDS[kind]
+            each = getattr(resources, field)
+            workers = f"{resources.workers} worker{'s' if resources.workers > 1 else ''}"
+            message = (
+                f"asks for {amount:g} {kind}s per trial ({workers} x {each:g}), {where} has {has:g}; "
+                f"lower resources.workers or resources.{field}, or use a larger cluster"
+            )
+            problems.append(Problem(f"resources.{field}", message))
+    return problems
+
+
+def max_concurrent(resources: Resources, capacity: Mapping[str, float]) -> int:
+    """Compute how many trials fit at once.
+
+    Args:
+        resources: The shape of one trial.
+        capacity: What the cluster has, by Ray's resource names.
+
+    Returns:
+        Trials at once, no more than the study allows; 0 when not even one fits.
+    """
+    counts = [
+        _fit(amount, capacity.get(kind, 0.0)) for kind, amount in resources.per_trial.items() if amount > 0
+    ]
+    limit = min(counts)
+    return limit if resources.max_concurrent is None else min(limit, resources.max_concurrent)
+
+
+def _fit(amount: float, has: float) -> int:
+    if amount < 1:  # a fraction of a device lies on one device
+        return math.floor(has + _TOLERANCE) * math.floor(1 / amount + _TOLERANCE)
+    return math.floor(has / amount + _TOLERANCE)

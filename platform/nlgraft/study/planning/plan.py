@@ -1,0 +1,258 @@
+"""What a run would do: cells, trials, stages, concurrency, cost and disk, without doing any of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from nlgraft.errors import Problem
+from nlgraft.pipeline.fingerprint import canonical_json
+from nlgraft.pipeline.stage import StageGraph
+from nlgraft.study.data import paths
+from nlgraft.study.data.design import Cell, cells
+from nlgraft.study.data.space import Domain, holds, sampling_order
+from nlgraft.study.data.study import Study
+from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
+from nlgraft.study.reading.system import REPLICATE_SPLITS, SEARCH_SPLITS, System, load_system, resolve_config
+
+if TYPE_CHECKING:
+    from nlgraft.pipeline.store import ArtifactStore
+
+
+@dataclass(frozen=True)
+class PlannedTrial:
+    """A replicate that a run will see finished.
+
+    Attributes:
+        cell: Its cell.
+        seed: Its seed.
+        params: Searched values by dotted path; empty where a search has yet to find them.
+        config: The resolved config.
+        graph: Its stage graph.
+        is_estimate: True in a study with a search: the trial will have the best values found.
+    """
+
+    cell: Cell
+    seed: int
+    params: Mapping[str, Any]
+    config: BaseModel
+    graph: StageGraph
+    is_estimate: bool = False
+
+    @property
+    def fingerprint(self) -> str:
+        """Fingerprint of the trial: that of its last stage."""
+        return self.graph.fingerprint
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a run would do.
+
+    Attributes:
+        study: The study.
+        cells: Its cells, the baseline first.
+        trials: The replicates: every cell with every seed.
+        num_search_trials: Trials of the search in all cells together.
+        stages: ``planned``: stages of all trials added up; ``distinct``: how many differ; ``finished``: how
+            many of those the store has.
+        max_concurrent: Trials at once; None when the cluster is not known.
+        problems: What can never fit the cluster.
+        warnings: What is allowed yet likely to disappoint.
+        notes: How far the numbers are estimates.
+        cost_s: Worker time of what is not finished, by what such stages have taken; None when unknown.
+        disk_bytes: Size of what is not finished, by what such artifacts have taken; None when unknown.
+    """
+
+    study: Study
+    cells: list[Cell]
+    trials: list[PlannedTrial]
+    num_search_trials: int
+    stages: dict[str, int]
+    max_concurrent: int | None
+    problems: list[Problem]
+    warnings: list[str]
+    notes: list[str]
+    cost_s: float | None
+    disk_bytes: float | None
+
+    @property
+    def num_trials(self) -> int:
+        """Replicates and search trials."""
+        return len(self.trials) + self.num_search_trials
+
+    def to_json(self) -> dict[str, Any]:
+        """Turn the plan into JSON values.
+
+        Returns:
+            What ``plan --json`` prints.
+        """
+        return {
+            "study": self.study.name,
+            "fingerprint": self.study.fingerprint,
+            "cells": len(self.cells),
+            "trials": self.num_trials,
+            "search_trials": self.num_search_trials,
+            "seeds": len(self.study.seeds),
+            "stages": dict(self.stages),
+            "max_concurrent": self.max_concurrent,
+            "problems": [{"path": problem.path, "message": problem.message} for problem in self.problems],
+            "warnings": list(self.warnings),
+            "notes": list(self.notes),
+            "cost_s": self.cost_s,
+            "disk_bytes": self.disk_bytes,
+        }
+
+
+@dataclass
+class _Stages:
+    """Stages added up over trials: known ones by fingerprint, those of future proposals by name only."""
+
+    num_planned: int = 0
+    known: dict[str, str] = field(default_factory=dict)
+    future: Counter[str] = field(default_factory=Counter)
+
+    def add(self, graph: StageGraph) -> None:
+        self.num_planned += len(graph.stages)
+        self.known |= {stage.fingerprint: stage.name for stage in graph.stages}
+
+    def add_search(self, low: StageGraph, high: StageGraph, num_trials: int) -> None:
+        """Add trials whose values lie between two corners: what both corners share, all trials share."""
+        shared = {stage.fingerprint for stage in high.stages}
+        self.num_planned += num_trials * len(low.stages)
+        for stage in low.stages:
+            if stage.fingerprint in shared:
+                self.known[stage.fingerprint] = stage.name
+            else:
+                self.future[stage.name] += num_trials
+
+
+def plan(
+    study: Study, store: ArtifactStore | None = None, capacity: Mapping[str, float] | None = None
+) -> Plan:
+    """Work out what a run would do, without doing anything.
+
+    Args:
+        study: The study.
+        store: Where finished stages are looked up; none: nothing counts as finished, nothing is estimated.
+        capacity: What the cluster has, by Ray's resource names; none: unknown, so that everything fits.
+
+    Returns:
+        The plan; ``problems`` says what can never fit.
+
+    Raises:
+        StudyError: The design is too large, or a cell's config is refused by the system.
+        DataError: A corpus is missing or unusable.
+    """
+    system = load_system(study.system)
+    chosen = cells(study)
+    configs = [(cell, resolve_config(study, cell)) for cell in chosen]
+    trials = [_planned(study, system, cell, config, seed) for cell, config in configs for seed in study.seeds]
+    stages = _Stages()
+    for trial in trials:
+        stages.add(trial.graph)
+    notes: list[str] = []
+    num_search_trials = 0
+    if study.search is not None:
+        num_search_trials = study.search.trials * len(chosen)
+        for cell, config in configs:
+            stages.add_search(*_corners(study, system, cell, config), study.search.trials)
+        notes.append(
+            "stages of search trials are estimated from the two ends of the space at the first seed, "
+            "those of the replicates from the config without searched values"
+        )
+    finished = store.finished(stages.known) if store is not None else set()
+    cost_s, disk_bytes, unknown = _estimate(stages, finished, store)
+    if unknown:
+        notes.append(f"time and size are not known: the store has no stage {', '.join(unknown)} to go by")
+    return Plan(
+        study=study,
+        cells=chosen,
+        trials=trials,
+        num_search_trials=num_search_trials,
+        stages={
+            "planned": stages.num_planned,
+            "distinct": len(stages.known) + stages.future.total(),
+            "finished": len(finished),
+        },
+        max_concurrent=_at_once(study, capacity),
+        problems=capacity_problems(study.resources, capacity) if capacity is not None else [],
+        warnings=study.warnings
+        + _same_config(configs)
+        + _short_budget(study, len(trials) + num_search_trials),
+        notes=notes,
+        cost_s=cost_s,
+        disk_bytes=disk_bytes,
+    )
+
+
+def _planned(study: Study, system: System, cell: Cell, config: BaseModel, seed: int) -> PlannedTrial:
+    graph = system.stage_graph(config, seed=seed, splits=REPLICATE_SPLITS)
+    return PlannedTrial(cell, seed, {}, config, graph, is_estimate=study.search is not None)
+
+
+def _corners(study: Study, system: System, cell: Cell, config: BaseModel) -> tuple[StageGraph, StageGraph]:
+    assert study.search is not None
+    values = config.model_dump(mode="json")
+    low, high = (
+        system.stage_graph(
+            resolve_config(study, cell, _corner(study.search.space, values, end)),
+            seed=study.seeds[0],
+            splits=SEARCH_SPLITS,
+        )
+        for end in (0, -1)
+    )
+    return low, high
+
+
+def _corner(space: Mapping[str, Domain], values: Mapping[str, Any], end: int) -> dict[str, Any]:
+    params: dict[str, Any] = {}
+    for path in sampling_order(space):
+        domain = space[path]
+        outside = {other: paths.get(values, other) for other in domain.when or {} if other not in space}
+        known = {other: value for other, value in outside.items() if value is not paths.MISSING}
+        if holds(domain.when, known | params):
+            params[path] = list(domain.probes().values())[end]
+    return params
+
+
+def _at_once(study: Study, capacity: Mapping[str, float] | None) -> int | None:
+    return study.resources.max_concurrent if capacity is None else max_concurrent(study.resources, capacity)
+
+
+def _estimate(
+    stages: _Stages, finished: set[str], store: ArtifactStore | None
+) -> tuple[float | None, float | None, list[str]]:
+    """Seconds and bytes of what is to do, or the names of the stages that nothing is known of."""
+    if store is None:
+        return None, None, []
+    to_do = Counter(name for key, name in stages.known.items() if key not in finished) + stages.future
+    costs = store.durations()
+    unknown = sorted(name for name in to_do if name not in costs)
+    if unknown:
+        return None, None, unknown
+    seconds = sum(count * costs[name].mean_duration_s for name, count in to_do.items())
+    return seconds, sum(count * costs[name].mean_bytes for name, count in to_do.items()), []
+
+
+def _same_config(configs: list[tuple[Cell, BaseModel]]) -> list[str]:
+    found = []
+    by_config: dict[str, Cell] = {}
+    for cell, config in configs:
+        other = by_config.setdefault(canonical_json(config.model_dump(mode="json")), cell)
+        if other is not cell:
+            found.append(
+                f"cells {other.label!r} and {cell.label!r} have the same config: they share every trial"
+            )
+    return found
+
+
+def _short_budget(study: Study, num_trials: int) -> list[str]:
+    limit = study.budget.trials
+    if limit is None or limit >= num_trials:
+        return []
+    return [f"budget.trials: {limit} trials end a run before its {num_trials}; run it again to go on"]

@@ -1,0 +1,125 @@
+"""What a search inside a cell has proposed, and which proposal is the best.
+
+The proposals are records beside the artifact store, keyed by what determines them, so that a study that is
+run again, extended by a factor or given more trials finds the ones it already made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import TrialRecord
+from nlgraft.study.data.design import Cell
+from nlgraft.study.data.study import Objective, Study
+from nlgraft.study.reading.system import resolve_config
+
+KIND = "proposals"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """One searched config of a cell.
+
+    Attributes:
+        number: Number within the cell, counted from 0.
+        params: Searched values by dotted path.
+        seed: Seed of the search trial.
+        fingerprint: Fingerprint of the search trial.
+        record: How the trial ended, or None while it has not.
+    """
+
+    number: int
+    params: Mapping[str, Any]
+    seed: int
+    fingerprint: str
+    record: TrialRecord | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The document that the store keeps; the trial's record is kept by itself."""
+        return {
+            "number": self.number,
+            "params": dict(self.params),
+            "seed": self.seed,
+            "fingerprint": self.fingerprint,
+        }
+
+
+def search_seed(study: Study) -> int:
+    """Seed of every search trial: the study's first."""
+    return study.seeds[0]
+
+
+def search_key(study: Study, cell: Cell) -> str:
+    """Fingerprint of all that determines the proposals of a cell; their number is left out.
+
+    Args:
+        study: A study with a search.
+        cell: One of its cells.
+
+    Returns:
+        Hex digest.
+    """
+    assert study.search is not None
+    search = study.search.model_dump(mode="json")
+    search.pop("trials")
+    return fingerprint(
+        {
+            "system": study.system,
+            "config": resolve_config(study, cell).model_dump(mode="json"),
+            "search": search,
+            "objectives": [objective.model_dump(mode="json") for objective in study.objectives],
+            "seed": search_seed(study),
+        }
+    )
+
+
+def load_proposals(study: Study, cell: Cell, store: ArtifactStore) -> list[Proposal]:
+    """Read the proposals of a cell that are on record, with the records of their trials.
+
+    Args:
+        study: A study with a search.
+        cell: One of its cells.
+        store: The artifact store.
+
+    Returns:
+        Proposals by ascending number.
+    """
+    prefix = search_key(study, cell)
+    documents = store.list_records(KIND, f"{prefix}/")
+    proposals = []
+    for document in documents.values():
+        trial = store.read_record("trials", document["fingerprint"])
+        proposals.append(Proposal(**document, record=TrialRecord.from_json(trial) if trial else None))
+    return sorted(proposals, key=lambda proposal: proposal.number)
+
+
+def save_proposal(study: Study, cell: Cell, store: ArtifactStore, proposal: Proposal) -> None:
+    """Put a proposal on record, before its trial starts."""
+    store.write_record(KIND, f"{search_key(study, cell)}/{proposal.number:05d}", proposal.to_json())
+
+
+def best_proposal(objectives: Sequence[Objective], proposals: Iterable[Proposal]) -> Proposal | None:
+    """Choose the proposal to replicate: the best finished one by the first objective.
+
+    Args:
+        objectives: The study's objectives; only the first one chooses.
+        proposals: Proposals of one cell.
+
+    Returns:
+        The best one, the earlier one at a tie; None when no trial finished with a finite value.
+    """
+    objective = objectives[0]
+    sign = 1.0 if objective.direction == "maximize" else -1.0
+
+    def value(proposal: Proposal) -> float:
+        assert proposal.record is not None
+        return sign * proposal.record.metrics.get(objective.metric, math.nan)
+
+    ended = [p for p in proposals if p.record is not None and p.record.state == "finished"]
+    finite = [proposal for proposal in ended if math.isfinite(value(proposal))]
+    return max(finite, key=lambda proposal: (value(proposal), -proposal.number), default=None)

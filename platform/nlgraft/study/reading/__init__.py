@@ -1,0 +1,1 @@
+"""From a study file to a study, with every problem and its place."""

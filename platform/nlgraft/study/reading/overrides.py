@@ -1,0 +1,152 @@
+"""From a study file to what it says: scales, ``key=value`` overrides and environment variables put in."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nlgraft.errors import Problem, nearest
+from nlgraft.study.data import paths
+from nlgraft.study.data.study import Study
+from nlgraft.study.reading import documents
+from nlgraft.study.reading.documents import Document
+
+_VARIABLE = re.compile(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}")
+_LIKE_VARIABLE = re.compile(r"\$\{(?:oc\.)?env\b[^}]*\}?|\$\{[A-Z][A-Z0-9_]*\}")
+_NOT_IN_SCALES = ("schema_version", "name", "system", "scales")
+
+
+def apply(document: Document, overrides: Iterable[str], environ: Mapping[str, str]) -> None:
+    """Put scales, overrides and environment variables into a document, in place.
+
+    Args:
+        document: A document whose values are a mapping.
+        overrides: ``@scale`` and ``key=value``; all scales first, each kind in the order given.
+        environ: Where ``${env:NAME}`` is looked up. Scales that are not used are left as they are.
+    """
+    values = copy.deepcopy(document.values)
+    overrides = list(overrides)
+    _expand_dotted(values, "", document)
+    for name, scale in _scales(values).items():
+        if isinstance(scale, dict):
+            _expand_dotted(scale, f"scales.{name}", document)
+    for text in overrides:
+        if text.startswith("@"):
+            values = _apply_scale(values, text, document)
+    for text in overrides:
+        if not text.startswith("@"):
+            _apply_pair(values, text, document)
+    scales = values.pop("scales", None)
+    values = _interpolate(values, "", environ, document.problems)
+    if scales is not None:
+        values["scales"] = scales
+    document.values = values
+
+
+def scale_problems(scales: Mapping[str, Mapping[str, Any]]) -> Iterable[Problem]:
+    """Find keys that a scale cannot set.
+
+    Args:
+        scales: Override sets by name.
+
+    Yields:
+        One problem per key.
+    """
+    allowed = [name for name in Study.model_fields if name not in _NOT_IN_SCALES]
+    for scale, values in scales.items():
+        for key in values:
+            if key not in allowed:
+                yield Problem(f"scales.{scale}.{key}", f"a scale cannot set {key!r}. {nearest(key, allowed)}")
+
+
+def _scales(values: Mapping[str, Any]) -> dict[str, Any]:
+    scales = values.get("scales")
+    return scales if isinstance(scales, dict) else {}
+
+
+def _expand_dotted(values: dict[str, Any], parent: str, document: Document) -> None:
+    """Turn dotted keys of base and data into nested ones, so that whatever comes later can be merged."""
+    for name in ("base", "data"):
+        if isinstance(values.get(name), dict):
+            try:
+                values[name] = paths.expand(values[name])
+            except ValueError as error:
+                document.problems.append(Problem(paths.join(parent, name), str(error)))
+
+
+def _apply_scale(values: dict[str, Any], text: str, document: Document) -> dict[str, Any]:
+    scales = _scales(values)
+    name = text.removeprefix("@")
+    if name not in scales:
+        message = f"there is no scale {text!r}. {nearest(text, [f'@{known}' for known in scales])}"
+        document.problems.append(Problem("scales", message))
+        return values
+    scale = scales[name]
+    if not isinstance(scale, dict):
+        return values  # reported when the study is read
+    for path, _ in paths.leaves(scale):
+        _forget_lines(document, path)
+    return paths.merge(values, {key: value for key, value in scale.items() if key not in _NOT_IN_SCALES})
+
+
+def _apply_pair(values: dict[str, Any], text: str, document: Document) -> None:
+    key, equals, raw = text.partition("=")
+    key = key.strip()
+    if not equals or not key:
+        message = f"override {text!r} is neither key=value nor @scale, e.g. train.max_steps=500 or @tiny"
+        document.problems.append(Problem("", message))
+        return
+    parsed = documents.parse(raw)
+    if parsed.problems:
+        reason = parsed.problems[0].message
+        document.problems.append(Problem(key, f"override {text!r}: {reason}; quote the value if it is text"))
+        return
+    try:
+        first = paths.split(key)[0]
+        path = key if first in Study.model_fields else f"base.{key}"
+        if not _put_domain(values, path, parsed.values):
+            paths.put(values, path, parsed.values)
+    except ValueError as error:
+        document.problems.append(Problem(key, f"override {text!r}: {error}"))
+        return
+    _forget_lines(document, path)
+
+
+def _put_domain(values: dict[str, Any], path: str, value: Any) -> bool:
+    """Set a whole domain of the search, whose key is itself a dotted path; False when it is none."""
+    target = path.removeprefix("search.space.")
+    space = paths.get(values, "search.space")
+    if target == path or not isinstance(value, dict) or not isinstance(space, dict):
+        return False
+    space[target] = value
+    return True
+
+
+def _forget_lines(document: Document, path: str) -> None:
+    """What was overridden no longer stands on any line of the file."""
+    inside = [known for known in document.lines if known.startswith((f"{path}.", f"{path}["))]
+    document.lines |= dict.fromkeys([path, *inside], 0)
+
+
+def _interpolate(value: Any, path: str, environ: Mapping[str, str], problems: list[Problem]) -> Any:
+    if isinstance(value, dict):
+        return {
+            key: _interpolate(item, paths.join(path, key), environ, problems) for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_interpolate(item, paths.join(path, i), environ, problems) for i, item in enumerate(value)]
+    if not isinstance(value, str) or "${" not in value:
+        return value
+
+    def look_up(found: re.Match[str]) -> str:
+        name = found.group(1)
+        if name not in environ:
+            problems.append(Problem(path, f"the environment variable {name} is not set; export {name}=..."))
+            return found.group()
+        return environ[name]
+
+    for other in _LIKE_VARIABLE.findall(_VARIABLE.sub("", value)):
+        problems.append(Problem(path, f"{other!r} is not understood; write ${{env:NAME}}"))
+    return _VARIABLE.sub(look_up, value)

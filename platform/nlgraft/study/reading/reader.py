@@ -1,0 +1,75 @@
+"""From a document to a study, or to everything that is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from nlgraft.errors import Problem, StudyError
+from nlgraft.study.data import paths
+from nlgraft.study.data.study import SCHEMA_VERSION, Study
+from nlgraft.study.reading import overrides, system_rules
+from nlgraft.study.reading.documents import Document
+from nlgraft.study.reading.draft import read_draft
+from nlgraft.study.reading.faults import describe, faults_of
+from nlgraft.study.reading.rules import seed_problems, study_problems
+
+
+def read_study(document: Document, changes: Iterable[str], environ: Mapping[str, str], source: str) -> Study:
+    """Check a document and build the study.
+
+    Args:
+        document: The study file.
+        changes: ``@scale`` and ``key=value``.
+        environ: Where ``${env:NAME}`` is looked up.
+        source: What the study is called in the error.
+
+    Returns:
+        The study.
+
+    Raises:
+        StudyError: Something is wrong; all problems are listed in file order.
+    """
+    reason = _unusable(document)
+    if reason is not None:
+        document.problems.append(reason)
+    elif document.is_whole:
+        overrides.apply(document, changes, environ)
+        draft = read_draft(document.values, document.problems)
+        document.problems += seed_problems(document.values.get("seeds"))
+        document.problems += study_problems(draft)
+        document.problems += system_rules.system_problems(draft)
+    if document.problems:
+        raise StudyError(_in_file_order(document), source)
+    try:
+        return Study.model_validate(document.values)
+    except ValidationError as error:  # whatever only shows when the parts are put together
+        faults = faults_of(error, Study, document.values)
+        raise StudyError([Problem(fault.path, fault.message) for fault in faults], source) from error
+
+
+def _unusable(document: Document) -> Problem | None:
+    """What makes reading on pointless."""
+    if not document.is_whole:
+        return None
+    if not isinstance(document.values, dict):
+        return Problem("", f"a study is a mapping that begins with its name, got {describe(document.values)}")
+    version: Any = document.values.get("schema_version")
+    if isinstance(version, int) and not isinstance(version, bool) and version > SCHEMA_VERSION:
+        message = f"{version} is newer than this nlgraft, which reads up to {SCHEMA_VERSION}; upgrade nlgraft"
+        return Problem("schema_version", message)
+    return None
+
+
+def _in_file_order(document: Document) -> list[Problem]:
+    """Sort by line, drop repetitions, and say the line where the message does not."""
+    placed: dict[tuple[str, str], tuple[int, Problem]] = {}
+    for problem in document.problems:
+        line = next((document.lines[p] for p in paths.ancestors(problem.path) if p in document.lines), 0)
+        message = problem.message
+        if line and not message.startswith("line "):
+            message = f"{message} (line {line})"
+        placed.setdefault((problem.path, problem.message), (line, Problem(problem.path, message)))
+    return [problem for _, problem in sorted(placed.values(), key=lambda entry: entry[0])]

@@ -1,0 +1,134 @@
+"""From a cell to the system's config, and from what the system refuses back to the study file."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from nlgraft.errors import Problem
+from nlgraft.study.data import paths
+from nlgraft.study.data.design import Cell
+from nlgraft.study.reading.faults import Fault, faults_of
+from nlgraft.study.reading.system import System, nested_config
+
+_MAX_REPAIRS = 5
+
+
+class Resolver:
+    """Resolves the cells of one study.
+
+    Args:
+        system: The study's system.
+        base: Nested values that all cells share.
+        data: The ``data`` field.
+        skipped: Config paths that are not set, because the config is known not to have them.
+    """
+
+    def __init__(
+        self,
+        system: System,
+        base: Mapping[str, Any],
+        data: Mapping[str, Any],
+        skipped: Collection[str] = (),
+    ) -> None:
+        self._system = system
+        self._base = base
+        self._data = data
+        self._skipped = frozenset(skipped)
+
+    def resolve(self, cell: Cell, params: Mapping[str, Any]) -> tuple[BaseModel | None, list[Problem]]:
+        """Build the config of a cell.
+
+        Args:
+            cell: The cell.
+            params: Searched values by dotted path.
+
+        Returns:
+            The config and no problem, or None and the problems with their paths in the study file.
+        """
+        config, faults = self.faults(cell, params)
+        return config, [self.place(fault, cell, params) for fault in faults]
+
+    def faults(self, cell: Cell, params: Mapping[str, Any]) -> tuple[BaseModel | None, list[Fault]]:
+        """Build the config of a cell, or say what the system refuses.
+
+        Args:
+            cell: The cell.
+            params: Searched values by dotted path.
+
+        Returns:
+            The config and no fault, or None and the faults, with paths in the config.
+        """
+        overrides = {path: value for path, value in cell.overrides.items() if path not in self._skipped}
+        params = {path: value for path, value in params.items() if path not in self._skipped}
+        try:
+            values = nested_config(self._base, self._data, overrides, params)
+        except ValueError as error:
+            return None, [Fault((), str(error))]
+        found: dict[tuple[str | int, ...], Fault] = {}
+        for _ in range(_MAX_REPAIRS):
+            try:
+                config = self._system.validate(values)
+                return (None if found else config), list(found.values())
+            except ValidationError as error:
+                faults = faults_of(error, self._system.config_type, values)
+            found |= {fault.parts: fault for fault in faults if fault.parts not in found}
+            unknown = [fault for fault in faults if fault.is_unknown_key]
+            if not unknown:
+                break
+            # What an unknown key hides (rules over several fields run last) is looked for without it.
+            values = _without(values, unknown)
+        return None, list(found.values())
+
+    def place(self, fault: Fault, cell: Cell, params: Mapping[str, Any]) -> Problem:
+        """Find where in the study file a fault comes from.
+
+        Args:
+            fault: What the system refuses.
+            cell: The cell that has it.
+            params: Searched values that were set.
+
+        Returns:
+            The problem, at the search space, the level, the data or the base that set the value; a rule over
+            several values is placed at the one that the cell changed.
+        """
+        path, parts = fault.path, [str(part) for part in fault.parts]
+        inside = f" (in cell {cell.label!r})" if not cell.is_baseline else ""
+        for param in params:
+            if _contains(_parts(param), parts) or _contains(parts, _parts(param)):
+                return Problem(f"search.space.{param}", fault.message + inside)
+        setters = [setter for setter in cell.overrides if _contains(_parts(setter), parts)]
+        if setters:
+            setter = max(setters, key=len)
+            rest = path[len(setter) :]
+            return Problem(cell.origins.get(setter, setter) + rest, fault.message)
+        for setter in cell.changed:
+            if _contains(parts, _parts(setter)):
+                return Problem(cell.origins.get(setter, setter), fault.message + inside)
+        if parts[:1] == ["data"]:
+            return Problem(path, fault.message)
+        return Problem(f"base.{path}" if path else "base", fault.message)
+
+
+def _parts(path: str) -> list[str]:
+    try:
+        return paths.split(path)
+    except ValueError:  # no path at all: a key that no config has
+        return [path]
+
+
+def _contains(outer: list[str], inner: list[str]) -> bool:
+    return inner[: len(outer)] == outer
+
+
+def _without(values: dict[str, Any], unknown: list[Fault]) -> dict[str, Any]:
+    values = copy.deepcopy(values)
+    for fault in unknown:
+        node: Any = values
+        for part in fault.parts[:-1]:
+            node = node[part]
+        node.pop(fault.parts[-1], None)
+    return values

@@ -1,0 +1,379 @@
+"""Rules over several parts of a study that need no system: names, levels, designs, ranges, claims."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nlgraft.errors import Problem, StudyError, nearest
+from nlgraft.study.data import paths
+from nlgraft.study.data.claim import Claim
+from nlgraft.study.data.design import Axes, Cell, axes_of, level_text, matches, name_cell
+from nlgraft.study.data.part import MAX_NAME_LENGTH
+from nlgraft.study.data.space import FloatDomain, look, same, same_twice, sampling_order, space_problems
+from nlgraft.study.data.study import Factor, Search, Study
+from nlgraft.study.reading.draft import Draft
+from nlgraft.study.reading.overrides import scale_problems
+
+_NUM_SHOWN = 10
+"""Leading characters of a level that MLflow's parallel coordinates show."""
+OPTUNA_FILE = "optuna.db"
+"""Optuna's database inside a local store."""
+
+
+def study_problems(draft: Draft) -> Iterator[Problem]:
+    """Find what is wrong with a study whatever its system is.
+
+    Args:
+        draft: The study as far as it could be read.
+
+    Yields:
+        Problems with their paths in the study file.
+    """
+    study = draft.study
+    for name, factor in study.factors.items():
+        for problem in _factor_problems(factor):
+            yield Problem(f"factors.{name}.{problem.path}", problem.message)
+    if "data" in study.base:
+        yield Problem("base.data", "belongs in the study's own field data; move it there")
+    clashes = list(_setter_problems(study))
+    yield from clashes
+    yield from _design_problems(draft, has_clashes=bool(clashes))
+    if study.search is not None:
+        yield from _search_problems(study.search, len(draft.objectives))
+    yield from _objective_problems(draft)
+    yield from _resource_problems(study)
+    yield from _tracking_problems(study)
+    yield from _claim_problems(draft)
+    yield from scale_problems(study.scales)
+
+
+def seed_problems(seeds: Any) -> Iterator[Problem]:
+    """Find seeds given twice, whatever else is wrong with the list.
+
+    Args:
+        seeds: What the study file says.
+
+    Yields:
+        One problem per repetition.
+    """
+    if isinstance(seeds, list):
+        for index, seed in enumerate(seeds):
+            first = next(i for i, other in enumerate(seeds) if same(other, seed))
+            if first != index:
+                yield Problem(
+                    f"seeds[{index}]", f"{seed} is the same as seeds[{first}]; write each seed once"
+                )
+
+
+def warnings(study: Study) -> list[str]:
+    """Name what is allowed yet likely to disappoint.
+
+    Args:
+        study: The study.
+
+    Returns:
+        One sentence each, beginning with a path.
+    """
+    found = []
+    for name, levels in axes_of(study).levels.items():
+        shown: dict[str, str] = {}
+        for text in map(level_text, levels):
+            other = shown.setdefault(text[:_NUM_SHOWN], text)
+            if other != text:
+                found.append(
+                    f"factors.{name}.levels: {other!r} and {text!r} begin with the same {_NUM_SHOWN} "
+                    "characters; MLflow's plots show no more"
+                )
+    if len(study.seeds) == 1:
+        found.append("seeds: one seed says nothing about the spread between trainings; give three or more")
+    for index, claim in enumerate(study.claims):
+        if (claim.figures or claim.value is not None) and claim.signature is None:
+            found.append(f"claims[{index}]: figures without a signature are not set beside ours")
+    if study.search is not None and study.search.sampler.name == "grid":
+        size = _grid_size(study.search)
+        if size is not None and study.search.trials < size:
+            found.append(
+                f"search.trials: {study.search.trials} trials visit a part of the grid's {size} points"
+            )
+    return found
+
+
+def _factor_problems(factor: Factor) -> Iterator[Problem]:
+    if factor.is_named and factor.target is not None:
+        yield Problem("target", "named levels say themselves what they set; remove target, or list values")
+    if not factor.is_named and factor.target is None:
+        yield Problem("target", "is missing: which path of the config do the levels set?")
+    levels = factor.level_values
+    if not levels:
+        yield Problem("levels", "is empty; give the baseline and at least one other level")
+        return
+    seen: dict[str, int] = {}
+    for index, level in enumerate(levels):
+        first = seen.setdefault(look(level), index)
+        if first != index:
+            yield Problem(f"levels[{index}]", same_twice(level, levels[first], "levels", first))
+        if isinstance(level, str) and (len(level) > MAX_NAME_LENGTH or not level.isprintable() or not level):
+            reason = (
+                f"must be 1 to {MAX_NAME_LENGTH} printable characters; use named levels for longer values"
+            )
+            yield Problem(f"levels[{index}]", reason)
+    if not any(same(factor.baseline, level) for level in levels):
+        texts = [level_text(level) for level in levels]
+        alike = [level for level in levels if look(level) == look(factor.baseline)]
+        hint = f"Did you mean {alike[0]!r}?" if alike else nearest(level_text(factor.baseline), texts)
+        yield Problem("baseline", f"{factor.baseline!r} is not among the levels. {hint}")
+
+
+def _setters(study: Study) -> list[tuple[str, str, set[str]]]:
+    """What sets values of the config: kind, place in the file, config paths."""
+    setters: list[tuple[str, str, set[str]]] = []
+    for name, factor in study.factors.items():
+        if isinstance(factor.levels, dict):
+            found = {path for level in factor.levels.values() for path, _ in paths.leaves(level)}
+        else:
+            found = {factor.target} if factor.target else set()
+        setters.append(("factor", f"factors.{name}", found))
+    for name, component in study.components.items():
+        found = {path for path, _ in paths.leaves(component.without)}
+        setters.append(("component", f"components.{name}", found))
+    for path in study.search.space if study.search else ():
+        setters.append(("search", f"search.space.{path}", {path}))
+    return setters
+
+
+def _setter_problems(study: Study) -> Iterator[Problem]:
+    both = set(study.factors) & set(study.components)
+    for name in study.components:
+        if name in both:
+            yield Problem(f"components.{name}", f"a factor is called {name!r} too; rename one")
+    setters = _setters(study)
+    for index, (kind, place, mine) in enumerate(setters):
+        for other_kind, other, theirs in setters[:index]:
+            # One departure at a time leaves no doubt what a removed component means, nor do two components.
+            is_ambiguous = study.design.kind in ("full", "cells") or kind == other_kind != "component"
+            if kind != "search" and not is_ambiguous:
+                continue
+            for path in sorted(mine):
+                clash = next((p for p in sorted(theirs) if _overlap(path, p)), None)
+                if clash is not None:
+                    verb = "searches" if kind == "search" else "sets"
+                    yield Problem(place, f"{verb} {path}, which {other} sets too; one path has one owner")
+                    break
+
+
+def _overlap(left: str, right: str) -> bool:
+    try:
+        return paths.overlap(left, right)
+    except ValueError:  # no path at all; reported where the config is asked for it
+        return False
+
+
+def usable_cells(draft: Draft) -> list[Cell]:
+    """Build the cells of a study that may be wrong.
+
+    Args:
+        draft: The study as far as it could be read.
+
+    Returns:
+        The cells; none where it is not certain what they are.
+    """
+    axes = axes_of(draft.study)
+    is_read = draft.can_use("factors", "components", "design", "exclude")
+    if not is_read or any(True for _ in _entries_problems(axes)):
+        return []
+    try:
+        return axes.cells()
+    except StudyError:
+        return []
+
+
+def _design_problems(draft: Draft, *, has_clashes: bool) -> Iterator[Problem]:
+    study = draft.study
+    axes = axes_of(study)
+    if study.design.kind == "cells" and not study.design.cells:
+        yield Problem("design.cells", "is empty; list cells as {factor: level}")
+    if study.design.kind != "cells" and study.design.cells:
+        yield Problem("design.cells", f"is used by kind cells only, the kind is {study.design.kind}")
+    if study.design.kind == "leave_one_out" and not study.components and draft.can_use("components"):
+        yield Problem("components", "is empty: leave_one_out needs components to leave out")
+    if not draft.can_use("factors", "components"):
+        return
+    unknown = list(_entries_problems(axes))
+    yield from unknown
+    if unknown or not draft.can_use("design", "exclude"):
+        return
+    yield from _exclude_problems(axes)
+    try:
+        cells = axes.cells()
+    except StudyError as error:
+        yield from error.problems
+        return
+    if not has_clashes:
+        yield from _twin_problems(axes, cells)
+
+
+def _entries_problems(axes: Axes) -> Iterator[Problem]:
+    for place, entries in (("design.cells", axes.design.cells), ("exclude", axes.exclude)):
+        for index, entry in enumerate(entries):
+            for problem in _entry_problems(axes, entry):
+                yield Problem(f"{place}[{index}]{problem.path}", problem.message)
+
+
+def _entry_problems(axes: Axes, entry: Mapping[str, Any]) -> Iterator[Problem]:
+    if not entry:
+        yield Problem("", "is empty; name at least one factor and its level")
+    for name, level in entry.items():
+        if name not in axes.levels:
+            yield Problem(f".{name}", f"there is no factor {name!r}. {nearest(name, list(axes.levels))}")
+        elif not any(same(level, known) for known in axes.levels[name]):
+            texts = [level_text(known) for known in axes.levels[name]]
+            hint = nearest(level_text(level), texts)
+            yield Problem(f".{name}", f"{level!r} is not a level of {name}. {hint}")
+
+
+def _exclude_problems(axes: Axes) -> Iterator[Problem]:
+    if axes.is_excluded({}):
+        yield Problem("exclude", "drops the baseline, which every other cell is compared with")
+    if not axes.exclude or axes.is_vast:
+        return
+    asked = [axes.baseline | levels for levels in axes.combinations()]
+    for index, entry in enumerate(axes.exclude):
+        if not any(matches(levels, entry) for levels in asked):
+            yield Problem(f"exclude[{index}]", "matches no cell of the design; remove it")
+
+
+def _twin_problems(axes: Axes, cells: Sequence[Cell]) -> Iterator[Problem]:
+    by_key: dict[str, Cell] = {}
+    for cell in cells:
+        other = by_key.setdefault(cell.key, cell)
+        if other is not cell:
+            message = f"cells {other.label!r} and {cell.label!r} set the same values; keep one"
+            yield Problem(_place(axes, cell), message)
+
+
+def _place(axes: Axes, cell: Cell) -> str:
+    for name, level in reversed(list(cell.levels.items())):
+        if not same(level, axes.baseline[name]):
+            return f"components.{name}" if name in axes.components else f"factors.{name}.levels"
+    return "design"
+
+
+def _search_problems(search: Search, num_objectives: int) -> Iterator[Problem]:
+    if not search.space:
+        return  # an empty space was refused when it was read
+    for problem in space_problems(search.space):
+        yield Problem(f"search.space.{problem.path}", problem.message)
+    name = search.sampler.name
+    for path, domain in search.space.items():
+        if name == "grid" and isinstance(domain, FloatDomain) and domain.step is None:
+            yield Problem(f"search.space.{path}", "a grid needs a step here, or a categorical domain")
+        if name == "cmaes" and domain.type == "categorical":
+            yield Problem(
+                f"search.space.{path}", "cmaes searches numbers only; use tpe, or vary it as a factor"
+            )
+        if name == "cmaes" and domain.when:
+            yield Problem(f"search.space.{path}.when", "cmaes knows no conditions; use tpe")
+    if name == "cmaes" and len(search.space) < 2:
+        yield Problem("search.sampler.name", "cmaes needs at least two dimensions; use tpe")
+    if name == "cmaes" and num_objectives > 1:
+        yield Problem("search.sampler.name", "cmaes has one objective; use nsga2 or tpe for several")
+    size = _grid_size(search) if name == "grid" else None
+    if size is not None and search.trials > size:
+        yield Problem("search.trials", f"the grid has {size} points; at most {size} trials differ")
+    scheduler = search.trial_scheduler
+    if scheduler is None or scheduler.name == "none":
+        return
+    if num_objectives > 1 and scheduler.metric is None:
+        yield Problem("search.trial_scheduler.metric", "is missing: which of the objectives stops trials?")
+    if scheduler.max_steps is not None and scheduler.max_steps <= scheduler.grace_steps:
+        message = (
+            f"{scheduler.max_steps} is not above grace_steps, {scheduler.grace_steps}: nothing would stop"
+        )
+        yield Problem("search.trial_scheduler.max_steps", message)
+
+
+def _grid_size(search: Search) -> int | None:
+    size = 1
+    try:
+        sampling_order(search.space)
+    except ValueError:
+        return None
+    for domain in search.space.values():
+        if domain.type == "categorical":
+            size *= len(domain.choices)
+        elif domain.step is None or domain.step <= 0 or domain.low >= domain.high:
+            return None
+        else:
+            size *= math.floor((domain.high - domain.low) / domain.step + 1e-9) + 1
+    return size
+
+
+def _objective_problems(draft: Draft) -> Iterator[Problem]:
+    seen: dict[str, str] = {}
+    for path, objective in draft.objectives:
+        first = seen.setdefault(objective.metric, path)
+        if first != path:
+            yield Problem(
+                f"{path}.metric", f"{objective.metric!r} is the metric of {first} too; name it once"
+            )
+
+
+def _resource_problems(study: Study) -> Iterator[Problem]:
+    gpus, workers = study.resources.gpus_per_worker, study.resources.workers
+    if gpus > 1 and not gpus.is_integer():
+        yield Problem("resources.gpus_per_worker", f"{gpus} is not allowed; above 1, give a whole number")
+    if 0 < gpus < 1 and workers > 1:
+        message = f"{workers} workers of one trial cannot share a GPU ({gpus} each); give 1, or one worker"
+        yield Problem("resources.gpus_per_worker", message)
+
+
+def _tracking_problems(study: Study) -> Iterator[Problem]:
+    uri = study.tracking.uri
+    if uri is None:
+        return
+    if re.match(r"(?i)file:", uri) or (":" not in uri and uri not in ("databricks", "uc")):
+        message = "MLflow no longer writes file stores; give sqlite:///PATH.db or http://HOST:PORT"
+        yield Problem("tracking.uri", message)
+    name = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+).*", uri)
+    if name and Path(name.group(1)).absolute() == Path(study.storage.path, OPTUNA_FILE).absolute():
+        message = (
+            "is the database of Optuna; MLflow cannot share it, as both manage its tables. Give another file"
+        )
+        yield Problem("tracking.uri", message)
+
+
+def _claim_problems(draft: Draft) -> Iterator[Problem]:
+    if draft.study.analysis.family == "claims" and not draft.claims and draft.can_use("claims", "analysis"):
+        yield Problem("analysis.family", "is 'claims', but there are none; use all_cells")
+    axes, cells = axes_of(draft.study), usable_cells(draft)
+    for path, claim in draft.claims:
+        for problem in _claim_form(claim):
+            yield Problem(path + problem.path, problem.message)
+        found: dict[str, str] = {}
+        for name, text in claim.cells.items() if cells else ():
+            cell = name_cell(axes, cells, text)
+            if isinstance(cell, str):
+                yield Problem(f"{path}.{name}", cell)
+            else:
+                found[name] = cell.label
+        if found.get("better") is not None and found.get("better") == found.get("worse"):
+            yield Problem(path, f"better and worse are the same cell, {found['better']!r}")
+
+
+def _claim_form(claim: Claim) -> Iterator[Problem]:
+    has_figure = claim.cell is not None or claim.value is not None
+    has_order = claim.better is not None or claim.worse is not None
+    if has_figure == has_order:
+        yield Problem("", "give either better and worse, or cell and value")
+    elif has_order and not claim.is_ordering:
+        missing = "worse" if claim.worse is None else "better"
+        yield Problem(f".{missing}", "is missing; an ordering names two cells")
+    elif has_figure and (claim.cell is None or claim.value is None):
+        missing = "cell" if claim.cell is None else "value"
+        yield Problem(f".{missing}", "is missing; a figure has a cell and a value")
+    if claim.figures and (not claim.is_ordering or len(claim.figures) != 2):
+        yield Problem(".figures", "gives the two figures of an ordering: of better, then of worse")

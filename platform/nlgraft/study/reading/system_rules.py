@@ -1,0 +1,209 @@
+"""Rules that need the system: config paths, level values, search domains, metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from nlgraft.errors import ContractError, Problem, StudyError, nearest
+from nlgraft.study.data import paths
+from nlgraft.study.data.design import Axes, Cell, axes_of
+from nlgraft.study.data.space import Domain, alternatives, holds
+from nlgraft.study.reading.draft import Draft
+from nlgraft.study.reading.faults import Fault
+from nlgraft.study.reading.knobs import miss
+from nlgraft.study.reading.resolving import Resolver
+from nlgraft.study.reading.rules import usable_cells
+from nlgraft.study.reading.system import System, load_system
+
+
+def system_problems(draft: Draft) -> Iterator[Problem]:
+    """Find what is wrong with a study in the eyes of its system.
+
+    Args:
+        draft: The study as far as it could be read.
+
+    Yields:
+        Problems with their paths in the study file; one about the system itself when there is no asking it.
+    """
+    if not draft.can_use("system"):
+        return
+    try:
+        system = load_system(draft.study.system)
+    except StudyError as error:
+        yield from error.problems
+        return
+    except ContractError as error:
+        yield Problem("system", str(error))
+        return
+    yield from _metric_problems(draft, system)
+    unknown: set[str] = set()
+    for place, path in _config_paths(draft):
+        reason = miss(system.config_type, path)
+        if reason is not None:
+            unknown.add(path)
+            yield Problem(place, reason)
+    if not draft.can_use("base", "data"):
+        return
+    yield from _CellChecker(draft, system, unknown).problems()
+
+
+def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
+    """Every config path the study names, after its place in the file."""
+    for name, factor in draft.study.factors.items():
+        if factor.target is not None:
+            yield f"factors.{name}.target", factor.target
+        if isinstance(factor.levels, dict):
+            for level, values in factor.levels.items():
+                yield from (
+                    (f"factors.{name}.levels.{level}.{path}", path) for path, _ in paths.leaves(values)
+                )
+    for name, component in draft.study.components.items():
+        for path, _ in paths.leaves(component.without):
+            yield f"components.{name}.without.{path}", path
+    space: Mapping[str, Domain] = draft.study.search.space if draft.study.search else {}
+    for path, domain in space.items():
+        yield f"search.space.{path}", path
+        for other in domain.when or {}:
+            if other not in space:
+                yield f"search.space.{path}.when.{other}", other
+
+
+def _metric_problems(draft: Draft, system: System) -> Iterator[Problem]:
+    known = list(system.metrics)
+    named = [(f"{path}.metric", claim.metric) for path, claim in draft.claims]
+    named += [(f"{path}.metric", objective.metric) for path, objective in draft.objectives]
+    search = draft.study.search
+    if (
+        search is not None
+        and search.trial_scheduler is not None
+        and search.trial_scheduler.metric is not None
+    ):
+        named.append(("search.trial_scheduler.metric", search.trial_scheduler.metric))
+    for path, name in named:
+        if name not in system.metrics:
+            yield Problem(path, f"{system.name} reports no metric {name!r}. {nearest(name, known)}")
+        elif system.metrics[name].split == "test" and not path.startswith("claims"):
+            dev = [other for other in known if system.metrics[other].split == "dev"]
+            hint = nearest(name, dev)
+            yield Problem(
+                path, f"{name!r} is computed on the test set, which nothing may be selected by. {hint}"
+            )
+    for path, objective in draft.objectives:
+        metric = system.metrics.get(objective.metric)
+        if metric is not None and metric.direction != objective.direction:
+            message = f"{objective.metric} is a metric to {metric.direction}, not to {objective.direction}"
+            yield Problem(f"{path}.direction", message)
+    for path, claim in draft.claims:
+        metric = system.metrics.get(claim.metric)
+        if metric is not None and len(claim.figures) == 2:
+            better, worse = claim.figures
+            is_upside_down = better < worse if metric.direction == "maximize" else better > worse
+            if is_upside_down:
+                rule = f"{claim.metric} is a metric to {metric.direction}"
+                message = f"{better:g} is no better than {worse:g}: {rule}"
+                yield Problem(f"{path}.figures", message)
+
+
+class _CellChecker:
+    """Asks the system about the config of every cell, and about the ends of every searched domain."""
+
+    def __init__(self, draft: Draft, system: System, unknown: set[str]) -> None:
+        self._study = draft.study
+        self._axes: Axes = axes_of(draft.study)
+        self._resolver = Resolver(system, draft.study.base, draft.study.data, unknown)
+        self._unknown = unknown
+        self._design_cells = usable_cells(draft)
+
+    def problems(self) -> Iterator[Problem]:
+        """All problems; one that the baseline has is not repeated for the other cells."""
+        baseline = self._axes.cell({})
+        _, known = self._resolver.faults(baseline, {})
+        yield from (self._resolver.place(fault, baseline, {}) for fault in known)
+        cells = self._cells()
+        for cell in cells:
+            yield from self._new_problems(cell, {}, list(known))
+        yield from self._space_problems(baseline, cells, known)
+
+    def _cells(self) -> list[Cell]:
+        """The cells, and every single level that no cell may use."""
+        cells = [
+            self._axes.cell({name: level}) for name, levels in self._axes.levels.items() for level in levels
+        ]
+        cells += self._design_cells
+        by_key = {cell.key: cell for cell in cells if not cell.is_baseline}
+        return [cell for cell in by_key.values() if not self._axes.is_excluded(cell.levels)]
+
+    def _new_problems(
+        self, cell: Cell, params: Mapping[str, Any], seen: list[Fault], usual: Sequence[Fault] = ()
+    ) -> Iterator[Problem]:
+        """Problems of a cell but those seen before, to which they are added, and those it has anyway."""
+        _, faults = self._resolver.faults(cell, params)
+        for fault in faults:
+            if fault not in seen and fault not in usual:
+                seen.append(fault)
+                yield self._resolver.place(fault, cell, params)
+
+    def _space_problems(self, baseline: Cell, cells: list[Cell], known: list[Fault]) -> Iterator[Problem]:
+        space = {
+            path: domain
+            for path, domain in (self._study.search.space if self._study.search else {}).items()
+            if path not in self._unknown
+        }
+        hosts = [baseline, *cells]
+        configs = [self._resolver.faults(cell, {})[0] for cell in hosts] if space else []
+        values = [config.model_dump(mode="json") if config is not None else None for config in configs]
+        seen = list(known)
+        low: dict[str, Any] = {}
+        high: dict[str, Any] = {}
+        for path, domain in space.items():
+            host = self._host(domain, space, hosts, values)
+            if host is not None:
+                yield from self._domain_problems(path, domain, space, host, seen)
+            elif self._design_cells and None not in values and self._unknown.isdisjoint(domain.when or {}):
+                yield from _dead_conditions(path, domain, space)
+            probes = list(domain.probes().values())
+            if probes and not domain.when:
+                low[path], high[path] = probes[0], probes[-1]
+        for cell in hosts if space else ():
+            _, usual = self._resolver.faults(cell, {})
+            for params in (low, high):
+                yield from self._new_problems(cell, params, seen, usual)
+
+    def _host(
+        self,
+        domain: Domain,
+        space: Mapping[str, Domain],
+        hosts: list[Cell],
+        values: list[dict[str, Any] | None],
+    ) -> Cell | None:
+        """The first cell that meets what the domain's condition wants of the config; None where none does."""
+        outside = {path: wanted for path, wanted in (domain.when or {}).items() if path not in space}
+        if not outside:
+            return hosts[0]
+        for cell, config in zip(hosts, values, strict=True):
+            known = {path: paths.get(config, path) for path in outside if path not in self._unknown}
+            if holds(outside, {path: value for path, value in known.items() if value is not paths.MISSING}):
+                return cell
+        return None
+
+    def _domain_problems(
+        self, path: str, domain: Domain, space: Mapping[str, Domain], host: Cell, seen: list[Fault]
+    ) -> Iterator[Problem]:
+        """Try both ends or every choice, with the domain's own condition met."""
+        where = f"search.space.{path}"
+        condition = {
+            other: alternatives(wanted)[0]
+            for other, wanted in (domain.when or {}).items()
+            if other in space and alternatives(wanted)
+        }
+        for place, value in domain.probes().items():
+            for problem in self._new_problems(host, condition | {path: value}, seen):
+                is_own = problem.path == where
+                yield Problem(f"{where}.{place}" if is_own else problem.path, problem.message)
+
+
+def _dead_conditions(path: str, domain: Domain, space: Mapping[str, Domain]) -> Iterator[Problem]:
+    outside = {other: wanted for other, wanted in (domain.when or {}).items() if other not in space}
+    asked = " and ".join(f"{other} = {wanted!r}" for other, wanted in outside.items())
+    yield Problem(f"search.space.{path}.when", f"can never hold: no cell has {asked}")

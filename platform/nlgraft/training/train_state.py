@@ -1,0 +1,239 @@
+"""Where a training stands, and the checkpoint from which it goes on bit for bit.
+
+A checkpoint holds the learned weights, both moments of the optimiser, the best weights and the snapshots to
+average, all as safetensors, and ``progress.json``: the step, the position in the data, what is best so far
+and the curves. Random generators are not in it: every draw is made from the seed and its place
+(``nlgraft.training.seeds``). Frozen parameters are not in it either, since they are as the stage built them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from nlgraft.errors import StoreError
+from nlgraft.training.step import StepSums
+from nlgraft.training.weights import Weights, load_weights, save_weights, tied_names
+
+Curves = dict[str, list[list[float]]]
+
+
+@dataclass
+class Window:
+    """Sums over the steps since the last report.
+
+    Attributes:
+        losses: Sums over tokens: ``loss`` and the objective's terms.
+        tokens: Tokens.
+        seconds: Time spent in the steps.
+        gradient_norm: Sum of the steps' norms before clipping; None when the gradient is not clipped.
+        steps: Number of steps.
+    """
+
+    losses: dict[str, float] = field(default_factory=dict)
+    tokens: int = 0
+    seconds: float = 0.0
+    gradient_norm: float | None = None
+    steps: int = 0
+
+    def add(self, sums: StepSums, seconds: float) -> None:
+        """Add a step.
+
+        Args:
+            sums: What the step saw.
+            seconds: How long it took.
+        """
+        for name, amount in sums.losses.items():
+            self.losses[name] = self.losses.get(name, 0.0) + amount
+        self.tokens += sums.tokens
+        self.seconds += seconds
+        self.steps += 1
+        if sums.gradient_norm is not None:
+            self.gradient_norm = (self.gradient_norm or 0.0) + sums.gradient_norm
+
+    def metrics(self) -> dict[str, float]:
+        """Give means: of losses per token, of gradient norms per step.
+
+        Returns:
+            ``train/loss`` and the terms, ``train/tokens_per_s``, ``train/gradient_norm`` if clipped.
+        """
+        metrics = {f"train/{name}": amount / self.tokens for name, amount in self.losses.items()}
+        metrics["train/tokens_per_s"] = self.tokens / self.seconds
+        if self.gradient_norm is not None:
+            metrics["train/gradient_norm"] = self.gradient_norm / self.steps
+        return metrics
+
+
+@dataclass
+class Progress:
+    """Everything about a training that is not a tensor.
+
+    Attributes:
+        step: Optimiser steps done.
+        epoch: Epoch of the next batch.
+        batch: Number of the next batch within its epoch.
+        num_tokens: Tokens learned from, over all workers.
+        seconds: Time spent in steps, evaluation not counted.
+        best_value: Best value of the metric that decides, None before the first evaluation.
+        best_step: Step of the best value.
+        num_since_best: Evaluations since then.
+        end_reason: Why training ended; None while it goes on.
+        window: Sums since the last report.
+        curves: Points [step, value, unix milliseconds] by metric.
+    """
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    num_tokens: int = 0
+    seconds: float = 0.0
+    best_value: float | None = None
+    best_step: int | None = None
+    num_since_best: int = 0
+    end_reason: str | None = None
+    window: Window = field(default_factory=Window)
+    curves: Curves = field(default_factory=dict)
+
+    def record(self, metrics: Mapping[str, float]) -> None:
+        """Add a point to the curve of each metric.
+
+        Args:
+            metrics: Values by name at the present step.
+        """
+        now_ms = int(time.time() * 1000)
+        for name, value in metrics.items():
+            self.curves.setdefault(name, []).append([self.step, value, now_ms])
+
+
+def learned_state(model: nn.Module) -> dict[str, Tensor]:
+    """List the tensors that training changes: parameters that learn and buffers.
+
+    Args:
+        model: Any module.
+
+    Returns:
+        The module's own tensors by name, each of its own shape; a tied tensor stands under one name.
+    """
+    frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
+    state = model.state_dict()
+    aliases = tied_names(state)
+    return {name: tensor for name, tensor in state.items() if name not in aliases and name not in frozen}
+
+
+def copy_to_cpu(state: Mapping[str, Tensor]) -> Weights:
+    """Copy tensors so that further steps do not change them.
+
+    Args:
+        state: Tensors by name.
+
+    Returns:
+        Copies on the CPU.
+    """
+    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
+
+
+@torch.no_grad()
+def overwrite(state: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> None:
+    """Copy weights into tensors of the same names.
+
+    Args:
+        state: Tensors to overwrite.
+        weights: What to write.
+        source: Where the weights come from, for messages.
+
+    Raises:
+        StoreError: The names or shapes differ.
+    """
+    if set(state) != set(weights):
+        raise StoreError(f"{source}: names differ from the model's: {sorted(set(state) ^ set(weights))}")
+    for name, tensor in state.items():
+        if tensor.shape != weights[name].shape:
+            raise StoreError(f"{source}: '{name}' has shape {tuple(weights[name].shape)}")
+        tensor.copy_(weights[name])
+
+
+def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """List an optimiser's tensors by parameter name, making them if no step was taken yet.
+
+    Args:
+        optimizer: AdamW of ``make_optimizer``, whose groups carry ``names``.
+
+    Returns:
+        The optimiser's own tensors, ``<moment>/<parameter>``: ``step`` is a scalar, the
+        moments have the parameter's shape.
+    """
+    tensors = {}
+    for group in optimizer.param_groups:
+        for name, parameter in zip(group["names"], group["params"], strict=True):
+            state = optimizer.state[parameter]
+            if not state:
+                step_device = parameter.device if group["fused"] else "cpu"
+                state["step"] = torch.zeros((), dtype=torch.float32, device=step_device)
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+            tensors |= {f"{moment}/{name}": state[moment] for moment in ("step", "exp_avg", "exp_avg_sq")}
+    return tensors
+
+
+@dataclass
+class TrainState:
+    """What a checkpoint holds.
+
+    Attributes:
+        model: The model in training.
+        optimizer: Its optimiser.
+        progress: Where training stands.
+        best: Copy of the best weights, None before the first evaluation or when not kept.
+        snapshots: Copies of the weights at the last evaluation points, oldest first.
+    """
+
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    progress: Progress = field(default_factory=Progress)
+    best: Weights | None = None
+    snapshots: list[Weights] = field(default_factory=list)
+
+    def write(self, directory: Path) -> None:
+        """Write the state.
+
+        Args:
+            directory: An empty directory.
+        """
+        save_weights(learned_state(self.model), directory / "model.safetensors")
+        save_weights(optimizer_state(self.optimizer), directory / "optimizer.safetensors")
+        if self.best is not None:
+            save_weights(self.best, directory / "best.safetensors")
+        for number, snapshot in enumerate(self.snapshots):
+            save_weights(snapshot, directory / f"snapshot-{number}.safetensors")
+        text = json.dumps(asdict(self.progress), allow_nan=False)
+        (directory / "progress.json").write_text(text + "\n", encoding="utf-8")
+
+    def read(self, directory: Path) -> None:
+        """Take up a written state.
+
+        Args:
+            directory: What ``write`` filled.
+
+        Raises:
+            StoreError: The checkpoint belongs to another model or cannot be read.
+        """
+        try:
+            values = json.loads((directory / "progress.json").read_text(encoding="utf-8"))
+            self.progress = Progress(**{**values, "window": Window(**values["window"])})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise StoreError(f"{directory}: no readable progress.json ({error})") from error
+        overwrite(learned_state(self.model), load_weights(directory / "model.safetensors"), str(directory))
+        moments = load_weights(directory / "optimizer.safetensors")
+        overwrite(optimizer_state(self.optimizer), moments, str(directory))
+        best = directory / "best.safetensors"
+        self.best = load_weights(best) if best.exists() else None
+        count = len(list(directory.glob("snapshot-*.safetensors")))
+        self.snapshots = [
+            load_weights(directory / f"snapshot-{number}.safetensors") for number in range(count)
+        ]

@@ -1,0 +1,1 @@
+"""Initialisation methods for new rows."""

@@ -1,0 +1,143 @@
+"""Vectors of tokens from text: skip-gram and CBOW with negative sampling.
+
+Source: Mikolov et al. (2013), Distributed representations of words and phrases, section 2.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.methods.producers import TokenVectors, VectorKind
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class VectorOptions:
+    """How token vectors are learned.
+
+    Attributes:
+        kind: Predict the surroundings of a token (skip-gram) or a token from its surroundings (cbow).
+        width: Numbers in a vector.
+        window_tokens: Farthest token on either side that counts as surroundings.
+        negatives: Random tokens told apart from each true one.
+        epochs: Passes over the text.
+        learning_rate: Of Adagrad.
+        batch_size: Predictions of a step.
+        min_count: Tokens that occur less often count as unknown.
+        power: Random tokens are drawn by count to this power.
+    """
+
+    kind: VectorKind = "skipgram"
+    width: int = 100
+    window_tokens: int = 5
+    negatives: int = 5
+    epochs: int = 5
+    learning_rate: float = 0.1
+    batch_size: int = 2048
+    min_count: int = 1
+    power: float = 0.75
+
+
+def learn_vectors(
+    sentences: Sequence[Sequence[int]], vocab_size: int, options: VectorOptions, seed: int
+) -> TokenVectors:
+    """Learn a vector for each token of a vocabulary from encoded text.
+
+    **Determinism**: on the CPU the vectors depend on the arguments alone.
+
+    Args:
+        sentences: Token ids of every sentence, without special tokens.
+        vocab_size: Number of ids V.
+        options: How.
+        seed: Of initialisation, order and random tokens.
+
+    Returns:
+        Vectors [V, width]; those of tokens that do not occur are their initial noise and count as unknown.
+
+    Raises:
+        DataError: No sentence has two tokens.
+    """
+    rows = [np.asarray(sentence, dtype=np.int64) for sentence in sentences if len(sentence) > 1]
+    if not rows:
+        raise DataError("no sentence of two tokens or more to learn token vectors from")
+    counts = np.bincount(
+        np.concatenate([np.asarray(s, dtype=np.int64) for s in sentences]), minlength=vocab_size
+    )
+    generator = torch.Generator().manual_seed(seed)
+    model = _Vectors(vocab_size, options.width, generator)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=options.learning_rate)
+    sampling = torch.from_numpy(counts.astype(np.float64) ** options.power)
+    tokens = _Text(rows, options.window_tokens)
+    for epoch in range(options.epochs):
+        for centers_B, around_BW in tokens.batches(options.batch_size, np.random.default_rng([seed, epoch])):
+            negatives = (len(centers_B), options.negatives)
+            noise = torch.multinomial(
+                sampling, negatives[0] * negatives[1], replacement=True, generator=generator
+            )
+            loss = model.loss(options.kind, centers_B, around_BW, noise.view(negatives))
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    vectors = model.inputs.weight.detach().numpy().astype(np.float32)
+    return TokenVectors(vectors, counts.astype(np.int64), max(1, options.min_count))
+
+
+class _Vectors(nn.Module):
+    """Input and output vectors of all tokens."""
+
+    def __init__(self, vocab_size: int, width: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.inputs = nn.Embedding(vocab_size, width)
+        self.outputs = nn.Embedding(vocab_size, width)
+        with torch.no_grad():
+            self.inputs.weight.uniform_(-0.5 / width, 0.5 / width, generator=generator)
+            self.outputs.weight.zero_()
+
+    def loss(self, kind: VectorKind, centers_B: Tensor, around_BW: Tensor, noise_BN: Tensor) -> Tensor:
+        """Negative-sampling loss; a surrounding position without a token holds -1."""
+        valid_BW = around_BW >= 0
+        around_BW = around_BW.clamp(min=0)
+        count_B = valid_BW.sum(1).clamp(min=1)
+        if kind == "cbow":
+            summed_BK = (self.inputs(around_BW) * valid_BW[..., None]).sum(1)
+            query_BK = summed_BK / count_B[:, None]
+            true_B = (query_BK * self.outputs(centers_B)).sum(1)
+            false_BN = torch.einsum("bk,bnk->bn", query_BK, self.outputs(noise_BN))
+            return -(F.logsigmoid(true_B).mean() + F.logsigmoid(-false_BN).sum(1).mean())
+        query_BK = self.inputs(centers_B)
+        true_BW = torch.einsum("bk,bwk->bw", query_BK, self.outputs(around_BW))
+        false_BN = torch.einsum("bk,bnk->bn", query_BK, self.outputs(noise_BN))
+        true_B = (F.logsigmoid(true_BW) * valid_BW).sum(1) / count_B
+        return -(true_B.mean() + F.logsigmoid(-false_BN).sum(1).mean())
+
+
+class _Text:
+    """All tokens with their surroundings."""
+
+    def __init__(self, rows: Sequence[IntArray], window: int) -> None:
+        self._window = window
+        # sentences apart by a window of nothing, so that no window reaches into the next
+        gap = np.full(window, -1, dtype=np.int64)
+        self._flat = np.concatenate([gap, *(part for row in rows for part in (row, gap))])
+        self._positions = np.flatnonzero(self._flat >= 0)
+
+    def batches(self, size: int, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        """Go once through the text in random order, windows of random width as word2vec draws them."""
+        order = rng.permutation(self._positions)
+        offsets = np.array([o for o in range(-self._window, self._window + 1) if o])
+        for start in range(0, len(order), size):
+            positions = order[start : start + size]
+            widths = rng.integers(1, self._window + 1, size=len(positions))
+            around = self._flat[positions[:, None] + offsets]
+            around[np.abs(offsets)[None, :] > widths[:, None]] = -1
+            has_any = (around >= 0).any(axis=1)
+            yield torch.from_numpy(self._flat[positions[has_any]]), torch.from_numpy(around[has_any])

@@ -1,0 +1,228 @@
+"""Build the plan of a new vocabulary: match what both vocabularies have, ask a method about the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.methods.producers import Method, Request, Rows, TokenVectors
+from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order
+from nlgraft.vocab.methods.table import find_method
+from nlgraft.vocab.plans.moments import Array
+from nlgraft.vocab.plans.plan import Noise, NormMatch, Provenance, TransferPlan
+from nlgraft.vocab.tokenizers.tokens import Kind, Tok
+from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary
+
+
+def build_plan(
+    old: Vocabulary,
+    new: Vocabulary,
+    method: Method | str = "avg",
+    *,
+    cap: int | None = DEFAULT_CAP,
+    order: Order = "id",
+    frequencies: Sequence[float] | None = None,
+    is_case_matched: bool = False,
+    noise_std: float | None = None,
+    norm_match: NormMatch = "none",
+    old_rows: Array | None = None,
+    new_vectors: TokenVectors | None = None,
+    old_vectors: TokenVectors | None = None,
+    seed: int = 0,
+) -> TransferPlan:
+    """Plan the rows of a new vocabulary.
+
+    Args:
+        old: The vocabulary with embeddings.
+        new: The vocabulary that gets them.
+        method: A method or the name of one.
+        cap: Most similar tokens of a token; None for all.
+        order: Which containing tokens come first under the cap.
+        frequencies: Count of each old token, for order ``frequency``.
+        is_case_matched: Whether text is compared as it is; otherwise as the old tokenizer normalises it
+            (lower case, NFKC, accents), so that an uncased model knows ``Motor`` by ``motor``.
+        noise_std: Standard deviation of a new model's embeddings, for methods that draw with a fixed one.
+        norm_match: Whether new rows are scaled to the median norm of old rows, or of those old rows that
+            stand at word boundaries or inside as they do.
+        old_rows: The old embeddings [R, d], for methods that learn from them.
+        new_vectors: Vectors of new tokens from text, for methods that compare tokens by use.
+        old_vectors: Vectors of old tokens from text, likewise.
+        seed: Of the rows that are drawn.
+
+    Returns:
+        The plan; every row is filled, and says why.
+
+    Raises:
+        DataError: Unknown method, or one that needs rows or vectors that are not given.
+    """
+    method = find_method(method) if isinstance(method, str) else method
+    if is_case_matched:
+        old = replace(old, normalise=str)
+    _check_needs(method, old_rows, new_vectors, old_vectors)
+    draft = _Draft(old, new)
+    draft.match(method.has_copies)
+    request = Request(
+        old,
+        new,
+        draft.missing,
+        cap,
+        order,
+        frequencies,
+        draft.shared,
+        None if old_rows is None else old_rows[: len(old)],
+        new_vectors,
+        old_vectors,
+    )
+    draft.fill(method.produce(request), request, method)
+    noise = replace(method.noise, seed=seed)
+    if noise_std is not None and noise.spread == "fixed":
+        noise = replace(noise, scale=noise_std)
+    return draft.plan(noise, norm_match, method.name)
+
+
+def _check_needs(
+    method: Method, old_rows: Array | None, new_vectors: TokenVectors | None, old_vectors: TokenVectors | None
+) -> None:
+    needs = {
+        "old_rows (the old embedding matrix)": method.needs_old_rows and old_rows is None,
+        f"new_vectors ({method.vectors} vectors of the new tokens)": method.vectors and new_vectors is None,
+        "old_vectors (vectors of the old tokens)": method.needs_old_vectors and old_vectors is None,
+    }
+    missing = [name for name, is_missing in needs.items() if is_missing]
+    if missing:
+        raise DataError(
+            f"method '{method.name}' needs {' and '.join(missing)}; "
+            "nlgraft.vocab.methods.auxiliary learns vectors"
+        )
+
+
+def word_classes(vocabulary: Vocabulary) -> NDArray[np.int8]:
+    """Say of each token whether it stands at a word boundary.
+
+    Args:
+        vocabulary: Any.
+
+    Returns:
+        1 at a boundary, 2 inside, 0 where the tokenizer does not say; int8, shape [V].
+    """
+    marks = [
+        None if tok is None else tok.ends_word if tok.starts_word is None else tok.starts_word
+        for tok in vocabulary.tokens
+    ]
+    return np.array([0 if mark is None else 1 if mark else 2 for mark in marks], dtype=np.int8)
+
+
+class _Draft:
+    """A plan under construction: one entry per new id."""
+
+    def __init__(self, old: Vocabulary, new: Vocabulary) -> None:
+        self.old = old
+        self.new = new
+        self.weights: list[Mapping[int, float]] = [{}] * len(new)
+        self.provenance = np.full(len(new), int(Provenance.NOISE), dtype=np.int8)
+        self.reasons = ["drawn"] * len(new)
+        self.missing: list[int] = []
+        self.shared: list[tuple[int, int]] = []
+        self.dense_rows: list[int] = []
+        self.dense: Array | None = None
+
+    def put(self, row: int, kind: Provenance, weights: Mapping[int, float], reason: str) -> None:
+        self.weights[row] = weights
+        self.provenance[row] = int(kind)
+        self.reasons[row] = reason
+
+    def match(self, has_copies: bool) -> None:
+        """Settle gaps, special tokens and exact copies; the rest is ``missing``."""
+        for row, tok in enumerate(self.new.tokens):
+            if tok is None:
+                self.put(row, Provenance.GAP, {}, "no token has this id")
+            elif tok.kind is Kind.SPECIAL:
+                self._match_special(row)
+            elif tok.kind is Kind.UNUSED:
+                self._match_unused(row)
+            else:
+                self._match_text(row, tok, has_copies)
+
+    def _match_special(self, row: int) -> None:
+        roles = [role for role, identity in self.new.roles.items() if identity == row]
+        for role in roles:
+            for candidate in (role, SUBSTITUTE_ROLES.get(role, role)):
+                if candidate in self.old.roles:
+                    reason = f"role {role}" if candidate == role else f"role {role} served by {candidate}"
+                    return self.put(row, Provenance.SPECIAL, {self.old.roles[candidate]: 1.0}, reason)
+        identity = self.old.ids_by_surface.get(self.new.surfaces[row])
+        if identity is not None:
+            return self.put(row, Provenance.SPECIAL, {identity: 1.0}, "same special token")
+        return self.put(row, Provenance.NOISE, {}, "special token without a counterpart")
+
+    def _match_unused(self, row: int) -> None:
+        identity = self.old.ids_by_surface.get(self.new.surfaces[row])
+        if identity is None:
+            return self.put(row, Provenance.NOISE, {}, "reserved, never produced")
+        return self.put(row, Provenance.COPY, {identity: 1.0}, "same token, never produced")
+
+    def _match_text(self, row: int, tok: Tok, has_copies: bool) -> None:
+        normalised = self.old.normalised(tok)
+        identity = self.old.find(normalised)
+        if identity is not None and tok.kind is Kind.NORMAL:
+            self.shared.append((row, identity))
+        if identity is None or not has_copies:
+            self.missing.append(row)
+            return
+        reason = "same token" if normalised == tok else f"same token once normalised to '{normalised.text}'"
+        self.put(row, Provenance.COPY, {identity: 1.0}, reason)
+
+    def fill(self, rows: Rows, request: Request, method: Method) -> None:
+        """Take the method's answer, and the fallbacks where it has none."""
+        for index, (row, tok) in enumerate(zip(self.missing, request.tokens, strict=True)):
+            if rows.dense is not None and np.isfinite(rows.dense[index]).all():
+                self.dense_rows.append(row)
+                self.put(row, Provenance.DENSE, {}, rows.reasons[index])
+            elif rows.weights[index]:
+                self.put(row, Provenance.COMPOSED, rows.weights[index], rows.reasons[index])
+            elif method.has_fallback:
+                self._fall_back(row, tok)
+            else:
+                self.put(row, Provenance.NOISE, {}, rows.reasons[index])
+        if self.dense_rows and rows.dense is not None:
+            is_taken = np.isin(self.missing, self.dense_rows)
+            self.dense = np.asarray(rows.dense[is_taken], dtype=np.float32)
+
+    def _fall_back(self, row: int, tok: Tok) -> None:
+        if variants := self.old.boundary_variants(tok):
+            weights = {identity: 1 / len(variants) for identity in variants}
+            return self.put(row, Provenance.BOUNDARY, weights, "nothing similar; same text, other boundary")
+        if characters := self.old.characters(tok):
+            weights = dict.fromkeys(characters, 0.0)
+            for identity in characters:
+                weights[identity] += 1 / len(characters)
+            return self.put(row, Provenance.CHARACTERS, weights, "nothing similar; its characters")
+        return self.put(row, Provenance.NOISE, {}, "nothing similar and no known character")
+
+    def plan(self, noise: Noise, norm_match: NormMatch, name: str) -> TransferPlan:
+        counts = [len(row) for row in self.weights]
+        indptr = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        columns = np.array([column for row in self.weights for column in row], dtype=np.int64)
+        values = np.array([value for row in self.weights for value in row.values()], dtype=np.float32)
+        return TransferPlan(
+            matrix=csr_matrix((values, columns, indptr), shape=(len(self.new), len(self.old))),
+            provenance=self.provenance,
+            reasons=tuple(self.reasons),
+            old_surfaces=self.old.surfaces,
+            new_surfaces=self.new.surfaces,
+            is_real=self.old.is_normal,
+            noise=noise,
+            dense_rows=np.array(self.dense_rows, dtype=np.int64),
+            dense=self.dense,
+            norm_match=norm_match,
+            method=name,
+            old_roles=self.old.roles,
+            new_roles=self.new.roles,
+            old_classes=word_classes(self.old),
+            new_classes=word_classes(self.new),
+        )

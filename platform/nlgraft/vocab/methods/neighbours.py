@@ -1,0 +1,147 @@
+"""Rows from vectors that text gives to tokens: as they are, or by the nearest tokens that have a row.
+
+Shape letters: N tokens without a row, O tokens to choose from, K width of the vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nlgraft.vocab.methods.producers import Request, Rows, TokenVectors
+from nlgraft.vocab.plans.moments import Array
+
+CHUNK_TOKENS = 512
+"""Tokens compared at once with all others: bounds memory, changes no result."""
+NUM_NEIGHBOURS = 10
+TEMPERATURE = 0.1
+"""WECHSEL's neighbours and softmax temperature (Minixhofer et al. 2022, section 3)."""
+
+
+def take_vectors(request: Request) -> Rows:
+    """Use the vectors of the text themselves as rows, without alignment.
+
+    Args:
+        request: With ``new_vectors`` of the model's width.
+
+    Returns:
+        Dense rows; NaN, which means drawn, for tokens that the text lacks.
+    """
+    found = _given(request.new_vectors)
+    missing = np.asarray(request.missing, dtype=np.int64)
+    dense = found.vectors[missing].astype(np.float32)
+    dense[~found.is_known[missing]] = np.nan
+    return Rows([{}] * len(missing), ["vector of the downstream text"] * len(missing), dense)
+
+
+def focus(request: Request) -> Rows:
+    """Weigh the shared tokens by how alike their use is: sparsemax over cosines.
+
+    Args:
+        request: With ``new_vectors``.
+
+    Returns:
+        Weights; none for tokens that the text lacks.
+
+    Source: Dobler and de Melo (2023), section 3.2.
+    """
+    vectors = _given(request.new_vectors)
+    shared = [(new, old) for new, old in request.shared if vectors.is_known[new]]
+    choice_OK = _unit_rows(vectors.vectors[[new for new, _ in shared]])
+    weights: list[dict[int, float]] = []
+    for ids, cosines_NO in _cosines(request, vectors, choice_OK):
+        weights_NO = sparsemax(cosines_NO)
+        weights.extend(
+            {shared[o][1]: float(row[o]) for o in np.flatnonzero(row)} if vectors.is_known[i] else {}
+            for i, row in zip(ids, weights_NO, strict=True)
+        )
+    return Rows(weights, [f"{len(row)} shared tokens of like use" for row in weights])
+
+
+def wechsel(request: Request) -> Rows:
+    """Weigh the nearest old tokens in a space into which the new vectors are rotated.
+
+    The rotation is the best one for the tokens that both vocabularies have (orthogonal Procrustes).
+
+    Args:
+        request: With ``new_vectors`` and ``old_vectors`` of one width.
+
+    Returns:
+        Weights over ten old tokens, softmax of cosine / 0.1; none for tokens that the text lacks.
+
+    Source: Minixhofer et al. (2022), section 3. Differs: vectors from our own text and tokens, not fastText's
+    of whole words, so the dictionary is the shared tokens.
+    """
+    new, old = _given(request.new_vectors), _given(request.old_vectors)
+    pairs = [(i, o) for i, o in request.shared if new.is_known[i] and old.is_known[o]]
+    rotation_KK = procrustes(new.vectors[[i for i, _ in pairs]], old.vectors[[o for _, o in pairs]])
+    candidates = np.flatnonzero(old.is_known & request.old.is_normal)
+    choice_OK = _unit_rows(old.vectors[candidates])
+    turned = TokenVectors(new.vectors @ rotation_KK, new.counts, new.min_count)
+    weights: list[dict[int, float]] = []
+    for ids, cosines_NO in _cosines(request, turned, choice_OK):
+        nearest_NO = np.argsort(-cosines_NO, axis=1, kind="stable")[:, :NUM_NEIGHBOURS]
+        for i, row, columns in zip(ids, cosines_NO, nearest_NO, strict=True):
+            scores = np.exp((row[columns] - row[columns].max(initial=0.0)) / TEMPERATURE)
+            shares = scores / max(scores.sum(), np.finfo(np.float32).tiny)
+            pairs_of_row = zip(candidates[columns].tolist(), shares.tolist(), strict=True)
+            weights.append(dict(pairs_of_row) if new.is_known[i] else {})
+    return Rows(weights, [f"{len(row)} nearest tokens of the aligned space" for row in weights])
+
+
+def sparsemax(scores_NO: Array) -> Array:
+    """Project scores onto the simplex: a softmax that gives zero to most.
+
+    Args:
+        scores_NO: Any scores.
+
+    Returns:
+        Weights of the same shape; rows sum to one.
+
+    Source: Martins and Astudillo (2016), Algorithm 1.
+    """
+    if scores_NO.shape[1] == 0:
+        return scores_NO
+    ordered = -np.sort(-scores_NO, axis=1)
+    sums = np.cumsum(ordered, axis=1)
+    ranks = np.arange(1, scores_NO.shape[1] + 1)
+    size = (1 + ranks * ordered > sums).sum(axis=1, keepdims=True)
+    threshold = (np.take_along_axis(sums, size - 1, axis=1) - 1) / size
+    return np.maximum(scores_NO - threshold, 0)
+
+
+def procrustes(source_PK: Array, target_PK: Array) -> Array:
+    """Find the rotation that brings paired vectors nearest to each other.
+
+    Args:
+        source_PK: Vectors to rotate.
+        target_PK: Where they should come to lie.
+
+    Returns:
+        An orthogonal matrix R [K, K] that minimises the distance of ``source @ R`` and ``target``.
+
+    Source: Schönemann (1966).
+    """
+    left, _, right = np.linalg.svd(_unit_rows(source_PK).T @ _unit_rows(target_PK))
+    return (left @ right).astype(np.float32)
+
+
+def _given(vectors: TokenVectors | None) -> TokenVectors:
+    assert vectors is not None, "checked where the plan is built"
+    return vectors
+
+
+def _unit_rows(rows: Array) -> Array:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return np.divide(rows, norms, out=np.zeros_like(rows), where=norms > 0).astype(np.float32)
+
+
+def _cosines(
+    request: Request, vectors: TokenVectors, choice_OK: Array
+) -> Iterator[tuple[NDArray[np.int64], Array]]:
+    missing = np.asarray(request.missing, dtype=np.int64)
+    for start in range(0, len(missing), CHUNK_TOKENS):
+        ids = missing[start : start + CHUNK_TOKENS]
+        yield ids, _unit_rows(vectors.vectors[ids]) @ choice_OK.T

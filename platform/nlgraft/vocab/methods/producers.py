@@ -1,0 +1,200 @@
+"""What a method that fills new rows is asked and what it answers, and the methods that need nothing but text.
+
+Whatever the method, special tokens are matched by role and rows of tokens that both vocabularies have are
+copied (unless the method replaces them too); the method decides about the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order, SimilarTokens, similar_tokens
+from nlgraft.vocab.plans.moments import Array
+from nlgraft.vocab.plans.plan import Noise
+from nlgraft.vocab.tokenizers.tokens import Tok
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+
+VectorKind = Literal["skipgram", "cbow"]
+
+
+@dataclass(frozen=True)
+class TokenVectors:
+    """Vectors of a vocabulary's tokens learned from text, whatever the model's own embeddings are.
+
+    Attributes:
+        vectors: One row for each id, shape [V, k].
+        counts: How often each token occurs in the text, int64, shape [V].
+        min_count: Tokens that occur less often have no vector worth the name.
+    """
+
+    vectors: Array
+    counts: NDArray[np.int64]
+    min_count: int = 1
+
+    @property
+    def is_known(self) -> NDArray[np.bool_]:
+        """Which tokens have a vector, shape [V]."""
+        return self.counts >= self.min_count
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a method is asked: rows for these tokens.
+
+    Attributes:
+        old: The vocabulary with embeddings.
+        new: The vocabulary that gets them.
+        missing: New ids that no exact copy serves.
+        cap: Most similar tokens of a token; None for all.
+        order: Which containing tokens come first under the cap.
+        frequencies: Count of each old token, for order ``frequency``.
+        shared: (new id, old id) of every token of text that both vocabularies have.
+        old_rows: The old embeddings [V_old, d], for methods that learn from them.
+        new_vectors: Vectors of new tokens from text, for methods that compare tokens by use.
+        old_vectors: Vectors of old tokens from text, likewise.
+    """
+
+    old: Vocabulary
+    new: Vocabulary
+    missing: Sequence[int]
+    cap: int | None = DEFAULT_CAP
+    order: Order = "id"
+    frequencies: Sequence[float] | None = None
+    shared: Sequence[tuple[int, int]] = ()
+    old_rows: Array | None = None
+    new_vectors: TokenVectors | None = None
+    old_vectors: TokenVectors | None = None
+
+    @property
+    def tokens(self) -> list[Tok]:
+        """The missing tokens as the old tokenizer would see their text."""
+        return [self.old.normalised(self.new.token(identity)) for identity in self.missing]
+
+    def similar(self) -> SimilarTokens:
+        """S_m of the missing tokens."""
+        return similar_tokens(
+            self.tokens, self.old, cap=self.cap, order=self.order, frequencies=self.frequencies
+        )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a method answers for the missing tokens, in their order.
+
+    Attributes:
+        weights: Old id -> weight; empty when the method has nothing to say.
+        reasons: In words.
+        dense: Vectors from outside the old matrix, shape [len(missing), d]; None for methods that combine
+            rows.
+    """
+
+    weights: Sequence[Mapping[int, float]]
+    reasons: Sequence[str]
+    dense: Array | None = None
+
+
+Producer = Callable[[Request], Rows]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One published way to fill missing rows.
+
+    Attributes:
+        name: How studies and the command line call it.
+        produce: Answers a request.
+        source: Where it is published.
+        noise: How rows are drawn for which the method has nothing to say.
+        has_fallback: Whether such rows first try the other boundary variant, then the token's characters.
+        has_copies: Whether tokens of both vocabularies keep their old rows.
+        vectors: Kind of the new tokens' vectors that it needs, if any.
+        needs_old_vectors: Whether it needs vectors of the old tokens, too.
+        has_vector_rows: Whether those vectors become rows themselves and so have the model's width.
+        needs_old_rows: Whether it needs the old embeddings themselves.
+    """
+
+    name: str
+    produce: Producer
+    source: str
+    noise: Noise = field(default_factory=Noise)
+    has_fallback: bool = True
+    has_copies: bool = True
+    vectors: VectorKind | None = None
+    needs_old_vectors: bool = False
+    has_vector_rows: bool = False
+    needs_old_rows: bool = False
+
+    @property
+    def needs(self) -> list[str]:
+        """What it takes beyond the two vocabularies, in words."""
+        found = ["text"] if self.vectors else []
+        if self.needs_old_rows or self.has_vector_rows:
+            found.append("the model")
+        return found
+
+
+def nothing(request: Request) -> Rows:
+    """Leave every row to be drawn."""
+    return Rows([{}] * len(request.missing), ["drawn"] * len(request.missing))
+
+
+def average_rows(table: SimilarTokens) -> Rows:
+    """Weigh all similar tokens equally (AVG-EG, Liu et al. 2021, eq. 1).
+
+    Args:
+        table: S_m of the missing tokens.
+
+    Returns:
+        Weights 1/|S_m|.
+    """
+    weights = [{member: 1 / len(table.of(i)) for member, _ in table.of(i)} for i in range(len(table))]
+    return weighted_rows(table, weights)
+
+
+def weighted_rows(table: SimilarTokens, weights: Sequence[Mapping[int, float]]) -> Rows:
+    """Give a weighting of similar tokens its reasons.
+
+    Args:
+        table: S_m of the missing tokens.
+        weights: Old id -> weight of each.
+
+    Returns:
+        The rows.
+    """
+    reasons = []
+    for index in range(len(table)):
+        relations = [relation for _, relation in table.of(index)]
+        num_subwords = sum(relation < 3 for relation in relations)
+        reasons.append(f"{num_subwords} subwords, {len(relations) - num_subwords} hyperwords")
+    return Rows(weights, reasons)
+
+
+def average(request: Request) -> Rows:
+    """Average the similar tokens."""
+    return average_rows(request.similar())
+
+
+def segmentation(request: Request, *, is_length_weighted: bool) -> Rows:
+    """Average the pieces into which the old tokenizer cuts a token.
+
+    Args:
+        request: Which tokens.
+        is_length_weighted: Whether a piece counts by its length in bytes.
+
+    Returns:
+        The rows.
+    """
+    weights: list[dict[int, float]] = []
+    for tok in request.tokens:
+        row: dict[int, float] = {}
+        for piece in request.old.segment(tok):
+            share = float(piece.end - piece.start) if is_length_weighted else 1.0
+            row[piece.id] = row.get(piece.id, 0.0) + share
+        total = sum(row.values())
+        weights.append({identity: share / total for identity, share in row.items() if share > 0})
+    return Rows(weights, [f"{len(row)} pieces of the old tokenizer" for row in weights])

@@ -1,0 +1,108 @@
+"""Rows from character n-grams: vectors of n-grams that give the old rows give the new ones.
+
+Source: Zhao, Mudgal and Liang (2018), Generalizing word embeddings using bag of subwords, with n-grams of 3
+    to
+6 characters. Differs: the least-squares problem is solved to its end by conjugate gradients, not by SGD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from scipy.sparse import csr_matrix
+
+from nlgraft.vocab.methods.producers import Request, Rows
+from nlgraft.vocab.plans.moments import Array
+from nlgraft.vocab.tokenizers.tokens import Tok
+
+SHORTEST, LONGEST = 3, 6
+RIDGE = 1e-3
+"""Weight of the n-gram vectors' own squared norm: most n-grams occur once, the problem is not determined."""
+MAX_ITERATIONS = 100
+TOLERANCE = 1e-5
+
+
+def character_ngrams(tok: Tok) -> list[str]:
+    """List the n-grams of a token, its word boundaries marked.
+
+    Args:
+        tok: A canonical token.
+
+    Returns:
+        All runs of 3 to 6 characters of ``<core>``, a mark only where a word begins or ends; the whole when
+        it is shorter.
+    """
+    text = tok.core.decode("latin-1") if not _is_text(tok.core) else tok.core.decode()
+    text = f"{'<' if tok.starts_word else ''}{text}{'>' if tok.ends_word else ''}"
+    if len(text) < SHORTEST:
+        return [text]
+    return [
+        text[start : start + size]
+        for size in range(SHORTEST, min(LONGEST, len(text)) + 1)
+        for start in range(len(text) - size + 1)
+    ]
+
+
+def _is_text(core: bytes) -> bool:
+    try:
+        core.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def reconstruct(request: Request) -> Rows:
+    """Fit n-gram vectors to the old rows and add them up for the new tokens.
+
+    Args:
+        request: With ``old_rows``.
+
+    Returns:
+        Dense rows; NaN, which asks for the fallback, for tokens without a known n-gram.
+    """
+    assert request.old_rows is not None, "checked where the plan is built"
+    real = np.flatnonzero(request.old.is_normal)
+    ngrams = [character_ngrams(request.old.token(int(i))) for i in real]
+    index = {ngram: column for column, ngram in enumerate(dict.fromkeys(g for row in ngrams for g in row))}
+    bags = _bags(ngrams, index)
+    rows = np.asarray(request.old_rows[real], dtype=np.float32)
+    # n-grams explain how rows differ; what all rows share is their mean
+    mean = rows.mean(axis=0)
+    vectors = _solve(bags, rows - mean)
+    wanted = [[g for g in character_ngrams(tok) if g in index] for tok in request.tokens]
+    dense = np.asarray(_bags(wanted, index) @ vectors, dtype=np.float32) + mean
+    dense[[not row for row in wanted]] = np.nan
+    reasons = [f"{len(row)} character n-grams" for row in wanted]
+    return Rows([{}] * len(wanted), reasons, dense)
+
+
+def _bags(ngrams: Sequence[Sequence[str]], index: Mapping[str, int]) -> csr_matrix:
+    """Mean of n-grams as a sparse matrix, [tokens, n-grams]."""
+    indptr = np.cumsum([0, *map(len, ngrams)])
+    columns = np.array([index[ngram] for row in ngrams for ngram in row], dtype=np.int64)
+    shares = np.repeat([1 / max(1, len(row)) for row in ngrams], [len(row) for row in ngrams])
+    shape = (len(ngrams), len(index))
+    return csr_matrix((shares.astype(np.float32), columns, indptr), shape=shape)
+
+
+def _solve(bags: csr_matrix, rows: Array) -> Array:
+    """Minimise |bags @ X - rows|^2 + RIDGE |X|^2 by conjugate gradients, every column of X for itself."""
+    residual = np.asarray(bags.T @ rows)
+    solution = np.zeros_like(residual)
+    direction = residual.copy()
+    squared = (residual**2).sum(axis=0)
+    enough = TOLERANCE**2 * squared
+    for _ in range(MAX_ITERATIONS):
+        is_active = squared > enough
+        if not is_active.any():
+            break
+        product = np.asarray(bags.T @ (bags @ direction)) + RIDGE * direction
+        curvature = (direction * product).sum(axis=0)
+        step = np.divide(squared, curvature, out=np.zeros_like(squared), where=is_active & (curvature > 0))
+        solution += step * direction
+        residual -= step * product
+        before, squared = squared, (residual**2).sum(axis=0)
+        ratio = np.divide(squared, before, out=np.zeros_like(squared), where=is_active & (before > 0))
+        direction = residual + ratio * direction
+    return solution

@@ -1,0 +1,105 @@
+"""The methods by name: one list to read, one line for each published way to fill new rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nlgraft.errors import DataError, nearest
+from nlgraft.vocab.methods.neighbours import focus, take_vectors, wechsel
+from nlgraft.vocab.methods.producers import Method, average, nothing, segmentation
+from nlgraft.vocab.methods.reconstruction import reconstruct
+from nlgraft.vocab.plans.plan import Noise
+
+METHODS: tuple[Method, ...] = (
+    Method(
+        name="random",
+        produce=nothing,
+        source="Aji et al. (2020): seen rows copied, unseen rows as a new model's",
+        noise=Noise(center="zero", spread="fixed", scale=0.02),
+        has_fallback=False,
+    ),
+    Method(
+        name="mean",
+        produce=nothing,
+        source="mean of all old rows",
+        noise=Noise(center="mean", spread="none"),
+        has_fallback=False,
+    ),
+    Method(
+        name="hewitt",
+        produce=nothing,
+        source="Hewitt (2021), Initializing new word embeddings: N(mean, 1e-9 covariance)",
+        noise=Noise(center="mean", spread="covariance", scale=1e-9),
+        has_fallback=False,
+    ),
+    Method(name="avg", produce=average, source="Liu et al. (2021), eq. 1"),
+    Method(
+        name="fvt",
+        produce=lambda request: segmentation(request, is_length_weighted=False),
+        source="Gee et al. (2022), Fast Vocabulary Transfer: mean of the old tokenizer's pieces",
+    ),
+    Method(
+        name="wvt",
+        produce=lambda request: segmentation(request, is_length_weighted=True),
+        source="Gee et al. (2022), pieces weighted by length",
+    ),
+    Method(
+        name="reconstruction",
+        produce=reconstruct,
+        source="Zhao et al. (2018): character n-grams that give the old rows give the new",
+        needs_old_rows=True,
+    ),
+    Method(
+        name="word2vec",
+        produce=take_vectors,
+        source="Mikolov et al. (2013), a baseline of Liu et al. (2021): unseen rows are skip-gram vectors",
+        has_fallback=False,
+        vectors="skipgram",
+        has_vector_rows=True,
+    ),
+    Method(
+        name="cbow",
+        produce=take_vectors,
+        source="Sato et al. (2020): all rows of text replaced by CBOW vectors of the downstream text",
+        has_fallback=False,
+        has_copies=False,
+        vectors="cbow",
+        has_vector_rows=True,
+    ),
+    Method(
+        name="focus",
+        produce=focus,
+        source="Dobler and de Melo (2023), FOCUS: sparsemax over similar shared tokens",
+        has_fallback=False,
+        vectors="skipgram",
+    ),
+    Method(
+        name="wechsel",
+        produce=wechsel,
+        source="Minixhofer et al. (2022), WECHSEL: ten nearest old tokens in an aligned space",
+        has_fallback=False,
+        has_copies=False,
+        vectors="skipgram",
+        needs_old_vectors=True,
+    ),
+)
+"""Every method by name, those that need nothing but the two vocabularies first."""
+
+
+def find_method(name: str, methods: Sequence[Method] = METHODS) -> Method:
+    """Look a method up.
+
+    Args:
+        name: Its name.
+        methods: Where to look.
+
+    Returns:
+        The method.
+
+    Raises:
+        DataError: There is none of that name; the nearest is named.
+    """
+    for method in methods:
+        if method.name == name:
+            return method
+    raise DataError(f"no transfer method '{name}'. {nearest(name, [m.name for m in methods])}")

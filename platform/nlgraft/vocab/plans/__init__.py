@@ -1,0 +1,1 @@
+"""Transfer plans: the origin of every new row."""

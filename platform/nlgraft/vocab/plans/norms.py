@@ -1,0 +1,70 @@
+"""Row norms before and after a transfer: averages shrink rows, and a reader should know by how much."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nlgraft.vocab.plans.moments import row_norms
+from nlgraft.vocab.plans.plan import Provenance, TransferPlan
+
+
+@dataclass(frozen=True)
+class NormReport:
+    """Row norms of a new matrix beside the old one.
+
+    Attributes:
+        old_median: Median norm of the old rows of text.
+        medians: Median norm of the new rows by provenance.
+        outside: Number of new rows whose norm is outside 0.3 to 1.5 times the old median, by provenance.
+        num_zero: Rows that are all zero.
+        num_not_finite: Rows with NaN or infinity.
+    """
+
+    old_median: float
+    medians: Mapping[str, float]
+    outside: Mapping[str, int]
+    num_zero: int
+    num_not_finite: int
+
+    @property
+    def warnings(self) -> list[str]:
+        """What a reader should know, in words; averages shrink norms (two orthogonal unit rows: 0.707)."""
+        found = [
+            f"{count} {kind} rows have a norm outside 0.3-1.5 times the old median {self.old_median:.3g}"
+            for kind, count in self.outside.items()
+            if count
+        ]
+        if self.num_zero:
+            found.append(f"{self.num_zero} rows are all zero")
+        if self.num_not_finite:
+            found.append(f"{self.num_not_finite} rows hold NaN or infinity")
+        return found
+
+
+def norm_report(plan: TransferPlan, old: NDArray[np.floating], new: NDArray[np.floating]) -> NormReport:
+    """Compare row norms before and after a transfer.
+
+    Args:
+        plan: The plan that was applied.
+        old: Old rows, shape [R, d].
+        new: New rows, shape [V_new, d].
+
+    Returns:
+        Medians by provenance and what is out of the ordinary.
+    """
+    old_norms = row_norms(old[: len(plan.old_surfaces)])[plan.is_real]
+    norms = row_norms(new)
+    median = float(np.median(old_norms)) if len(old_norms) else 0.0
+    is_outside = ~((norms >= 0.3 * median) & (norms <= 1.5 * median))
+    kinds = [kind for kind in Provenance if len(plan.rows(kind))]
+    return NormReport(
+        old_median=median,
+        medians={kind.name.lower(): float(np.median(norms[plan.rows(kind)])) for kind in kinds},
+        outside={kind.name.lower(): int(is_outside[plan.rows(kind)].sum()) for kind in kinds},
+        num_zero=int((norms == 0).sum()),
+        num_not_finite=int((~np.isfinite(norms)).sum()),
+    )

@@ -1,0 +1,360 @@
+"""A transfer plan: for every row of a new embedding matrix, where it comes from.
+
+A plan is a sparse matrix from new rows to old rows, with the provenance and the reason of each row, and is
+made from two vocabularies alone. It applies alike to input embeddings, output embeddings and output bias,
+tied or untied, on one side of a model or on both.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from enum import IntEnum
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from scipy.sparse import csr_matrix
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.plans.moments import Array, Moments, moments, row_norms
+
+FORMAT_VERSION = 1
+GAP_BIAS = -1e4
+"""Output bias of a row without a token: out of reach in a softmax, finite in half precision."""
+
+NormMatch = Literal["none", "median", "class"]
+
+
+class Provenance(IntEnum):
+    """Where a new row comes from."""
+
+    COPY = 0
+    """The old row of the same token."""
+    SPECIAL = 1
+    """The old row of the special token with the same role."""
+    COMPOSED = 2
+    """A weighted sum of old rows that the method chose."""
+    BOUNDARY = 3
+    """The old row of the same text with another word boundary, for want of similar tokens."""
+    CHARACTERS = 4
+    """The mean of the old rows of its characters, for want of similar tokens."""
+    NOISE = 5
+    """Drawn at random."""
+    DENSE = 6
+    """A vector from outside the old matrix."""
+    GAP = 7
+    """No token has this id."""
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How rows without any old row are drawn.
+
+    Attributes:
+        center: Around the origin or around the mean of the old rows.
+        spread: No noise; a fixed standard deviation; that of each column of the old rows; or their
+            covariance.
+        scale: The standard deviation (fixed), or a factor on it (column) or on the covariance.
+        seed: Every row has its own random stream, so rows are distinct and independent of their order.
+    """
+
+    center: Literal["zero", "mean"] = "mean"
+    spread: Literal["none", "fixed", "column", "covariance"] = "column"
+    scale: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class TransferPlan:
+    """Where each of the rows of a new vocabulary comes from.
+
+    Attributes:
+        matrix: Weights, shape [V_new, V_old]; rows that are drawn, dense or gaps are empty.
+        provenance: ``Provenance`` of each row, int8, shape [V_new].
+        reasons: Why each row is what it is, in words.
+        old_surfaces: Old tokens as their tokenizer writes them.
+        new_surfaces: New tokens likewise.
+        is_real: Which old rows belong to text and count in means, bool, shape [V_old].
+        noise: How NOISE rows are drawn.
+        dense_rows: Ids of DENSE rows, int64, shape [M].
+        dense: Their vectors, float32, shape [M, d]; None without DENSE rows.
+        norm_match: Whether rows that are neither copied nor special are scaled to the median norm of old
+            rows, of all or of their class.
+        method: Name of the method that made the plan.
+        old_roles: Role -> old id of the special tokens, for the ids in a model's configuration.
+        new_roles: Role -> new id.
+        old_classes: Whether each old token stands at a word boundary (1), inside (2) or its tokenizer does
+            not say (0), int8, shape [V_old]; one number for all alike.
+        new_classes: Likewise, shape [V_new].
+    """
+
+    matrix: csr_matrix
+    provenance: NDArray[np.int8]
+    reasons: tuple[str, ...]
+    old_surfaces: tuple[str, ...]
+    new_surfaces: tuple[str, ...]
+    is_real: NDArray[np.bool_]
+    noise: Noise = field(default_factory=Noise)
+    dense_rows: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    dense: Array | None = None
+    norm_match: NormMatch = "none"
+    method: str = "plan"
+    old_roles: Mapping[str, int] = field(default_factory=dict)
+    new_roles: Mapping[str, int] = field(default_factory=dict)
+    old_classes: NDArray[np.int8] = field(default_factory=lambda: np.zeros(1, dtype=np.int8))
+    new_classes: NDArray[np.int8] = field(default_factory=lambda: np.zeros(1, dtype=np.int8))
+
+    def __len__(self) -> int:
+        return len(self.new_surfaces)
+
+    def rows(self, *kinds: Provenance) -> NDArray[np.int64]:
+        """List the rows of some provenances.
+
+        Args:
+            *kinds: The provenances.
+
+        Returns:
+            Row ids, ascending.
+        """
+        return np.flatnonzero(np.isin(self.provenance, [int(kind) for kind in kinds])).astype(np.int64)
+
+    def counts(self) -> dict[str, int]:
+        """Count the rows by provenance.
+
+        Returns:
+            Lower-case provenance -> number of rows; those that occur.
+        """
+        return {kind.name.lower(): len(self.rows(kind)) for kind in Provenance if len(self.rows(kind))}
+
+    @property
+    def is_stochastic(self) -> bool:
+        """Whether every composed row is a convex combination of old rows."""
+        composed = self.matrix[self.rows(Provenance.COMPOSED)]
+        sums = np.asarray(composed.sum(axis=1)).ravel()
+        return bool(np.all(np.abs(sums - 1) < 1e-5) and np.all(composed.data >= 0))
+
+    def apply(self, old: NDArray[np.floating], *, stream: int = 0) -> Array:
+        """Make the new matrix from the old one, accumulating in single precision.
+
+        Args:
+            old: Old rows, shape [R, d]; rows beyond the old vocabulary (padding) are never read.
+            stream: Another number gives other noise: for the second of two untied matrices.
+
+        Returns:
+            New rows, float32, shape [V_new, d].
+
+        Raises:
+            DataError: The matrix has fewer rows than the old vocabulary has ids, or DENSE rows have another
+                width.
+        """
+        rows = self._old_rows(old)
+        new = np.asarray(self.matrix @ rows, dtype=np.float32)
+        if self.dense is not None:
+            if self.dense.shape[1] != rows.shape[1]:
+                raise DataError(
+                    f"plan '{self.method}': its vectors have {self.dense.shape[1]} dimensions, the matrix "
+                    f"has {rows.shape[1]}; train the auxiliary vectors with the width of the model"
+                )
+            new[self.dense_rows] = self.dense
+        gaps = self.rows(Provenance.GAP)
+        if len(gaps):
+            new[gaps] = moments(rows, self.is_real).mean
+        self._draw(new, rows, stream)
+        if self.norm_match != "none":
+            self._match_norms(new, rows)
+        return new
+
+    def _match_norms(self, new: Array, old: Array) -> None:
+        changed = self.rows(*[k for k in Provenance if k not in (Provenance.COPY, Provenance.SPECIAL)])
+        old_norms = row_norms(old)
+        targets = np.full(len(new), np.median(old_norms[self.is_real]), dtype=np.float32)
+        if self.norm_match == "class":
+            kinds = np.broadcast_to(self.new_classes, len(new))
+            for kind in np.unique(kinds):
+                among = self.is_real & (self.old_classes == kind)
+                if among.any():
+                    targets[kinds == kind] = np.median(old_norms[among])
+        norms = row_norms(new)[changed]
+        factors = np.divide(targets[changed], norms, out=np.ones_like(norms), where=norms > 0)
+        new[changed] *= factors[:, None]
+
+    def apply_bias(self, old: NDArray[np.floating]) -> Array:
+        """Make the new output bias by the same weights.
+
+        Args:
+            old: Old bias, shape [R].
+
+        Returns:
+            New bias, float32, shape [V_new]: drawn and dense rows get the mean, gaps ``GAP_BIAS``.
+
+        Raises:
+            DataError: The bias has fewer entries than the old vocabulary has ids.
+        """
+        rows = self._old_rows(old[:, None])
+        new = np.asarray(self.matrix @ rows, dtype=np.float32)[:, 0]
+        new[self.rows(Provenance.NOISE, Provenance.DENSE)] = rows[self.is_real].mean()
+        new[self.rows(Provenance.GAP)] = GAP_BIAS
+        return new
+
+    def _old_rows(self, old: NDArray[np.floating]) -> Array:
+        num_old = len(self.old_surfaces)
+        if len(old) < num_old:
+            raise DataError(
+                f"plan '{self.method}': the matrix has {len(old)} rows, but token "
+                f"'{self.old_surfaces[len(old)]}' of the old tokenizer has id {len(old)}; "
+                "give the tokenizer that belongs to this model"
+            )
+        return np.asarray(old[:num_old], dtype=np.float32)
+
+    def _draw(self, new: Array, old: Array, stream: int) -> None:
+        drawn = self.rows(Provenance.NOISE)
+        if not len(drawn):
+            return
+        noise = self.noise
+        needs_moments = noise.center == "mean" or noise.spread in ("column", "covariance")
+        real = (
+            moments(old, self.is_real, has_covariance=noise.spread == "covariance") if needs_moments else None
+        )
+        center = (
+            real.mean if real is not None and noise.center == "mean" else np.zeros(old.shape[1], np.float32)
+        )
+        factor = _spread(noise, old.shape[1], real)
+        key = np.uint64(self.noise.seed * 64 + stream)
+        for row in drawn:
+            generator = np.random.Generator(np.random.Philox(key=np.array([key, row], dtype=np.uint64)))
+            sample = generator.standard_normal(old.shape[1]).astype(np.float32)
+            new[row] = center + (sample @ factor if factor.ndim == 2 else sample * factor)
+
+    def save(self, directory: str | Path) -> None:
+        """Write ``plan.safetensors`` and ``plan.json``.
+
+        Args:
+            directory: Where; created when missing.
+        """
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        reasons = sorted(set(self.reasons))
+        index = {reason: i for i, reason in enumerate(reasons)}
+        tensors: dict[str, NDArray] = {
+            "indptr": self.matrix.indptr.astype(np.int64),
+            "indices": self.matrix.indices.astype(np.int64),
+            "weights": self.matrix.data.astype(np.float32),
+            "provenance": self.provenance,
+            "reasons": np.array([index[reason] for reason in self.reasons], dtype=np.int32),
+            "is_real": self.is_real,
+            "dense_rows": self.dense_rows,
+            "old_classes": self.old_classes,
+            "new_classes": self.new_classes,
+        }
+        if self.dense is not None:
+            tensors["dense"] = self.dense
+        save_file(tensors, directory / "plan.safetensors")
+        document = {
+            "format": FORMAT_VERSION,
+            "method": self.method,
+            "norm_match": self.norm_match,
+            "noise": asdict(self.noise),
+            "counts": self.counts(),
+            "reasons": reasons,
+            "old": list(self.old_surfaces),
+            "new": list(self.new_surfaces),
+            "old_roles": dict(self.old_roles),
+            "new_roles": dict(self.new_roles),
+        }
+        (directory / "plan.json").write_text(json.dumps(document, ensure_ascii=False), "utf-8")
+
+    @classmethod
+    def load(cls, directory: str | Path) -> TransferPlan:
+        """Read what ``save`` wrote.
+
+        Args:
+            directory: Where the two files are.
+
+        Returns:
+            An equal plan.
+
+        Raises:
+            DataError: There is no plan, or one of another format.
+        """
+        directory = Path(directory)
+        if not (directory / "plan.json").is_file():
+            raise DataError(f"{directory}: no plan here (plan.json and plan.safetensors)")
+        try:
+            document = json.loads((directory / "plan.json").read_text("utf-8"))
+            tensors = load_file(directory / "plan.safetensors")
+        except (OSError, ValueError, SafetensorError) as error:
+            raise DataError(f"{directory}: the plan cannot be read ({error}); make it again") from error
+        if document.get("format") != FORMAT_VERSION:
+            raise DataError(
+                f"{directory}: plan format {document.get('format')}, this version reads {FORMAT_VERSION}"
+            )
+        shape = (len(document["new"]), len(document["old"]))
+        return cls(
+            matrix=csr_matrix((tensors["weights"], tensors["indices"], tensors["indptr"]), shape=shape),
+            provenance=tensors["provenance"],
+            reasons=tuple(document["reasons"][i] for i in tensors["reasons"]),
+            old_surfaces=tuple(document["old"]),
+            new_surfaces=tuple(document["new"]),
+            is_real=tensors["is_real"],
+            noise=Noise(**document["noise"]),
+            dense_rows=tensors["dense_rows"],
+            dense=tensors.get("dense"),
+            norm_match=document["norm_match"],
+            method=document["method"],
+            # earlier plans lack what follows
+            old_classes=tensors.get("old_classes", np.zeros(1, dtype=np.int8)),
+            new_classes=tensors.get("new_classes", np.zeros(1, dtype=np.int8)),
+            old_roles=document.get("old_roles", {}),
+            new_roles=document.get("new_roles", {}),
+        )
+
+    def describe(self, row: int) -> str:
+        """Say in one line where a row comes from.
+
+        Args:
+            row: A new id.
+
+        Returns:
+            Token, provenance, reason and the old tokens with their weights.
+        """
+        span = slice(self.matrix.indptr[row], self.matrix.indptr[row + 1])
+        parts = " + ".join(
+            f"{weight:.3g} {self.old_surfaces[column]}"
+            for column, weight in zip(self.matrix.indices[span], self.matrix.data[span], strict=True)
+        )
+        kind = Provenance(self.provenance[row]).name.lower()
+        return f"{self.new_surfaces[row]}: {kind} ({self.reasons[row]}){' = ' + parts if parts else ''}"
+
+    def diff(self, other: TransferPlan) -> list[tuple[str, str]]:
+        """Compare two plans for the same new vocabulary.
+
+        Args:
+            other: Another plan.
+
+        Returns:
+            (row here, row there) in words, for the tokens of either whose rows differ; "" for a missing
+            token.
+        """
+        here = {surface: self.describe(i) for i, surface in enumerate(self.new_surfaces)}
+        there = {surface: other.describe(i) for i, surface in enumerate(other.new_surfaces)}
+        tokens = dict.fromkeys([*here, *there])
+        return [(here.get(t, ""), there.get(t, "")) for t in tokens if here.get(t) != there.get(t)]
+
+
+def _spread(noise: Noise, width: int, real: Moments | None) -> Array:
+    """Factor by which standard normal samples are multiplied: per column, or a matrix for a covariance."""
+    if noise.spread == "none":
+        return np.zeros(width, dtype=np.float32)
+    if noise.spread == "fixed":
+        return np.full(width, noise.scale, dtype=np.float32)
+    assert real is not None, "taken where the noise needs it"
+    if real.covariance is None:
+        return (noise.scale * real.std).astype(np.float32)
+    values, vectors = np.linalg.eigh(real.covariance)
+    root = np.sqrt(noise.scale * np.clip(values, 0, None))
+    return (root[:, None] * vectors.T).astype(np.float32)

@@ -1,0 +1,1 @@
+"""Vocabulary exchange in checkpoints, and its verification."""

@@ -1,0 +1,307 @@
+"""Check a checkpoint whose vocabulary was exchanged, as ``transformers`` loads it.
+
+The strongest check is the permutation test: with the ids of the vocabulary reversed, hidden states and logits
+must come out the same. It finds a wrong offset, id, bias, tie or configuration at once.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+
+from nlgraft.errors import DataError, PaddingError
+from nlgraft.vocab.plans.plan import Provenance, TransferPlan
+from nlgraft.vocab.surgery.exchange import (
+    exchange_vocabulary,
+    find_vocabulary_tensors,
+    input_table,
+    is_encoder_decoder,
+)
+from nlgraft.vocab.surgery.token_ids import ID_FIELDS
+from nlgraft.vocab.tokenizers.files import DECODER_DIRECTORY, find_tokenizer
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+
+PERMUTATION_TOLERANCE = 1e-4
+"""Largest difference of logits that reordered additions explain in single precision."""
+NUM_TOKENS = 12
+SENTENCE = "a b"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at.
+
+    Attributes:
+        name: What.
+        is_good: Whether it holds.
+        detail: What was found.
+    """
+
+    name: str
+    is_good: bool
+    detail: str
+
+
+def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
+    """Load a checkpoint with the class that its configuration names.
+
+    Args:
+        directory: A ``transformers`` checkpoint: a directory or a name on the hub.
+        keeps_dtype: Whether weights stay in the precision they are stored in, instead of single precision.
+
+    Returns:
+        The model in evaluation mode.
+
+    Raises:
+        DataError: transformers is not installed, the directory holds no checkpoint that it knows, or the
+            configuration does not say which class the weights belong to.
+    """
+    try:
+        import transformers
+    except ImportError:
+        raise DataError("checkpoints of Hugging Face need `pip install transformers`") from None
+    try:
+        config = transformers.AutoConfig.from_pretrained(directory)
+        names = getattr(config, "architectures", None) or []
+        model_type = getattr(transformers, names[0]) if names else transformers.AutoModel
+        model, info = model_type.from_pretrained(
+            directory, dtype="auto" if keeps_dtype else torch.float32, output_loading_info=True
+        )
+    except (OSError, ValueError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{directory}: not a checkpoint that transformers can load ({reason})") from error
+    if not names and info["unexpected_keys"]:
+        lost = sorted(info["unexpected_keys"])[0]
+        raise DataError(
+            f"{directory}: config.json names no architecture, and {type(model).__name__} has no '{lost}'; "
+            'write the class into config.json ("architectures": ["..."])'
+        )
+    return model.eval()
+
+
+def verify_checkpoint(directory: str | Path) -> list[Check]:
+    """Look a checkpoint over.
+
+    Args:
+        directory: A ``transformers`` checkpoint, with its tokenizer where there is one.
+
+    Returns:
+        Every check, in the order made.
+
+    Raises:
+        DataError: It cannot be loaded at all.
+    """
+    model = load_checkpoint(directory)
+    checks = [Check("loads", True, type(model).__name__)]
+    num_ids = {side: _num_rows(model, side) for side in ("encoder", "decoder")}
+    places = _tokenizer_places(directory)
+    for side, place, name in places:
+        vocabulary = _load_tokenizer(place)
+        if isinstance(vocabulary, Check):
+            checks.append(vocabulary)
+            continue
+        checks += _check_tokenizer(model, vocabulary, place, side, name)
+        # rows beyond the vocabulary belong to no token
+        num_ids |= {each: len(vocabulary) for each in (num_ids if not name else [side])}
+    checks += [_check_rows(model, num_ids), _check_ties(model, len(places) == 2), check_permutation(model)]
+    if hasattr(model, "generate") and getattr(model, "can_generate", lambda: False)():
+        checks.append(_check_generation(model))
+    return checks
+
+
+def _tokenizer_places(directory: str | Path) -> list[tuple[str, Path, str]]:
+    """List side, place and name of the tokenizer, or of those of encoder and decoder where they differ."""
+    try:
+        root = find_tokenizer(directory)
+    except DataError:
+        root = Path(directory)
+    own = root / DECODER_DIRECTORY
+    if own.is_dir():
+        return [("encoder", root, "encoder: "), ("decoder", own, "decoder: ")]
+    return [("decoder", root, "")]
+
+
+def _load_tokenizer(place: Path) -> Vocabulary | Check:
+    try:
+        return load_vocabulary(place)
+    except DataError as error:
+        return Check("tokenizer", False, str(error))
+
+
+def _check_tokenizer(
+    model: Any, vocabulary: Vocabulary, place: Path, side: str, name: str
+) -> Iterator[Check]:
+    num_rows = _num_rows(model, side)
+    beyond = [surface for surface in vocabulary.surfaces[num_rows:] if surface]
+    detail = f"{len(vocabulary)} ids, {num_rows} rows"
+    detail = f"{detail}; first id without: {beyond[0]!r}" if beyond else detail
+    yield Check(f"{name}ids have rows", not beyond, detail)
+    yield _check_encoding(place, num_rows, name)
+    if side == "decoder":
+        yield _check_special_ids(model, vocabulary)
+
+
+def _check_encoding(place: Path, num_rows: int, name: str) -> Check:
+    """Cut a sentence as ``transformers`` does; its ids must be rows."""
+    import transformers
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what else one could install
+            tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+        ids = tokenizer(SENTENCE)["input_ids"]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        return Check(f"{name}tokenizer cuts text", False, f"transformers cannot load it ({error})")
+    is_good = bool(ids) and max(ids) < num_rows
+    return Check(f"{name}tokenizer cuts text", is_good, f"{type(tokenizer).__name__}, ids {ids}")
+
+
+def _check_special_ids(model: Any, vocabulary: Vocabulary) -> Check:
+    wrong = [
+        f"{role}: {configured} in {type(config).__name__}, {identity} in the tokenizer"
+        for config in (model.config, getattr(model, "generation_config", None))
+        for role, identity in vocabulary.roles.items()
+        if (configured := getattr(config, f"{role}_token_id", None)) not in (None, identity)
+    ]
+    return Check("special ids agree", not wrong, "; ".join(wrong) or "with the tokenizer")
+
+
+def _num_rows(model: Any, side: str = "decoder") -> int:
+    return int(input_table(model, side).shape[0])
+
+
+def _check_rows(model: Any, num_ids: Mapping[str, int]) -> Check:
+    tensors = find_vocabulary_tensors(model)
+    faults = []
+    for name, tensor in model.named_parameters():
+        if name not in tensors.encoder | tensors.decoder | tensors.output:
+            continue
+        rows = tensor[: num_ids["encoder" if name in tensors.encoder else "decoder"]]
+        num_bad = int((~torch.isfinite(rows).all(dim=1)).sum())
+        num_zero = int((rows == 0).all(dim=1).sum())
+        if num_bad:
+            faults.append(f"{name}: {num_bad} rows with NaN or infinity")
+        if num_zero > 1:  # padding may be zero
+            faults.append(f"{name}: {num_zero} rows are zero")
+    return Check("rows are sound", not faults, "; ".join(faults) or "finite, none zero but padding")
+
+
+def _check_ties(model: Any, has_two_vocabularies: bool) -> Check:
+    own = find_vocabulary_tensors(model).encoder if has_two_vocabularies else frozenset[str]()
+    names = dict(model.named_parameters(remove_duplicate=False)) | dict(
+        model.named_buffers(remove_duplicate=False)
+    )
+    expected = model.get_expanded_tied_weights_keys(all_submodels=True)
+    broken = [
+        f"{one} and {other}"
+        for one, other in expected.items()
+        if one in names
+        and other in names
+        and names[one].data_ptr() != names[other].data_ptr()
+        # T5's configuration ties the sides whatever they hold; two vocabularies cannot be one table
+        and (one in own) == (other in own)
+    ]
+    return Check("ties hold", not broken, "; ".join(broken) or f"{len(expected)} by the configuration")
+
+
+def check_permutation(model: Any) -> Check:
+    """Reverse the ids of the vocabulary and compare logits or hidden states.
+
+    Args:
+        model: A ``transformers`` model in evaluation mode.
+
+    Returns:
+        The check. Where positions are computed from one padding id, that one keeps its place.
+    """
+    try:
+        other, ids = _reversed(model, None)
+    except PaddingError:
+        other, ids = _reversed(model, model.config.pad_token_id)
+    before, after = _outputs(model, None), _outputs(other, ids)
+    if before.shape[-1] == _num_rows(model) and model.get_output_embeddings() is not None:
+        after = after[..., ids["decoder"]]
+    difference = float((before - after).abs().max())
+    scale = max(1.0, float(before.abs().max()))
+    is_good = difference <= PERMUTATION_TOLERANCE * scale
+    return Check(
+        "permutation test", is_good, f"largest difference {difference:.2g} of values up to {scale:.3g}"
+    )
+
+
+def _reversed(model: Any, kept: int | None) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Build the model with its ids reversed, and say where each id went on either side."""
+    sizes = {side: _num_rows(model, side) for side in ("encoder", "decoder")}
+    plans = {side: reversed_plan(size, kept) for side, size in sizes.items()}
+    ids = {side: torch.from_numpy(np.argsort(plan.matrix.indices)) for side, plan in plans.items()}
+    if sizes["encoder"] == sizes["decoder"]:
+        return exchange_vocabulary(model, plans["decoder"]), ids
+    encoder_side = exchange_vocabulary(model, plans["encoder"], sides="encoder")
+    return exchange_vocabulary(encoder_side, plans["decoder"], sides="decoder"), ids
+
+
+@torch.no_grad()
+def _outputs(model: Any, ids: dict[str, torch.Tensor] | None) -> torch.Tensor:
+    """Logits, or the last hidden states of a model without a head, on fixed tokens."""
+    generator = torch.Generator().manual_seed(0)
+
+    def tokens(side: str) -> torch.Tensor:
+        drawn = torch.randint(0, _num_rows(model, side), (2, NUM_TOKENS), generator=generator)
+        return drawn if ids is None else ids[side][drawn]
+
+    if is_encoder_decoder(model):
+        encoder_ids, decoder_ids = tokens("encoder"), tokens("decoder")
+        mask = torch.ones_like(encoder_ids)
+        return model(input_ids=encoder_ids, attention_mask=mask, decoder_input_ids=decoder_ids)[0]
+    input_ids = tokens("decoder")
+    return model(input_ids=input_ids, attention_mask=torch.ones_like(input_ids))[0]
+
+
+def reversed_plan(size: int, kept: int | None = None) -> TransferPlan:
+    """Make the plan that reverses the ids of a vocabulary.
+
+    Args:
+        size: Number of ids.
+        kept: An id that stays where it is, the others being reversed around it.
+
+    Returns:
+        New row i is old row ``size - 1 - i``; with ``kept``, among the others.
+    """
+    names = tuple(str(i) for i in range(size))
+    order = np.arange(size)[::-1].copy()
+    if kept is not None:
+        others = np.delete(np.arange(size), kept)
+        order[others], order[kept] = others[::-1], kept
+    matrix = csr_matrix((np.ones(size, dtype=np.float32), order, np.arange(size + 1)), shape=(size, size))
+    return TransferPlan(
+        matrix=matrix,
+        provenance=np.full(size, int(Provenance.COPY), dtype=np.int8),
+        reasons=("reversed",) * size,
+        old_surfaces=names,
+        new_surfaces=tuple(names[i] for i in order),
+        is_real=np.ones(size, dtype=bool),
+        method="reversed",
+    )
+
+
+def _check_generation(model: Any) -> Check:
+    ids = torch.arange(1, 5).remainder(_num_rows(model, "encoder"))[None]
+    unset = [
+        f
+        for f in ID_FIELDS
+        if f.endswith("token_id") and (getattr(model.config, f, 0) or 0) >= _num_rows(model)
+    ]
+    if unset:
+        return Check("generates", False, f"ids beyond the vocabulary: {', '.join(unset)}")
+    try:
+        found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
+    except (ValueError, IndexError, RuntimeError) as error:
+        return Check("generates", False, str(error))
+    return Check("generates", True, f"{found.shape[1]} tokens")

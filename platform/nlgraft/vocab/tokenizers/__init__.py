@@ -1,0 +1,1 @@
+"""Tokenizers of every kind as canonical vocabularies."""

@@ -1,0 +1,58 @@
+"""Cut lines of text into the ids of a vocabulary, by the tokenizer's own library where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.tokenizers.tokens import Tok
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+
+Encoder = Callable[[Sequence[str]], list[list[int]]]
+"""Ids of every line, without special tokens."""
+
+
+def text_encoder(path: str | Path, vocabulary: Vocabulary) -> Encoder:
+    """Find out how to cut lines under a tokenizer.
+
+    Args:
+        path: What the vocabulary was loaded from.
+        vocabulary: The vocabulary.
+
+    Returns:
+        A function of lines. SentencePiece models and ``tokenizer.json`` run their own libraries; other
+        vocabularies cut words at spaces, a word that they cannot spell being one unknown token.
+
+    Raises:
+        DataError: A ``tokenizer.json`` is given and ``tokenizers`` is not installed.
+    """
+    path = Path(path)
+    has_names = (path / "tokenizer_config.json").is_file() or (path / "vocab.json").is_file()
+    if path.is_dir() and not has_names:
+        # a directory of a SentencePiece model alone numbers its pieces as the model does
+        path = next(iter(sorted(path.glob("*.model")) or sorted(path.glob("*.spm"))), path)
+    json_file = path / "tokenizer.json" if path.is_dir() else path
+    is_cut_already = bool(vocabulary.marking.joiner_suffix)  # text for subword-nmt is plain text here
+    if json_file.suffix == ".json" and json_file.is_file() and not is_cut_already:
+        try:
+            import tokenizers
+        except ImportError:
+            raise DataError(f"cutting text by {json_file} needs `pip install tokenizers`") from None
+        fast = tokenizers.Tokenizer.from_file(str(json_file))
+        fast.no_truncation()
+        fast.no_padding()
+        return lambda lines: [e.ids for e in fast.encode_batch([*lines], add_special_tokens=False)]
+    if path.suffix in (".model", ".spm") and not (path.parent / "vocab.json").is_file():
+        import sentencepiece
+
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+        return lambda lines: processor.encode([*lines])
+    return lambda lines: [[i for word in line.split() for i in _pieces(vocabulary, word)] for line in lines]
+
+
+def _pieces(vocabulary: Vocabulary, word: str) -> list[int]:
+    tok = vocabulary.normalised(Tok(word.encode(), starts_word=True, ends_word=True))
+    return [piece.id for piece in vocabulary.segment(tok)] or [
+        identity for role, identity in vocabulary.roles.items() if role == "unk"
+    ]

@@ -1,0 +1,262 @@
+"""Tokenizers as directories that ``transformers`` loads: found by name, written from any form, finished.
+
+A vocabulary file without special tokens around a sentence is finished by the convention of the model that
+it is for: where the old tokenizer put ``[CLS]``, the new one puts the token that took its role.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import shutil
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.tokenizers.legacy import (
+    byte_level_json,
+    is_wordpiece,
+    read_json,
+    read_lines,
+    whole_token_json,
+    wordpiece_json,
+)
+from nlgraft.vocab.tokenizers.loading import CODES_FILE, load_vocabulary
+from nlgraft.vocab.tokenizers.spm import sentencepiece_json
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "vocab.txt",
+    "vocab.json",
+    "target_vocab.json",
+    "merges.txt",
+    CODES_FILE,
+    "*.model",
+    "*.spm",
+)
+"""What belongs to a tokenizer in a checkpoint's directory."""
+DECODER_DIRECTORY = "decoder_tokenizer"
+"""Where a checkpoint whose two sides have different vocabularies keeps the decoder's tokenizer."""
+ADDING_PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
+"""Steps of a ``tokenizer.json`` that put special tokens around a sentence."""
+VERY_LONG = 10**9
+"""A longest sentence from here on says that none was set."""
+
+
+def find_tokenizer(name: str | Path, revision: str | None = None) -> Path:
+    """Find a tokenizer on this machine or on the Hugging Face hub.
+
+    Args:
+        name: A file, a directory, or a hub name such as ``org/model``.
+        revision: Commit, tag or branch of a hub name; None: main.
+
+    Returns:
+        The file or directory; of a hub name a local copy of its tokenizer files.
+
+    Raises:
+        DataError: There is nothing of that name.
+    """
+    path = Path(name)
+    if path.exists():
+        return path
+    missing = f"{name}: no such file or directory"
+    if not re.fullmatch(r"[\w-][\w.-]*(/[\w.-]+)?", str(name)) or path.suffix in (".json", ".model", ".txt"):
+        raise DataError(f"{missing}, and not the name of a repository on the Hugging Face hub")
+    try:
+        import huggingface_hub
+
+        return Path(
+            huggingface_hub.snapshot_download(str(name), revision=revision, allow_patterns=[*TOKENIZER_FILES])
+        )
+    except Exception as error:  # the hub raises whatever its network does
+        raise DataError(
+            f"{missing}, and the Hugging Face hub gives none ({type(error).__name__}): give a path, or a "
+            "name that the hub or its cache on this machine has"
+        ) from error
+
+
+def tokenizer_files(directory: Path) -> list[Path]:
+    """List a tokenizer's files in a directory.
+
+    Args:
+        directory: A checkpoint or tokenizer.
+
+    Returns:
+        The files; none when it has no tokenizer.
+    """
+    return sorted({path for pattern in TOKENIZER_FILES for path in directory.glob(pattern)})
+
+
+def copy_tokenizer(source: Path, directory: Path) -> None:
+    """Copy a tokenizer's files as they are.
+
+    Args:
+        source: A checkpoint or tokenizer.
+        directory: Where to; created when missing.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for path in tokenizer_files(source):
+        shutil.copyfile(path, directory / path.name)
+
+
+def save_tokenizer(
+    path: Path, vocabulary: Vocabulary, directory: Path, codes: str | Path | None = None
+) -> None:
+    """Write a tokenizer of any form so that ``transformers.AutoTokenizer`` loads it.
+
+    Args:
+        path: What the vocabulary was loaded from.
+        vocabulary: The vocabulary.
+        directory: Where to; created when missing.
+        codes: The merges of a subword-nmt vocabulary, kept beside it.
+
+    Raises:
+        DataError: The form has no equal in ``transformers``.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() and ((path / "tokenizer_config.json").is_file() or (path / "tokenizer.json").is_file()):
+        copy_tokenizer(path, directory)
+    elif path.suffix == ".spm" and (path.parent / "vocab.json").is_file():
+        copy_tokenizer(path.parent, directory)
+    else:
+        _write_json(directory / "tokenizer.json", _tokenizer_json(path, vocabulary))
+    if codes is not None:
+        shutil.copyfile(codes, directory / CODES_FILE)
+    config_file = directory / "tokenizer_config.json"
+    config = read_json(config_file) if config_file.is_file() else {}
+    if "tokenizer_class" not in config:
+        roles = {f"{role}_token": vocabulary.surfaces[i] for role, i in vocabulary.roles.items()}
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", **roles, **config}
+        _write_json(config_file, config)
+
+
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(document, ensure_ascii=False, indent=1), "utf-8")
+
+
+def _tokenizer_json(path: Path, vocabulary: Vocabulary) -> dict[str, Any]:
+    models = sorted(path.glob("*.model")) or sorted(path.glob("*.spm")) if path.is_dir() else []
+    if models or path.suffix in (".model", ".spm"):
+        return sentencepiece_json(models[0] if models else path)
+    if path.is_dir() and not (path / "vocab.txt").is_file():
+        return byte_level_json(path)
+    file = path / "vocab.txt" if path.is_dir() else path
+    if file.suffix == ".json":
+        return read_json(file)
+    lines = read_lines(file)
+    return wordpiece_json(lines, file.parent) if is_wordpiece(lines) else whole_token_json(vocabulary)
+
+
+def finish_tokenizer(directory: Path, old: Path, successor: Mapping[int, int]) -> list[str]:
+    """Make a tokenizer serve a model as its old one does: longest sentence, names of inputs, special tokens.
+
+    A rule of its own for special tokens around a sentence is left alone.
+
+    Args:
+        directory: The new tokenizer, as ``save_tokenizer`` wrote it; changed in place.
+        old: The old tokenizer.
+        successor: Old id -> new id of the tokens that took over.
+
+    Returns:
+        What a reader should know, in words.
+    """
+    before = _load(old)
+    if before is None:
+        return [
+            f"transformers cannot load the old tokenizer in {old}: no limits or special tokens taken over"
+        ]
+    config_file = directory / "tokenizer_config.json"
+    config = read_json(config_file) | {"model_input_names": list(before.model_input_names)}
+    if before.model_max_length < VERY_LONG:
+        config["model_max_length"] = before.model_max_length
+    _write_json(config_file, config)
+    file = directory / "tokenizer.json"
+    if not file.is_file():
+        return []
+    document = read_json(file)
+    names = {step.get("type") for step in _processors(document.get("post_processor"))}
+    if names & {*ADDING_PROCESSORS} or document["model"].get("type") == "WordLevel":
+        return []
+    template, lost = _template(_pattern(before), successor, load_vocabulary(directory).surfaces)
+    if template["special_tokens"]:
+        own = document.get("post_processor")
+        both = {"type": "Sequence", "processors": [own, template]}
+        document["post_processor"] = both if own else template
+        _write_json(file, document)
+    if lost:
+        return [f"around a sentence the old tokenizer puts {lost} special tokens that the new one lacks"]
+    return []
+
+
+def _processors(part: Any) -> Iterable[Mapping[str, Any]]:
+    if isinstance(part, Mapping):
+        yield part
+        for inner in part.get("processors") or []:
+            yield from _processors(inner)
+
+
+def _load(directory: Path) -> Any:
+    """Load a tokenizer; None when transformers cannot."""
+    import transformers
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what else one could install
+            return transformers.AutoTokenizer.from_pretrained(directory)
+    except (OSError, ValueError, KeyError, AttributeError, TypeError):
+        return None
+
+
+def _pattern(tokenizer: Any) -> dict[str, list[dict[str, Any]]]:
+    """Find out which special tokens a tokenizer puts around one sentence and around two."""
+    found = {}
+    for name, texts in (("single", ("a",)), ("pair", ("a", "a"))):
+        encoded = tokenizer(*texts, return_special_tokens_mask=True, return_token_type_ids=True)
+        ids = encoded["input_ids"]
+        types = encoded.get("token_type_ids", [0] * len(ids))
+        found[name] = _entries([*zip(ids, encoded["special_tokens_mask"], types, strict=True)])
+    return found
+
+
+def _entries(tokens: Sequence[tuple[int, int, int]]) -> list[dict[str, Any]]:
+    """Write ids as the entries of a template; a run of text is one sequence."""
+    entries: list[dict[str, Any]] = []
+    letters = iter("AB")
+    for is_special, run in itertools.groupby(tokens, key=lambda token: bool(token[1])):
+        ids = [*run]
+        if is_special:
+            entries += [{"SpecialToken": True, "id": i, "type_id": type_id} for i, _, type_id in ids]
+        else:
+            entries.append({"SpecialToken": False, "id": next(letters), "type_id": ids[0][2]})
+    return entries
+
+
+def _template(
+    pattern: Mapping[str, Sequence[Mapping[str, Any]]], successor: Mapping[int, int], surfaces: Sequence[str]
+) -> tuple[dict[str, Any], int]:
+    used: dict[str, Any] = {}
+    lost: set[int] = set()
+    made: dict[str, list[dict[str, Any]]] = {"single": [], "pair": []}
+    for name, entries in pattern.items():
+        for entry in entries:
+            kind = "SpecialToken" if entry["SpecialToken"] else "Sequence"
+            identity = entry["id"]
+            if kind == "SpecialToken":
+                new = successor.get(identity)
+                if new is None:
+                    lost.add(identity)
+                    continue
+                identity = surfaces[new]
+                used[identity] = {"id": identity, "ids": [new], "tokens": [identity]}
+            made[name].append({kind: {"id": identity, "type_id": entry["type_id"]}})
+    if sum("Sequence" in entry for entry in made["pair"]) != 2:
+        made["pair"] = [*made["single"], {"Sequence": {"id": "B", "type_id": 1}}]
+    return {"type": "TemplateProcessing", **made, "special_tokens": used}, len(lost)

@@ -1,0 +1,184 @@
+"""Tokenizer files older than ``tokenizer.json``, written as one: WordPiece, byte-level BPE, subword-nmt."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.tokenizers.tokens import Kind
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, role_of
+
+SPECIAL_FILES = ("special_tokens_map.json", "tokenizer_config.json")
+"""Where Hugging Face tokenizers name their special tokens."""
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file whose top is an object.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Its content.
+
+    Raises:
+        DataError: It is not JSON, or something else than an object.
+    """
+    try:
+        data = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path}: cannot be read as JSON ({error})") from error
+    if not isinstance(data, dict):
+        raise DataError(f"{path}: a JSON object was expected, not {type(data).__name__}")
+    return data
+
+
+def read_lines(path: Path) -> list[str]:
+    """Read the lines of a vocabulary file.
+
+    Args:
+        path: The file.
+
+    Returns:
+        Lines without their ends.
+
+    Raises:
+        DataError: It is no text in UTF-8.
+    """
+    try:
+        return path.read_text("utf-8").splitlines()
+    except UnicodeDecodeError:
+        raise DataError(
+            f"{path}: neither a SentencePiece model (*.model, *.spm), a tokenizer.json "
+            "nor a vocabulary in UTF-8"
+        ) from None
+
+
+def read_specials(directory: Path) -> dict[str, Any]:
+    """Read how a Hugging Face tokenizer names its special tokens.
+
+    Args:
+        directory: Where its files are.
+
+    Returns:
+        ``{"pad_token": ..., ...}``; empty when no file says so.
+    """
+    specials: dict[str, Any] = {}
+    for name in SPECIAL_FILES:
+        if (directory / name).is_file():
+            specials |= read_json(directory / name)
+    return specials
+
+
+def wordpiece_json(lines: list[str], directory: Path) -> dict[str, Any]:
+    """Write a WordPiece vocabulary as a ``tokenizer.json``.
+
+    Args:
+        lines: Token of each id.
+        directory: May hold a ``tokenizer_config.json`` that says whether text is lower-cased; otherwise a
+            vocabulary without capitals says so.
+
+    Returns:
+        The document.
+    """
+    is_special = [bool(re.fullmatch(r"\[(?!unused)[A-Z]+\]", line)) for line in lines]
+    has_capitals = any(
+        line != line.lower() for line, special in zip(lines, is_special, strict=True) if not special
+    )
+    is_lower = read_specials(directory).get("do_lower_case", not has_capitals)
+    return {
+        "version": "1.0",
+        "added_tokens": [added_token(i, line) for i, line in enumerate(lines) if is_special[i]],
+        "normalizer": {
+            "type": "BertNormalizer",
+            "clean_text": True,
+            "handle_chinese_chars": True,
+            "strip_accents": None,
+            "lowercase": bool(is_lower),
+        },
+        "pre_tokenizer": {"type": "BertPreTokenizer"},
+        "decoder": {"type": "WordPiece", "prefix": "##", "cleanup": True},
+        "model": {
+            "type": "WordPiece",
+            "vocab": {line: i for i, line in enumerate(lines)},
+            "unk_token": "[UNK]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+        },
+    }
+
+
+def byte_level_json(directory: Path) -> dict[str, Any]:
+    """Write ``vocab.json`` and ``merges.txt`` as a ``tokenizer.json``.
+
+    Args:
+        directory: Where the two files are.
+
+    Returns:
+        The document.
+    """
+    lines = [
+        line for line in read_lines(directory / "merges.txt") if line and not line.startswith("#version")
+    ]
+    vocab = read_json(directory / "vocab.json")
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    specials = [token for token in vocab if role_of(token)]
+    return {
+        "version": "1.0",
+        "added_tokens": [added_token(vocab[token], token) for token in specials],
+        "model": {"type": "BPE", "vocab": vocab, "merges": [line.split(" ", 1) for line in lines]},
+        "pre_tokenizer": byte_level,
+        "decoder": byte_level,
+    }
+
+
+def is_wordpiece(lines: list[str]) -> bool:
+    """Say whether the lines of a vocabulary file are WordPiece tokens.
+
+    Args:
+        lines: One token each.
+
+    Returns:
+        False for subword-nmt.
+    """
+    return any(line.startswith("##") for line in lines) or "[CLS]" in lines
+
+
+def added_token(identity: int, content: str) -> dict[str, Any]:
+    """Write a special token as ``tokenizer.json`` does.
+
+    Args:
+        identity: Its id.
+        content: The token.
+
+    Returns:
+        The entry.
+    """
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": identity, "content": content, **flags, "special": True}
+
+
+def whole_token_json(vocabulary: Vocabulary) -> dict[str, Any]:
+    """Write a subword-nmt vocabulary as a ``tokenizer.json`` that reads text already cut by subword-nmt.
+
+    Args:
+        vocabulary: As read from its file.
+
+    Returns:
+        The document: tokens between spaces are looked up, as fairseq does.
+    """
+    specials = [i for i, tok in enumerate(vocabulary.tokens) if tok is not None and tok.kind is Kind.SPECIAL]
+    unknown = vocabulary.roles.get("unk")
+    return {
+        "version": "1.0",
+        "added_tokens": [added_token(i, vocabulary.surfaces[i]) for i in specials],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {
+            "type": "WordLevel",
+            "vocab": vocabulary.ids_by_surface,
+            "unk_token": "<unk>" if unknown is None else vocabulary.surfaces[unknown],
+        },
+    }

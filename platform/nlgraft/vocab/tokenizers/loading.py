@@ -1,0 +1,151 @@
+"""Read the vocabulary of any tokenizer, recognised from its files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.tokenizers.huggingface import read_tokenizer_json
+from nlgraft.vocab.tokenizers.legacy import (
+    byte_level_json,
+    is_wordpiece,
+    read_json,
+    read_lines,
+    read_specials,
+    wordpiece_json,
+)
+from nlgraft.vocab.tokenizers.segmenters import BpeSegmenter, GreedySegmenter, Segmenter
+from nlgraft.vocab.tokenizers.spm import read_marian, read_sentencepiece
+from nlgraft.vocab.tokenizers.tokens import SUBWORD_NMT, Kind
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary, role_of
+
+
+def load_vocabulary(path: str | Path, codes: str | Path | None = None) -> Vocabulary:
+    """Read a vocabulary, recognising its kind from the file itself.
+
+    Args:
+        path: A SentencePiece model, a ``tokenizer.json``, a WordPiece ``vocab.txt``, a subword-nmt or fairseq
+            vocabulary (``token frequency`` lines), or a directory that holds one of
+            ``tokenizer.json``, ``*.model``, ``vocab.txt``, ``vocab.json`` with ``merges.txt``, or Marian's
+            ``vocab.json`` with ``source.spm``. ``DIR/target.spm`` cuts words as Marian's target side does.
+        codes: The merges of a subword-nmt vocabulary.
+
+    Returns:
+        The vocabulary.
+
+    Raises:
+        DataError: The path is missing or holds nothing of the kind, or codes are given with another kind.
+    """
+    path = Path(path)
+    if codes is not None:
+        return _with_codes(path, Path(codes))
+    if path.is_dir():
+        return _load_directory(path)
+    if not path.is_file():
+        raise DataError(
+            f"{path}: no such file; give a SentencePiece model, a tokenizer.json or a vocabulary file"
+        )
+    if path.suffix == ".json":
+        return read_tokenizer_json(read_json(path), name=str(path))
+    if path.suffix == ".spm" and (path.parent / "vocab.json").is_file():
+        return read_marian(path.parent, path.name)
+    if path.suffix in (".model", ".spm"):
+        return read_sentencepiece(path)
+    lines = read_lines(path)
+    if is_wordpiece(lines):
+        return read_tokenizer_json(wordpiece_json(lines, path.parent), name=str(path))
+    return read_subword_nmt(path)
+
+
+def _with_codes(path: Path, codes: Path) -> Vocabulary:
+    for each in (path, codes):
+        if not each.is_file():
+            raise DataError(f"{each}: no such file; codes go with a vocabulary file of subword-nmt")
+    if path.suffix in (".json", ".model", ".spm"):
+        raise DataError(f"{path}: codes go with a vocabulary file of subword-nmt, not with {path.suffix}")
+    return read_subword_nmt(path, codes)
+
+
+def _load_directory(path: Path) -> Vocabulary:
+    if (path / "tokenizer.json").is_file():
+        data = read_json(path / "tokenizer.json")
+        codes = path / CODES_FILE
+        return read_tokenizer_json(
+            data,
+            specials=read_specials(path),
+            codes=_read_codes(codes) if codes.is_file() else None,
+            name=str(path),
+        )
+    if (path / "vocab.json").is_file() and (path / "source.spm").is_file():
+        return read_marian(path)
+    models = sorted(path.glob("*.model")) or sorted(path.glob("*.spm"))
+    if models and (path / "tokenizer_config.json").is_file():
+        return _read_by_transformers(path)
+    if models:
+        return read_sentencepiece(models[0])
+    if (path / "vocab.txt").is_file():
+        lines = read_lines(path / "vocab.txt")
+        specials = read_specials(path)
+        return read_tokenizer_json(wordpiece_json(lines, path), specials=specials, name=str(path))
+    if (path / "vocab.json").is_file() and (path / "merges.txt").is_file():
+        return read_tokenizer_json(byte_level_json(path), specials=read_specials(path), name=str(path))
+    raise DataError(
+        f"{path}: no tokenizer found; expected tokenizer.json, *.model, vocab.txt, "
+        "vocab.json with merges.txt, or vocab.json with source.spm"
+    )
+
+
+def _read_by_transformers(path: Path) -> Vocabulary:
+    """Read what only its class understands: XLM-R, mBART and T5 number their pieces differently."""
+    try:
+        import transformers
+
+        tokenizer = transformers.AutoTokenizer.from_pretrained(path)
+        data = json.loads(tokenizer.backend_tokenizer.to_str())
+    except (ImportError, OSError, ValueError, AttributeError) as error:
+        raise DataError(f"{path}: transformers cannot read this tokenizer ({error})") from error
+    return read_tokenizer_json(data, specials=tokenizer.special_tokens_map, name=str(path))
+
+
+CODES_FILE = "bpe.codes"
+"""Name under which the merges of a subword-nmt vocabulary are kept beside its ``tokenizer.json``."""
+
+
+def read_subword_nmt(path: str | Path, codes: str | Path | None = None) -> Vocabulary:
+    """Read a subword-nmt or fairseq vocabulary.
+
+    Args:
+        path: ``token frequency`` (or only ``token``) lines, the first line getting id 0 unless the file lacks
+            the four fairseq specials, which then come first (``<s> <pad> </s> <unk>``), as fairseq numbers
+            them.
+        codes: The merges (``bpe.codes``); without them tokens are cut longest match first.
+
+    Returns:
+        The vocabulary.
+
+    Raises:
+        DataError: The file is empty.
+    """
+    lines = read_lines(Path(path))
+    surfaces = [line.rsplit(" ", 1)[0] if " " in line else line for line in lines if line.strip()]
+    if not surfaces:
+        raise DataError(f"{path}: the vocabulary has no tokens")
+    if not any(role_of(surface) for surface in surfaces):
+        surfaces = ["<s>", "<pad>", "</s>", "<unk>", *surfaces]
+    kinds = [Kind.SPECIAL if role_of(surface) else Kind.NORMAL for surface in surfaces]
+    ids = {surface: i for i, surface in enumerate(surfaces) if kinds[i] is Kind.NORMAL}
+    segmenter: Segmenter = GreedySegmenter(ids, SUBWORD_NMT)
+    if codes is not None:
+        segmenter = BpeSegmenter(ids, SUBWORD_NMT, pair_ranks=_read_codes(Path(codes)))
+    return make_vocabulary(surfaces, kinds, SUBWORD_NMT, segmenter, name=str(path))
+
+
+def _read_codes(path: Path) -> Mapping[tuple[str, str], int]:
+    ranks: dict[tuple[str, str], int] = {}
+    for line in path.read_text("utf-8").splitlines():
+        parts = line.split()
+        if not line.startswith("#version") and len(parts) >= 2:
+            ranks.setdefault((parts[0], parts[1]), len(ranks))
+    return ranks

@@ -1,0 +1,276 @@
+"""How each kind of tokenizer cuts one word or part of a word, written out so that a single token can be cut.
+
+Tokenizer libraries cut whole sentences: they add spaces, pre-tokenize and cannot be told that a piece
+continues a word or that the word itself may not be used. These do exactly what the libraries do inside a
+word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from nlgraft.vocab.tokenizers.tokens import Marking, Tok
+
+
+class Piece(NamedTuple):
+    """A vocabulary entry and the part of the core it spells."""
+
+    id: int
+    start: int
+    end: int
+
+
+class Segmenter(Protocol):
+    """Cuts a canonical token into entries of one vocabulary."""
+
+    def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
+        """Cut ``tok``.
+
+        Args:
+            tok: What to cut; a boundary side that is None counts as not marked.
+            is_whole_allowed: Whether one piece may spell the whole core.
+
+        Returns:
+            Pieces in text order; text that the vocabulary cannot spell is left out.
+        """
+        ...
+
+
+class GreedySegmenter:
+    """Longest match first, from the left (WordPiece; subword-nmt vocabularies without their codes).
+
+    A word that cannot be spelled to its end has no pieces, as WordPiece makes it one unknown token.
+    Source: Wu et al. (2016), section 4.1.
+    """
+
+    def __init__(
+        self,
+        ids: Mapping[str, int],
+        marking: Marking,
+        is_isolated: Callable[[str], bool] = lambda character: False,
+    ) -> None:
+        """Take the vocabulary.
+
+        Args:
+            ids: Vocabulary entries, marks included.
+            marking: How the vocabulary marks words.
+            is_isolated: Whether a character is a word of its own wherever it stands (BERT: punctuation).
+        """
+        self._ids = ids
+        self._marking = marking
+        self._is_isolated = is_isolated
+        self._longest = max(map(len, ids), default=0)
+
+    def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
+        """Cut ``tok``; see ``Segmenter.segment``."""
+        characters = self._marking.characters(tok.core)
+        if not characters:
+            return []
+        pieces: list[Piece] = []
+        position = offset = 0
+        while position < len(characters):
+            found = self._longest_match(tok, characters, position, is_whole_allowed)
+            if found is None:
+                return []
+            identity, end = found
+            num_bytes = sum(size for _, size in characters[position:end])
+            pieces.append(Piece(identity, offset, offset + num_bytes))
+            position, offset = end, offset + num_bytes
+        return pieces
+
+    def _longest_match(
+        self, tok: Tok, characters: list[tuple[str, int]], start: int, is_whole_allowed: bool
+    ) -> tuple[int, int] | None:
+        marking, count = self._marking, len(characters)
+        before = marking.continuation_prefix if start or tok.starts_word is False else ""
+        if start == 0 and tok.starts_word:
+            before = marking.start_prefix
+        is_alone = [self._is_isolated(character) for character, _ in characters]
+        if is_alone[start] or (start and is_alone[start - 1]):
+            before = marking.start_prefix
+        reach = start + 1
+        while not is_alone[start] and reach < count and not is_alone[reach]:
+            reach += 1
+        for end in range(min(reach, start + self._longest), start, -1):
+            if not is_whole_allowed and end - start == count:
+                continue
+            is_last = end == count and tok.ends_word is not False
+            behind = marking.end_suffix if is_last else marking.joiner_suffix
+            text = "".join(character for character, _ in characters[start:end])
+            identity = self._ids.get(f"{before}{text}{behind}")
+            if identity is not None:
+                return identity, end
+        return None
+
+
+class UnigramSegmenter:
+    """The most probable segmentation by Viterbi (SentencePiece unigram). Source: Kudo (2018), section 3.2."""
+
+    UNKNOWN_PENALTY = 10.0
+
+    def __init__(self, ids: Mapping[str, int], scores: Mapping[str, float], marking: Marking) -> None:
+        self._ids = ids
+        self._scores = scores
+        self._marking = marking
+        self._longest = max(map(len, ids), default=0)
+        self._unknown_score = min(scores.values(), default=0.0) - self.UNKNOWN_PENALTY
+
+    def with_ids(self, ids: Mapping[str, int]) -> UnigramSegmenter:
+        """Give the same scores to another numbering of the pieces.
+
+        Args:
+            ids: Vocabulary entries, marks included; pieces that it lacks are not used.
+
+        Returns:
+            Another segmenter.
+        """
+        return UnigramSegmenter(ids, {s: v for s, v in self._scores.items() if s in ids}, self._marking)
+
+    def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
+        """Cut ``tok``; see ``Segmenter.segment``."""
+        symbols = _marked_characters(tok, self._marking)
+        if not symbols:
+            return []
+        text = "".join(character for character, _ in symbols)
+        offsets = _offsets(symbols)
+        whole = len(tok.core)
+        best = [0.0] + [float("-inf")] * len(text)
+        came_from = [(0, -1)] * (len(text) + 1)
+        for end in range(1, len(text) + 1):
+            for start in range(max(0, end - self._longest), end):
+                piece = text[start:end]
+                score = self._scores.get(piece)
+                if score is None and end - start > 1:
+                    continue
+                if not is_whole_allowed and offsets[end] - offsets[start] == whole and score is not None:
+                    continue
+                total = best[start] + (self._unknown_score if score is None else score)
+                if total > best[end]:
+                    best[end] = total
+                    came_from[end] = (start, -1 if score is None else self._ids[piece])
+        return _walk_back(came_from, offsets) if best[-1] > float("-inf") else []
+
+
+def _walk_back(came_from: list[tuple[int, int]], offsets: list[int]) -> list[Piece]:
+    pieces: list[Piece] = []
+    end = len(came_from) - 1
+    while end > 0:
+        start, identity = came_from[end]
+        if identity >= 0:
+            pieces.append(Piece(identity, offsets[start], offsets[end]))
+        end = start
+    return pieces[::-1]
+
+
+class BpeSegmenter:
+    """Merges of neighbouring symbols, the earliest learned first (every kind of BPE).
+
+    Source: Sennrich et al. (2016), Algorithm 1; SentencePiece ranks a merge by the score of its result.
+    """
+
+    def __init__(
+        self,
+        ids: Mapping[str, int],
+        marking: Marking,
+        *,
+        pair_ranks: Mapping[tuple[str, str], int] | None = None,
+        result_scores: Mapping[str, float] | None = None,
+    ) -> None:
+        """Take the merges in one of their two forms.
+
+        Args:
+            ids: Vocabulary entries, marks included.
+            marking: How the vocabulary marks words.
+            pair_ranks: Order of each merge, as merges.txt and codes files give it.
+            result_scores: Score of each merged piece, as SentencePiece models give it.
+        """
+        self._ids = ids
+        self._marking = marking
+        self._pair_ranks = pair_ranks
+        self._result_scores = result_scores or {}
+
+    def with_ids(self, ids: Mapping[str, int]) -> BpeSegmenter:
+        """Give the same merges to another numbering of the pieces.
+
+        Args:
+            ids: Vocabulary entries, marks included; pieces that it lacks are left out of segmentations.
+
+        Returns:
+            Another segmenter.
+        """
+        return BpeSegmenter(
+            ids, self._marking, pair_ranks=self._pair_ranks, result_scores=self._result_scores
+        )
+
+    def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
+        """Cut ``tok``; see ``Segmenter.segment``."""
+        symbols = self._initial(tok)
+        whole = len(tok.core)
+        while len(symbols) > 1:
+            ranked = [
+                (rank, index)
+                for index in range(len(symbols) - 1)
+                if (rank := self._rank(symbols[index][0], symbols[index + 1][0])) is not None
+                and (is_whole_allowed or symbols[index][1] + symbols[index + 1][1] < whole)
+            ]
+            if not ranked:
+                break
+            _, index = min(ranked)
+            (left, left_bytes), (right, right_bytes) = symbols[index : index + 2]
+            symbols[index : index + 2] = [(self._join(left, right), left_bytes + right_bytes)]
+        return self._pieces(tok, symbols)
+
+    def _initial(self, tok: Tok) -> list[tuple[str, int]]:
+        marking = self._marking
+        symbols = _marked_characters(tok, marking)
+        if symbols and marking.joiner_suffix and tok.ends_word is not False:
+            symbols[-1] = (f"{symbols[-1][0]}</w>", symbols[-1][1])
+        if prefix := marking.continuation_prefix:
+            first = 1 if tok.starts_word is not False else 0
+            symbols[first:] = [(prefix + text, size) for text, size in symbols[first:]]
+        return symbols
+
+    def _join(self, left: str, right: str) -> str:
+        return left + right.removeprefix(self._marking.continuation_prefix)
+
+    def _rank(self, left: str, right: str) -> float | None:
+        if self._pair_ranks is not None:
+            return self._pair_ranks.get((left, right))
+        score = self._result_scores.get(left + right)
+        return None if score is None else -score
+
+    def _pieces(self, tok: Tok, symbols: list[tuple[str, int]]) -> list[Piece]:
+        pieces: list[Piece] = []
+        offset = 0
+        for index, (text, num_bytes) in enumerate(symbols):
+            if joiner := self._marking.joiner_suffix:
+                is_last = index == len(symbols) - 1 and tok.ends_word is not False
+                text = text.removesuffix("</w>") if is_last else text + joiner
+            identity = self._ids.get(text)
+            if identity is not None:
+                pieces.append(Piece(identity, offset, offset + num_bytes))
+            offset += num_bytes
+        return pieces
+
+
+def _marked_characters(tok: Tok, marking: Marking) -> list[tuple[str, int]]:
+    """Spell a token with its start mark as a character of its own and its end mark on the last character."""
+    symbols = marking.characters(tok.core)
+    if symbols is None:
+        return []
+    if tok.starts_word and marking.start_prefix:
+        symbols = [(marking.start_prefix, 0), *symbols]
+    if tok.ends_word and marking.end_suffix:
+        if len(marking.end_suffix) == 1:
+            symbols = [*symbols, (marking.end_suffix, 0)]
+        elif symbols:
+            symbols = [*symbols[:-1], (symbols[-1][0] + marking.end_suffix, symbols[-1][1])]
+    return symbols
+
+
+def _offsets(symbols: list[tuple[str, int]]) -> list[int]:
+    offsets = [0]
+    for _, num_bytes in symbols:
+        offsets.append(offsets[-1] + num_bytes)
+    return offsets

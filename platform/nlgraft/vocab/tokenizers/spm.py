@@ -1,0 +1,200 @@
+"""SentencePiece models: read as vocabularies, or as Marian numbers them, and written for transformers."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+from sentencepiece import sentencepiece_model_pb2
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.tokenizers.legacy import added_token, read_json
+from nlgraft.vocab.tokenizers.segmenters import BpeSegmenter, Segmenter, UnigramSegmenter
+from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SENTENCEPIECE_SUFFIX, Kind
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary, role_of
+
+UNIGRAM, BPE = 1, 2
+"""Model types as the model file numbers them."""
+
+
+def read_sentencepiece(path: str | Path) -> Vocabulary:
+    """Read a SentencePiece model, unigram or BPE.
+
+    Args:
+        path: The ``.model`` file.
+
+    Returns:
+        The vocabulary; bytes and control symbols have kinds of their own.
+
+    Raises:
+        DataError: The file is not a SentencePiece model, or of type word or char.
+    """
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    except (OSError, RuntimeError) as error:
+        raise DataError(f"{path}: not a SentencePiece model ({error})") from error
+    surfaces = [processor.id_to_piece(i) for i in range(processor.get_piece_size())]
+    kinds = [_sentencepiece_kind(processor, i, surface) for i, surface in enumerate(surfaces)]
+    trainer = _parse(processor.serialized_model_proto()).trainer_spec
+    marking = SENTENCEPIECE_SUFFIX if trainer.treat_whitespace_as_suffix else SENTENCEPIECE
+    ids = {s: i for i, s in enumerate(surfaces) if kinds[i] is Kind.NORMAL}
+    scores = {surface: processor.get_score(i) for surface, i in ids.items()}
+    segmenter: Segmenter
+    if trainer.model_type == UNIGRAM:
+        segmenter = UnigramSegmenter(ids, scores, marking)
+    elif trainer.model_type == BPE:
+        segmenter = BpeSegmenter(ids, marking, result_scores=scores)
+    else:
+        raise DataError(
+            f"{path}: a SentencePiece model of words or characters has no subwords; use unigram or bpe"
+        )
+    roles = {"pad": processor.pad_id(), "unk": processor.unk_id()}
+    roles |= {"bos": processor.bos_id(), "eos": processor.eos_id()}
+    named = {role_of(s): i for i, s in enumerate(surfaces) if kinds[i] is Kind.SPECIAL}
+    roles |= {role: i for role, i in named.items() if role in ("cls", "sep", "mask")}
+    return make_vocabulary(
+        surfaces,
+        kinds,
+        marking,
+        segmenter,
+        roles={role: i for role, i in roles.items() if i >= 0},
+        normalise=lambda text: processor.normalize(text).replace("▁", " ").strip(),
+        name=str(path),
+    )
+
+
+def read_marian(directory: str | Path, spm: str = "source.spm") -> Vocabulary:
+    """Read a Marian tokenizer: ids by ``vocab.json``, scores by one side's SentencePiece model.
+
+    Args:
+        directory: Where the files are.
+        spm: ``source.spm`` or ``target.spm``.
+
+    Returns:
+        The vocabulary.
+
+    Raises:
+        DataError: A file is missing or broken.
+    """
+    directory = Path(directory)
+    ids: dict[str, int] = read_json(directory / "vocab.json")
+    pieces = read_sentencepiece(directory / spm)
+    assert isinstance(pieces.segmenter, UnigramSegmenter | BpeSegmenter)
+    surfaces: list[str | None] = [None] * (max(ids.values(), default=-1) + 1)
+    for surface, identity in ids.items():
+        surfaces[identity] = surface
+    kinds = [_marian_kind(surface) for surface in surfaces]
+    normal = {s: i for i, s in enumerate(surfaces) if s is not None and kinds[i] is Kind.NORMAL}
+    return make_vocabulary(
+        surfaces,
+        kinds,
+        pieces.marking,
+        pieces.segmenter.with_ids(normal),
+        normalise=pieces.normalise,
+        name=str(directory / spm),
+    )
+
+
+def _marian_kind(surface: str | None) -> Kind:
+    if surface is None:
+        return Kind.UNUSED
+    is_language = surface.startswith(">>") and surface.endswith("<<")
+    return Kind.SPECIAL if is_language or role_of(surface) else Kind.NORMAL
+
+
+def _sentencepiece_kind(processor: Any, identity: int, surface: str) -> Kind:
+    if processor.is_byte(identity):
+        return Kind.BYTE
+    if processor.is_unused(identity):
+        return Kind.UNUSED
+    if processor.is_control(identity) or processor.is_unknown(identity) or role_of(surface):
+        return Kind.SPECIAL
+    return Kind.NORMAL
+
+
+def _parse(data: bytes) -> Any:
+    """Read what only the file says, such as the type of the model."""
+    model = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # made at run time
+    model.ParseFromString(data)
+    return model
+
+
+def sentencepiece_json(path: str | Path) -> dict[str, Any]:
+    """Write a SentencePiece model as the ``tokenizer.json`` that cuts text in the same way.
+
+    Args:
+        path: The ``.model`` file.
+
+    Returns:
+        The document; ids are the model's own.
+
+    Raises:
+        DataError: It is no model of subwords, or one that marks the ends of words.
+    """
+    vocabulary = read_sentencepiece(path)
+    if vocabulary.marking == SENTENCEPIECE_SUFFIX:
+        raise DataError(
+            f"{path}: treat_whitespace_as_suffix has no tokenizer.json; train the model without it to use it "
+            "with transformers"
+        )
+    model = _parse(Path(path).read_bytes())
+    added = []
+    for identity, piece in enumerate(model.pieces):
+        if piece.type in (piece.CONTROL, piece.UNKNOWN, piece.USER_DEFINED):
+            entry = added_token(identity, piece.piece)
+            token = vocabulary.tokens[identity]
+            added.append(entry | {"special": token is not None and token.kind is Kind.SPECIAL})
+    has_bytes = bool(model.trainer_spec.byte_fallback)
+    metaspace = {
+        "type": "Metaspace",
+        "replacement": "▁",
+        "prepend_scheme": "always" if model.normalizer_spec.add_dummy_prefix else "never",
+        "split": bool(model.trainer_spec.split_by_whitespace),
+    }
+    steps = [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}]
+    steps += [{"type": "ByteFallback"}, {"type": "Fuse"}]
+    steps += [{"type": "Strip", "content": " ", "start": 1, "stop": 0}]
+    return {
+        "version": "1.0",
+        "added_tokens": added,
+        "normalizer": {"type": "Sequence", "normalizers": _normalizers(model.normalizer_spec)},
+        "pre_tokenizer": metaspace,
+        "decoder": {"type": "Sequence", "decoders": steps} if has_bytes else metaspace,
+        "model": _model_json(model, has_bytes),
+    }
+
+
+def _normalizers(spec: Any) -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = []
+    if spec.precompiled_charsmap:
+        table = base64.b64encode(spec.precompiled_charsmap).decode()
+        steps.append({"type": "Precompiled", "precompiled_charsmap": table})
+    if spec.remove_extra_whitespaces:
+        steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
+        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    return steps
+
+
+def _model_json(model: Any, has_bytes: bool) -> dict[str, Any]:
+    trainer = model.trainer_spec
+    if trainer.model_type == UNIGRAM:
+        vocab = [[piece.piece, piece.score] for piece in model.pieces]
+        return {"type": "Unigram", "unk_id": trainer.unk_id, "vocab": vocab, "byte_fallback": has_bytes}
+    ids = {piece.piece: identity for identity, piece in enumerate(model.pieces)}
+    normal = {piece.piece: piece.score for piece in model.pieces if piece.type == piece.NORMAL}
+    merges = [
+        (-score, ids[whole], [whole[:cut], whole[cut:]])
+        for whole, score in normal.items()
+        for cut in range(1, len(whole))
+        if whole[:cut] in normal and whole[cut:] in normal
+    ]
+    return {
+        "type": "BPE",
+        "vocab": ids,
+        "merges": [pair for _, _, pair in sorted(merges, key=lambda merge: merge[:2])],
+        "unk_token": trainer.unk_piece,
+        "fuse_unk": True,
+        "byte_fallback": has_bytes,
+    }
