@@ -31,7 +31,6 @@ test-slow: $(VENV)/.installed
 check: $(VENV)/.checking
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pydoclint --quiet platform trainables
 	$(BIN)/pyright
 	$(BIN)/lint-imports
 
