@@ -1,0 +1,1 @@
+"""Settings and inputs of each kind of stage. No torch here."""

@@ -1,0 +1,124 @@
+"""Kinds of stages: typed settings and inputs, shared by a graph and the function that a stage runs.
+
+A kind is declared once::
+
+    class TrainSettings(Settings):
+        train: TrainConfig
+
+    @dataclass(frozen=True, kw_only=True)
+    class TrainInputs(Inputs[T]):
+        encoded: T
+        start: T | None = None
+
+    TRAIN = StageKind("nlgraft.stages.run.seq2seq:train", TrainSettings, TrainInputs, is_distributed=True)
+
+A graph builds a stage with ``TRAIN.stage("finetuned", TrainSettings(...), TrainInputs(encoded=encoded))``,
+whose inputs are stages. The function begins with ``settings, inputs = TRAIN.read(context)``, whose inputs are
+the directories of the artifacts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from nlgraft.errors import ContractError
+from nlgraft.pipeline.fingerprint import canonical_json
+from nlgraft.pipeline.stage import Stage, StageContext
+
+T = TypeVar("T")
+SettingsT = TypeVar("SettingsT", bound="Settings")
+InputsT = TypeVar("InputsT", bound="Inputs[Any]")
+
+
+class Settings(BaseModel):
+    """The slice of a system's config that a stage reads: immutable, without unknown keys.
+
+    All fields enter the fingerprint, defaults included. A setting that only some stages of a kind read is
+    ``None`` for the others, so that they do not depend on it.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class NoSettings(Settings):
+    """Settings of a stage that depends on its inputs alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inputs(Generic[T]):
+    """Inputs of a stage by name: stages in a graph, directories of artifacts in a running stage.
+
+    A field is required (``T``), optional (``T | None = None``) or a family (``Mapping[str, T]``, e.g. one
+    translation for each split).
+    """
+
+    def named(self) -> Iterator[tuple[str, T]]:
+        """Yield the inputs that are there, members of a family as ``field/member``."""
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Mapping):
+                yield from ((f"{field.name}/{key}", member) for key, member in value.items())
+            elif value is not None:
+                yield field.name, value
+
+
+@dataclass(frozen=True)
+class StageKind(Generic[SettingsT, InputsT]):
+    """What stages of one kind have in common.
+
+    Attributes:
+        run: ``package.module:function``, imported only in the process that runs a stage.
+        settings: Type of its settings.
+        inputs: Type of its inputs, a subclass of ``Inputs``.
+        version: Raised whenever the same settings and inputs would give another artifact.
+        is_distributed: Runs on the worker group of a trial with several workers.
+    """
+
+    run: str
+    settings: type[SettingsT]
+    inputs: type[InputsT]
+    version: int = 1
+    is_distributed: bool = False
+
+    def stage(
+        self,
+        name: str,
+        settings: SettingsT,
+        inputs: InputsT,
+        *,
+        seed: int | None = None,
+        locations: Mapping[str, Any] | None = None,
+    ) -> Stage:
+        """Build a stage of this kind; ``seed`` and ``locations`` as in ``Stage``."""
+        return Stage(
+            name=name,
+            run=self.run,
+            version=self.version,
+            config=settings.model_dump(mode="json"),
+            inputs=dict(inputs.named()),
+            seed=seed,
+            is_distributed=self.is_distributed,
+            locations=locations or {},
+        )
+
+    def read(self, context: StageContext) -> tuple[SettingsT, InputsT]:
+        """Read the settings and the input directories of a running stage."""
+        settings = self.settings.model_validate_json(canonical_json(context.config))
+        return settings, self._directories(context)
+
+    def _directories(self, context: StageContext) -> InputsT:
+        found: dict[str, Any] = {}
+        for key, directory in context.inputs.items():
+            name, slash, member = key.partition("/")
+            if slash:
+                found.setdefault(name, {})[member] = directory
+            else:
+                found[name] = directory
+        try:
+            return self.inputs(**found)
+        except TypeError as error:
+            raise ContractError(f"stage {context.stage.name}: inputs of {self.run}: {error}") from error
