@@ -126,7 +126,7 @@ def plan(
 ) -> None:
     """Say for every row of a new vocabulary where it comes from; a dry run without --out."""
     from nlgraft.terminal import vocab_plan
-    from nlgraft.vocab.commands import PlanRequest, plan_transfer
+    from nlgraft.vocab.commands.plan import PlanRequest, plan_transfer
 
     if options["model"] is not None:
         _quieten()
@@ -160,7 +160,7 @@ def apply(plan_directory: Path, model: str, out: Path, sides: Any, is_json: bool
     from nlgraft.terminal import vocab_applied
 
     _quieten()
-    from nlgraft.vocab.surgery.checkpoints import apply_plan
+    from nlgraft.vocab.commands.apply import apply_plan
 
     applied = apply_plan(plan_directory, model, out, sides)
     for note in [*applied.notes, *applied.norms.warnings]:
@@ -222,7 +222,7 @@ def diff(one: Path, other: Path, limit: int, is_json: bool) -> None:
 def methods(is_json: bool) -> None:
     """List the methods: what each needs and where it is published."""
     from nlgraft.terminal import vocab_methods
-    from nlgraft.vocab.methods.table import METHODS
+    from nlgraft.vocab.methods.registry import METHODS
 
     rows = [{"method": m.name, "needs": ", ".join(m.needs) or "-", "source": m.source} for m in METHODS]
     if is_json:

@@ -9,8 +9,8 @@ import pytest
 
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.similar import FINDERS, similar_tokens
-from nlgraft.vocab.tokenizers.huggingface import read_tokenizer_json
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
+from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
 from nlgraft.vocab.tokenizers.tokens import BYTE_LEVEL, SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind, Tok
 from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
 

@@ -19,7 +19,7 @@ from nlgraft.text.batches import TokenBatches
 from nlgraft.training.cross_entropy import SmoothingKind, smoothed_cross_entropy
 from nlgraft.training.losses import Loss, freeze_module
 from nlgraft.training.seeds import generator_for
-from nlgraft.vocab.surgery.exchange import find_vocabulary_tensors
+from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors
 from trainables.embedding_transfer.data import Rows
 from trainables.embedding_transfer.distillation import NO_WORD, Reduction, distillation_loss
 from trainables.embedding_transfer.generators import EmbeddingGenerator, extended

@@ -11,7 +11,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
-from nlgraft.vocab.methods import producers
+from nlgraft.vocab.methods import interface
 from nlgraft.vocab.methods.similar import similar_tokens
 from tests.tiny_models import tiny_bert
 from trainables.embedding_transfer import new_tokens
@@ -21,7 +21,7 @@ from trainables.embedding_transfer import new_tokens
 def similar_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
     """Options of every search for similar tokens, by the asking side: ``training`` or ``exchange``."""
     asked: dict[str, list[dict[str, Any]]] = {}
-    for name, module in (("training", new_tokens), ("exchange", producers)):
+    for name, module in (("training", new_tokens), ("exchange", interface)):
 
         def spied(*arguments: Any, asker: str = name, **options: Any) -> Any:
             asked.setdefault(asker, []).append(options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from nlgraft.vocab.methods.table import METHODS
+from nlgraft.vocab.methods.registry import METHODS
 
 ROOT = Path(__file__).parents[3]
 README = (ROOT / "trainables" / "embedding_transfer" / "README.md").read_text()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.methods.interface import TokenVectors
 from nlgraft.vocab.methods.neighbours import procrustes, sparsemax
-from nlgraft.vocab.methods.producers import TokenVectors
 from nlgraft.vocab.plans.plan import Provenance
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokens import WORDPIECE, Kind

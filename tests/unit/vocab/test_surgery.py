@@ -28,14 +28,12 @@ from transformers import (
 
 from nlgraft.errors import DataError, PaddingError
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.surgery.exchange import (
-    count_embedding_parameters,
-    exchange_vocabulary,
-    find_vocabulary_tensors,
-)
+from nlgraft.vocab.surgery.checkpoints import load_checkpoint
+from nlgraft.vocab.surgery.exchange import exchange_vocabulary
+from nlgraft.vocab.surgery.tensors import count_embedding_parameters, find_vocabulary_tensors
 from nlgraft.vocab.surgery.token_ids import ID_FIELDS
-from nlgraft.vocab.surgery.verify import check_permutation, load_checkpoint, verify_checkpoint
-from nlgraft.vocab.tokenizers.huggingface import read_tokenizer_json
+from nlgraft.vocab.surgery.verify import check_permutation, verify_checkpoint
+from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
 
 V = 30
 SMALL = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}

@@ -23,7 +23,7 @@ from nlgraft.nn.conversion.encoders import (
 )
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.text.tokenizers import PAD, SPECIAL_PIECES, UNK
-from nlgraft.vocab.tokenizers.files import find_tokenizer
+from nlgraft.vocab.tokenizers.directories import find_tokenizer
 from nlgraft.vocab.tokenizers.legacy import added_token, read_json, read_lines, wordpiece_json
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary

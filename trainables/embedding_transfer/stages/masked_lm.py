@@ -17,7 +17,7 @@ from nlgraft.training.config import TrainConfig
 from nlgraft.training.loop import TrainOutcome, train
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
-from nlgraft.vocab.surgery.exchange import find_vocabulary_tensors
+from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors
 from trainables.embedding_transfer.masked_lm import (
     MaskedLM,
     MaskedLosses,

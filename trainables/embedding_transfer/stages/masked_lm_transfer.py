@@ -8,7 +8,7 @@ import torch
 
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.training.seeds import derive_seed
-from nlgraft.vocab.methods.auxiliary import VectorOptions, learn_vectors
+from nlgraft.vocab.methods.token_vectors import VectorOptions, learn_vectors
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from trainables.embedding_transfer.masked_lm import MaskedLM, read_masked_lm, write_masked_lm
 from trainables.embedding_transfer.masked_lm_generator import TABLE

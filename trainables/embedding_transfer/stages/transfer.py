@@ -16,9 +16,10 @@ from torch import Tensor
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.training.weights import carry_over
+from nlgraft.vocab.methods.averages import weighted_rows
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.methods.producers import Method, Request, Rows, TokenVectors, weighted_rows
-from nlgraft.vocab.methods.table import find_method
+from nlgraft.vocab.methods.interface import Method, Request, Rows, TokenVectors
+from nlgraft.vocab.methods.registry import find_method
 from nlgraft.vocab.plans.norms import norm_report
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary

@@ -9,8 +9,8 @@ from safetensors.numpy import load_file, save_file
 
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.training.seeds import derive_seed
-from nlgraft.vocab.methods.auxiliary import VectorOptions, learn_vectors
-from nlgraft.vocab.methods.producers import TokenVectors
+from nlgraft.vocab.methods.interface import TokenVectors
+from nlgraft.vocab.methods.token_vectors import VectorOptions, learn_vectors
 from trainables.embedding_transfer.data import Encoded
 from trainables.embedding_transfer.stages.generator import transferred_sides
 from trainables.embedding_transfer.stages.text import vocab_sizes

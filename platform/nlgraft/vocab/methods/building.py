@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.methods.producers import Method, Request, Rows, TokenVectors
+from nlgraft.vocab.methods.interface import Method, Request, Rows, TokenVectors
+from nlgraft.vocab.methods.registry import find_method
 from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order
-from nlgraft.vocab.methods.table import find_method
 from nlgraft.vocab.plans.moments import Array
 from nlgraft.vocab.plans.plan import Noise, NormMatch, Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.tokens import Kind, Tok
@@ -97,7 +97,7 @@ def _check_needs(
     if missing:
         raise DataError(
             f"method '{method.name}' needs {' and '.join(missing)}; "
-            "nlgraft.vocab.methods.auxiliary learns vectors"
+            "nlgraft.vocab.methods.token_vectors learns vectors"
         )
 
 

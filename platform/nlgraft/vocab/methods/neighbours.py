@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.vocab.methods.producers import Request, Rows, TokenVectors
+from nlgraft.vocab.methods.interface import Request, Rows, TokenVectors
 from nlgraft.vocab.plans.moments import Array
 
 CHUNK_TOKENS = 512

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from scipy.sparse import csr_matrix
 
-from nlgraft.vocab.methods.producers import Request, Rows
+from nlgraft.vocab.methods.interface import Request, Rows
 from nlgraft.vocab.plans.moments import Array
 from nlgraft.vocab.tokenizers.tokens import Tok
 

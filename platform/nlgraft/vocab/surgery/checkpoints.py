@@ -1,213 +1,61 @@
-"""Give a checkpoint another vocabulary, from directory to directory."""
+"""Load checkpoints with the class that their configuration names."""
 
 from __future__ import annotations
 
-import shutil
-import warnings
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nlgraft.errors import DataError
-from nlgraft.vocab.commands import TOKENIZER_DIRECTORY, refuse_used, written_at_once
-from nlgraft.vocab.plans.norms import NormReport, norm_report
-from nlgraft.vocab.plans.plan import Provenance, TransferPlan
-from nlgraft.vocab.surgery.exchange import count_embedding_parameters, exchange_vocabulary, input_table
-from nlgraft.vocab.surgery.token_ids import ID_FIELDS, Sides, successors
-from nlgraft.vocab.surgery.verify import load_checkpoint
-from nlgraft.vocab.tokenizers.files import (
-    DECODER_DIRECTORY,
-    copy_tokenizer,
-    find_tokenizer,
-    finish_tokenizer,
-    tokenizer_files,
-)
-from nlgraft.vocab.tokenizers.loading import load_vocabulary
-
-SENTENCE_ENCODER_FILES = (
-    "modules.json",
-    "config_sentence_transformers.json",
-    "sentence_*_config.json",
-    "[0-9]*_*",
-)
-"""What sentence-transformers keeps beside a checkpoint: which layers follow it, and how."""
+from nlgraft.vocab.plans.moments import Array
+from nlgraft.vocab.surgery.tensors import input_table
 
 
-@dataclass(frozen=True)
-class Applied:
-    """A checkpoint whose vocabulary was exchanged.
-
-    Attributes:
-        out: Where it lies.
-        model: Its class.
-        sides: Whose vocabulary was exchanged.
-        method: The plan's method.
-        old_rows: Rows of the exchanged table before.
-        new_rows: Rows after.
-        old_parameters: Parameters of all vocabulary tables before, tied ones once.
-        new_parameters: Parameters of all vocabulary tables after.
-        norms: Row norms of the exchanged input table.
-        notes: What a reader should know, in words.
-    """
-
-    out: str
-    model: str
-    sides: str
-    method: str
-    old_rows: int
-    new_rows: int
-    old_parameters: int
-    new_parameters: int
-    norms: NormReport
-    notes: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """Give what was done as JSON values."""
-        return asdict(self) | {"notes": list(self.notes)}
-
-    def to_text(self) -> str:
-        """Write what was done for people."""
-        medians = ", ".join(f"{kind} {norm:.3g}" for kind, norm in self.norms.medians.items())
-        return "\n".join(
-            [
-                f"{self.model}, {self.method}, sides: {self.sides}",
-                f"  rows {self.old_rows} -> {self.new_rows}",
-                f"  vocabulary parameters {self.old_parameters} -> {self.new_parameters}",
-                f"  median row norms: old {self.norms.old_median:.3g}; new: {medians}",
-                f"saved: {self.out}",
-            ]
-        )
-
-
-def apply_plan(plan_directory: Path, model: str, out: Path, sides: Sides = "both") -> Applied:
-    """Exchange the vocabulary of a checkpoint and save it with its tokenizer.
+def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
+    """Load a checkpoint with the class that its configuration names.
 
     Args:
-        plan_directory: What ``plan_transfer`` wrote.
-        model: A ``transformers`` checkpoint: a directory or a name on the hub.
-        out: Directory of the new checkpoint; missing or empty.
-        sides: Whose vocabulary is exchanged, of an encoder-decoder.
+        directory: A ``transformers`` checkpoint: a directory or a name on the hub.
+        keeps_dtype: Whether weights stay in the precision they are stored in, instead of single precision.
 
     Returns:
-        What was done.
+        The model in evaluation mode.
 
     Raises:
-        DataError: Plan, model and sides do not belong together, or ``out`` is in use.
+        DataError: transformers is not installed, the directory holds no checkpoint that it knows, or the
+            configuration does not say which class the weights belong to.
     """
-    refuse_used(out)
-    plan = TransferPlan.load(plan_directory)
-    loaded = load_checkpoint(model, keeps_dtype=True)
-    old_tokenizers = _old_tokenizers(model)
-    if old_tokenizers is not None:
-        _check_tokenizer(plan, old_tokenizers[0 if sides == "encoder" else 1], model)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        changed = exchange_vocabulary(loaded, plan, sides=sides)
-    notes = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
-    notes += _lost_ids(loaded.config, changed.config)
-    notes += _dense_note(plan, loaded)
-    with written_at_once(out) as directory:
-        changed.save_pretrained(directory)
-        notes += _save_tokenizers(plan_directory, plan, old_tokenizers, directory, sides)
-        if Path(model).is_dir():
-            _copy_sentence_encoder(Path(model), directory)
-    side = "encoder" if sides == "encoder" else "decoder"
-    old_table, new_table = (input_table(m, side).detach().float().numpy() for m in (loaded, changed))
-    return Applied(
-        out=str(out),
-        model=type(changed).__name__,
-        sides=sides,
-        method=plan.method,
-        old_rows=len(old_table),
-        new_rows=len(new_table),
-        old_parameters=count_embedding_parameters(loaded),
-        new_parameters=count_embedding_parameters(changed),
-        norms=norm_report(plan, old_table, new_table[: len(plan)]),
-        notes=tuple(notes),
-    )
-
-
-def _old_tokenizers(model: str) -> tuple[Path, Path] | None:
-    """Find the tokenizers of encoder and decoder, mostly one; None when the checkpoint has none."""
     try:
-        root = find_tokenizer(model)
-    except DataError:
-        return None
-    if not tokenizer_files(root):
-        return None
-    own = root / DECODER_DIRECTORY
-    return root, own if own.is_dir() else root
-
-
-def _check_tokenizer(plan: TransferPlan, directory: Path, model: str) -> None:
-    """Refuse a plan for another tokenizer: every row would belong to another string."""
-    surfaces = load_vocabulary(directory).surfaces
-    pairs = zip(plan.old_surfaces, surfaces, strict=False)
-    different = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
-    if different is not None:
-        raise DataError(
-            f"the plan is not for the tokenizer of {model}: id {different} is "
-            f"'{plan.old_surfaces[different]}' in the plan and '{surfaces[different]}' in the model's; "
-            "make the plan with --old of this model"
+        import transformers
+    except ImportError:
+        raise DataError("checkpoints of Hugging Face need `pip install transformers`") from None
+    try:
+        config = transformers.AutoConfig.from_pretrained(directory)
+        names = getattr(config, "architectures", None) or []
+        model_type = getattr(transformers, names[0]) if names else transformers.AutoModel
+        model, info = model_type.from_pretrained(
+            directory, dtype="auto" if keeps_dtype else torch.float32, output_loading_info=True
         )
-    if len(surfaces) != len(plan.old_surfaces):
+    except (OSError, ValueError, AttributeError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{directory}: not a checkpoint that transformers can load ({reason})") from error
+    if not names and info["unexpected_keys"]:
+        lost = sorted(info["unexpected_keys"])[0]
         raise DataError(
-            f"the plan is not for the tokenizer of {model}: it knows {len(plan.old_surfaces)} old ids, the "
-            f"model's tokenizer has {len(surfaces)}; make the plan with --old of this model"
+            f"{directory}: config.json names no architecture, and {type(model).__name__} has no '{lost}'; "
+            'write the class into config.json ("architectures": ["..."])'
         )
+    return model.eval()
 
 
-def _lost_ids(old: Any, new: Any) -> list[str]:
-    lost = [
-        f"{name} {getattr(old, name)}"
-        for name in ID_FIELDS
-        if isinstance(getattr(old, name, None), int) and getattr(new, name, None) is None
-    ]
-    if not lost:
-        return []
-    return [f"the new vocabulary has no token for what the configuration calls {', '.join(lost)}"]
+def embedding_rows(model: str) -> Array:
+    """Read the embedding matrix of a checkpoint.
 
+    Args:
+        model: A ``transformers`` checkpoint: a directory or a name on the hub.
 
-def _dense_note(plan: TransferPlan, model: Any) -> list[str]:
-    head = model.get_output_embeddings()
-    is_tied = head is None or head.weight is input_table(model, "decoder")
-    if is_tied or not len(plan.rows(Provenance.DENSE)):
-        return []
-    return [
-        f"method '{plan.method}' made vectors for the input table; the output table, which is not tied to "
-        "it, got the same"
-    ]
-
-
-def _save_tokenizers(
-    plan_directory: Path,
-    plan: TransferPlan,
-    old: tuple[Path, Path] | None,
-    directory: Path,
-    sides: Sides,
-) -> list[str]:
-    """Save the encoder's tokenizer (or the only one) at the root, a different one of the decoder below."""
-    new = plan_directory / TOKENIZER_DIRECTORY
-    side = 0 if sides == "encoder" else 1
-    if sides == "encoder" and old is not None:
-        copy_tokenizer(old[1], directory / DECODER_DIRECTORY)
-    if sides == "decoder" and old is not None:
-        copy_tokenizer(old[0], directory)
-    if not new.is_dir():
-        return ["the plan has no tokenizer beside it; save the new one into the checkpoint yourself"]
-    place = directory / DECODER_DIRECTORY if sides == "decoder" else directory
-    copy_tokenizer(new, place)
-    notes = [] if old is None else finish_tokenizer(place, old[side], successors(plan))
-    if sides != "both":
-        notes.append(f"the decoder's tokenizer is in {DECODER_DIRECTORY}/, the encoder's beside the weights")
-    return notes
-
-
-def _copy_sentence_encoder(model: Path, directory: Path) -> None:
-    if not (model / "modules.json").is_file():
-        return
-    for path in sorted({path for pattern in SENTENCE_ENCODER_FILES for path in model.glob(pattern)}):
-        if path.is_dir():
-            shutil.copytree(path, directory / path.name)
-        else:
-            shutil.copyfile(path, directory / path.name)
+    Returns:
+        Input embeddings, of the decoder where there are two sides; float32, shape [R, d].
+    """
+    return input_table(load_checkpoint(model), "decoder").detach().numpy()

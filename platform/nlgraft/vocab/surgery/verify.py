@@ -18,14 +18,11 @@ from scipy.sparse import csr_matrix
 
 from nlgraft.errors import DataError, PaddingError
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
-from nlgraft.vocab.surgery.exchange import (
-    exchange_vocabulary,
-    find_vocabulary_tensors,
-    input_table,
-    is_encoder_decoder,
-)
+from nlgraft.vocab.surgery.checkpoints import load_checkpoint
+from nlgraft.vocab.surgery.exchange import exchange_vocabulary
+from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors, input_table, is_encoder_decoder
 from nlgraft.vocab.surgery.token_ids import ID_FIELDS
-from nlgraft.vocab.tokenizers.files import DECODER_DIRECTORY, find_tokenizer
+from nlgraft.vocab.tokenizers.directories import DECODER_DIRECTORY, find_tokenizer
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
@@ -48,43 +45,6 @@ class Check:
     name: str
     is_good: bool
     detail: str
-
-
-def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
-    """Load a checkpoint with the class that its configuration names.
-
-    Args:
-        directory: A ``transformers`` checkpoint: a directory or a name on the hub.
-        keeps_dtype: Whether weights stay in the precision they are stored in, instead of single precision.
-
-    Returns:
-        The model in evaluation mode.
-
-    Raises:
-        DataError: transformers is not installed, the directory holds no checkpoint that it knows, or the
-            configuration does not say which class the weights belong to.
-    """
-    try:
-        import transformers
-    except ImportError:
-        raise DataError("checkpoints of Hugging Face need `pip install transformers`") from None
-    try:
-        config = transformers.AutoConfig.from_pretrained(directory)
-        names = getattr(config, "architectures", None) or []
-        model_type = getattr(transformers, names[0]) if names else transformers.AutoModel
-        model, info = model_type.from_pretrained(
-            directory, dtype="auto" if keeps_dtype else torch.float32, output_loading_info=True
-        )
-    except (OSError, ValueError, AttributeError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"{directory}: not a checkpoint that transformers can load ({reason})") from error
-    if not names and info["unexpected_keys"]:
-        lost = sorted(info["unexpected_keys"])[0]
-        raise DataError(
-            f"{directory}: config.json names no architecture, and {type(model).__name__} has no '{lost}'; "
-            'write the class into config.json ("architectures": ["..."])'
-        )
-    return model.eval()
 
 
 def verify_checkpoint(directory: str | Path) -> list[Check]:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.tokenizers.huggingface import read_tokenizer_json
 from nlgraft.vocab.tokenizers.legacy import (
     byte_level_json,
     is_wordpiece,
@@ -18,6 +17,7 @@ from nlgraft.vocab.tokenizers.legacy import (
 )
 from nlgraft.vocab.tokenizers.segmenters import BpeSegmenter, GreedySegmenter, Segmenter
 from nlgraft.vocab.tokenizers.spm import read_marian, read_sentencepiece
+from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
 from nlgraft.vocab.tokenizers.tokens import SUBWORD_NMT, Kind
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary, role_of
 

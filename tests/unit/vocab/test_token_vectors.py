@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.methods.auxiliary import VectorOptions, learn_vectors
+from nlgraft.vocab.methods.token_vectors import VectorOptions, learn_vectors
 
 
 def sentences():

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.methods.producers import TokenVectors, VectorKind
+from nlgraft.vocab.methods.interface import TokenVectors, VectorKind
 
 IntArray = NDArray[np.int64]
 

@@ -1,11 +1,9 @@
-"""What the commands ``nlgraft vocab ...`` do: plan, apply; from names of files to files."""
+"""``nlgraft vocab plan``: from the names of two tokenizers to a plan and its report."""
 
 from __future__ import annotations
 
 import gzip
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,24 +11,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nlgraft.errors import DataError
+from nlgraft.vocab.commands.outputs import TOKENIZER_DIRECTORY, refuse_used, written_at_once
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.methods.producers import Method, TokenVectors
+from nlgraft.vocab.methods.interface import Method, TokenVectors
+from nlgraft.vocab.methods.registry import find_method
 from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order
-from nlgraft.vocab.methods.table import find_method
 from nlgraft.vocab.plans.moments import Array
 from nlgraft.vocab.plans.norms import norm_report
 from nlgraft.vocab.plans.plan import NormMatch, TransferPlan
 from nlgraft.vocab.plans.report import PlanReport, report_plan
+from nlgraft.vocab.tokenizers.directories import find_tokenizer, save_tokenizer
 from nlgraft.vocab.tokenizers.encoding import Encoder, text_encoder
-from nlgraft.vocab.tokenizers.files import find_tokenizer, save_tokenizer
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
-    from nlgraft.vocab.methods.auxiliary import VectorOptions
-
-TOKENIZER_DIRECTORY = "tokenizer"
-"""Where a plan's directory keeps the new tokenizer."""
+    from nlgraft.vocab.methods.token_vectors import VectorOptions
 
 
 @dataclass(frozen=True)
@@ -158,39 +154,6 @@ def plan_transfer(request: PlanRequest, out: Path | None = None) -> Planned:
     return Planned(plan, report, out)
 
 
-def refuse_used(directory: Path) -> None:
-    """Refuse to write into a directory that holds something.
-
-    Args:
-        directory: Where something is to be written.
-
-    Raises:
-        DataError: It exists and is not empty, or is a file.
-    """
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise DataError(f"{directory}: exists and is not empty; give another directory or remove it")
-
-
-@contextmanager
-def written_at_once(target: Path) -> Iterator[Path]:
-    """Give a directory to write into that takes its place whole or not at all.
-
-    Args:
-        target: Where it shall be; missing or empty.
-
-    Yields:
-        The directory to write into, beside the target.
-    """
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as outer:
-        inner = Path(outer) / target.name
-        inner.mkdir()
-        yield inner
-        if target.exists():
-            target.rmdir()
-        inner.rename(target)
-
-
 def _gather(request: PlanRequest) -> _Material:
     method = find_method(request.method)
     lines = read_text(request.text)
@@ -198,7 +161,7 @@ def _gather(request: PlanRequest) -> _Material:
     old_path, new_path = find_tokenizer(request.old), find_tokenizer(request.new)
     old, new = load_vocabulary(old_path, request.old_codes), load_vocabulary(new_path, request.new_codes)
     encoders = (text_encoder(old_path, old), text_encoder(new_path, new)) if lines else None
-    rows = None if request.model is None else embedding_rows(request.model)
+    rows = None if request.model is None else _embedding_rows(request.model)
     return _Material(request, method, (old_path, new_path), old, new, lines, rows, encoders)
 
 
@@ -239,19 +202,10 @@ def read_text(files: Sequence[Path]) -> list[str]:
     return lines
 
 
-def embedding_rows(model: str) -> Array:
-    """Read the embedding matrix of a checkpoint.
+def _embedding_rows(model: str) -> Array:
+    from nlgraft.vocab.surgery.checkpoints import embedding_rows  # torch: seconds that most plans do not need
 
-    Args:
-        model: A ``transformers`` checkpoint: a directory or a name on the hub.
-
-    Returns:
-        Input embeddings, of the decoder where there are two sides; float32, shape [R, d].
-    """
-    from nlgraft.vocab.surgery.exchange import input_table
-    from nlgraft.vocab.surgery.verify import load_checkpoint
-
-    return input_table(load_checkpoint(model), "decoder").detach().numpy()
+    return embedding_rows(model)
 
 
 def _frequencies(material: _Material) -> Sequence[float] | None:
@@ -262,7 +216,7 @@ def _frequencies(material: _Material) -> Sequence[float] | None:
 
 
 def _vectors(material: _Material, side: int) -> TokenVectors:
-    from nlgraft.vocab.methods.auxiliary import learn_vectors
+    from nlgraft.vocab.methods.token_vectors import learn_vectors
 
     vocabulary = (material.old, material.new)[side]
     return learn_vectors(
@@ -271,7 +225,7 @@ def _vectors(material: _Material, side: int) -> TokenVectors:
 
 
 def _vector_options(material: _Material) -> VectorOptions:
-    from nlgraft.vocab.methods.auxiliary import VectorOptions
+    from nlgraft.vocab.methods.token_vectors import VectorOptions
 
     request, method = material.request, material.method
     width = request.width or 100

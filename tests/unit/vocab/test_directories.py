@@ -12,8 +12,13 @@ import sentencepiece
 import transformers
 
 from nlgraft.errors import DataError
+from nlgraft.vocab.tokenizers.directories import (
+    copy_tokenizer,
+    find_tokenizer,
+    finish_tokenizer,
+    save_tokenizer,
+)
 from nlgraft.vocab.tokenizers.encoding import text_encoder
-from nlgraft.vocab.tokenizers.files import copy_tokenizer, find_tokenizer, finish_tokenizer, save_tokenizer
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 rng = random.Random(1)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nlgraft.errors import DataError, nearest
+from nlgraft.vocab.methods.averages import average, nothing, segmentation
+from nlgraft.vocab.methods.interface import Method
 from nlgraft.vocab.methods.neighbours import focus, take_vectors, wechsel
-from nlgraft.vocab.methods.producers import Method, average, nothing, segmentation
 from nlgraft.vocab.methods.reconstruction import reconstruct
 from nlgraft.vocab.plans.plan import Noise
 

@@ -10,10 +10,11 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.commands import PlanRequest, plan_transfer, read_text, written_at_once
+from nlgraft.vocab.commands.apply import apply_plan
+from nlgraft.vocab.commands.outputs import written_at_once
+from nlgraft.vocab.commands.plan import PlanRequest, plan_transfer, read_text
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.surgery.checkpoints import apply_plan
-from nlgraft.vocab.surgery.verify import load_checkpoint
+from nlgraft.vocab.surgery.checkpoints import load_checkpoint
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 OLD = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "motor", "##cycle", "##s"]

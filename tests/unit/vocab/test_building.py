@@ -7,8 +7,8 @@ import pytest
 
 from nlgraft.errors import DataError
 from nlgraft.vocab.methods.building import build_plan, word_classes
-from nlgraft.vocab.methods.producers import TokenVectors
-from nlgraft.vocab.methods.table import METHODS, find_method
+from nlgraft.vocab.methods.interface import TokenVectors
+from nlgraft.vocab.methods.registry import METHODS, find_method
 from nlgraft.vocab.plans.plan import Provenance
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind

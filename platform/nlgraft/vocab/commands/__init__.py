@@ -1,0 +1,1 @@
+"""The commands ``nlgraft vocab ...``, from names of files to files."""

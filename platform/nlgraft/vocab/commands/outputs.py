@@ -1,0 +1,46 @@
+"""Directories that the commands write."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nlgraft.errors import DataError
+
+TOKENIZER_DIRECTORY = "tokenizer"
+"""Where a plan's directory keeps the new tokenizer."""
+
+
+def refuse_used(directory: Path) -> None:
+    """Refuse to write into a directory that holds something.
+
+    Args:
+        directory: Where something is to be written.
+
+    Raises:
+        DataError: It exists and is not empty, or is a file.
+    """
+    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        raise DataError(f"{directory}: exists and is not empty; give another directory or remove it")
+
+
+@contextmanager
+def written_at_once(target: Path) -> Iterator[Path]:
+    """Give a directory to write into that takes its place whole or not at all.
+
+    Args:
+        target: Where it shall be; missing or empty.
+
+    Yields:
+        The directory to write into, beside the target.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as outer:
+        inner = Path(outer) / target.name
+        inner.mkdir()
+        yield inner
+        if target.exists():
+            target.rmdir()
+        inner.rename(target)

@@ -1,0 +1,59 @@
+"""Methods that need nothing but the two vocabularies: averages of similar tokens or of pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from nlgraft.vocab.methods.interface import Request, Rows
+from nlgraft.vocab.methods.similar import SimilarTokens
+
+
+def nothing(request: Request) -> Rows:
+    """Leave every row to be drawn."""
+    return Rows([{}] * len(request.missing), ["drawn"] * len(request.missing))
+
+
+def weighted_rows(table: SimilarTokens, weights: Sequence[Mapping[int, float]]) -> Rows:
+    """Give a weighting of similar tokens its reasons.
+
+    Args:
+        table: S_m of the missing tokens.
+        weights: Old id -> weight of each.
+
+    Returns:
+        The rows.
+    """
+    reasons = []
+    for index in range(len(table)):
+        relations = [relation for _, relation in table.of(index)]
+        num_subwords = sum(relation < 3 for relation in relations)
+        reasons.append(f"{num_subwords} subwords, {len(relations) - num_subwords} hyperwords")
+    return Rows(weights, reasons)
+
+
+def average(request: Request) -> Rows:
+    """Average the similar tokens (AVG-EG, Liu et al. 2021, eq. 1): every weight is 1/|S_m|."""
+    table = request.similar()
+    weights = [{member: 1 / len(table.of(i)) for member, _ in table.of(i)} for i in range(len(table))]
+    return weighted_rows(table, weights)
+
+
+def segmentation(request: Request, *, is_length_weighted: bool) -> Rows:
+    """Average the pieces into which the old tokenizer cuts a token.
+
+    Args:
+        request: Which tokens.
+        is_length_weighted: Whether a piece counts by its length in bytes.
+
+    Returns:
+        The rows.
+    """
+    weights: list[dict[int, float]] = []
+    for tok in request.tokens:
+        row: dict[int, float] = {}
+        for piece in request.old.segment(tok):
+            share = float(piece.end - piece.start) if is_length_weighted else 1.0
+            row[piece.id] = row.get(piece.id, 0.0) + share
+        total = sum(row.values())
+        weights.append({identity: share / total for identity, share in row.items() if share > 0})
+    return Rows(weights, [f"{len(row)} pieces of the old tokenizer" for row in weights])

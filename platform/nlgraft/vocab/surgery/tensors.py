@@ -1,0 +1,135 @@
+"""Find the tensors of a Hugging Face model that have a row or an entry for each token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from nlgraft.errors import DataError
+
+
+@dataclass(frozen=True)
+class VocabularyTensors:
+    """The tensors of a model that have a row or an entry for each token.
+
+    Attributes:
+        encoder: Names of tables that encoder ids index; empty without an encoder.
+        decoder: Names of tables that decoder ids index; of the one table of a model without two sides.
+        output: Names of output tables.
+        bias: Names of output biases, entries in the last dimension.
+    """
+
+    encoder: frozenset[str]
+    decoder: frozenset[str]
+    output: frozenset[str]
+    bias: frozenset[str]
+
+    @property
+    def all(self) -> frozenset[str]:
+        """Every name."""
+        return self.encoder | self.decoder | self.output | self.bias
+
+
+def find_vocabulary_tensors(model: Any) -> VocabularyTensors:
+    """Find what has to change when the vocabulary changes, by what the model says and not by shape.
+
+    Args:
+        model: A ``transformers`` model.
+
+    Returns:
+        Tensor names; a tensor with several names is listed under each.
+
+    Raises:
+        DataError: The model has no input embeddings.
+    """
+    head = model.get_output_embeddings()
+    output = [] if head is None else [head.weight]
+    bias = [] if head is None or getattr(head, "bias", None) is None else [head.bias]
+    names = dict(named_tensors(model))
+    bias += [tensor for name, tensor in names.items() if name.split(".")[-1] == "final_logits_bias"]
+    two = is_encoder_decoder(model)
+    encoder = [input_table(model, "encoder")] if two else []
+    decoder = [input_table(model, "decoder")]
+    if two:
+        # BART and T5 keep the table that both sides shared, also when neither reads it any more
+        left = model.get_input_embeddings().weight
+        decoder += [left] if left is not encoder[0] and left is not decoder[0] else []
+    sides = _names_of(names, encoder), _names_of(names, decoder), _names_of(names, output)
+    return VocabularyTensors(*sides, bias=_with_ties(model, _names_of(names, bias)))
+
+
+def input_table(model: Any, side: str) -> Tensor:
+    """Find the table that ids of one side index.
+
+    Args:
+        model: A ``transformers`` model.
+        side: ``encoder`` or ``decoder``; both are the one table of a model without two sides.
+
+    Returns:
+        Input embeddings, shape [V, d].
+
+    Raises:
+        DataError: The model does not say where they are.
+    """
+    try:
+        module = getattr(model, f"get_{side}")() if is_encoder_decoder(model) else model
+        return module.get_input_embeddings().weight
+    except (AttributeError, NotImplementedError) as error:
+        raise DataError(f"{type(model).__name__} does not say where its input embeddings are") from error
+
+
+def is_encoder_decoder(model: Any) -> bool:
+    """Say whether a model has two sides.
+
+    Args:
+        model: A ``transformers`` model.
+
+    Returns:
+        True for encoder-decoders.
+    """
+    return bool(getattr(model.config, "is_encoder_decoder", False))
+
+
+def named_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
+    """What a checkpoint holds; buffers that a model computes for itself are left to it."""
+    yield from model.state_dict(keep_vars=True).items()
+
+
+def _names_of(names: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> frozenset[str]:
+    wanted = {tensor.data_ptr() for tensor in tensors}
+    return frozenset(name for name, tensor in names.items() if tensor.data_ptr() in wanted)
+
+
+def _with_ties(model: Any, names: frozenset[str]) -> frozenset[str]:
+    """Add names that the architecture can tie to these, tied now or not (BERT's head bias has two)."""
+    found = set(names)
+    for prefix, module in model.named_modules():
+        pairs = getattr(module, "_tied_weights_keys", None)
+        for pair in pairs.items() if isinstance(pairs, dict) else ():
+            both = {f"{prefix}.{name}" if prefix else name for name in pair}
+            if both & found:
+                found |= both
+    return frozenset(found)
+
+
+def count_embedding_parameters(model: Any) -> int:
+    """Count the parameters of all vocabulary tables, tied ones once.
+
+    Args:
+        model: A ``transformers`` model.
+
+    Returns:
+        Number of parameters.
+    """
+    names = find_vocabulary_tensors(model)
+    tables = names.encoder | names.decoder | names.output
+    sizes = {
+        t.data_ptr(): t.numel()
+        for name, t in model.named_parameters(remove_duplicate=False)
+        if name in tables
+    }
+    return int(np.sum([*sizes.values()], dtype=np.int64))
