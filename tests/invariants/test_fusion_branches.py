@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from typing import get_args
+
 import pytest
 import torch
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import FusionConfig, TransformerConfig
-from nlgraft.nn.context_config import ContextConfig, PoolingConfig
+from nlgraft.nn.config import FusionConfig, MergeName, TransformerConfig
+from nlgraft.nn.context_config import ContextConfig, PoolingConfig, PoolingName
 from nlgraft.nn.contextual import Context
-from nlgraft.nn.fusion import FusionBranch, Merge
+from nlgraft.nn.fusion import MERGES, FusionBranch
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.memory import Memory
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.pooling import EncoderShape, LayerPooling
+from nlgraft.nn.pooling import POOLINGS, EncoderShape, build_pooling
 from nlgraft.nn.presets import preset
 from tests.tiny_models import (
     HIDDEN,
@@ -65,7 +68,8 @@ def test_silent_branches_change_nothing(site, side, norm):
 
 def merge(strategy, num_branches=1, **settings):
     names = tuple(f"c{i}" for i in range(num_branches))
-    return Merge(FusionConfig(contexts=names, merge=strategy, **settings), 4).double()
+    config = FusionConfig(contexts=names, merge=strategy, **settings)
+    return MERGES[strategy].build(config, 4).double()
 
 
 def test_merges_by_hand():
@@ -85,6 +89,12 @@ def test_merges_by_hand():
     gate = merge("gate", 2)
     torch.nn.init.zeros_(gate.gate.weight)
     torch.testing.assert_close(gate(own, [flow, other]), mean, **EXACT)
+
+
+def test_every_strategy_has_an_entry_and_a_source():
+    for table, names in ((MERGES, MergeName), (POOLINGS, PoolingName)):
+        assert tuple(table) == get_args(names)
+        assert all(re.search(r"\(20\d\d\)", strategy.source) for strategy in table.values())
 
 
 def test_gate_is_per_channel():
@@ -159,17 +169,17 @@ def test_dynamic_weights_belong_to_their_sentence():
     """Invariant 18: sums of 1, no other sentence, one-hot picks a layer, pads are not averaged."""
     for kind in ("dynamic_cls", "dynamic_mean"):
         torch.manual_seed(0)
-        pooling = LayerPooling(PoolingConfig(kind=kind), EncoderShape(4, 6, 6)).double()
+        pooling = build_pooling(PoolingConfig(kind=kind), EncoderShape(4, 6, 6)).double()
         layers = torch.randn(3, 2, 5, 6, dtype=torch.float64)
         valid = torch.tensor([[True] * 5, [True] * 3 + [False] * 2])
-        weights = pooling.dynamic_weights(layers, valid)
+        weights = pooling.weights(layers, valid)
         torch.testing.assert_close(weights.sum(1), torch.ones(2, dtype=torch.float64), **EXACT)
         changed = layers.clone()
         changed[:, 0] += 1
         assert torch.equal(pooling(changed, valid)[1], pooling(layers, valid)[1])
         padded = layers.clone()
         padded[:, 1, 3:] = 99.0
-        assert torch.equal(pooling.dynamic_weights(padded, valid), weights)
+        assert torch.equal(pooling.weights(padded, valid), weights)
         torch.nn.init.zeros_(pooling.weigh.weight)
         pooling.weigh.bias.data = torch.tensor([-100.0, 100.0, -100.0], dtype=torch.float64)
         torch.testing.assert_close(pooling(layers, valid), layers[1], **EXACT)

@@ -15,7 +15,7 @@ from nlgraft.nn.context_config import BiLMConfig, ContextConfig, PoolingConfig
 from nlgraft.nn.contextual import Context
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.language_models import BiLM, UniLM
-from nlgraft.nn.pooling import EncoderShape, LayerPooling
+from nlgraft.nn.pooling import EncoderShape, build_pooling
 from nlgraft.nn.rereading import Prefixes, without_language_model_cache
 from nlgraft.text.batches import Ragged
 from tests.tiny_models import BI, LM, UNI, batch_of, build, examples, logits_of
@@ -31,7 +31,7 @@ def make(config, seed=0):
 
 def mix(**settings):
     torch.manual_seed(0)
-    pooling = LayerPooling(PoolingConfig(kind="scalar_mix", **settings), EncoderShape(4, 6, 6)).double()
+    pooling = build_pooling(PoolingConfig(kind="scalar_mix", **settings), EncoderShape(4, 6, 6)).double()
     return pooling, torch.randn(4, 2, 5, 6, dtype=torch.float64), torch.ones(2, 5, dtype=torch.bool)
 
 

@@ -13,7 +13,7 @@ import torch
 from nlgraft.errors import DataError
 from nlgraft.evaluation.inputs import Inputs, with_foreign_source
 from nlgraft.nn.config import FusionConfig, TransformerConfig
-from nlgraft.nn.fusion import Merge
+from nlgraft.nn.fusion import Dropnet
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.text.batches import Ragged
 from nlgraft.training.config import ParameterGroup, TrainConfig
@@ -179,7 +179,7 @@ def test_a_saved_model_gives_the_same_logits(family, tmp_path):
 
 def test_dropnet_draws_from_torch_alone():
     """Invariant 39: the trial's seed decides, Python's and numpy's generators neither matter nor move."""
-    dropnet = Merge(FusionConfig(contexts=("c",), merge="dropnet"), 4).train()
+    dropnet = Dropnet(FusionConfig(contexts=("c",), merge="dropnet"), 4).train()
     own, flow = torch.zeros(1, 1, 4), torch.ones(1, 1, 4)
 
     def draws(seed, noise):

@@ -17,6 +17,7 @@ Activation = Literal["relu", "gelu", "silu"]
 Norm = Literal["pre", "post"]
 Positions = Literal["none", "sinusoidal", "learned"]
 Site = Literal["self", "self_norm", "ffn", "ffn_norm"]
+MergeName = Literal["sum", "average", "gate", "dropnet"]
 
 NORM_EPS = 1e-5
 """Added to the variance in a layer norm unless a configuration says otherwise."""
@@ -91,8 +92,8 @@ class FusionConfig(StrictConfig):
     """Encoder layers, decoder layers (parallel to cross-attention) or both (Table 3d)."""
     site: Site = "ffn"
     """Where the flows meet: before or after the norm of attention or of the FFN (Table 3c)."""
-    merge: Literal["sum", "average", "gate", "dropnet"] = "sum"
-    """How they meet (Table 3b)."""
+    merge: MergeName = "sum"
+    """How the flows are merged (Table 3b); sources in ``nlgraft.nn.fusion.MERGES``."""
     dropnet_probability: float | None = Field(default=None, ge=0, le=1)
     """Zhu et al.'s p_net: either flow alone with p_net/2 each while training; 1.0 unless given."""
     dropnet_probabilities: tuple[float, float] | None = None

@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+PoolingName = Literal["index", "output", "sum", "mean", "scalar_mix", "dynamic_cls", "dynamic_mean"]
+
 
 class StrictConfig(BaseModel):
     """Base of the model's configs: frozen, unknown keys refused, attribute docstrings kept."""
@@ -16,7 +18,7 @@ class StrictConfig(BaseModel):
 class PoolingConfig(StrictConfig):
     """How the L+1 hidden states of an encoder become one (Park and Zhao Table 3a, Edunov et al. 3.2)."""
 
-    kind: Literal["index", "output", "sum", "mean", "scalar_mix", "dynamic_cls", "dynamic_mean"] = "index"
+    kind: PoolingName = "index"
     """One hidden state; the last one before the softmax; sum or mean of layers 1..L; ELMo's mix of all
     layers; weights predicted per sentence from the first token or from the mean of each layer."""
     index: int = -2

@@ -20,7 +20,7 @@ from nlgraft.nn.decoder_state import EmbeddingCache
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.language_models import BiLM, UniLM
 from nlgraft.nn.memory import Memory
-from nlgraft.nn.pooling import EncoderShape, LayerPooling, LayerStates
+from nlgraft.nn.pooling import EncoderShape, LayerStates, build_pooling
 
 
 class ContextualEncoder(Protocol):
@@ -79,7 +79,7 @@ class Context(nn.Module):
         encoder = encoder or load_encoder(config.encoder)
         self.encoder = encoder
         self.vocab_size = encoder.vocab_size
-        self.pooling = LayerPooling(config.pooling, encoder.shape)
+        self.pooling = build_pooling(config.pooling, encoder.shape)
         self.output_dim = self.pooling.output_dim
         self.norm = nn.LayerNorm(self.output_dim) if config.has_memory_norm else None
         self.dropout = nn.Dropout(config.dropout)

@@ -1,108 +1,125 @@
-"""Fusion branches and the strategies by which their flows meet the layer's own.
+"""Fusion branches, and the strategies that merge their flows with a layer's own.
 
-Shape letters: B sentences, R rows, T positions, D model width, M positions of a context, H its width.
+Shape letters: R rows, T positions, D model width, N branches, M positions of a context, H its width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from nlgraft.nn.attention import Attention, KeyValue
-from nlgraft.nn.config import FusionConfig, Site, TransformerConfig
+from nlgraft.nn.config import FusionConfig, MergeName, Site, TransformerConfig
 from nlgraft.nn.memory import Memory
 from nlgraft.nn.residual import FeedForward, Residual
 
 SITES: tuple[Site, ...] = ("self", "self_norm", "ffn", "ffn_norm")
-"""Merge sites in the order a layer passes them; a branch is as deep as its site."""
+"""Merge sites in the order in which a layer passes them; a branch is as deep as its site."""
 
 
-class Merge(nn.Module):
-    """Combine a layer's own flow with those of its branches.
-
-    sum: x + sum p; average: the mean of all; gate: a learned convex combination for each channel; dropnet:
-    while training one draw for each call picks a single flow or the average, afterwards always the average.
-
-    Source: Park and Zhao (2021), Table 3b; Zhu et al. (2020), Eq. 5. Differs: any number of branches.
-    """
+class Sum(nn.Module):
+    """The sum of all flows."""
 
     def __init__(self, config: FusionConfig, d_model: int) -> None:
-        """Build the strategy.
-
-        Args:
-            config: Strategy and number of branches.
-            d_model: Width.
-        """
         super().__init__()
-        self.strategy = config.merge
-        self.num_branches = len(config.contexts)
-        probability = 1.0 if config.dropnet_probability is None else config.dropnet_probability
-        self.alone = config.dropnet_probabilities or (probability / 2, probability / 2)
-        self.gate: nn.Linear | None = None
-        if config.merge == "gate":
-            width = d_model if self.num_branches == 1 else (self.num_branches + 1) * d_model
-            self.gate = nn.Linear((self.num_branches + 1) * d_model, width)
-            nn.init.xavier_uniform_(self.gate.weight)
-            nn.init.zeros_(self.gate.bias)
 
-    def forward(self, own: Tensor, flows: Sequence[Tensor]) -> Tensor:
-        """Combine the flows.
+    def forward(self, own_RTD: Tensor, flows: Sequence[Tensor]) -> Tensor:
+        """Merge the layer's own flow with those of its branches, each [R, T, D]."""
+        return sum(flows, start=own_RTD)
 
-        Args:
-            own: The layer's own flow [R, T, D].
-            flows: One for each branch, [R, T, D].
 
-        Returns:
-            The combination [R, T, D].
-        """
-        if self.strategy == "sum":
-            return own + sum(flows[1:], start=flows[0])
-        if self.gate is not None:
-            return self._gated(self.gate, own, flows)
-        if self.strategy == "dropnet" and self.training:
-            return self._dropped(own, flows)
-        return (own + sum(flows[1:], start=flows[0])) / (len(flows) + 1)
+class Average(nn.Module):
+    """The mean of all flows."""
 
-    def _gated(self, gate: nn.Linear, own: Tensor, flows: Sequence[Tensor]) -> Tensor:
-        logits = gate(torch.cat([own, *flows], dim=-1))
+    def __init__(self, config: FusionConfig, d_model: int) -> None:
+        super().__init__()
+
+    def forward(self, own_RTD: Tensor, flows: Sequence[Tensor]) -> Tensor:
+        """Merge the layer's own flow with those of its branches, each [R, T, D]."""
+        return sum(flows, start=own_RTD) / (len(flows) + 1)
+
+
+class Gate(nn.Module):
+    """A learned convex combination per channel: a sigmoid for one branch, a softmax for several."""
+
+    def __init__(self, config: FusionConfig, d_model: int) -> None:
+        super().__init__()
+        num_flows = len(config.contexts) + 1
+        self.gate = nn.Linear(num_flows * d_model, d_model if num_flows == 2 else num_flows * d_model)
+        nn.init.xavier_uniform_(self.gate.weight)
+        nn.init.zeros_(self.gate.bias)
+
+    def forward(self, own_RTD: Tensor, flows: Sequence[Tensor]) -> Tensor:
+        """Merge the layer's own flow with those of its branches, each [R, T, D]."""
+        logits = self.gate(torch.cat([own_RTD, *flows], dim=-1))
         if len(flows) == 1:
-            share = logits.sigmoid()
-            return share * own + (1 - share) * flows[0]
-        shares = logits.unflatten(-1, (len(flows) + 1, -1)).softmax(-2)
-        return (shares * torch.stack([own, *flows], dim=-2)).sum(-2)
+            share_RTD = logits.sigmoid()
+            return share_RTD * own_RTD + (1 - share_RTD) * flows[0]
+        shares_RTND = logits.unflatten(-1, (len(flows) + 1, -1)).softmax(-2)
+        return (shares_RTND * torch.stack([own_RTD, *flows], dim=-2)).sum(-2)
 
-    def _dropped(self, own: Tensor, flows: Sequence[Tensor]) -> Tensor:
-        # Weights instead of a choice: every branch keeps its place in the graph, as DDP needs.
-        own_alone, branch_alone = self.alone
-        draw = torch.rand((), device=own.device)
-        parts = len(flows) + 1
-        shared = torch.where(draw > 1 - branch_alone, 0.0, 1 / parts)
-        weights = [torch.where(draw < own_alone, 1.0, shared)]
-        for index in range(len(flows)):
-            high = 1 - branch_alone * index / len(flows)
-            low = 1 - branch_alone * (index + 1) / len(flows)
-            is_picked = (draw > low) & (draw <= high)
-            weights.append(torch.where(draw < own_alone, 0.0, torch.where(is_picked, 1.0, shared)))
-        return sum((w * flow for w, flow in zip(weights[1:], flows, strict=True)), start=weights[0] * own)
+
+class Dropnet(nn.Module):
+    """The mean of all flows; in training one draw per call may select a single flow instead."""
+
+    def __init__(self, config: FusionConfig, d_model: int) -> None:
+        super().__init__()
+        p_net = 1.0 if config.dropnet_probability is None else config.dropnet_probability
+        self.own_alone, self.branch_alone = config.dropnet_probabilities or (p_net / 2, p_net / 2)
+
+    def forward(self, own_RTD: Tensor, flows: Sequence[Tensor]) -> Tensor:
+        """Merge the layer's own flow with those of its branches, each [R, T, D]."""
+        num_branches = len(flows)
+        mean = 1 / (num_branches + 1)
+        if not self.training:
+            return sum(flows, start=own_RTD) * mean
+        # Weights rather than control flow: every branch stays in the graph, as DDP requires.
+        draw = torch.rand((), device=own_RTD.device)
+        is_own_alone = draw < self.own_alone
+        shared = torch.where(draw > 1 - self.branch_alone, 0.0, mean)
+        merged = torch.where(is_own_alone, 1.0, shared) * own_RTD
+        for index, flow in enumerate(flows):  # each branch owns an equal slice of the top of [0, 1]
+            high = 1 - self.branch_alone * index / num_branches
+            low = 1 - self.branch_alone * (index + 1) / num_branches
+            weight = torch.where((draw > low) & (draw <= high), 1.0, shared)
+            merged = merged + torch.where(is_own_alone, 0.0, weight) * flow
+        return merged
+
+
+@dataclass(frozen=True)
+class MergeStrategy:
+    """A way to merge flows.
+
+    Attributes:
+        build: Makes the operator from the fusion's configuration and the model width.
+        source: Where it was published.
+    """
+
+    build: Callable[[FusionConfig, int], nn.Module]
+    source: str
+
+
+MERGES: dict[MergeName, MergeStrategy] = {
+    "sum": MergeStrategy(Sum, "Park and Zhao (2021), Eqs. 1-3 and Table 3b"),
+    "average": MergeStrategy(Average, "Park and Zhao (2021), Table 3b"),
+    "gate": MergeStrategy(Gate, "Yang et al. (2020); Park and Zhao (2021), Table 3b and released code"),
+    "dropnet": MergeStrategy(Dropnet, "Zhu et al. (2020), Eq. 5; Park and Zhao (2021), Table 3b"),
+}
+"""The merge strategies. All of them take any number of branches; the papers have one."""
 
 
 class FusionBranch(nn.Module):
-    """A shadow layer that reads a context instead of the layer's own sequence, as deep as its merge site.
+    """A shadow layer, as deep as its merge site, that reads a context instead of the layer's own sequence.
 
     Source: Park and Zhao (2021), Eqs. 1-5 and released code (the residual of the FFN is the state after
     attention's norm). Differs: at ``ffn_norm`` both flows keep the layer's input as residual.
     """
 
     def __init__(self, config: TransformerConfig, memory_dim: int) -> None:
-        """Build the branch.
-
-        Args:
-            config: The model's configuration.
-            memory_dim: Width H of the context.
-        """
         super().__init__()
         depth = SITES.index(config.fusion.site)
         dims = (config.d_model, config.norm, config.dropout)
@@ -124,9 +141,9 @@ class FusionBranch(nn.Module):
         """Run the branch up to its site.
 
         Args:
-            query_RTD: What the layer's attention reads (the normalised input when pre-norm), [R, T, D].
-            x_RTD: The residual stream, [R, T, D].
-            memory: The context as this branch sees it.
+            query_RTD: Input of the layer's attention: the residual stream, normalised when pre-norm.
+            x_RTD: The residual stream.
+            memory: The context, projected by this branch's attention.
 
         Returns:
             The branch's flow [R, T, D].
@@ -141,60 +158,34 @@ class FusionBranch(nn.Module):
 
 
 class Fusion(nn.Module):
-    """All branches of one layer and their merge; without branches it does nothing."""
+    """All branches of one layer and their merge; the identity if there are no branches.
+
+    Args:
+        config: The model's configuration.
+        memory_dims: Width H of each branch's context; empty for a layer without fusion.
+    """
 
     def __init__(self, config: TransformerConfig, memory_dims: Sequence[int]) -> None:
-        """Build the branches.
-
-        Args:
-            config: The model's configuration.
-            memory_dims: Width of each branch's context; empty: no fusion in this layer.
-        """
         super().__init__()
         self.site = config.fusion.site
         self.branches = nn.ModuleList(FusionBranch(config, dim) for dim in memory_dims)
-        self.merge = Merge(config.fusion, config.d_model) if memory_dims else None
+        self.merge = MERGES[config.fusion.merge].build(config.fusion, config.d_model) if memory_dims else None
 
     def _branches(self) -> Iterable[FusionBranch]:
         return cast("Iterable[FusionBranch]", self.branches)
 
     def project(self, contexts: Sequence[Memory]) -> list[KeyValue]:
-        """Prepare what the branches read.
-
-        Args:
-            contexts: One memory [B, M, H] for each branch.
-
-        Returns:
-            Keys and values, one for each branch.
-        """
+        """Compute each branch's keys and values from its context [B, M, H]."""
         return [
             branch.attention.project(memory)
             for branch, memory in zip(self._branches(), contexts, strict=True)
         ]
 
     def flows(self, query_RTD: Tensor, x_RTD: Tensor, memories: Sequence[KeyValue]) -> list[Tensor]:
-        """Run every branch.
-
-        Args:
-            query_RTD: What the layer's attention reads, [R, T, D].
-            x_RTD: The residual stream, [R, T, D].
-            memories: What ``project`` returned.
-
-        Returns:
-            One flow [R, T, D] for each branch.
-        """
+        """Run every branch on what ``project`` returned; one flow [R, T, D] each."""
         pairs = zip(self._branches(), memories, strict=True)
         return [branch(query_RTD, x_RTD, memory) for branch, memory in pairs]
 
     def at(self, site: Site, own_RTD: Tensor, flows: Sequence[Tensor]) -> Tensor:
-        """Merge the flows if this is where they meet.
-
-        Args:
-            site: The point a layer has reached.
-            own_RTD: The layer's own flow there, [R, T, D].
-            flows: What ``flows`` returned, one [R, T, D] for each branch.
-
-        Returns:
-            The layer's flow from here on, [R, T, D].
-        """
+        """Merge the flows if ``site``, the point that the layer has reached, is the merge site."""
         return own_RTD if self.merge is None or site != self.site else self.merge(own_RTD, flows)

@@ -1,18 +1,22 @@
-"""Layer pooling: many hidden states of a pretrained encoder become one. One table for two papers.
+"""Layer pooling: the hidden states of a pretrained encoder become one state per token.
 
-Shape letters: B sentences, T tokens, H width of the encoder, L layers that a pooling asks for.
+Shape letters: B sentences, T tokens, H width of the encoder, L layers that a pooling reads.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from nlgraft.errors import ContractError
-from nlgraft.nn.context_config import PoolingConfig
+from nlgraft.nn.context_config import PoolingConfig, PoolingName
 
 
 @dataclass(frozen=True)
@@ -20,8 +24,8 @@ class LayerStates:
     """All hidden states of an encoder.
 
     Attributes:
-        layers: Embeddings first, then every layer, each [B, T, H].
-        output: What the encoder's own softmax would read, [B, T, its width].
+        layers: The embeddings, then every layer, each [B, T, H].
+        output: The input of the encoder's own softmax, [B, T, its width].
     """
 
     layers: list[Tensor]
@@ -30,12 +34,12 @@ class LayerStates:
 
 @dataclass(frozen=True)
 class EncoderShape:
-    """Sizes of an encoder that is pooled.
+    """Sizes of an encoder.
 
     Attributes:
-        num_states: Hidden states it gives, embeddings counted.
-        hidden_dim: Width of those, H.
-        output_dim: Width of its output.
+        num_states: Number of hidden states, the embeddings included.
+        hidden_dim: Their width, H.
+        output_dim: Width of the output.
     """
 
     num_states: int
@@ -43,96 +47,164 @@ class EncoderShape:
     output_dim: int
 
 
-class LayerPooling(nn.Module):
-    """One state for each token from the states of several layers.
+class LayerPooling(nn.Module, ABC):
+    """One state per token from the states of several layers.
 
-    **select** picks the layers that are read; **forward** combines them. Between the two the layers of a
-    frozen encoder may be stored.
+    ``select`` takes the layers that are read and has no parameters, so that its result can be stored for a
+    frozen encoder; ``forward`` combines them.
+    """
 
-    Source: Park and Zhao (2021), Table 3a (index, sum, mean, dynamic; their released dynamic weights mix
-    sentences, ours do not); Peters et al. (2018), Eq. 1, with Edunov et al.'s shared layer norm (scalar_mix).
+    def __init__(self, output_dim: int) -> None:
+        super().__init__()
+        self.output_dim = output_dim
+
+    @abstractmethod
+    def select(self, states: LayerStates) -> Tensor:
+        """Take the layers that are read, [L, B, T, H]."""
+
+    @abstractmethod
+    def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
+        """Combine the selected layers into [B, T, H]; ``valid_BT`` is true at real tokens."""
+
+
+class Index(LayerPooling):
+    """One hidden state.
+
+    Raises:
+        ContractError: The index names no hidden state.
     """
 
     def __init__(self, config: PoolingConfig, shape: EncoderShape) -> None:
-        """Build the weights that are learned.
-
-        Args:
-            config: Kind of pooling.
-            shape: Sizes of the encoder.
-
-        Raises:
-            ContractError: The index names no hidden state.
-        """
-        super().__init__()
-        if config.kind == "index" and not -shape.num_states <= config.index < shape.num_states:
+        super().__init__(shape.hidden_dim)
+        if not -shape.num_states <= config.index < shape.num_states:
             raise ContractError(
                 f"pooling.index {config.index} of an encoder with {shape.num_states} hidden states: "
                 f"allowed are {-shape.num_states} to {shape.num_states - 1}"
             )
-        self.config = config
-        self.output_dim = shape.output_dim if config.kind == "output" else shape.hidden_dim
-        if config.kind == "scalar_mix":
-            self.norm = nn.LayerNorm(shape.hidden_dim, elementwise_affine=config.is_norm_affine)
-            self.mix = nn.Parameter(torch.ones(shape.num_states))
-            self.scale = nn.Parameter(torch.ones(()))
-        elif config.kind.startswith("dynamic"):
-            num_layers = shape.num_states - 1
-            self.weigh = nn.Linear(num_layers * shape.hidden_dim, num_layers)
-            nn.init.xavier_uniform_(self.weigh.weight)
-            nn.init.zeros_(self.weigh.bias)
+        self.index = config.index
 
     def select(self, states: LayerStates) -> Tensor:
-        """Pick the layers that are read.
+        """Take that state, [1, B, T, H]."""
+        return states.layers[self.index][None]
 
-        Args:
-            states: All states of the encoder.
+    def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
+        """Return that state, [B, T, H]."""
+        return layers_LBTH[0]
 
-        Returns:
-            Those layers [L, B, T, H].
-        """
-        if self.config.kind == "output":
-            return states.output[None]
-        if self.config.kind == "index":
-            return states.layers[self.config.index][None]
-        if self.config.kind == "scalar_mix":
-            return torch.stack(states.layers)
+
+class Output(LayerPooling):
+    """The last state before the encoder's softmax."""
+
+    def __init__(self, config: PoolingConfig, shape: EncoderShape) -> None:
+        super().__init__(shape.output_dim)
+
+    def select(self, states: LayerStates) -> Tensor:
+        """Take the output, [1, B, T, its width]."""
+        return states.output[None]
+
+    def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
+        """Return the output, [B, T, its width]."""
+        return layers_LBTH[0]
+
+
+class Reduce(LayerPooling):
+    """The sum or the mean of all layers; the embeddings are not among them."""
+
+    def __init__(
+        self, config: PoolingConfig, shape: EncoderShape, *, reduction: Literal["sum", "mean"]
+    ) -> None:
+        super().__init__(shape.hidden_dim)
+        self.reduction = reduction
+
+    def select(self, states: LayerStates) -> Tensor:
+        """Take all layers but the embeddings, [L, B, T, H]."""
         return torch.stack(states.layers[1:])
 
     def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
-        """Combine the selected layers.
+        """Add or average the layers, [B, T, H]."""
+        return layers_LBTH.sum(0) if self.reduction == "sum" else layers_LBTH.mean(0)
 
-        Args:
-            layers_LBTH: What ``select`` returned.
-            valid_BT: True where a token is real, [B, T].
 
-        Returns:
-            Pooled states [B, T, H].
-        """
-        kind = self.config.kind
-        if kind in ("index", "output"):
-            return layers_LBTH[0]
-        if kind == "sum":
-            return layers_LBTH.sum(0)
-        if kind == "mean":
-            return layers_LBTH.mean(0)
-        if kind == "scalar_mix":
-            weights_L = F.dropout(self.mix.softmax(0), self.config.weight_dropout, self.training)
-            return self.scale * torch.einsum("l,lbth->bth", weights_L, self.norm(layers_LBTH))
-        return torch.einsum("bl,lbth->bth", self.dynamic_weights(layers_LBTH, valid_BT), layers_LBTH)
+class ScalarMix(LayerPooling):
+    """ELMo's mixture: a learned weighted mean of the normalised layers, embeddings included, and a scale."""
 
-    def dynamic_weights(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
-        """Weight of each layer, predicted from a summary of the sentence in every layer.
+    def __init__(self, config: PoolingConfig, shape: EncoderShape) -> None:
+        super().__init__(shape.hidden_dim)
+        self.weight_dropout = config.weight_dropout
+        self.norm = nn.LayerNorm(shape.hidden_dim, elementwise_affine=config.is_norm_affine)
+        self.mix = nn.Parameter(torch.ones(shape.num_states))
+        self.scale = nn.Parameter(torch.ones(()))
 
-        Args:
-            layers_LBTH: Layers without the embeddings.
-            valid_BT: True where a token is real.
+    def select(self, states: LayerStates) -> Tensor:
+        """Take all states, [L, B, T, H]."""
+        return torch.stack(states.layers)
 
-        Returns:
-            Weights [B, L], each row sums to 1.
-        """
-        if self.config.kind == "dynamic_cls":
+    def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
+        """Mix the states, [B, T, H]; dropout acts on the weights and so removes whole layers."""
+        weights_L = F.dropout(self.mix.softmax(0), self.weight_dropout, self.training)
+        return self.scale * torch.einsum("l,lbth->bth", weights_L, self.norm(layers_LBTH))
+
+
+class Dynamic(LayerPooling):
+    """A weighted mean of all layers whose weights are predicted from a summary of the sentence."""
+
+    def __init__(
+        self, config: PoolingConfig, shape: EncoderShape, *, summary: Literal["first_token", "mean"]
+    ) -> None:
+        super().__init__(shape.hidden_dim)
+        self.summary = summary
+        num_layers = shape.num_states - 1
+        self.weigh = nn.Linear(num_layers * shape.hidden_dim, num_layers)
+        nn.init.xavier_uniform_(self.weigh.weight)
+        nn.init.zeros_(self.weigh.bias)
+
+    def select(self, states: LayerStates) -> Tensor:
+        """Take all layers but the embeddings, [L, B, T, H]."""
+        return torch.stack(states.layers[1:])
+
+    def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
+        """Mix the layers with each sentence's own weights, [B, T, H]."""
+        return torch.einsum("bl,lbth->bth", self.weights(layers_LBTH, valid_BT), layers_LBTH)
+
+    def weights(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
+        """Predict the weight of each layer, [B, L]; each row sums to 1."""
+        if self.summary == "first_token":
             summary_LBH = layers_LBTH[:, :, 0]
         else:
             share_BT = valid_BT / valid_BT.sum(1, keepdim=True).clamp(min=1)
             summary_LBH = torch.einsum("bt,lbth->lbh", share_BT.to(layers_LBTH.dtype), layers_LBTH)
         return self.weigh(summary_LBH.transpose(0, 1).flatten(1)).softmax(1)
+
+
+@dataclass(frozen=True)
+class PoolingStrategy:
+    """A way to pool layers.
+
+    Attributes:
+        build: Makes the operator from its configuration and the encoder's sizes.
+        source: Where it was published, and how ours differs.
+    """
+
+    build: Callable[[PoolingConfig, EncoderShape], LayerPooling]
+    source: str
+
+
+_DYNAMIC = "Park and Zhao (2021), Table 3a; the released weights mix sentences of a batch, ours do not"
+
+POOLINGS: dict[PoolingName, PoolingStrategy] = {
+    "index": PoolingStrategy(Index, "Park and Zhao (2021), Table 3a"),
+    "output": PoolingStrategy(Output, "Edunov et al. (2019), section 3.1 (fine-tuning)"),
+    "sum": PoolingStrategy(partial(Reduce, reduction="sum"), "released code of Park and Zhao (2021)"),
+    "mean": PoolingStrategy(partial(Reduce, reduction="mean"), "released code of Park and Zhao (2021)"),
+    "scalar_mix": PoolingStrategy(
+        ScalarMix, "Peters et al. (2018), Eq. 1, with the shared layer norm of Edunov et al. (2019)"
+    ),
+    "dynamic_cls": PoolingStrategy(partial(Dynamic, summary="first_token"), _DYNAMIC),
+    "dynamic_mean": PoolingStrategy(partial(Dynamic, summary="mean"), _DYNAMIC),
+}
+"""The poolings of three papers."""
+
+
+def build_pooling(config: PoolingConfig, shape: EncoderShape) -> LayerPooling:
+    """Make the pooling that a context's configuration names."""
+    return POOLINGS[config.kind].build(config, shape)

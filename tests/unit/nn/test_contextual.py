@@ -14,7 +14,7 @@ from nlgraft.nn.contextual import Context, load_encoder
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.language_models import UniLM
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.pooling import EncoderShape, LayerPooling, LayerStates
+from nlgraft.nn.pooling import EncoderShape, LayerStates, build_pooling
 from nlgraft.nn.presets import preset
 from tests.tiny_models import HIDDEN, VOCAB, hugging_face
 
@@ -69,7 +69,7 @@ def test_no_pooler_is_left():
 )
 def test_pooling_by_hand(config, expected):
     """States 0..3 of width 2 and an output of width 3: the embeddings are no layer of sum and mean."""
-    pooling = LayerPooling(PoolingConfig(**config), EncoderShape(4, 2, 3))
+    pooling = build_pooling(PoolingConfig(**config), EncoderShape(4, 2, 3))
     layers = [torch.full((1, 1, 2), float(value)) for value in range(4)]
     states = LayerStates(layers, torch.full((1, 1, 3), 7.0))
     valid = torch.ones(1, 1, dtype=torch.bool)
@@ -79,7 +79,7 @@ def test_pooling_by_hand(config, expected):
 
 def test_an_index_out_of_range_is_refused():
     with pytest.raises(ContractError, match=r"pooling.index 4 of an encoder with 4 hidden states"):
-        LayerPooling(PoolingConfig(index=4), EncoderShape(4, 2, 2))
+        build_pooling(PoolingConfig(index=4), EncoderShape(4, 2, 2))
 
 
 def test_a_memory_norm_normalises():
