@@ -22,7 +22,7 @@ from nlgraft.study.planning.plan import Plan
 from nlgraft.study.reading.system import load_system, resolve_config
 
 if TYPE_CHECKING:
-    from nlgraft.analysis.data.results import StudyResult
+    from nlgraft.analysis.study_result import StudyResult
     from nlgraft.execution.events import Event, Observer
     from nlgraft.pipeline.trial_record import TrialRecord
 
@@ -102,11 +102,11 @@ def load(study: Study | str | os.PathLike[str]) -> StudyResult:
     Returns:
         The result so far.
     """
-    from nlgraft.analysis.data.results import collect
+    from nlgraft.analysis.study_result import StudyResult
 
     if not isinstance(study, Study):
         study = Study.from_yaml(study)
-    return collect(study, open_store(study))
+    return StudyResult.read(study, open_store(study))
 
 
 def run_one(study: Study, cell: str, seed: int | None, reporter: Reporter) -> TrialRecord:

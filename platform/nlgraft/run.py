@@ -14,7 +14,7 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
 
 if TYPE_CHECKING:
-    from nlgraft.analysis.data.results import StudyResult
+    from nlgraft.analysis.study_result import StudyResult
     from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
 
@@ -104,7 +104,8 @@ class Run:
                 tracker.close()
 
     def _sweep_and_report(self, tracker: MlflowTracker, note_running: Observer) -> StudyResult:
-        from nlgraft.analysis.data.results import collect
+        from nlgraft.analysis.data.results import Invocation
+        from nlgraft.analysis.study_result import StudyResult
         from nlgraft.execution.cluster import check_local_fit
         from nlgraft.execution.sweep import run_sweep
 
@@ -122,9 +123,9 @@ class Run:
             return "stopped by its owner" if self._is_stopping.is_set() else None
 
         outcome = run_sweep(self.study, self._store, self._cells, observe, self._address, stop_reason)
-        result = collect(self.study, self._store)
+        result = StudyResult.read(self.study, self._store)
         directory = report_directory(self.study, self._store)
-        result.attach_run(
+        result.invocation = Invocation(
             outcome.num_run,
             outcome.num_reused,
             outcome.num_failed,

@@ -6,7 +6,8 @@ import random
 
 import pytest
 
-from nlgraft.analysis.statistics.comparison import Comparer, Measured
+from nlgraft.analysis.data.trials import Measured
+from nlgraft.analysis.statistics.comparison import Comparer
 from nlgraft.evaluation.scores import evaluate_text
 
 

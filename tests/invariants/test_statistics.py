@@ -7,7 +7,8 @@ cells: it cancels), a segment effect of the difference, and an interaction of se
 import numpy as np
 import pytest
 
-from nlgraft.analysis.statistics.comparison import Comparer, Measured
+from nlgraft.analysis.data.trials import Measured
+from nlgraft.analysis.statistics.comparison import Comparer
 from nlgraft.analysis.statistics.resampling import (
     bootstrap_scores,
     holm,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, ConfigDict
 
-from nlgraft.analysis.data.results import collect
+from nlgraft.analysis.study_result import StudyResult
 from nlgraft.errors import TrialFailed
 from nlgraft.evaluation.artifact import write_evaluation, write_metrics
 from nlgraft.evaluation.scores import Evaluation, Score, evaluate_text, score_statistics
@@ -174,7 +174,7 @@ def run_study(study, store, skip=()):
         for seed in study.seeds:
             if params is not None and (cell.label, seed) not in skip:
                 run_unit(study, store, cell, seed, params)
-    return collect(study, store)
+    return StudyResult.read(study, store)
 
 
 def search(study, store, cell):

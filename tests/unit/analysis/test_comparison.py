@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nlgraft.analysis.statistics.comparison import Comparer, Measured, rounded
+from nlgraft.analysis.data.trials import Measured
+from nlgraft.analysis.statistics.comparison import Comparer, rounded
 
 SIGNATURE = "nrefs:1|case:mixed|tok:13a"
 

@@ -10,9 +10,9 @@ from html.parser import HTMLParser
 import pytest
 
 from nlgraft.analysis.data.provenance import corpora, has_constructed_data
-from nlgraft.analysis.data.results import collect
 from nlgraft.analysis.rendering import prose
 from nlgraft.analysis.rendering.typesetting import escape_latex
+from nlgraft.analysis.study_result import StudyResult
 from nlgraft.errors import NlgraftError
 
 VOID = {"meta", "br", "link", "img", "line"}
@@ -169,7 +169,7 @@ def test_an_unknown_format_is_refused_before_anything_is_written(result, tmp_pat
 
 @pytest.mark.parametrize("kind", ["md", "html", "latex", "csv", "json"])
 def test_a_study_that_has_not_run_has_a_report(kind, make_study, store):
-    empty = collect(make_study(), store)
+    empty = StudyResult.read(make_study(), store)
     assert empty.render(kind)
     assert empty.note()
     assert empty.rows()[1][0] == "baseline (arm=random_init) (planned)"

@@ -5,7 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from nlgraft.analysis.data.results import collect
+from nlgraft.analysis.data.results import Invocation
+from nlgraft.analysis.study_result import StudyResult
 from nlgraft.errors import NlgraftError, StudyError
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.study import Study
@@ -115,7 +116,7 @@ def test_the_json_keeps_the_contract(result):
 
 def test_an_invocation_says_what_it_did(result):
     fresh = type(result)(result.study, result.system, result.cells, result.provenance)
-    fresh.attach_run(2, 13, 1, report_dir="out", tracking_uri="sqlite:///x.db", experiment="mine")
+    fresh.invocation = Invocation(2, 13, 1, "out", "sqlite:///x.db", "mine")
     document = fresh.to_json()
     assert document["trials"] == {"run": 2, "reused": 13, "failed": 1}
     assert (document["report_dir"], document["tracking_uri"], document["experiment"]) == (
@@ -124,7 +125,7 @@ def test_an_invocation_says_what_it_did(result):
 
 
 def test_nothing_has_run_yet(make_small_study, store):
-    empty = collect(make_small_study(), store)
+    empty = StudyResult.read(make_small_study(), store)
     assert {cell.state for cell in empty.cells} == {"planned"}
     assert empty.metrics == {}
     assert empty.best() is None
@@ -156,12 +157,12 @@ def test_trials_that_have_not_run_are_planned(make_small_study, store, run):
 
 
 def test_a_trial_whose_stage_is_being_computed_is_running(make_small_study, store):
-    found = collect(make_small_study(), store)
+    found = StudyResult.read(make_small_study(), store)
     upstream = found.system.stage_graph(
         found.system.config_type(), seed=1, splits=("dev", "test")
     ).find("upstream")  # fmt: skip
     with store.leases.acquire(upstream.fingerprint):
-        assert {trial.state for trial in collect(make_small_study(), store).trials} == {"running"}
+        assert {trial.state for trial in StudyResult.read(make_small_study(), store).trials} == {"running"}
 
 
 def test_one_seed_is_compared_over_segments_only(make_small_study, store, run):
@@ -179,7 +180,7 @@ def test_records_without_artifacts_still_have_their_scores(make_small_study, sto
         )
         assert graph.fingerprint == trial.fingerprint
         store.discard(graph.result)
-    after = collect(make_small_study(), store)
+    after = StudyResult.read(make_small_study(), store)
     assert after.compare("patt_eg").difference == before.compare("patt_eg").difference
     assert after.compare("patt_eg").scope == "seeds"
 
@@ -231,9 +232,9 @@ def test_the_best_search_trial_on_dev_is_replicated(searched):
 
 def test_an_unfinished_search_leaves_the_replicates_planned(searched, store):
     study = Study.from_dict({**searched.study.to_dict(), "seeds": [9]})
-    cell = collect(study, store).cells[0]
+    cell = StudyResult.read(study, store).cells[0]
     assert cell.state == "planned"
-    assert cell.notes == ("the search has ended 0 of 4 trials",)
+    assert cell.notes == ("0 of 4 search trials have ended",)
 
 
 def test_the_pareto_set_of_two_objectives(searched):

@@ -1,4 +1,4 @@
-"""Where the trials of a study ran, from what data, at what cost, and what sharing stages saved."""
+"""Where the trials of a study ran, on what data, at what cost, and what sharing stages saved."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nlgraft.analysis.data.trials import TrialResult, load_manifests
+from nlgraft.analysis.data.loading import load_manifests
+from nlgraft.analysis.data.trials import TrialResult
 from nlgraft.pipeline.store import ArtifactStore
 
 
@@ -19,9 +20,9 @@ class Provenance:
         versions: Versions of Python and packages; several values where the machines differed.
         commits: Git commits of the code, with ``+`` where the checkout was dirty.
         num_stages: Stages over all trials that have ended.
-        num_distinct: Different ones among them: what had to be computed.
-        computed_s: Time that the different stages took.
-        saved_s: Time that computing every stage for every trial would have taken beyond that.
+        num_distinct: Distinct stages among them, i.e. those that had to be computed.
+        computed_s: Time that the distinct stages took.
+        saved_s: Further time that computing every stage for every trial would have taken.
         ended_at: Unix seconds of the end of the last trial; None when none has ended.
     """
 
@@ -38,13 +39,7 @@ class Provenance:
 def read_provenance(trials: Sequence[TrialResult], store: ArtifactStore) -> Provenance:
     """Read where trials ran from the manifests of their stages.
 
-    Args:
-        trials: Trials of a study.
-        store: Where their artifacts are.
-
-    Returns:
-        The facts. A stage that ran for one trial counts once in ``computed_s``; each further trial that used
-        it adds its duration to ``saved_s``.
+    A stage counts once in ``computed_s``; each further trial that used it adds its duration to ``saved_s``.
     """
     records = {trial.fingerprint: trial.record for trial in trials if trial.record is not None}
     manifests = load_manifests(trials, store)
@@ -71,26 +66,12 @@ def read_provenance(trials: Sequence[TrialResult], store: ArtifactStore) -> Prov
 
 
 def corpora(data: Any) -> list[str]:
-    """List the kinds of corpora that a study's data names, wherever they stand in it.
-
-    Args:
-        data: The ``data`` of a study.
-
-    Returns:
-        Values of the keys ``corpus``, each once, in file order.
-    """
+    """List the values of all ``corpus`` keys in a study's ``data``, each once, in file order."""
     return list(dict.fromkeys(_corpora(data)))
 
 
 def has_constructed_data(data: Any) -> bool:
-    """Tell whether any corpus of a study is constructed and not written by people.
-
-    Args:
-        data: The ``data`` of a study.
-
-    Returns:
-        True when the conlang is among its corpora.
-    """
+    """True if the conlang is among a study's corpora."""
     return "conlang" in corpora(data)
 
 

@@ -5,16 +5,14 @@ Apart from metrics that are times it depends on the scores and the study only: n
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nlgraft.analysis.data.trials import CellResult
+from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import rounded
 
-if TYPE_CHECKING:
-    from nlgraft.analysis.data.results import StudyResult
 
-
-def result_document(result: StudyResult) -> dict[str, Any]:
+def result_document(result: ComparedResults) -> dict[str, Any]:
     """Write a result as JSON values.
 
     Args:
@@ -59,7 +57,7 @@ def result_document(result: StudyResult) -> dict[str, Any]:
     }
 
 
-def _cell(result: StudyResult, cell: CellResult) -> dict[str, Any]:
+def _cell(result: ComparedResults, cell: CellResult) -> dict[str, Any]:
     metrics = {name: _metric(cell, name) for name in result.metrics if cell.measured(name)}
     document = {
         "cell": dict(cell.cell.levels),

@@ -12,7 +12,7 @@ import re
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -20,12 +20,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.rendering.tables import standing
-from nlgraft.analysis.statistics.resampling import Array
-
-if TYPE_CHECKING:
-    from nlgraft.analysis.data.results import StudyResult
+from nlgraft.analysis.data.trials import Array, CellResult
+from nlgraft.analysis.statistics.compared import ComparedResults
 
 NUM_SERIES = 8
 _INK, _SOFT, _RULE = "#010203", "#040506", "#070809"
@@ -78,7 +74,7 @@ class Band:
     num_seeds: int
 
 
-def forest_plot(result: StudyResult, metric: str) -> str | None:
+def forest_plot(result: ComparedResults, metric: str) -> str | None:
     """Draw every cell's difference from the baseline with its interval.
 
     Args:
@@ -96,7 +92,7 @@ def forest_plot(result: StudyResult, metric: str) -> str | None:
         figure = Figure(figsize=(9.5, 0.8 + 0.36 * len(found)), layout="constrained")
         axes = figure.add_subplot()
         for row, (one, difference) in enumerate(found):
-            color = _STANDING[standing(result, one)]
+            color = _STANDING[result.standing(one)]
             low, high = one.ci if one.ci is not None else (difference, difference)
             axes.plot([low, high], [row, row], color=color, linewidth=2.4, solid_capstyle="round")
             axes.plot([difference], [row], marker="o", markersize=6.5, color=color)
@@ -110,7 +106,7 @@ def forest_plot(result: StudyResult, metric: str) -> str | None:
         return _to_svg(figure, f"Differences from the baseline on {metric}")
 
 
-def learning_curves(result: StudyResult) -> list[tuple[str, str]]:
+def learning_curves(result: ComparedResults) -> list[tuple[str, str]]:
     """Draw the learning curves of all cells, one panel per curve.
 
     Args:
@@ -198,7 +194,7 @@ def _curve_rank(name: str) -> tuple[int, int, str]:
     return name.count("/") > 1, not is_dev, name
 
 
-def _draw_bands(result: StudyResult, name: str, bands: Sequence[Band]) -> str:
+def _draw_bands(result: ComparedResults, name: str, bands: Sequence[Band]) -> str:
     with mpl.rc_context({**_SETTINGS, "svg.hashsalt": f"curve {name}"}):
         figure = Figure(figsize=(_PANEL_WIDTH, _PANEL_HEIGHT), layout="constrained")
         axes = figure.add_subplot()
@@ -216,7 +212,7 @@ def _draw_bands(result: StudyResult, name: str, bands: Sequence[Band]) -> str:
         return _to_svg(figure, f"Learning curves of {name}")
 
 
-def _is_shared(result: StudyResult, bands: Sequence[Band]) -> bool:
+def _is_shared(result: ComparedResults, bands: Sequence[Band]) -> bool:
     return len(bands) == 1 and len(bands[0].labels) == len(result.cells) > 1
 
 

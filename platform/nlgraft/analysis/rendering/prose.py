@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from nlgraft.analysis.rendering.tables import standing
-
-if TYPE_CHECKING:
-    from nlgraft.analysis.data.results import StudyResult
+from nlgraft.analysis.statistics.compared import ComparedResults
 
 
-def headline(result: StudyResult) -> str:
+def headline(result: ComparedResults) -> str:
     """Say in one or two sentences what the comparison with the baseline shows.
 
     Args:
@@ -26,7 +21,7 @@ def headline(result: StudyResult) -> str:
         return f"No cell can be compared with the baseline on {main} yet."
     by_kind: dict[str, list[str]] = {"better": [], "worse": [], "open": []}
     for found in known:
-        by_kind[standing(result, found)].append(found.a)
+        by_kind[result.standing(found)].append(found.a)
     words = {"better": "better than the baseline", "worse": "worse than the baseline", "open": "undecided"}
     parts = [
         f"{len(labels)} {words[kind]} ({'; '.join(labels)})" for kind, labels in by_kind.items() if labels
@@ -37,11 +32,11 @@ def headline(result: StudyResult) -> str:
     return text + _effects_headline(result)
 
 
-def _effects_headline(result: StudyResult) -> str:
+def _effects_headline(result: ComparedResults) -> str:
     effects = result.effects()
     if not effects:
         return ""
-    shown = [effect for effect in effects if standing(result, effect.comparison) != "open"]
+    shown = [effect for effect in effects if result.standing(effect.comparison) != "open"]
     kinds = {"averaged over the other factors": False, "together beyond their sum": True}
     parts = []
     for words, is_interaction in kinds.items():
@@ -50,7 +45,7 @@ def _effects_headline(result: StudyResult) -> str:
     return f" Effects that show: {', '.join(parts)}."
 
 
-def fairness(result: StudyResult) -> str:
+def fairness(result: ComparedResults) -> str:
     """Say whether every cell had the same budget, and name those that had less.
 
     Args:
@@ -76,7 +71,7 @@ def fairness(result: StudyResult) -> str:
     return f"Every cell had the same budget: {' and '.join(budget)}."
 
 
-def method(result: StudyResult) -> list[str]:
+def method(result: ComparedResults) -> list[str]:
     """Say how the figures were computed.
 
     Args:
@@ -106,7 +101,7 @@ def method(result: StudyResult) -> list[str]:
     ]
 
 
-def sharing(result: StudyResult) -> str:
+def sharing(result: ComparedResults) -> str:
     """Say what sharing stages between trials saved.
 
     Args:
@@ -133,7 +128,7 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
-def _effects_method(result: StudyResult) -> list[str]:
+def _effects_method(result: ComparedResults) -> list[str]:
     if not result.effects():
         return []
     correction = "; Holm's correction is over all effects" if result.is_corrected else ""

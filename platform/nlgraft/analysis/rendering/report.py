@@ -8,23 +8,21 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jinja2
 
 from nlgraft.analysis.data.provenance import corpora
 from nlgraft.analysis.rendering import figures, prose, tables, typesetting
 from nlgraft.analysis.rendering.document import result_document
+from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import rounded
 from nlgraft.errors import NlgraftError, nearest
-
-if TYPE_CHECKING:
-    from nlgraft.analysis.data.results import StudyResult
 
 _COMPARED = ("difference", "ci_low", "ci_high", "p", "p_holm", "p_segments", "smallest_detectable")
 
 
-def render(result: StudyResult, kind: str) -> str:
+def render(result: ComparedResults, kind: str) -> str:
     """Write a report as text.
 
     Args:
@@ -42,7 +40,7 @@ def render(result: StudyResult, kind: str) -> str:
     return _FORMATS[kind][1](result)
 
 
-def write_report(result: StudyResult, out: Path, formats: Sequence[str]) -> list[Path]:
+def write_report(result: ComparedResults, out: Path, formats: Sequence[str]) -> list[Path]:
     """Write a report to files.
 
     Args:
@@ -69,7 +67,7 @@ def write_report(result: StudyResult, out: Path, formats: Sequence[str]) -> list
     return written
 
 
-def describe(result: StudyResult) -> dict[str, Any]:
+def describe(result: ComparedResults) -> dict[str, Any]:
     """Gather what a report tells, whatever its format.
 
     Args:
@@ -117,7 +115,7 @@ def describe(result: StudyResult) -> dict[str, Any]:
     }
 
 
-def comparison_csv(result: StudyResult) -> str:
+def comparison_csv(result: ComparedResults) -> str:
     """Write one line per cell and metric.
 
     Args:
@@ -145,7 +143,7 @@ def comparison_csv(result: StudyResult) -> str:
 
 def _environment_of(is_html: bool) -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("nlgraft.analysis"),
+        loader=jinja2.PackageLoader("nlgraft.analysis.rendering"),
         autoescape=is_html,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -157,15 +155,15 @@ def _environment_of(is_html: bool) -> jinja2.Environment:
     return environment
 
 
-def _markdown(result: StudyResult) -> str:
+def _markdown(result: ComparedResults) -> str:
     return _environment_of(is_html=False).get_template("report.md.j2").render(describe(result))
 
 
-def _latex(result: StudyResult) -> str:
+def _latex(result: ComparedResults) -> str:
     return _environment_of(is_html=False).get_template("report.tex.j2").render(describe(result))
 
 
-def _html(result: StudyResult) -> str:
+def _html(result: ComparedResults) -> str:
     environment = _environment_of(is_html=True)
     main = result.main_metric
     facts = describe(result)
@@ -176,11 +174,11 @@ def _html(result: StudyResult) -> str:
     return environment.get_template("report.html.j2").render(facts)
 
 
-def _json(result: StudyResult) -> str:
+def _json(result: ComparedResults) -> str:
     return json.dumps(result_document(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _signatures(result: StudyResult) -> dict[str, list[str]]:
+def _signatures(result: ComparedResults) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name in result.metrics:
         seen = {trial.signature for cell in result.cells for trial in cell.measured(name).values()}
@@ -189,12 +187,12 @@ def _signatures(result: StudyResult) -> dict[str, list[str]]:
     return found
 
 
-def _counts(result: StudyResult) -> dict[str, int]:
+def _counts(result: ComparedResults) -> dict[str, int]:
     states = [trial.state for trial in result.trials]
     return {state: states.count(state) for state in dict.fromkeys(states)}
 
 
-def _environment(result: StudyResult) -> list[tuple[str, str]]:
+def _environment(result: ComparedResults) -> list[tuple[str, str]]:
     facts = result.provenance
     rows = [("study fingerprint", result.study.fingerprint)]
     if facts.ended_at is not None:
@@ -205,7 +203,7 @@ def _environment(result: StudyResult) -> list[tuple[str, str]]:
     return rows + [(package, ", ".join(versions)) for package, versions in facts.versions.items()]
 
 
-_FORMATS: dict[str, tuple[str, Callable[[StudyResult], str]]] = {
+_FORMATS: dict[str, tuple[str, Callable[[ComparedResults], str]]] = {
     "md": ("report.md", _markdown),
     "html": ("report.html", _html),
     "latex": ("report.tex", _latex),

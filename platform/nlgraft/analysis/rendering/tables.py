@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.analysis.rendering.typesetting import (
@@ -16,12 +16,10 @@ from nlgraft.analysis.rendering.typesetting import (
     probability,
     to_markdown,
 )
+from nlgraft.analysis.statistics.claims import ClaimResult
+from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import Comparison
 from nlgraft.study.data.design import level_text
-
-if TYPE_CHECKING:
-    from nlgraft.analysis.data.results import StudyResult
-    from nlgraft.analysis.statistics.claims import ClaimResult
 
 _FEW_LEVELS = 2
 
@@ -32,16 +30,7 @@ def mean_and_std(cell: CellResult, metric: str, decimals: int) -> str:
     return number(mean, decimals) + (f" ± {number(std, decimals)}" if std is not None else "")
 
 
-def standing(result: StudyResult, found: Comparison) -> str:
-    """Say what a comparison shows: ``better``, ``worse`` or ``open``."""
-    alpha = result.study.analysis.alpha
-    if found.difference is None or not found.is_significant(alpha, is_corrected=result.is_corrected):
-        return "open"
-    is_up = result.system.metrics[found.metric].direction == "maximize"
-    return "better" if (found.difference > 0) == is_up else "worse"
-
-
-def comparison_table(result: StudyResult, metric: str) -> Table:
+def comparison_table(result: ComparedResults, metric: str) -> Table:
     """Set every cell against the baseline on one metric.
 
     Args:
@@ -68,7 +57,7 @@ def comparison_table(result: StudyResult, metric: str) -> Table:
     return make_table(header, rows, notes=[*_grouped(notes), *_state_notes(result)])
 
 
-def effects_table(result: StudyResult, metric: str) -> Table | None:
+def effects_table(result: ComparedResults, metric: str) -> Table | None:
     """Set the main effects and interactions of crossed factors on one metric.
 
     Args:
@@ -94,7 +83,7 @@ def effects_table(result: StudyResult, metric: str) -> Table | None:
     return make_table(header, rows, num_text=2, notes=_grouped(notes))
 
 
-def _comparison_header(result: StudyResult) -> list[str]:
+def _comparison_header(result: ComparedResults) -> list[str]:
     percent = f"{100 * (1 - result.study.analysis.alpha):g} %"
     corrected = ["p (Holm)"] if result.is_corrected else []
     return ["difference", f"{percent} interval", "p", *corrected, "detectable", "seeds needed"]
@@ -104,7 +93,7 @@ def _grouped(notes: Mapping[str, Sequence[str]]) -> list[str]:
     return [f"{', '.join(labels)}: {note}." for note, labels in notes.items()]
 
 
-def metrics_table(result: StudyResult, metrics: Sequence[str]) -> Table:
+def metrics_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
     """Set mean ± standard deviation over seeds of several metrics.
 
     Args:
@@ -122,7 +111,7 @@ def metrics_table(result: StudyResult, metrics: Sequence[str]) -> Table:
     return make_table(["cell", *metrics], rows)
 
 
-def length_table(result: StudyResult, metrics: Sequence[str]) -> Table:
+def length_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
     """Set sequence lengths and what each cell saves.
 
     Args:
@@ -152,7 +141,7 @@ def length_table(result: StudyResult, metrics: Sequence[str]) -> Table:
     return make_table(header, rows)
 
 
-def claims_table(result: StudyResult) -> Table:
+def claims_table(result: ComparedResults) -> Table:
     """Set the claims with our answers and, where they can be compared, the papers' figures.
 
     Args:
@@ -179,7 +168,7 @@ def claims_table(result: StudyResult) -> Table:
     )
 
 
-def search_table(result: StudyResult) -> Table:
+def search_table(result: ComparedResults) -> Table:
     """Set what the search did in each cell and what it chose.
 
     Args:
@@ -204,7 +193,7 @@ def search_table(result: StudyResult) -> Table:
     return make_table(header, rows, notes=_pareto_notes(result))
 
 
-def trials_table(result: StudyResult) -> Table:
+def trials_table(result: ComparedResults) -> Table:
     """Set every trial with its state, main metric, time and what was done about its stages.
 
     Args:
@@ -220,7 +209,7 @@ def trials_table(result: StudyResult) -> Table:
     return make_table(header, rows, num_text=5)
 
 
-def short_note(result: StudyResult) -> str:
+def short_note(result: ComparedResults) -> str:
     """Write the comparison table and the claims as Markdown, short enough for MLflow's note.
 
     Args:
@@ -252,11 +241,11 @@ def _cell_entry(cell: CellResult) -> Entry:
     return Entry(cell_name(cell) + mark, "", "; ".join(cell.reasons))
 
 
-def _comparison_entries(result: StudyResult, found: Comparison, decimals: int) -> list[Entry | str]:
+def _comparison_entries(result: ComparedResults, found: Comparison, decimals: int) -> list[Entry | str]:
     def signed(value: float | None) -> str:
         return number(value, decimals, is_signed=True)
 
-    kind = standing(result, found)
+    kind = result.standing(found)
     star = "" if kind == "open" else " *"
     interval = NOTHING if found.ci is None else f"[{signed(found.ci[0])}, {signed(found.ci[1])}]"
     hint = f"{found.scope}; segments alone: p = {probability(found.p_segments)}"
@@ -270,7 +259,7 @@ def _comparison_entries(result: StudyResult, found: Comparison, decimals: int) -
     return entries
 
 
-def _state_notes(result: StudyResult) -> list[str]:
+def _state_notes(result: ComparedResults) -> list[str]:
     return [f"{cell.cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
 
 
@@ -305,7 +294,7 @@ def _param(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _pareto_notes(result: StudyResult) -> list[str]:
+def _pareto_notes(result: ComparedResults) -> list[str]:
     objectives = result.study.objectives
     if len(objectives) < 2:
         return []

@@ -25,28 +25,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from nlgraft.analysis.data.trials import Array, Measured
 from nlgraft.analysis.statistics import resampling
-from nlgraft.analysis.statistics.resampling import Array, Score, Spread
+from nlgraft.analysis.statistics.resampling import Score, Spread
 from nlgraft.evaluation.sufficient import aggregate
 
 _ROUNDED = 1e-12
 
 Test = Literal["paired_bootstrap", "approximate_randomisation"]
-
-
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """One metric of one finished trial.
-
-    Attributes:
-        value: The corpus score on record.
-        segments: Sufficient statistics, shape (N, k); None when the metric has none.
-        signature: How the score was computed; None when it has no signature.
-    """
-
-    value: float
-    segments: Array | None = None
-    signature: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,10 +24,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import ndtri, stdtrit
 
-Array = NDArray[np.float64]
+from nlgraft.analysis.data.trials import Array
+
 Score = Callable[[Array], Array]
 """Corpus scores, shape (...), from summed sufficient statistics, shape (..., k)."""
 

@@ -1,0 +1,139 @@
+"""Read the cells of a study from its store."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+from safetensors.numpy import load
+
+from nlgraft.analysis.data.trials import Array, CellResult, State, TrialResult
+from nlgraft.errors import DataError, StoreError
+from nlgraft.evaluation.sufficient import aggregate
+from nlgraft.pipeline.stage import StageGraph
+from nlgraft.pipeline.store import ArtifactStore, Manifest
+from nlgraft.pipeline.trial import TrialRecord
+from nlgraft.study.data.design import Cell
+from nlgraft.study.data.study import Study
+from nlgraft.study.planning.selection import Proposal, best_proposal, load_proposals
+from nlgraft.study.reading.system import REPLICATE_SPLITS, System, load_system, resolve_config
+
+_AGREEMENT = 1e-6
+
+
+def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str]) -> CellResult:
+    """Read everything on record of one cell; trials that have not run are ``planned``.
+
+    Args:
+        study: The study.
+        cell: The cell.
+        store: The store of its trials.
+        busy: Fingerprints of the stages that are being computed now.
+    """
+    if study.search is None:
+        return CellResult(cell, _replicates(study, cell, {}, store, busy))
+    proposals = [p for p in load_proposals(study, cell, store) if p.number < study.search.trials]
+    search = tuple(_search_trial(cell, proposal) for proposal in proposals)
+    ended = sum(proposal.record is not None for proposal in proposals)
+    if ended < study.search.trials:
+        reason = f"{ended} of {study.search.trials} search trials have ended"
+        return CellResult(cell, _not_chosen(study, cell, "planned", reason), search, {}, (reason,))
+    best = best_proposal(study.objectives, proposals)
+    if best is None:
+        reason = f"no search trial finished with a value of {study.objectives[0].metric}"
+        return CellResult(cell, _not_chosen(study, cell, "failed", reason), search, {}, (reason,))
+    replicates = _replicates(study, cell, dict(best.params), store, busy)
+    return CellResult(cell, replicates, search, best.params)
+
+
+def load_manifests(trials: Iterable[TrialResult], store: ArtifactStore) -> dict[str, Manifest]:
+    """Read the manifests of all stages of some trials, by fingerprint; lost or damaged ones are left out."""
+    manifests: dict[str, Manifest] = {}
+    stages = {stage["fingerprint"] for trial in trials if trial.record for stage in trial.record.stages}
+    for fingerprint in sorted(stages):
+        try:
+            manifest = store.manifest(fingerprint)
+        except StoreError:
+            continue
+        if manifest is not None:
+            manifests[fingerprint] = manifest
+    return manifests
+
+
+def _search_trial(cell: Cell, proposal: Proposal) -> TrialResult:
+    record = proposal.record
+    return TrialResult(
+        kind="search",
+        cell=cell,
+        seed=proposal.seed,
+        fingerprint=proposal.fingerprint,
+        state="planned" if record is None else record.state,
+        reason="" if record is None else record.reason,
+        params=proposal.params,
+        number=proposal.number,
+        record=record,
+    )
+
+
+def _not_chosen(study: Study, cell: Cell, state: State, reason: str) -> tuple[TrialResult, ...]:
+    """Build the replicates of a cell whose search has not chosen a config."""
+    return tuple(TrialResult("replicate", cell, seed, "", state, reason) for seed in study.seeds)
+
+
+def _replicates(
+    study: Study, cell: Cell, params: Mapping[str, object], store: ArtifactStore, busy: set[str]
+) -> tuple[TrialResult, ...]:
+    system = load_system(study.system)
+    config = resolve_config(study, cell, params)
+    trials = []
+    for seed in study.seeds:
+        graph = system.stage_graph(config, seed=seed, splits=REPLICATE_SPLITS)
+        document = store.read_record("trials", graph.fingerprint)
+        record = None if document is None else TrialRecord.from_json(document)
+        is_running = any(stage.fingerprint in busy for stage in graph.stages)
+        state: State = "running" if is_running else "planned"
+        is_finished = record is not None and record.state == "finished"
+        trials.append(
+            TrialResult(
+                kind="replicate",
+                cell=cell,
+                seed=seed,
+                fingerprint=graph.fingerprint,
+                state=state if record is None else record.state,
+                reason="" if record is None else record.reason,
+                params=params,
+                record=record,
+                segments=_segments(graph, store, system, record) if record and is_finished else {},
+            )
+        )
+    return tuple(trials)
+
+
+def _segments(
+    graph: StageGraph, store: ArtifactStore, system: System, record: TrialRecord
+) -> dict[str, Array]:
+    """Read the statistics of the declared metrics, the stage nearest the result first."""
+    found: dict[str, Array] = {}
+    splits = sorted({metric.split for metric in system.metrics.values() if metric.split is not None})
+    for stage in sorted(graph.stages, key=graph.depth, reverse=True):
+        for split in splits:
+            try:
+                data = store.read_file(stage, f"segments-{split}.safetensors")
+            except StoreError:
+                break
+            for name, rows in load(data).items() if data else ():
+                metric = f"{split}/{name}"
+                if metric in system.metrics and metric not in found and _agree(name, rows, record, metric):
+                    found[metric] = rows.astype(np.float64)
+    return found
+
+
+def _agree(name: str, rows: Array, record: TrialRecord, metric: str) -> bool:
+    """True if statistics give the score on record; others belong to another text or version."""
+    value = record.metrics.get(metric, math.nan)
+    try:
+        recomputed = float(aggregate(name, rows.astype(np.float64).sum(axis=0)))
+    except DataError:
+        return False
+    return abs(recomputed - value) <= _AGREEMENT * max(1.0, abs(value))

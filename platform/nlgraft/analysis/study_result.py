@@ -1,0 +1,61 @@
+"""The result of a study: its trials, their statistics and its reports behind one object."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nlgraft.analysis.rendering.document import result_document
+from nlgraft.analysis.rendering.tables import comparison_table, effects_table, short_note
+from nlgraft.analysis.statistics.compared import ComparedResults
+
+
+@dataclass(eq=False)
+class StudyResult(ComparedResults):
+    """The result of a study so far."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON of ``run --json`` and ``report --format json``."""
+        return result_document(self)
+
+    def rows(self) -> list[list[str]]:
+        """Return the comparison table of the main metric for a terminal, its header first."""
+        return comparison_table(self, self.main_metric).plain()
+
+    def effect_rows(self) -> list[list[str]]:
+        """Return the effects on the main metric for a terminal, the header first; empty without effects."""
+        table = effects_table(self, self.main_metric)
+        return [] if table is None else table.plain()
+
+    def note(self) -> str:
+        """Return the comparison table and the claims as Markdown, short enough for MLflow's note."""
+        return short_note(self)
+
+    def render(self, kind: str) -> str:
+        """Render the main file of a report: ``md``, ``html``, ``latex``, ``csv`` or ``json``.
+
+        Raises:
+            NlgraftError: There is no such format.
+        """
+        from nlgraft.analysis.rendering.report import render  # loads matplotlib and jinja2
+
+        return render(self, kind)
+
+    def report(self, out: str | Path, formats: Sequence[str] = ("html", "md")) -> list[Path]:
+        """Write a report.
+
+        Args:
+            out: Directory to write into; created when missing.
+            formats: Any of ``html``, ``md``, ``latex``, ``csv``, ``json``.
+
+        Returns:
+            The files written.
+
+        Raises:
+            NlgraftError: There is no such format.
+        """
+        from nlgraft.analysis.rendering.report import write_report  # loads matplotlib and jinja2
+
+        return write_report(self, Path(out), formats)
