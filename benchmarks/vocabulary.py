@@ -17,25 +17,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.methods.similar import similar_tokens
+from nlgraft.vocab.methods.similar import DEFAULT_CAP, Relation, hyperword_relation, similar_tokens
 from nlgraft.vocab.plans.plan import TransferPlan
 from nlgraft.vocab.tokenizers.segmenters import UnigramSegmenter
-from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Kind
+from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Kind, Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary
 
 NUM_OLD, NUM_NEW, WIDTH = 250_000, 32_000, 1024
 LONGEST_CHARACTERS = 16
-NUM_NAIVE = 40
+NUM_BY_DEFINITION = 40
 METHODS = ("avg", "fvt", "random")
 
 
 @dataclass(frozen=True)
 class Application:
-    """What applying a plan to a matrix of 250,000 rows costs.
+    """Cost of applying a plan to a matrix of 250,000 rows.
 
     Attributes:
         cpu_s: CPU seconds.
-        peak_bytes: Most memory beyond the matrix itself, the new rows included.
+        peak_bytes: Peak memory beyond the matrix itself, the new rows included.
     """
 
     cpu_s: float
@@ -43,15 +43,7 @@ class Application:
 
 
 def make_tokens(count: int, rng: random.Random) -> list[str]:
-    """Draw distinct tokens, the frequent ones first as vocabularies have them.
-
-    Args:
-        count: How many.
-        rng: Where randomness comes from.
-
-    Returns:
-        Tokens as SentencePiece writes them.
-    """
+    """Draw distinct tokens in SentencePiece's notation, the frequent ones first as in real vocabularies."""
     spelling = random.Random(0)  # every vocabulary is of the same language
     syllables = [
         "".join(parts) for parts in itertools.product(["", *"bdfghklmnprstvz"], "aeiou", ["", *"nrst"])
@@ -69,14 +61,7 @@ def make_tokens(count: int, rng: random.Random) -> list[str]:
 
 
 def make_unigram(tokens: list[str]) -> Vocabulary:
-    """Make a SentencePiece-like vocabulary of tokens, rarer ones less probable.
-
-    Args:
-        tokens: As SentencePiece writes them.
-
-    Returns:
-        The vocabulary.
-    """
+    """Make a unigram vocabulary; later tokens are less probable."""
     ids = {token: i for i, token in enumerate(tokens)}
     scores = {token: -math.log(i + 2) for token, i in ids.items()}
     segmenter = UnigramSegmenter(ids, scores, SENTENCEPIECE)
@@ -84,14 +69,7 @@ def make_unigram(tokens: list[str]) -> Vocabulary:
 
 
 def measure_application(plan: TransferPlan) -> Application:
-    """Apply a plan in a process of its own.
-
-    Args:
-        plan: For 250,000 old rows.
-
-    Returns:
-        Time and memory.
-    """
+    """Apply a plan for 250,000 old rows in a process of its own, which has a peak memory of its own."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
         return pool.apply(_apply, (plan,))
 
@@ -110,36 +88,36 @@ def _apply(plan: TransferPlan) -> Application:
     return Application(cpu_s, (peak - before) * 1024)
 
 
-def report() -> list[str]:
-    """Measure and write Markdown.
+def _hyperwords_by_definition(tok: Tok, old: Vocabulary) -> list[tuple[int, Relation]]:
+    relations = ((i, hyperword_relation(tok, old.token(i))) for i in range(len(old)))
+    return [(i, relation) for i, relation in relations if relation is not None]
 
-    Returns:
-        Lines, the first one a heading.
-    """
+
+def report() -> list[str]:
+    """Measure and return lines of Markdown, the first one a heading."""
     old = make_unigram(make_tokens(NUM_OLD, random.Random(1)))
     new = make_unigram(make_tokens(NUM_NEW, random.Random(2)))
     queries = [new.token(i) for i in range(NUM_NEW)]
+    began_s = time.process_time()
+    similar = similar_tokens(queries, old)
+    similar_s = time.process_time() - began_s
+    sample = random.Random(3).sample(range(NUM_NEW), NUM_BY_DEFINITION)
+    began_s = time.process_time()
+    defined = [_hyperwords_by_definition(queries[i], old) for i in sample]
+    defined_s = time.process_time() - began_s
+    for i, expected in zip(sample, defined, strict=True):
+        found = [pair for pair in similar.of(i) if pair[1] >= Relation.HYP_PREFIX]
+        assert found == expected[: len(found)]
+        assert len(found) == len(expected) or len(similar.of(i)) >= DEFAULT_CAP
     lines = [
         f"## Vocabulary transfer, {NUM_NEW:,} new tokens against {NUM_OLD:,} old ones",
         "",
-        "| similar tokens by | CPU-s |",
+        "| similar tokens | CPU-s |",
         "|---|---|",
+        f"| {NUM_NEW:,} tokens | {similar_s:.1f} |",
+        f"| by the definition, {NUM_BY_DEFINITION} tokens, the same hyperwords | {defined_s:.1f} "
+        f"({defined_s / NUM_BY_DEFINITION * NUM_NEW:.0f} for all) |",
     ]
-    tables = {}
-    for finder in ("aho_corasick", "substrings"):
-        began_s = time.process_time()
-        tables[finder] = similar_tokens(queries, old, finder=finder)
-        lines.append(f"| {finder}, {NUM_NEW:,} tokens | {time.process_time() - began_s:.1f} |")
-    sample = random.Random(3).sample(range(NUM_NEW), NUM_NAIVE)
-    began_s = time.process_time()
-    naive = similar_tokens([queries[i] for i in sample], old, finder="naive")
-    naive_s = time.process_time() - began_s
-    for table in tables.values():
-        assert [table.of(i) for i in sample] == [naive.of(i) for i in range(NUM_NAIVE)]
-    lines.append(
-        f"| the definition, {NUM_NAIVE} tokens, the same result | {naive_s:.1f} "
-        f"({naive_s / NUM_NAIVE * NUM_NEW:.0f} for all) |"
-    )
     lines += [
         "",
         "| method | plan, CPU-s | apply, CPU-s | apply, peak GiB beyond the matrix |",
@@ -158,7 +136,7 @@ def report() -> list[str]:
         "",
         f"Old tokens: {lengths.mean():.1f} characters on average, {lengths.max()} at most. "
         f"Last plan: {described}; "
-        f"{tables['substrings'].sizes.sum()} pairs of similar tokens. "
+        f"{similar.sizes.sum()} pairs of similar tokens. "
         f"The matrix has {NUM_OLD:,} x {WIDTH} numbers ({NUM_OLD * WIDTH * 4 / 2**30:.2f} GiB).",
     ]
     return lines

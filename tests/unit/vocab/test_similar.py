@@ -81,8 +81,3 @@ def test_padded_table():
     assert members.dtype == np.int64
     empty, pads = similar_tokens([], old).padded()
     assert empty.shape == pads.shape == (0, 1)
-
-
-def test_unknown_finder_names_the_nearest():
-    with pytest.raises(DataError, match="Did you mean 'substrings'"):
-        similar_tokens([Tok(b"a")], vocabulary(["ab"]), finder="substring")

@@ -1,33 +1,30 @@
-"""Morphologically similar tokens S_m(w): the subwords of a token and the longer tokens that contain it.
+"""Similar tokens S_m of a token: the old tokenizer's pieces of it, and the old tokens that contain it.
 
-Source: Liu et al. (2021), section 3.2. Three ways to find the containing tokens (the definition itself, a
-dictionary of substrings, Aho-Corasick) give the same table; only their time differs.
+Source: Liu et al. (2021), section 3.2.
 """
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Literal
 
+import ahocorasick
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.errors import DataError, nearest
+from nlgraft.errors import DataError
 from nlgraft.vocab.tokenizers.tokens import Kind, Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, are_compatible
 
 Order = Literal["id", "shortest", "frequency"]
-Finder = Literal["auto", "naive", "substrings", "aho_corasick"]
-FINDERS = ("auto", "naive", "substrings", "aho_corasick")
 DEFAULT_CAP = 10
-"""How many similar tokens a token has at most (the authors' code; the paper does not say)."""
+"""Most similar tokens of a token (the authors' code; the paper does not say)."""
 
 
 class Relation(IntEnum):
-    """How a similar token w' lies to the token w; rows of PATT's weight matrix."""
+    """Position of a similar token w' relative to the token w; rows of PATT's weight matrix."""
 
     SUB_PREFIX = 0
     """w' is the first piece of w."""
@@ -53,7 +50,7 @@ class SimilarTokens:
     """S_m of N tokens as a compressed sparse table.
 
     Attributes:
-        indptr: Where each token's members begin, int64, shape [N + 1].
+        indptr: Offset of each token's first member, int64, shape [N + 1].
         members: Ids in the old vocabulary, subwords first, int32, shape [P].
         relations: ``Relation`` of each member, int8, shape [P].
     """
@@ -66,14 +63,7 @@ class SimilarTokens:
         return len(self.indptr) - 1
 
     def of(self, index: int) -> list[tuple[int, Relation]]:
-        """List the similar tokens of one token.
-
-        Args:
-            index: Which of the N tokens.
-
-        Returns:
-            (id in the old vocabulary, relation), subwords first.
-        """
+        """List the similar tokens of one of the N tokens: (old id, relation), subwords first."""
         span = slice(self.indptr[index], self.indptr[index + 1])
         return [
             (int(member), Relation(relation))
@@ -109,34 +99,28 @@ def similar_tokens(
     cap: int | None = DEFAULT_CAP,
     order: Order = "id",
     frequencies: Sequence[float] | None = None,
-    finder: Finder = "auto",
 ) -> SimilarTokens:
-    """Find S_m(w) in ``old`` for every token w.
+    """Find S_m(w) in ``old`` for every token w; a set may be empty.
 
     Subwords come from the old tokenizer's own segmentation, without w itself; special, unknown and byte
     pieces and the bare word mark do not count. Hyperwords are strictly longer normal tokens that contain w
-    with compatible word boundaries. Nothing here depends on the order of ``tokens`` or on the number of
-    workers.
+    with compatible word boundaries. The sets do not depend on the order of ``tokens``.
 
     Args:
         tokens: The tokens w, in any vocabulary's canonical form.
         old: The vocabulary with embeddings.
-        cap: Most members of a set: all subwords, then hyperwords until the cap; None for all.
-        order: Which hyperwords come first: lowest id (a proxy of frequency in most vocabularies), shortest,
-            or most frequent.
+        cap: Size limit of a set: all subwords, then hyperwords until the cap; None for no limit.
+        order: Hyperwords to prefer under the cap: lowest id (a proxy of frequency in most vocabularies),
+            shortest, or most frequent.
         frequencies: Count of each old token, for order ``frequency``.
-        finder: How hyperwords are found; ``auto`` takes Aho-Corasick when pyahocorasick is installed.
-
-    Returns:
-        One set per token, possibly empty.
 
     Raises:
-        DataError: Unknown finder, or order ``frequency`` without frequencies.
+        DataError: Order ``frequency`` without frequencies.
     """
     queries = [old.normalised(tok) for tok in tokens]
     subwords = [_subwords(tok, old) for tok in queries]
     room = [None if cap is None else max(0, cap - len(pieces)) for pieces in subwords]
-    hyperwords = _hyperwords(queries, old, room, _visit_order(old, order, frequencies), finder)
+    hyperwords = _hyperwords(queries, old, room, _visit_order(old, order, frequencies))
     sizes = [len(a) + len(b) for a, b in zip(subwords, hyperwords, strict=True)]
     flat = [pair for a, b in zip(subwords, hyperwords, strict=True) for pair in (*a, *b)]
     return SimilarTokens(
@@ -168,15 +152,10 @@ def _subwords(tok: Tok, old: Vocabulary) -> list[tuple[int, Relation]]:
 
 
 def hyperword_relation(tok: Tok, longer: Tok) -> Relation | None:
-    """Say how a token lies inside a longer one.
+    """Return the relation of a normalised token w to a longer old token w'.
 
-    Args:
-        tok: The token w, normalised.
-        longer: A token w' of the old vocabulary.
-
-    Returns:
-        The relation of the best occurrence with compatible word boundaries (prefix, then suffix, then infix);
-        None when w' is not longer or no occurrence is compatible.
+    Of several occurrences with compatible word boundaries the best counts: prefix, then suffix, then infix.
+    None when w' is not longer or no occurrence is compatible.
     """
     size, limit = len(tok.core), len(longer.core)
     if not size or size >= limit:
@@ -220,85 +199,34 @@ def _visit_order(old: Vocabulary, order: Order, frequencies: Sequence[float] | N
 
 
 def _hyperwords(
-    queries: Sequence[Tok], old: Vocabulary, room: Sequence[int | None], visit: Sequence[int], finder: Finder
+    queries: Sequence[Tok], old: Vocabulary, room: Sequence[int | None], visit: Sequence[int]
 ) -> list[list[tuple[int, Relation]]]:
+    """Find the old tokens around each query, in the order of ``visit``, as many as there is room for."""
     found: list[list[tuple[int, Relation]]] = [[] for _ in queries]
-    waiting: dict[bytes, list[int]] = {}
+    waiting: dict[str, list[int]] = {}
     for index, tok in enumerate(queries):
         if _is_query(tok) and room[index] != 0:
-            waiting.setdefault(tok.core, []).append(index)
-    contained = _containment(finder)(waiting)
+            waiting.setdefault(_latin(tok), []).append(index)
+    automaton = ahocorasick.Automaton()
+    for core in waiting:
+        automaton.add_word(core, core)
+    if not waiting:
+        return found  # an automaton without words cannot search
+    automaton.make_automaton()
     for identity in visit:
-        longer = old.tokens[identity]
-        assert longer is not None
-        for core in contained(longer.core):
-            if core not in waiting:
-                continue
+        longer = old.token(identity)
+        for core in {core for _, core in automaton.iter(_latin(longer)) if core in waiting}:
             for index in waiting[core]:
                 relation = hyperword_relation(queries[index], longer)
                 if relation is not None:
                     found[index].append((identity, relation))
-            # short cores lie in most tokens: what has its cap is looked for no longer
+            # short cores lie in most tokens, so drop queries whose cap is reached
             waiting[core] = [index for index in waiting[core] if len(found[index]) != room[index]]
             if not waiting[core]:
                 del waiting[core]
     return found
 
 
-Contained = Callable[[bytes], Iterable[bytes]]
-"""Lists the query cores inside a core, each once; may list some that are no longer waited for."""
-
-
-def _containment(finder: Finder) -> Callable[[Mapping[bytes, object]], Contained]:
-    if finder not in FINDERS:
-        raise DataError(f"similar tokens: no finder '{finder}'. {nearest(finder, FINDERS)}")
-    if finder == "naive":
-        return _by_definition
-    if finder == "substrings":
-        return _by_substrings
-    try:
-        ahocorasick = importlib.import_module("ahocorasick")
-    except ImportError:
-        if finder == "aho_corasick":
-            raise DataError(
-                "finder 'aho_corasick' needs `pip install pyahocorasick`; or use 'substrings'"
-            ) from None
-        return _by_substrings
-    return lambda waiting: _by_automaton(ahocorasick, waiting)
-
-
-def _by_definition(waiting: Mapping[bytes, object]) -> Contained:
-    return lambda longer: [core for core in waiting if core in longer]
-
-
-def _by_substrings(waiting: Mapping[bytes, object]) -> Contained:
-    lengths = sorted({len(core) for core in waiting})
-
-    def contained(longer: bytes) -> set[bytes]:
-        found: set[bytes] = set()
-        for length in lengths:
-            if length >= len(longer):
-                break
-            for start in range(len(longer) - length + 1):
-                part = longer[start : start + length]
-                if part in waiting:
-                    found.add(part)
-        return found
-
-    return contained
-
-
-def _by_automaton(ahocorasick: object, waiting: Mapping[bytes, object]) -> Contained:
-    """Search all cores at once; bytes are read as Latin-1, which maps each byte to one character."""
-    automaton = ahocorasick.Automaton()  # type: ignore[attr-defined]
-    for core in waiting:
-        automaton.add_word(core.decode("latin-1"), core)
-    if not waiting:
-        return lambda longer: ()
-    automaton.make_automaton()
-
-    def contained(longer: bytes) -> set[bytes]:
-        hits: Iterator[tuple[int, bytes]] = automaton.iter(longer.decode("latin-1"))
-        return {core for _, core in hits if core in waiting}
-
-    return contained
+def _latin(tok: Tok) -> str:
+    """Read bytes as Latin-1, one character each: the automaton searches text, and a core may be no UTF-8."""
+    return tok.core.decode("latin-1")
