@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nlgraft.api import Handle, launch, load
-    from nlgraft.study.data.study import Study
+    from nlgraft.study.public import Study
 
 __all__ = ["Handle", "Study", "launch", "load"]
 
@@ -14,7 +14,7 @@ __all__ = ["Handle", "Study", "launch", "load"]
 def __getattr__(name: str) -> Any:
     """Import the public names when they are first used: reading a study needs neither Ray nor torch."""
     if name == "Study":
-        from nlgraft.study.data.study import Study
+        from nlgraft.study.public import Study
 
         return Study
     if name in __all__:

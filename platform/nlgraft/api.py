@@ -17,9 +17,11 @@ from nlgraft.pipeline.stage import Reporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.run import Run
 from nlgraft.study.data.design import Cell, cells, find_cell, select_cells
-from nlgraft.study.data.study import Study
-from nlgraft.study.planning.plan import Plan
-from nlgraft.study.reading.system import load_system, resolve_config
+from nlgraft.study.data.plan import Plan
+from nlgraft.study.public import Study
+from nlgraft.study.reading.knobs import knobs as knobs_of
+from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.system import load_system
 
 if TYPE_CHECKING:
     from nlgraft.analysis.study_result import StudyResult
@@ -169,7 +171,7 @@ def knobs(name: str) -> list[dict[str, Any]]:
         Path, type, default, allowed values and description of each.
     """
     path = name if "." in name else f"{SYSTEMS_PACKAGE}.{name}"
-    return [knob.to_json() for knob in load_system(path).knobs()]
+    return [knob.to_json() for knob in knobs_of(load_system(path).config_type)]
 
 
 class Handle:

@@ -15,7 +15,7 @@ from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED, fails_politely
 from nlgraft.vocab_cli import vocab
 
 if TYPE_CHECKING:
-    from nlgraft.study.data.study import Study
+    from nlgraft.study.public import Study
 
 
 def _study_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
@@ -31,7 +31,7 @@ def _study_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
 
 
 def _read(study_file: str, overrides: tuple[str, ...], storage: str | None = None) -> Study:
-    from nlgraft.study.data.study import Study
+    from nlgraft.study.public import Study
 
     extra = [] if storage is None else [f"storage.path={json.dumps(storage)}"]
     return Study.from_yaml(study_file, overrides=[*overrides, *extra])
@@ -247,7 +247,7 @@ def systems(name: str | None, is_json: bool) -> None:
 @main.command("schema")
 def schema() -> None:
     """Print the JSON schema of a study, for editors."""
-    from nlgraft.study.data.study import Study
+    from nlgraft.study.public import Study
 
     click.echo(json.dumps(Study.json_schema(), indent=2))
 

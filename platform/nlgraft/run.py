@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from nlgraft.execution.events import Event, Observer, TrialEnded, TrialProgress, TrialStarted
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
-from nlgraft.study.data.study import Study
+from nlgraft.study.public import Study
 
 if TYPE_CHECKING:
     from nlgraft.analysis.study_result import StudyResult

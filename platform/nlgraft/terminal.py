@@ -24,8 +24,8 @@ from nlgraft.execution.events import (
     TrialProgress,
     TrialStarted,
 )
+from nlgraft.study.data.plan import Plan
 from nlgraft.study.data.study import Study
-from nlgraft.study.planning.plan import Plan
 
 _WATCH_PAUSE_S = 2.0
 _NUM_SHOWN = 4

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from nlgraft.study.data.design import cells, find_cell
-from nlgraft.study.data.study import Study
-from nlgraft.study.reading.system import load_system, resolve_config
+from nlgraft.study.public import Study
+from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.system import load_system
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(ROOT.glob("search_spaces/*/*.yaml"))

@@ -21,8 +21,9 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.study import Study
-from nlgraft.study.reading.system import load_system, resolve_config
+from nlgraft.study.public import Study
+from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.system import load_system
 from nlgraft.tracking import MlflowTracker
 
 

@@ -18,7 +18,8 @@ from nlgraft.execution.events import Event, TrialEnded
 from nlgraft.execution.sweep import SweepOutcome, run_sweep
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.study import Resources, Study
+from nlgraft.study.data.study import Resources
+from nlgraft.study.public import Study
 
 ROOT = Path(__file__).parents[2]
 TOY = Path(__file__).parent / "toy"

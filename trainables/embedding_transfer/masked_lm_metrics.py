@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from nlgraft.study.reading.system import Metric
+from nlgraft.study.data.metric import Metric
 from trainables.embedding_transfer.masked_lm_config import REPORT_STEPS
 
 _PER_TOKEN = "Masked language models: cross-entropy per hidden token of whole hidden words"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from nlgraft.study.reading.system import Metric
+from nlgraft.study.data.metric import Metric
 from trainables.embedding_transfer.masked_lm_metrics import MASKED_LM_METRICS
 
 _TEXT: tuple[tuple[str, Literal["maximize", "minimize"], str, str], ...] = (

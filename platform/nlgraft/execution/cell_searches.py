@@ -12,6 +12,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Search, Study
+from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.planning.selection import (
     Proposal,
     best_proposal,
@@ -19,7 +20,8 @@ from nlgraft.study.planning.selection import (
     save_proposal,
     search_seed,
 )
-from nlgraft.study.reading.system import SEARCH_SPLITS, load_system, resolve_config
+from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.system import load_system
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -13,7 +13,8 @@ from nlgraft.pipeline.trial import finished_record
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import Study
 from nlgraft.study.planning.selection import best_proposal, load_proposals
-from nlgraft.study.reading.system import load_system, resolve_config
+from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.system import load_system
 
 STATES = ("planned", "waiting", "running", "finished", "stopped", "failed")
 _KIND = "studies"

@@ -26,7 +26,9 @@ from nlgraft.pipeline.trial import finished_record
 from nlgraft.pipeline.trial_record import TrialRecord, TrialState
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
-from nlgraft.study.reading.system import REPLICATE_SPLITS, load_system, resolve_config
+from nlgraft.study.data.system import REPLICATE_SPLITS
+from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.system import load_system
 
 _BUSY_PAUSE_S = 5.0
 _STORE_POLL_S = 0.5

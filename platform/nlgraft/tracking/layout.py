@@ -33,7 +33,7 @@ from nlgraft.tracking.naming import (
 
 if TYPE_CHECKING:
     from nlgraft.pipeline.trial_record import TrialRecord
-    from nlgraft.study.data.study import Study
+    from nlgraft.study.public import Study
 
 FINGERPRINT = "nlgraft.fingerprint"
 KIND = "nlgraft.kind"

@@ -25,7 +25,7 @@ from nlgraft.tracking.writer import Writer
 if TYPE_CHECKING:
     from nlgraft.pipeline.store import ArtifactStore
     from nlgraft.pipeline.trial_record import TrialRecord
-    from nlgraft.study.data.study import Study
+    from nlgraft.study.public import Study
     from nlgraft.tracking.backend import Backend
 
 _log = logging.getLogger("nlgraft.tracking")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
-from nlgraft.study.reading.system import Metric
+from nlgraft.study.data.metric import Metric
 
 DESCRIPTION = "A toy"
 PAPER = "none"

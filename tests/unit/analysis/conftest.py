@@ -16,9 +16,11 @@ from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.study import Study
+from nlgraft.study.data.metric import Metric
 from nlgraft.study.planning.selection import Proposal, best_proposal, load_proposals, save_proposal
-from nlgraft.study.reading.system import Metric, load_system, resolve_config
+from nlgraft.study.public import Study
+from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.system import load_system
 
 SYSTEM = "made_up_system"
 WORDS = [f"wort{index}" for index in range(60)]

@@ -9,7 +9,7 @@ from nlgraft.analysis.data.results import Invocation
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.errors import NlgraftError, StudyError
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.study.data.study import Study
+from nlgraft.study.public import Study
 
 ARMS = ["random_init", "single_run", "avg_eg", "att_eg", "patt_eg"]
 

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from nlgraft.study.reading.knobs import knobs as knobs_of
 from nlgraft.study.reading.system import load_system
 from trainables.embedding_transfer import Config, stage_graph
 from trainables.embedding_transfer.arms import (
@@ -239,7 +240,7 @@ assert not heavy, heavy
 def test_the_system_keeps_the_contract():
     system = load_system("trainables.embedding_transfer")
     assert system.metrics["dev/bleu"].direction == "maximize"
-    knobs = {knob.path: knob for knob in system.knobs()}
+    knobs = {knob.path: knob for knob in knobs_of(system.config_type)}
     assert knobs["generator.distillation_lambda"].default == 0.5
     own = [path for path in knobs if not path.startswith(("data.", "model.", "decode."))]
     undocumented = [path for path in own if not knobs[path].description]

@@ -17,7 +17,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell, cells
-from nlgraft.study.data.study import Study
+from nlgraft.study.public import Study
 
 
 class Bench:

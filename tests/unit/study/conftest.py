@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from nlgraft.errors import StudyError
-from nlgraft.study.data.study import Study
+from nlgraft.study.public import Study
 from nlgraft.study.reading.system import load_system
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nlgraft.study.data.study import Study
+from nlgraft.study.public import Study
 
 
 def test_a_key_inside_the_config_needs_no_base(good):

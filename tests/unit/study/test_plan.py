@@ -6,8 +6,8 @@ import pytest
 
 from nlgraft.errors import StudyError
 from nlgraft.study.data.design import cells
-from nlgraft.study.data.study import Study
 from nlgraft.study.planning.plan import plan
+from nlgraft.study.public import Study
 
 SPACE = {"train.peak_lr": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True}}
 
@@ -156,7 +156,7 @@ def test_a_config_that_went_bad_is_a_study_error(study):
 
 
 def test_planning_changes_nothing(study):
-    before = study.to_json()
+    before = study.model_dump_json()
     plan(study)
-    assert study.to_json() == before
+    assert study.model_dump_json() == before
     assert [cell.label for cell in plan(study).cells] == [cell.label for cell in cells(study)]

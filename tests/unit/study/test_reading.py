@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nlgraft.errors import StudyError
-from nlgraft.study.data.study import Study
+from nlgraft.study.public import Study
+from nlgraft.study.reading.rules import warnings
 from tests.unit.study.mistakes import SEARCH
 
 TEN_MISTAKES = """\
@@ -127,9 +128,9 @@ def test_warnings_name_what_is_allowed_yet_disappoints(good):
     good["factors"]["arm"]["levels"]["att_eg_with_x"] = {"generator.kind": "patt"}
     good["seeds"] = [1]
     good["claims"] = [{"cell": "baseline", "value": 3.0, "metric": "test/bleu", "source": "T1"}]
-    warnings = Study.from_dict(good).warnings
-    assert [warning.partition(":")[0] for warning in warnings] == ["factors.arm.levels", "seeds", "claims[0]"]
-    assert "'att_eg_with_kd' and 'att_eg_with_x' begin with the same 10 characters" in warnings[0]
+    found = warnings(Study.from_dict(good))
+    assert [warning.partition(":")[0] for warning in found] == ["factors.arm.levels", "seeds", "claims[0]"]
+    assert "'att_eg_with_kd' and 'att_eg_with_x' begin with the same 10 characters" in found[0]
 
 
 def test_a_study_is_a_mapping(tmp_path):

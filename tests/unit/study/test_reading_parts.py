@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from nlgraft.study.data.study import Study
+from nlgraft.study.public import Study
 from tests.unit.study.mistakes import change
 
 

@@ -4,7 +4,8 @@ import copy
 
 import pytest
 
-from nlgraft.study.data.study import Study
+from nlgraft.study.public import Study
+from nlgraft.study.reading.rules import warnings
 from tests.unit.study.mistakes import SEARCH, change
 
 
@@ -124,7 +125,7 @@ def test_a_grid_has_no_more_trials_than_points(good, problems):
     good["search"] = {"trials": 9, "sampler": {"name": "grid"}, "space": space}
     assert problems(good)["search.trials"] == "the grid has 8 points; at most 8 trials differ"
     good["search"]["trials"] = 6
-    assert "search.trials: 6 trials visit a part of the grid's 8 points" in Study.from_dict(good).warnings
+    assert "search.trials: 6 trials visit a part of the grid's 8 points" in warnings(Study.from_dict(good))
 
 
 def test_several_objectives_need_to_say_which_stops_trials(good, problems):

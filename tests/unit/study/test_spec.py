@@ -12,7 +12,8 @@ import jsonschema
 import pydantic
 import pytest
 
-from nlgraft.study.data.study import NOT_IN_FINGERPRINT, Study
+from nlgraft.study.data.study import NOT_IN_FINGERPRINT
+from nlgraft.study.public import Study
 
 ROOT = Path(__file__).parents[3]
 FULL = {
@@ -53,18 +54,18 @@ def test_a_study_survives_yaml_json_and_pickle(rich, tmp_path):
     path.write_text(rich.to_yaml(), encoding="utf-8")
     for again in (
         Study.from_yaml(path),
-        Study.from_dict(json.loads(rich.to_json())),
+        Study.from_dict(json.loads(rich.model_dump_json())),
         Study.from_dict(rich.to_dict()),
         pickle.loads(pickle.dumps(rich)),
     ):
         assert again == rich
-        assert again.to_json() == rich.to_json()  # tells 1 from 1.0 and True
+        assert again.model_dump_json() == rich.model_dump_json()  # tells 1 from 1.0 and True
         assert again.fingerprint == rich.fingerprint
 
 
 def test_json_is_yaml(rich, tmp_path):
     path = tmp_path / "study.json"
-    path.write_text(rich.to_json(), encoding="utf-8")
+    path.write_text(rich.model_dump_json(), encoding="utf-8")
     assert Study.from_yaml(str(path)) == rich
 
 
@@ -154,7 +155,7 @@ def test_reading_a_study_needs_no_heavy_package():
     program = (
         "import sys, time\n"
         "start = time.process_time()\n"
-        "from nlgraft.study.data.study import Study\n"
+        "from nlgraft.study.public import Study\n"
         "import nlgraft.study.reading.reader, nlgraft.study.planning.plan\n"
         "import nlgraft.study.data.design, nlgraft.study.reading.system\n"
         "import toy_system\n"

@@ -7,8 +7,10 @@ import pytest
 
 from nlgraft.errors import ContractError, StudyError
 from nlgraft.study.data.design import cells, find_cell
-from nlgraft.study.data.study import Study
-from nlgraft.study.reading.system import load_system, resolve_config
+from nlgraft.study.public import Study
+from nlgraft.study.reading.knobs import knobs
+from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.system import load_system
 
 
 def test_a_system_is_its_module():
@@ -16,7 +18,7 @@ def test_a_system_is_its_module():
     assert (system.name, system.path, system.paper) == ("toy_system", "toy_system", "Nobody (2021)")
     assert system.metrics["dev/loss"].direction == "minimize"
     assert system.metrics["speed"].is_time
-    assert "train.peak_lr" in [knob.path for knob in system.knobs()]
+    assert "train.peak_lr" in [knob.path for knob in knobs(system.config_type)]
 
 
 @pytest.mark.parametrize(
@@ -81,9 +83,9 @@ def test_a_config_is_base_data_cell_and_params(study):
 
 
 def test_resolving_changes_nothing(study):
-    before = study.to_json()
+    before = study.model_dump_json()
     resolve_config(study, find_cell(study, "depth=3"), {"train.peak_lr": 0.25})
-    assert study.to_json() == before
+    assert study.model_dump_json() == before
 
 
 def test_params_that_the_system_refuses_are_placed_in_the_space(study):

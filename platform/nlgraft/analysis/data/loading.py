@@ -16,8 +16,10 @@ from nlgraft.pipeline.store import ArtifactStore, Manifest
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
+from nlgraft.study.data.system import REPLICATE_SPLITS, System
 from nlgraft.study.planning.selection import Proposal, best_proposal, load_proposals
-from nlgraft.study.reading.system import REPLICATE_SPLITS, System, load_system, resolve_config
+from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.system import load_system
 
 _AGREEMENT = 1e-6
 

@@ -6,15 +6,13 @@ import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nlgraft.errors import Problem, StudyError, nearest
 from nlgraft.pipeline.fingerprint import canonical_json, fingerprint
 from nlgraft.study.data import paths
 from nlgraft.study.data.space import same
-
-if TYPE_CHECKING:
-    from nlgraft.study.data.study import Component, Design, Factor, Study
+from nlgraft.study.data.study import Component, Design, Factor, Study
 
 MAX_CELLS = 1000
 """More cells than this are taken for a mistake."""

@@ -1,16 +1,13 @@
 """The study: a question as typed, frozen data.
 
-`Study` is what a study file says after scales, overrides and environment variables are put in. It is made by
-`Study.from_yaml` or `Study.from_dict`, which report every problem at once, system-specific ones included.
+`Study` holds the values of a study file after scales, overrides and environment variables are put in.
+`nlgraft.study.public` adds reading and planning to it.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, JsonValue, Tag
 
@@ -18,10 +15,6 @@ from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.study.data.claim import Claim
 from nlgraft.study.data.part import Duration, Name, Part
 from nlgraft.study.data.space import Domain
-
-if TYPE_CHECKING:
-    from nlgraft.pipeline.store import ArtifactStore
-    from nlgraft.study.planning.plan import Plan
 
 SCHEMA_VERSION = 1
 """The newest study format this package reads."""
@@ -261,13 +254,6 @@ class Study(Part):
         """The objectives, also when there is only one."""
         return self.objective if isinstance(self.objective, list) else [self.objective]
 
-    @property
-    def warnings(self) -> list[str]:
-        """What is allowed yet likely to disappoint, one sentence each."""
-        from nlgraft.study.reading.rules import warnings  # checks build on this module
-
-        return warnings(self)
-
     @cached_property
     def fingerprint(self) -> str:
         """Digest of what is computed: all fields but those of `NOT_IN_FINGERPRINT`."""
@@ -275,114 +261,6 @@ class Study(Part):
         definition["objective"] = [objective.model_dump(mode="json") for objective in self.objectives]
         return fingerprint(definition)
 
-    @classmethod
-    def from_yaml(
-        cls,
-        path: str | os.PathLike[str],
-        overrides: Iterable[str] = (),
-        environ: Mapping[str, str] | None = None,
-    ) -> Study:
-        """Read and check a study file.
-
-        Args:
-            path: A YAML 1.2 file.
-            overrides: ``@scale`` and ``key=value``; scales are applied first, each kind in the order given. A
-                key whose first part is no field of a study lies inside ``base``.
-            environ: Where ``${env:NAME}`` is looked up; none: this process's environment.
-
-        Returns:
-            The study.
-
-        Raises:
-            StudyError: Something is wrong; all problems are listed, with their paths and lines.
-        """
-        from nlgraft.study.reading import documents, reader  # reading builds on this module
-
-        source = Path(path)
-        return reader.read_study(
-            documents.read_file(source), overrides, os.environ if environ is None else environ, str(source)
-        )
-
-    @classmethod
-    def from_dict(
-        cls,
-        document: Mapping[str, Any],
-        overrides: Iterable[str] = (),
-        environ: Mapping[str, str] | None = None,
-    ) -> Study:
-        """Check a study that is already parsed.
-
-        Args:
-            document: What the file would hold.
-            overrides: As in `from_yaml`.
-            environ: As in `from_yaml`.
-
-        Returns:
-            The study.
-
-        Raises:
-            StudyError: Something is wrong; all problems are listed.
-        """
-        from nlgraft.study.reading import documents, reader  # reading builds on this module
-
-        return reader.read_study(
-            documents.from_values(document), overrides, os.environ if environ is None else environ, "study"
-        )
-
     def to_dict(self) -> dict[str, Any]:
-        """Turn the study into JSON values, defaults included.
-
-        Returns:
-            A document that `from_dict` turns into an equal study.
-        """
+        """Turn the study into JSON values, defaults included."""
         return self.model_dump(mode="json")
-
-    def to_yaml(self, *, is_public: bool = False) -> str:
-        """Write the study as YAML, defaults included.
-
-        Args:
-            is_public: Mask the passwords in URIs, for logs and reports; such text is another study.
-
-        Returns:
-            Text that `from_yaml` turns into an equal study.
-        """
-        from nlgraft.study.reading import documents  # ruamel.yaml is needed only here and for reading
-
-        values = self.to_dict()
-        return documents.write_yaml(documents.masked(values) if is_public else values)
-
-    def to_json(self) -> str:
-        """Write the study as JSON, defaults included.
-
-        Returns:
-            Indented JSON that `from_dict` turns into an equal study once parsed.
-        """
-        return self.model_dump_json(indent=2)
-
-    @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """Describe study files to editors.
-
-        Returns:
-            A JSON schema, draft 2020-12.
-        """
-        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-        return schema | cls.model_json_schema() | {"title": "nlgraft study"}
-
-    def plan(self, store: ArtifactStore | None = None, capacity: Mapping[str, float] | None = None) -> Plan:
-        """Work out what a run would do, without doing anything.
-
-        Args:
-            store: Where finished stages are looked up; none: nothing counts as finished.
-            capacity: What the cluster has, by Ray's resource names; none: unknown, so that everything fits.
-
-        Returns:
-            Cells, trials, stages, concurrency, cost and what cannot fit.
-
-        Raises:
-            StudyError: A cell's config is refused by the system.
-            DataError: A corpus is missing or unusable.
-        """
-        from nlgraft.study.planning.plan import plan  # plan builds on this module
-
-        return plan(self, store, capacity)

@@ -16,7 +16,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Objective, Study
-from nlgraft.study.reading.system import resolve_config
+from nlgraft.study.reading.resolving import resolve_config
 
 KIND = "proposals"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
@@ -16,8 +16,12 @@ from nlgraft.study.reading.draft import read_draft
 from nlgraft.study.reading.faults import describe, faults_of
 from nlgraft.study.reading.rules import seed_problems, study_problems
 
+StudyT = TypeVar("StudyT", bound=Study)
 
-def read_study(document: Document, changes: Iterable[str], environ: Mapping[str, str], source: str) -> Study:
+
+def read_study(
+    document: Document, changes: Iterable[str], environ: Mapping[str, str], source: str, kind: type[StudyT]
+) -> StudyT:
     """Check a document and build the study.
 
     Args:
@@ -25,6 +29,7 @@ def read_study(document: Document, changes: Iterable[str], environ: Mapping[str,
         changes: ``@scale`` and ``key=value``.
         environ: Where ``${env:NAME}`` is looked up.
         source: What the study is called in the error.
+        kind: The class of the study.
 
     Returns:
         The study.
@@ -44,7 +49,7 @@ def read_study(document: Document, changes: Iterable[str], environ: Mapping[str,
     if document.problems:
         raise StudyError(_in_file_order(document), source)
     try:
-        return Study.model_validate(document.values)
+        return kind.model_validate(document.values)
     except ValidationError as error:  # whatever only shows when the parts are put together
         faults = faults_of(error, Study, document.values)
         raise StudyError([Problem(fault.path, fault.message) for fault in faults], source) from error

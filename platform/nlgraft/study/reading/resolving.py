@@ -8,11 +8,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from nlgraft.errors import Problem
+from nlgraft.errors import Problem, StudyError
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.study import Study
+from nlgraft.study.data.system import System
 from nlgraft.study.reading.faults import Fault, faults_of
-from nlgraft.study.reading.system import System, nested_config
+from nlgraft.study.reading.system import load_system
 
 _MAX_REPAIRS = 5
 
@@ -111,6 +113,50 @@ class Resolver:
         if parts[:1] == ["data"]:
             return Problem(path, fault.message)
         return Problem(f"base.{path}" if path else "base", fault.message)
+
+
+def nested_config(
+    base: Mapping[str, Any], data: Mapping[str, Any], overrides: Mapping[str, Any], params: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Put together the values of a config.
+
+    Args:
+        base: Nested values that all cells share.
+        data: The ``data`` field.
+        overrides: What the cell sets, by dotted path.
+        params: What the search proposes, by dotted path.
+
+    Returns:
+        Nested values, sharing nothing with the arguments.
+
+    Raises:
+        ValueError: A path leads through a value that has no parts.
+    """
+    values = copy.deepcopy({**base, "data": {**data}})
+    for path, value in (*overrides.items(), *params.items()):
+        paths.put(values, path, copy.deepcopy(value))
+    return values
+
+
+def resolve_config(study: Study, cell: Cell, params: Mapping[str, Any] | None = None) -> BaseModel:
+    """Build the config of a cell's trial.
+
+    Args:
+        study: The study.
+        cell: One of its cells.
+        params: Searched values by dotted path.
+
+    Returns:
+        A config of the study's system.
+
+    Raises:
+        StudyError: The system refuses the values; problems carry their paths in the study file.
+    """
+    resolver = Resolver(load_system(study.system), study.base, study.data)
+    config, problems = resolver.resolve(cell, params or {})
+    if config is None:
+        raise StudyError(problems, f"{study.name}, cell {cell.label}")
+    return config
 
 
 def _parts(path: str) -> list[str]:

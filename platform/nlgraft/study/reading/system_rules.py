@@ -9,12 +9,13 @@ from nlgraft.errors import ContractError, Problem, StudyError, nearest
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Axes, Cell, axes_of
 from nlgraft.study.data.space import Domain, alternatives, holds
+from nlgraft.study.data.system import System
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import Fault
 from nlgraft.study.reading.knobs import miss
 from nlgraft.study.reading.resolving import Resolver
 from nlgraft.study.reading.rules import usable_cells
-from nlgraft.study.reading.system import System, load_system
+from nlgraft.study.reading.system import load_system
 
 
 def system_problems(draft: Draft) -> Iterator[Problem]:

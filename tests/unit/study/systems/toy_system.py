@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.study.reading.system import Metric
+from nlgraft.study.data.metric import Metric
 
 
 class _Part(BaseModel):

@@ -1,0 +1,70 @@
+"""A system as the platform sees it: a typed config, its metrics and the stage graph of a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from nlgraft.errors import ContractError
+from nlgraft.pipeline.fingerprint import canonical_json
+from nlgraft.pipeline.stage import StageGraph
+from nlgraft.study.data.metric import Metric
+
+SEARCH_SPLITS = ("dev",)
+"""Splits on which search trials are scored."""
+REPLICATE_SPLITS = ("dev", "test")
+"""Splits on which replicates are scored."""
+
+
+@dataclass(frozen=True)
+class System:
+    """A published transfer method in runnable form.
+
+    Attributes:
+        name: Last part of the import path.
+        path: Import path of its module.
+        config_type: Its typed config, which has a field ``data``.
+        metrics: The metrics of its trials, by name.
+        description: One sentence about the method.
+        paper: Its publication.
+        build: ``stage_graph`` of its module.
+    """
+
+    name: str
+    path: str
+    config_type: type[BaseModel]
+    metrics: Mapping[str, Metric]
+    description: str
+    paper: str
+    build: Callable[..., StageGraph]
+
+    def stage_graph(self, config: BaseModel, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+        """Build the stage graph of a trial; no model is read and nothing is trained.
+
+        Args:
+            config: A config of this system.
+            seed: Seed of the trial.
+            splits: Splits to score on: `SEARCH_SPLITS` or `REPLICATE_SPLITS`.
+
+        Raises:
+            ContractError: The system returned something else.
+            DataError: A corpus is missing or unusable.
+        """
+        graph = self.build(config, seed=seed, splits=splits)
+        if not isinstance(graph, StageGraph):
+            raise ContractError(
+                f"{self.path}.stage_graph returned a {type(graph).__name__}, not a StageGraph"
+            )
+        return graph
+
+    def validate(self, values: Mapping[str, Any]) -> BaseModel:
+        """Build the config from nested JSON values, strict about types.
+
+        Raises:
+            ValidationError: The config refuses the values.
+        """
+        # JSON mode is strict where it counts (true is not 1, "1" is not 1) yet reads lists into tuples.
+        return self.config_type.model_validate_json(canonical_json(values), strict=True)

@@ -1,0 +1,73 @@
+"""`nlgraft.Study`: the study with everything that is built above its values, reading and planning."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data import study
+from nlgraft.study.data.plan import Plan
+from nlgraft.study.planning.plan import plan
+from nlgraft.study.reading import documents
+from nlgraft.study.reading.reader import read_study
+
+
+class Study(study.Study):
+    """A question: system, data, factors, search, budget and seeds.
+
+    Made by `from_yaml` or `from_dict`, which report every problem at once.
+    """
+
+    @classmethod
+    def from_yaml(
+        cls,
+        path: str | os.PathLike[str],
+        overrides: Iterable[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Read and check a study file.
+
+        Args:
+            path: A YAML 1.2 file.
+            overrides: ``@scale`` and ``key=value``; scales are applied first, each kind in the order given. A
+                key whose first part is no field of a study lies inside ``base``.
+            environ: Where ``${env:NAME}`` is looked up; None for the environment of this process.
+
+        Raises:
+            StudyError: Lists all problems with their paths and lines.
+        """
+        environ = os.environ if environ is None else environ
+        return read_study(documents.read_file(Path(path)), overrides, environ, str(Path(path)), cls)
+
+    @classmethod
+    def from_dict(
+        cls,
+        document: Mapping[str, Any],
+        overrides: Iterable[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Check a study that is already parsed; arguments and errors as for `from_yaml`."""
+        environ = os.environ if environ is None else environ
+        return read_study(documents.from_values(document), overrides, environ, "study", cls)
+
+    def to_yaml(self, *, is_public: bool = False) -> str:
+        """Write the study as YAML, defaults included; `from_yaml` reads an equal study from it.
+
+        Args:
+            is_public: Mask the passwords in URIs, for logs and reports. Such text is another study.
+        """
+        values = self.to_dict()
+        return documents.write_yaml(documents.masked(values) if is_public else values)
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """Describe study files to editors, as a JSON schema of draft 2020-12."""
+        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+        return schema | study.Study.model_json_schema() | {"title": "nlgraft study"}
+
+    def plan(self, store: ArtifactStore | None = None, capacity: Mapping[str, float] | None = None) -> Plan:
+        """Work out what a run would do; see `nlgraft.study.planning.plan.plan`."""
+        return plan(self, store, capacity)
