@@ -1,1 +1,1 @@
-"""Text in: corpora, the built-in constructed languages, tokenizers and batches."""
+"""Text: corpora, the built-in constructed languages, tokenizers and batches."""

@@ -1,8 +1,8 @@
-"""Batches of sentences that are alike in length, and the arrays they become.
+"""Batches of sentences of similar length, and the arrays they become.
 
-Padding is the whole lever of training speed on short sentences: batches of random sentences are more than
-half padding, these are not. Which sentences share a batch depends on the seed and the epoch alone, never on
-the number of workers: a global batch is drawn up first and its rows are dealt out afterwards.
+Padding decides the training speed on short sentences: batches of random sentences are more than half padding,
+these are not. The sentences of a batch depend on the seed and the epoch alone, never on the number of
+workers: a global batch is formed first and its rows are dealt out afterwards.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from nlgraft.text.tokenizers import PAD
 
 IntArray = NDArray[np.int64]
 
-_FILL = (
-    0.92  # of a batch's budget, to begin with: padding takes the rest (least padding and fullest on Multi30k)
-)
+_FILL = 0.92
+"""Share of a batch's budget to fill at first, since padding takes the rest (measured on Multi30k)."""
 
 
 @dataclass(frozen=True)
@@ -41,14 +40,7 @@ class Ragged:
 
     @staticmethod
     def of(sequences: Iterable[Sequence[int]]) -> Ragged:
-        """Put sequences end to end.
-
-        Args:
-            sequences: Ids of every sequence.
-
-        Returns:
-            The same sequences.
-        """
+        """Put sequences of ids end to end."""
         rows = [np.asarray(row, dtype=np.int32) for row in sequences]
         offsets = np.zeros(len(rows) + 1, dtype=np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
@@ -66,13 +58,9 @@ class Ragged:
         return np.diff(self.offsets)
 
     def truncated(self, max_length: int) -> tuple[Ragged, int]:
-        """Cut every sequence to its first ids.
+        """Cut every sequence to its first ``max_length`` ids.
 
-        Args:
-            max_length: Longest length allowed.
-
-        Returns:
-            The sequences, and how many were cut: none is dropped, and a caller reports the count.
+        Returns the sequences and how many were cut; none is dropped, and callers report the count.
         """
         lengths = self.lengths
         num_cut = int((lengths > max_length).sum())
@@ -89,13 +77,13 @@ class Ragged:
         """Pack chosen sequences into a rectangle.
 
         Args:
-            rows: Which sequences, [B].
+            rows: Indices of the sequences, [B].
             first: Id put before every sequence, e.g. BOS.
             last: Id put after every sequence, e.g. EOS.
 
         Returns:
-            Ids [B, T] with PAD behind each sequence, and which of them are real, [B, T]. T is the longest
-            sequence with what was put around it.
+            Ids [B, T] with PAD behind each sequence, and a mask of the real ones, [B, T]. T is the longest
+            sequence, ``first`` and ``last`` included.
         """
         lengths = self.offsets[rows + 1] - self.offsets[rows]
         lead = 0 if first is None else 1
@@ -114,22 +102,12 @@ class Ragged:
         return ids, valid
 
     def write(self, path: Path) -> None:
-        """Write the sequences as safetensors.
-
-        Args:
-            path: The file.
-        """
+        """Write the sequences as safetensors."""
         save_file({"values": self.values, "offsets": self.offsets}, path)
 
     @staticmethod
     def read(path: Path) -> Ragged:
-        """Read what ``write`` wrote.
-
-        Args:
-            path: The file.
-
-        Returns:
-            The sequences.
+        """Read a file that ``write`` wrote.
 
         Raises:
             StoreError: The file is missing or holds something else.
@@ -143,13 +121,13 @@ class Ragged:
 
 @dataclass(frozen=True)
 class PaddingReport:
-    """How much of an epoch's batches is text.
+    """Padding of an epoch's batches.
 
     Attributes:
         num_batches: Batches of the epoch.
         efficiency: Real positions over padded positions, over all sides.
         side_efficiency: The same for every side, in the order of the lengths' columns.
-        num_over_budget: Batches of one example that alone is longer than the budget.
+        num_over_budget: Batches of one example that alone exceeds the budget.
     """
 
     num_batches: int
@@ -161,9 +139,8 @@ class PaddingReport:
 class TokenBatches:
     """Batches of a token budget from examples of similar length on every side.
 
-    An epoch divides the examples in two again and again, each time along the side where most of the padding
-    is, until every part fits the budget; then it shuffles the parts. Lengths carry a little noise, so that
-    every epoch has other batches.
+    An epoch splits the examples in two recursively, each time along the side with most padding, until every
+    part fits the budget; then it shuffles the parts. Lengths carry a little noise, so that epochs differ.
 
     **Determinism**: an epoch's batches depend on the lengths, the budget, the noise, the seed and the number
     of the epoch. Every example is in exactly one batch of each epoch.
@@ -175,11 +152,11 @@ class TokenBatches:
         Args:
             lengths: Positions that each example takes on each side, special tokens included, [N, sides], or
                 [N] for one side.
-            batch_tokens: Most padded positions of a batch on any one side: rows times longest. An example
-                that alone is longer gets a batch of its own.
-            seed: Of the noise and of the order of batches.
-            noise_tokens: Examples are compared as if up to this many tokens longer. Up to 1, only which of
-                equally long ones go together is left to chance; more mixes lengths and costs padding.
+            batch_tokens: Upper bound of the padded positions of a batch on any one side: rows times longest.
+                An example that alone is longer gets a batch of its own.
+            seed: Seed of the noise and of the order of batches.
+            noise_tokens: Examples are compared as if up to this many tokens longer. Up to 1, only examples of
+                equal length are mixed; more mixes lengths and costs padding.
 
         Raises:
             DataError: There are no examples, or the budget is not positive.
@@ -195,24 +172,13 @@ class TokenBatches:
         self.noise_tokens = noise_tokens
 
     def epoch(self, index: int) -> list[IntArray]:
-        """Draw up the batches of an epoch.
-
-        Args:
-            index: Number of the epoch, from 0.
-
-        Returns:
-            Example ids of every batch, in training order.
-        """
+        """Return the example ids of every batch of an epoch (counted from 0), in training order."""
         rng = np.random.default_rng([self.seed, index])
         batches = self._divide(self.lengths + rng.random(self.lengths.shape) * self.noise_tokens)
         return [batches[number] for number in rng.permutation(len(batches))]
 
     def in_order(self) -> list[IntArray]:
-        """Draw up batches for evaluation: without noise, the longest first.
-
-        Returns:
-            Example ids of every batch.
-        """
+        """Return the example ids of every batch for evaluation: without noise, the longest first."""
         batches = self._divide(self.lengths)
         return sorted(batches, key=lambda batch: -int(self.lengths[batch].max()))
 
@@ -238,14 +204,7 @@ class TokenBatches:
         return batches
 
     def padding(self, batches: Sequence[IntArray]) -> PaddingReport:
-        """Measure how much of some batches is text.
-
-        Args:
-            batches: As ``epoch`` or ``in_order`` gave them.
-
-        Returns:
-            The share of real positions.
-        """
+        """Measure the padding of batches that ``epoch`` or ``in_order`` returned."""
         sides = range(self.lengths.shape[1])
         taken = [self.lengths[batch] for batch in batches]
         real = [sum(int(rows[:, side].sum()) for rows in taken) for side in sides]
@@ -259,14 +218,5 @@ class TokenBatches:
 
 
 def shard(batch: IntArray, rank: int, world_size: int) -> IntArray:
-    """Deal the rows of a global batch to one worker.
-
-    Args:
-        batch: Example ids of the global batch.
-        rank: The worker.
-        world_size: Number of workers.
-
-    Returns:
-        Every ``world_size``-th row; empty when the batch has fewer rows than workers.
-    """
+    """Deal every ``world_size``-th row of a global batch to a worker; none when there are too few rows."""
     return batch[rank::world_size]

@@ -1,4 +1,4 @@
-"""What a study says about its text: corpora and tokenizers.
+"""Configuration of text: corpora and tokenizers.
 
 A study's ``data`` is one of four kinds, told apart by ``corpus``: ``conlang`` (built in, constructed),
 ``files``, ``huggingface`` or ``sacrebleu``.
@@ -29,20 +29,13 @@ Task = Literal[
 Language = Literal["first", "second", "target"]
 
 CONLANG_VERSION = 1
-"""Raised when the same config would give other constructed text: it is part of the digest."""
+"""Part of the digest; raise it when the same config gives other constructed text."""
 
 _WORD = re.compile(r"[^\W_]+")
 
 
 def word_tokens(line: str) -> list[str]:
-    """Split a line into the lower-cased word tokens that a ``WordRule`` looks at.
-
-    Args:
-        line: One line of text.
-
-    Returns:
-        The maximal runs of letters and digits, lower-cased, in order.
-    """
+    """Split a line into its maximal runs of letters and digits, lower-cased, as a ``WordRule`` sees it."""
     return _WORD.findall(line.lower())
 
 
@@ -69,17 +62,17 @@ class ConlangConfig(_Config):
 
     corpus: Literal["conlang"]
     task: Task = "translation"
-    """What becomes source and target. ``translation``: the first language into the target language.
-    ``multi_source``: first and second language, which say together what each leaves out. ``post_editing``:
-    the first language and a faulty draft. ``document_translation``: sentences of documents, whose pronouns
-    need the sentence before. ``question_generation``: a passage and the answer into the question.
-    ``summarisation``: a document on one line into its point. ``classification``: a sentence and whether it
-    speaks well (``positive``, ``negative``, ``neutral``). ``monolingual``: text without target."""
+    """Roles of the text. ``translation``: the first language into the target language. ``multi_source``:
+    first and second language, which together express what each leaves out. ``post_editing``: the first
+    language and a faulty draft. ``document_translation``: sentences of documents, whose pronouns need the
+    sentence before. ``question_generation``: a passage and the answer into the question.
+    ``summarisation``: a document on one line into its main point. ``classification``: a sentence and its
+    sentiment (``positive``, ``negative``, ``neutral``). ``monolingual``: text without target."""
     domain: Literal["a", "b"] = "a"
-    """Which of the two domains the sentences speak of. They share grammar, affixes and common roots; most of
-    what only b names is built from roots and affixes that a uses too."""
+    """Domain of the sentences. Both share grammar, affixes and common roots; most words of b alone are built
+    from roots and affixes that a uses too."""
     language: Language | None = None
-    """Language of monolingual text and of classification (default: target); no other task takes it."""
+    """Language of monolingual text and of classification (default: target); other tasks refuse it."""
     train: int = Field(default=10_000, ge=1)
     """Number of training examples."""
     dev: int = Field(default=500, ge=1)
@@ -87,13 +80,13 @@ class ConlangConfig(_Config):
     test: int = Field(default=1000, ge=1)
     """Number of test examples."""
     seed: int = Field(default=0, ge=0)
-    """Which language family, and which sentences. Corpora that share a seed share their languages."""
+    """Seed of the language family and of the sentences. Corpora with the same seed share their languages."""
 
     @model_validator(mode="after")
     def _language_fits_task(self) -> ConlangConfig:
         if self.language is not None and self.task not in ("monolingual", "classification"):
             raise ValueError(
-                f"language: {self.language!r} is given with task: {self.task}, which has its own languages; "
+                f"language: {self.language!r} cannot be set for task: {self.task}, which has its own; "
                 "leave language out, or set task: monolingual or classification"
             )
         return self
@@ -116,24 +109,20 @@ class SplitFiles(_Config):
     def _one_source(cls, value: Any) -> Any:
         if isinstance(value, dict) and "source" in value:
             if "sources" in value:
-                raise ValueError("source and sources are both given; keep one of them")
+                raise ValueError("source and sources are both set; keep one of them")
             value = dict(value)
             value["sources"] = value.pop("source")
         return value
 
     def streams(self) -> dict[str, str]:
-        """Name the files of the split by role.
-
-        Returns:
-            ``{"source 0": path, ..., "target": path, "label": path, "document": path}``, without the absent.
-        """
+        """Map role to path, ``source 0``, ``target``, ``label``, ``document``, absent ones left out."""
         named: dict[str, str | None] = {f"source {index}": path for index, path in enumerate(self.sources)}
         named |= {"target": self.target, "label": self.label, "document": self.document}
         return {role: path for role, path in named.items() if path is not None}
 
 
 class Limits(_Config):
-    """How many examples of each split are used: its first ones that the rule keeps. None: all."""
+    """Limits on the examples of each split, counted after the word rule; None for all."""
 
     train: int | None = Field(default=None, ge=1)
     """Training examples."""
@@ -144,19 +133,20 @@ class Limits(_Config):
 
 
 class WordRule(_Config):
-    """Carves a domain out of a corpus by the words of one side.
+    """Selects a domain from a corpus by the words of one side.
 
-    A line is split into its maximal runs of letters and digits, lower-cased. It belongs when any of them is
-    in ``words`` (whole words, no stemming: list the inflected forms). ``has: false`` keeps the complement, so
-    two configs that differ only in ``has`` split every corpus into two domains without rest or overlap.
+    A line is split into its maximal runs of letters and digits, lower-cased. It belongs to the domain when
+    any of them is in ``words`` (whole words, no stemming: list the inflected forms). ``has: false`` keeps the
+    complement, so two configs that differ only in ``has`` split a corpus into two disjoint domains that cover
+    it.
     """
 
     words: tuple[str, ...] = Field(min_length=1)
-    """The keyword list; lower case, one word each."""
+    """Keywords, lower case, one word each."""
     has: bool = True
-    """True keeps the lines that hold a keyword, False those that hold none."""
+    """If true, keep the lines with a keyword; if false, those without."""
     side: Literal["source", "target"] | int = "source"
-    """The side that is looked at: ``source`` (the first one), ``target``, or the index of a source."""
+    """Side to search: ``source`` (the first one), ``target``, or the index of a source."""
 
     @field_validator("words")
     @classmethod
@@ -169,24 +159,17 @@ class WordRule(_Config):
         return words
 
     def keeps(self, line: str) -> bool:
-        """Tell whether an example stays.
-
-        Args:
-            line: Its line on ``side``.
-
-        Returns:
-            True when the line belongs to the domain.
-        """
+        """Return True when an example belongs to the domain, given its line on ``side``."""
         return self.has != frozenset(self.words).isdisjoint(word_tokens(line))
 
 
 class _Selection(_Config):
     limits: Limits = Limits()
-    """How many examples of each split are used."""
+    """Limits on the examples of each split."""
     keep: WordRule | None = None
-    """Which examples are used; all when left out. Applied before the limits, to every split."""
+    """Rule that selects examples; all without it. Applied to every split before the limits."""
     max_line_chars: int = Field(default=10_000, ge=1)
-    """Longer lines are cut here, counted and reported (characters)."""
+    """Longer lines are truncated to this many characters, counted and reported."""
 
 
 class FilesConfig(_Selection):
@@ -222,7 +205,7 @@ class HuggingFaceConfig(_Selection):
     name: str | None = None
     """Configuration of the dataset, e.g. ``de-en``."""
     revision: str = Field(min_length=1)
-    """Commit or tag on the hub, so that the same study reads the same text (any word for a directory)."""
+    """Commit or tag on the hub, so that a study always reads the same text (any word for a directory)."""
     sources: Paths = Field(min_length=1)
     """Columns of the sources; a dot reaches inside: ``translation.de``."""
     target: str | None = None
@@ -243,11 +226,7 @@ class HuggingFaceConfig(_Selection):
         return self
 
     def columns(self) -> dict[str, str]:
-        """Name the columns by role.
-
-        Returns:
-            ``{"source 0": column, ..., "target": column, ...}``, absent roles left out.
-        """
+        """Map role to column, as ``SplitFiles.streams`` does."""
         files = SplitFiles(sources=self.sources, target=self.target, label=self.label, document=self.document)
         return files.streams()
 
@@ -261,7 +240,7 @@ class SacreBleuConfig(_Selection):
     train: SplitFiles
     """Files of the training split: one source and a target."""
     dev: str
-    """Test set that serves as dev, e.g. ``wmt13``."""
+    """Test set used as dev set, e.g. ``wmt13``."""
     test: str
     """Test set, e.g. ``wmt14/full``."""
 
@@ -282,14 +261,7 @@ def _check_side(rule: WordRule | None, roles: list[str]) -> None:
 
 
 def side_role(rule: WordRule) -> str:
-    """Name the stream that a rule looks at, as ``SplitFiles.streams`` does.
-
-    Args:
-        rule: The rule.
-
-    Returns:
-        ``"target"`` or ``"source n"``.
-    """
+    """Return the role of the stream that a rule looks at: ``target`` or ``source n``."""
     if rule.side == "target":
         return "target"
     return f"source {0 if rule.side == 'source' else rule.side}"
@@ -310,16 +282,16 @@ class TokenizerConfig(_Config):
     is_shared: bool = True
     """One model for sources and target, or one each."""
     character_coverage: float = Field(default=1.0, gt=0.9, le=1.0)
-    """Share of running characters that are in the vocabulary; 0.9995 for Chinese or Japanese."""
+    """Share of the text's characters that the vocabulary covers; 0.9995 for Chinese or Japanese."""
     special_tokens: tuple[str, ...] = ()
-    """Further pieces that text never makes, e.g. ``<en>`` or ``[MASK]``: they take the ids from 4 on."""
+    """Further pieces that text never produces, e.g. ``<en>`` or ``[MASK]``; they take the ids from 4 on."""
     normalization: Literal["nmt_nfkc", "nfkc", "identity"] = "nmt_nfkc"
     """Unicode normalisation before segmentation."""
     sampling_alpha: float | None = Field(default=None, gt=0, le=1)
-    """Segment training text at random: smoothing of unigram sampling (Kudo 2018) or BPE-dropout probability
-    (Provilkov et al. 2020). None: always the best segmentation."""
+    """Sample segmentations of the training text: smoothing of unigram sampling (Kudo 2018) or BPE-dropout
+    probability (Provilkov et al. 2020). None: always the best segmentation."""
     max_train_lines: int | None = Field(default=None, ge=1)
-    """Learn the pieces from at most this many lines, drawn at random with the seed."""
+    """Learn the pieces from at most this many lines, sampled with the seed."""
 
     @field_validator("special_tokens")
     @classmethod
@@ -343,34 +315,30 @@ class TokenizerConfig(_Config):
 
 
 def digest(config: CorpusConfig) -> dict[str, Any]:
-    """Say what decides the text of a corpus, for fingerprints: bytes of files, not where they lie.
+    """Return what decides the text of a corpus, as JSON for fingerprints.
 
-    Args:
-        config: The corpus.
-
-    Returns:
-        JSON: two configs with equal digests give the same text. Files appear as SHA-256 of their bytes, a hub
-        dataset by its revision, a sacreBLEU test set by its name and published checksums.
+    Configs with equal digests give the same text. Files count by the SHA-256 of their bytes wherever they
+    lie, a hub dataset by its revision, a sacreBLEU test set by its name and published checksums.
 
     Raises:
         DataError: A file is missing, or sacreBLEU knows no such test set.
     """
-    said = config.model_dump(mode="json")
+    content = config.model_dump(mode="json")
     if isinstance(config, ConlangConfig):
-        return {**said, "version": CONLANG_VERSION}
+        return {**content, "version": CONLANG_VERSION}
     if isinstance(config, HuggingFaceConfig):
-        return said
+        return content
     for split in SPLITS:
         files = getattr(config, split)
         if isinstance(files, SplitFiles):
-            said[split] = {role: file_digest(path) for role, path in files.streams().items()}
+            content[split] = {role: file_digest(path) for role, path in files.streams().items()}
         else:
-            said[split] = {"test_set": files, "md5": _test_set_md5(files)}
-    return said
+            content[split] = {"test_set": files, "md5": _test_set_md5(files)}
+    return content
 
 
 def _test_set_md5(name: str) -> list[str]:
-    from sacrebleu.dataset import DATASETS  # costs 0.2 s: only the studies that use it pay
+    from sacrebleu.dataset import DATASETS  # takes 0.2 s to import
 
     if name not in DATASETS:
         raise DataError(f"{name}: sacreBLEU knows no such test set; `sacrebleu --list` names them")

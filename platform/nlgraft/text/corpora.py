@@ -1,7 +1,7 @@
-"""Corpora: what is loaded, written into artifacts and read again.
+"""Corpora: loaded from any source, written into artifacts and read back.
 
-``load_corpus`` is the one way in for all four kinds of text. A corpus in an artifact is one text file per
-stream and a small JSON file, and comes back exactly.
+``load_corpus`` is the one entry for all four kinds of text. A corpus in an artifact is one text file per
+stream and a small JSON file, and is read back exactly.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _FORMAT = 1
 
 @dataclass(frozen=True)
 class Selected:
-    """How the examples of a split came about.
+    """Selection of the examples of a split.
 
     Attributes:
         num_read: Examples in the files.
         num_kept: Examples that the word rule kept.
         num_used: Examples within the limit.
-        num_cut: Lines, over all streams, cut at the longest length allowed.
+        num_cut: Lines, over all streams, truncated to the longest length allowed.
     """
 
     num_read: int
@@ -60,7 +60,7 @@ class Corpus:
         target: Target lines, or None.
         labels: Class labels, or None.
         documents: Document ids, or None; equal neighbouring ids make a document.
-        selected: How the examples were chosen, where there was anything to choose.
+        selected: Selection of the examples, where there was a choice.
     """
 
     sources: list[list[str]]
@@ -74,41 +74,25 @@ class Corpus:
             raise DataError("a corpus needs at least one source")
         counts = {role: len(lines) for role, lines in self.streams().items()}
         if len(set(counts.values())) > 1:
-            told = ", ".join(f"{role} {count}" for role, count in counts.items())
-            raise DataError(f"the streams of a corpus differ in length: {told}")
+            lengths = ", ".join(f"{role} {count}" for role, count in counts.items())
+            raise DataError(f"the streams of a corpus differ in length: {lengths}")
 
     def __len__(self) -> int:
         return len(self.sources[0])
 
     def streams(self) -> dict[str, list[str]]:
-        """Name the lines by role.
-
-        Returns:
-            ``{"source 0": lines, ..., "target": lines, "label": lines, "document": lines}``, no absent ones.
-        """
+        """Map role to lines, ``source 0``, ``target``, ``label``, ``document``, absent ones left out."""
         named: dict[str, list[str] | None] = {f"source {i}": lines for i, lines in enumerate(self.sources)}
         named |= {"target": self.target, "label": self.labels, "document": self.documents}
         return {role: lines for role, lines in named.items() if lines is not None}
 
     def text(self) -> list[str]:
-        """Gather all text, for training a shared tokenizer.
-
-        Returns:
-            The lines of all sources, then those of the target.
-        """
+        """Return the lines of all sources, then those of the target, as a shared tokenizer trains on them."""
         return [line for side in [*self.sources, self.target or []] for line in side]
 
     @staticmethod
     def from_streams(streams: Mapping[str, list[str]], selected: Selected | None = None) -> Corpus:
-        """Build a corpus from lines named by role, as ``streams`` gives them.
-
-        Args:
-            streams: Lines by role.
-            selected: How the examples were chosen.
-
-        Returns:
-            The corpus.
-        """
+        """Build a corpus from lines by role, as ``streams`` returns them."""
         return Corpus(
             sources=[lines for role, lines in streams.items() if role.startswith("source ")],
             target=streams.get("target"),
@@ -119,16 +103,10 @@ class Corpus:
 
 
 def load_corpus(config: CorpusConfig) -> dict[str, Corpus]:
-    """Load or make the three splits of a corpus.
-
-    Args:
-        config: Which text.
-
-    Returns:
-        ``{"train": ..., "dev": ..., "test": ...}``.
+    """Load or construct the train, dev and test split of a corpus.
 
     Raises:
-        DataError: Text is missing, empty, of unequal length, not UTF-8, or nothing is left of a split.
+        DataError: Text is missing, empty, of unequal length, not UTF-8, or no example of a split is left.
     """
     match config:
         case ConlangConfig():
@@ -149,9 +127,9 @@ def _read(files: SplitFiles, max_line_chars: int, split: str) -> tuple[dict[str,
     read = {role: read_lines(path, max_line_chars) for role, path in files.streams().items()}
     counts = {role: len(found.lines) for role, found in read.items()}
     if len(set(counts.values())) > 1:
-        told = ", ".join(f"{files.streams()[role]} {count}" for role, count in counts.items())
+        lengths = ", ".join(f"{files.streams()[role]} {count}" for role, count in counts.items())
         raise DataError(
-            f"{split}: files differ in their number of lines: {told}. Line n must be example n in all"
+            f"{split}: files differ in their number of lines: {lengths}. Line n must be example n in each"
         )
     return {role: found.lines for role, found in read.items()}, sum(found.num_cut for found in read.values())
 
@@ -171,13 +149,13 @@ def _select(
     num_kept = sum(keep)
     if num_kept == 0:
         raise DataError(
-            f"{split}: keep leaves none of {len(keep)} examples; check keep.words, keep.side and keep.has"
+            f"{split}: keep selects none of {len(keep)} examples; check keep.words, keep.side and keep.has"
         )
     limit = getattr(config.limits, split)
     used = {role: list(islice(compress(lines, keep), limit)) for role, lines in streams.items()}
     num_used = num_kept if limit is None else min(limit, num_kept)
     if num_cut:
-        _LOG.warning("%s: %d lines cut at %d characters", split, num_cut, config.max_line_chars)
+        _LOG.warning("%s: %d lines truncated to %d characters", split, num_cut, config.max_line_chars)
     return Corpus.from_streams(used, Selected(len(keep), num_kept, num_used, num_cut))
 
 
@@ -197,7 +175,7 @@ class SplitReport:
         num_words: Whitespace-separated words by role.
         num_in_train: Examples of dev or test whose every stream of text also is an example of train.
         num_sources_in_train: Examples of dev or test whose sources also are sources of an example of train.
-        selected: How the examples were chosen.
+        selected: Selection of the examples.
     """
 
     num_examples: int
@@ -209,13 +187,9 @@ class SplitReport:
 
 
 def corpus_report(corpora: Mapping[str, Corpus]) -> dict[str, SplitReport]:
-    """Count what a reader of results must know about a corpus, overlap of the splits above all.
+    """Count examples, words, empty lines and the overlap of train with the other splits.
 
-    Args:
-        corpora: The splits by name.
-
-    Returns:
-        A report per split. Exact duplicates between train and the others are counted, never removed.
+    Exact duplicates are counted, never removed.
     """
     train = corpora.get("train")
     seen = set(_examples(train)) if train else set()
@@ -238,14 +212,7 @@ def corpus_report(corpora: Mapping[str, Corpus]) -> dict[str, SplitReport]:
 
 
 def report_json(reports: Mapping[str, SplitReport]) -> dict[str, Any]:
-    """Turn reports into JSON for an artifact.
-
-    Args:
-        reports: By split.
-
-    Returns:
-        Nested dictionaries.
-    """
+    """Turn reports into JSON for an artifact."""
     return {split: asdict(report) for split, report in reports.items()}
 
 
@@ -257,12 +224,8 @@ def _examples(corpus: Corpus) -> Iterable[tuple[str, ...]]:
 def write_corpus(corpus: Corpus, directory: Path) -> None:
     """Write a corpus into a directory: a text file per stream and ``corpus.json``.
 
-    Args:
-        corpus: The corpus.
-        directory: Made when missing.
-
     Raises:
-        DataError: A line holds a line feed or what UTF-8 cannot encode.
+        DataError: A line holds a line feed or text that UTF-8 cannot encode.
     """
     directory.mkdir(parents=True, exist_ok=True)
     streams = corpus.streams()
@@ -273,34 +236,30 @@ def write_corpus(corpus: Corpus, directory: Path) -> None:
         try:
             content = "".join(f"{line}\n" for line in lines).encode("utf-8")
         except UnicodeEncodeError as error:
-            raise DataError(f"{role}: {error}; the text holds half a surrogate pair") from error
+            raise DataError(
+                f"{role}: {error}; the text holds a lone surrogate, which UTF-8 cannot encode"
+            ) from error
         (directory / _file_name(role)).write_bytes(content)
     selected = asdict(corpus.selected) if corpus.selected else None
-    said = {"format": _FORMAT, "examples": len(corpus), "streams": list(streams), "selected": selected}
-    (directory / "corpus.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    document = {"format": _FORMAT, "examples": len(corpus), "streams": list(streams), "selected": selected}
+    (directory / "corpus.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 def read_corpus(directory: Path) -> Corpus:
-    """Read what ``write_corpus`` wrote.
-
-    Args:
-        directory: Where.
-
-    Returns:
-        A corpus equal to the one written.
+    """Read a corpus that ``write_corpus`` wrote.
 
     Raises:
-        StoreError: A file is missing or does not hold what ``corpus.json`` says.
+        StoreError: A file is missing or disagrees with ``corpus.json``.
     """
     try:
-        said = json.loads((directory / "corpus.json").read_text(encoding="utf-8"))
-        streams = {role: _stored_lines(directory / _file_name(role)) for role in said["streams"]}
+        document = json.loads((directory / "corpus.json").read_text(encoding="utf-8"))
+        streams = {role: _stored_lines(directory / _file_name(role)) for role in document["streams"]}
     except (OSError, ValueError, KeyError) as error:
         raise StoreError(f"{directory}: not a corpus ({error})") from error
-    wrong = [role for role, lines in streams.items() if len(lines) != said["examples"]]
+    wrong = [role for role, lines in streams.items() if len(lines) != document["examples"]]
     if wrong:
-        raise StoreError(f"{directory}: {', '.join(wrong)} should hold {said['examples']} lines")
-    return Corpus.from_streams(streams, Selected(**said["selected"]) if said["selected"] else None)
+        raise StoreError(f"{directory}: {', '.join(wrong)} should hold {document['examples']} lines")
+    return Corpus.from_streams(streams, Selected(**document["selected"]) if document["selected"] else None)
 
 
 def _file_name(role: str) -> str:

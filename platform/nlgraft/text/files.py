@@ -1,4 +1,4 @@
-"""Files of lines: read strictly, digested once.
+"""Files of lines, read strictly, and their digests.
 
 A line ends at LF or CRLF and nowhere else: U+2028, form feeds and lone carriage returns are text.
 """
@@ -16,16 +16,16 @@ from typing import IO, cast
 from nlgraft.errors import DataError
 
 _BOM = b"\xef\xbb\xbf"
-_BYTES_PER_CHAR = 4  # the most that UTF-8 takes
+_BYTES_PER_CHAR = 4  # upper bound of UTF-8
 
 
 @dataclass(frozen=True)
 class Lines:
-    """The lines of one file.
+    """Lines of one file.
 
     Attributes:
         lines: Text without line ends.
-        num_cut: Lines that were longer than the limit and were cut.
+        num_cut: Lines that exceeded the limit and were truncated.
     """
 
     lines: list[str]
@@ -36,14 +36,7 @@ def read_lines(path: str, max_line_chars: int) -> Lines:
     """Read all lines of a UTF-8 file, plain or gzip (by its first bytes, not its name).
 
     A byte order mark is dropped, CRLF is a line end, a last line without line end counts. Memory stays within
-    a few times ``max_line_chars`` for a line of any length.
-
-    Args:
-        path: As written in the study.
-        max_line_chars: Longer lines are cut to this many characters and counted.
-
-    Returns:
-        The lines.
+    a few times ``max_line_chars`` for a line of any length; longer lines are truncated and counted.
 
     Raises:
         DataError: The file is missing, unreadable, empty, broken gzip or not UTF-8.
@@ -71,7 +64,9 @@ def _split(file: IO[bytes], path: str, max_line_chars: int) -> Lines:
     lines: list[str] = []
     num_cut = 0
     offset = 0
-    most = (max_line_chars + 2) * _BYTES_PER_CHAR + len(_BOM)  # enough to see that the line is too long
+    most = (max_line_chars + 2) * _BYTES_PER_CHAR + len(
+        _BOM
+    )  # one more than allowed shows that the line is too long
     while raw := file.readline(most):
         start = offset
         offset += len(raw)
@@ -104,19 +99,12 @@ def _decode(raw: bytes, start: int, end: int, where: str) -> str:
         bad = content[error.start : error.end].hex(" ")
         raise DataError(
             f"{where}: not UTF-8 at byte {start + error.start} of the text (bytes {bad}: {error.reason}); "
-            "convert the file, e.g. iconv -f LATIN1 -t UTF-8"
+            "convert the file, e.g. with iconv -f LATIN1 -t UTF-8"
         ) from error
 
 
 def expand(path: str) -> Path:
-    """Turn a path of a study into one that can be opened.
-
-    Args:
-        path: As written; ``~`` is the home directory, relative paths start at the current directory.
-
-    Returns:
-        The absolute path.
-    """
+    """Make a path absolute: ``~`` is the home directory, relative paths start at the current one."""
     return Path(path).expanduser().absolute()
 
 
@@ -124,13 +112,7 @@ _digests: dict[tuple[str, int, int], str] = {}
 
 
 def file_digest(path: str) -> str:
-    """Digest the bytes of a file; read once per process as long as size and time of change stay.
-
-    Args:
-        path: As written in the study.
-
-    Returns:
-        SHA-256, hexadecimal.
+    """Return the SHA-256 of a file, computed once per process while its size and modification time stay.
 
     Raises:
         DataError: The file is missing or cannot be read.
@@ -148,15 +130,7 @@ def file_digest(path: str) -> str:
 
 
 def unreadable(path: str, error: OSError) -> str:
-    """Say why a file of a study cannot be read.
-
-    Args:
-        path: As written in the study.
-        error: What the system said.
-
-    Returns:
-        One line: the path as written, where that is, why not, what to do.
-    """
+    """Explain in one line why a file cannot be read: path as written, place, reason, and what to do."""
     where = expand(path)
     reason = (error.strerror or str(error)).lower()
     near = sorted(sibling.name for sibling in where.parent.glob("*"))[:5] if where.parent.is_dir() else []

@@ -1,4 +1,4 @@
-"""Text that others host: datasets of the Hugging Face hub and the test sets of sacreBLEU."""
+"""Text from elsewhere: datasets of the Hugging Face hub and sacreBLEU's test sets."""
 
 from __future__ import annotations
 
@@ -9,22 +9,15 @@ from nlgraft.text.config import HuggingFaceConfig, Split, SplitFiles
 
 
 def load_split(config: HuggingFaceConfig, split: Split) -> dict[str, list[str]]:
-    """Load the lines of one split of a hub dataset.
+    """Load the lines of one split of a hub dataset, by role as ``SplitFiles.streams`` names them.
 
     Line feeds inside an example become spaces: here an example is a line.
 
-    Args:
-        config: Which dataset and columns.
-        split: Our name of the split.
-
-    Returns:
-        Lines by role, as ``SplitFiles.streams`` names them.
-
     Raises:
-        DataError: The ``datasets`` package is missing, the dataset cannot be had, or a column is not there.
+        DataError: The ``datasets`` package is missing, the dataset cannot be loaded, or a column is missing.
     """
     try:
-        import datasets  # pyright: ignore[reportMissingImports]  # an extra: only this kind of corpus needs it
+        import datasets  # pyright: ignore[reportMissingImports]  # an optional extra
     except ImportError as error:
         raise DataError(
             "corpus: huggingface needs the datasets package; pip install 'nlgraft[datasets]' "
@@ -65,19 +58,12 @@ def _text(value: Any, inside: list[str], names: list[str] | None, where: str) ->
 
 
 def test_set_files(test_set: str, langpair: str) -> SplitFiles:
-    """Find the files of a sacreBLEU test set, fetching them when this machine has not yet.
-
-    Args:
-        test_set: Its name, e.g. ``wmt14/full``.
-        langpair: Direction, e.g. ``en-de``.
-
-    Returns:
-        Paths of the source and of the first reference.
+    """Return the paths of a sacreBLEU test set's source and first reference, downloading them if necessary.
 
     Raises:
-        DataError: There is no such test set or direction, or it cannot be fetched.
+        DataError: There is no such test set or direction, or it cannot be downloaded.
     """
-    from sacrebleu import utils  # costs 0.2 s: only the studies that use it pay
+    from sacrebleu import utils  # takes 0.2 s to import
     from sacrebleu.dataset import DATASETS
 
     if test_set not in DATASETS:
@@ -89,10 +75,10 @@ def test_set_files(test_set: str, langpair: str) -> SplitFiles:
         source = utils.get_source_file(test_set, langpair)
         references = utils.get_reference_files(test_set, langpair)
     except SystemExit as error:  # how sacreBLEU reports a wrong checksum
-        raise DataError(f"{test_set} {langpair}: sacreBLEU gave up; see its message above") from error
+        raise DataError(f"{test_set} {langpair}: sacreBLEU failed; see its message above") from error
     except Exception as error:
         raise DataError(
-            f"{test_set} {langpair}: cannot be fetched ({type(error).__name__}: {error}); it needs "
+            f"{test_set} {langpair}: cannot be downloaded ({type(error).__name__}: {error}); it needs "
             "the network, or a copy in ~/.sacrebleu (SACREBLEU names another place)"
         ) from error
     return SplitFiles(sources=(source,), target=references[0])

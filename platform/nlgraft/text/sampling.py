@@ -1,8 +1,8 @@
 """Random segmentation that another process can repeat.
 
-SentencePiece samples too, but even seeded it draws something else in every process (0.2.3), so a resumed
-training would see other text. Pieces never reach over a word boundary, so words are segmented one by one, and
-what is worked out about a word is kept.
+SentencePiece samples too, but even when seeded it draws another segmentation in every process (0.2.3), so a
+resumed training would see other text. Pieces never cross a word boundary, so words are segmented one by one
+and the work per word is cached.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from itertools import accumulate
 
 _WORD = re.compile("\u2581?[^\u2581]+|\u2581")
 _UNKNOWN_PENALTY = 10.0  # below the least likely piece, as in SentencePiece
-_MAX_WORDS = 200_000  # words that are remembered; then memory starts afresh
-_MAX_STEPS = 1_000_000  # likewise points of BPE-dropout
+_MAX_WORDS = 200_000  # cached words; the cache is cleared beyond
+_MAX_STEPS = 1_000_000  # cached states of BPE-dropout, likewise
 
 
 @dataclass(frozen=True)
 class PieceTable:
-    """What sampling needs of a model.
+    """Pieces of a model, as sampling needs them.
 
     Attributes:
-        ids: Id of every piece that text can make.
+        ids: Id of every piece that text can produce.
         scores: Log-probability (unigram) or minus the rank of the merge (BPE) of these ids.
         unknown: Id of UNK.
     """
@@ -43,14 +43,9 @@ class _Sampler:
         self._table = table
 
     def line(self, normalized: str, rng: random.Random) -> list[int]:
-        """Segment a line at random.
+        """Sample a segmentation of a line that the model has normalised (words begin with U+2581).
 
-        Args:
-            normalized: The line as the model normalises it: words begin with U+2581.
-            rng: Source of chance.
-
-        Returns:
-            Ids; neighbouring unknown characters are one UNK, as SentencePiece gives them.
+        Neighbouring unknown characters are one UNK, as in SentencePiece.
         """
         ids: list[int] = []
         for word in _WORD.findall(normalized):
@@ -72,12 +67,7 @@ class UnigramSampler(_Sampler):
     """
 
     def __init__(self, table: PieceTable, alpha: float) -> None:
-        """Set up the sampler.
-
-        Args:
-            table: The pieces.
-            alpha: Smoothing: 0 draws segmentations alike, 1 by their likelihood.
-        """
+        """Set up the sampler; ``alpha`` 0 draws all segmentations alike, 1 by their likelihood."""
         super().__init__(table)
         self._alpha = alpha
         self._longest = max(map(len, table.ids), default=1)
@@ -100,7 +90,7 @@ class UnigramSampler(_Sampler):
         return ids
 
     def _ends(self, word: str) -> list[tuple[list[float], list[tuple[int, int]]]]:
-        """For every end position: running weights of the pieces that end there, and their starts and ids."""
+        """List the pieces that end at every position, as (start, id), and their cumulative weights."""
         ids, scores = self._table.ids, self._table.scores
         forward = [0.0]
         ends: list[tuple[list[float], list[tuple[int, int]]]] = [([], [])]
@@ -112,7 +102,7 @@ class UnigramSampler(_Sampler):
                 if piece is not None:
                     pieces.append((start, piece))
                     logs.append(forward[start] + self._alpha * scores[piece])
-            if not pieces or pieces[-1][0] != end - 1:  # the character itself is no piece
+            if not pieces or pieces[-1][0] != end - 1:  # the character itself is not a piece
                 pieces.append((end - 1, self._table.unknown))
                 logs.append(forward[end - 1] + self._alpha * self._unknown_score)
             most = max(logs)
@@ -124,10 +114,10 @@ class UnigramSampler(_Sampler):
 
 @dataclass
 class _Step:
-    """A point of BPE-dropout: a merge to try, or the end.
+    """State of BPE-dropout: a merge to try, or the end.
 
-    The way through a word depends on which merges were skipped so far, so points form a tree; only points
-    that were reached exist.
+    The path through a word depends on which merges were skipped so far, so states form a tree, built where it
+    is visited.
     """
 
     ids: list[int] | None  # at the end
@@ -139,17 +129,12 @@ class _Step:
 class BpeSampler(_Sampler):
     """Skips every merge with a probability.
 
-    Source: Provilkov et al. (2020), BPE-Dropout, Algorithm 1, in the form SentencePiece gives it: a skipped
-    occurrence of a merge is not tried again.
+    Source: Provilkov et al. (2020), BPE-Dropout, Algorithm 1, as in SentencePiece: a skipped occurrence of a
+    merge is not tried again.
     """
 
     def __init__(self, table: PieceTable, alpha: float) -> None:
-        """Set up the sampler.
-
-        Args:
-            table: The pieces.
-            alpha: Probability of skipping a merge.
-        """
+        """Set up the sampler; ``alpha`` is the probability of skipping a merge."""
         super().__init__(table)
         self._alpha = alpha
         self._known: dict[str, _Step] = {}
@@ -184,8 +169,8 @@ class BpeSampler(_Sampler):
 
     def _next(self, symbols: list[str], waiting: list[tuple[float, int, int]]) -> _Step:
         self._num_steps += 1
-        # A merged symbol stands where its left part began and "" fills the rest: merges whose parts are gone
-        # no longer fit their length.
+        # A merged symbol takes the place of its left part and "" that of the right one, so the length tells
+        # queued merges whose parts have changed.
         while waiting:
             _, left, length = waiting[0]
             right = left + len(symbols[left])

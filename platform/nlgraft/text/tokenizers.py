@@ -1,4 +1,4 @@
-"""Tokenizers with PAD=0, UNK=1, BOS=2, EOS=3; SentencePiece, trained the same way every time."""
+"""Tokenizers with PAD=0, UNK=1, BOS=2, EOS=3; SentencePiece, trained reproducibly."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 
 _LOG = logging.getLogger(__name__)
-_MAX_LINE_BYTES = 1 << 24  # SentencePiece drops longer lines without a word; the file reader cut them before
-_RESERVED = "\u2585"  # SentencePiece drops training lines that hold its mark for unknown characters
+_MAX_LINE_BYTES = 1 << 24  # SentencePiece silently drops longer lines; the file reader truncates them before
+_RESERVED = "\u2585"  # SentencePiece drops training lines with its mark for unknown characters
 
 
 class Tokenizer(Protocol):
-    """What models of text are read and written with, whatever made its pieces.
+    """Interface of all tokenizers.
 
     Attributes:
-        path: Where it was read from.
+        path: File it was read from.
         pieces: The piece of every id.
         vocab_size: Number of pieces, special ones included.
     """
@@ -48,7 +48,7 @@ class Tokenizer(Protocol):
     def encode(
         self, text: str | list[str], sample_alpha: float | None = None, seed: int = 0
     ) -> list[int] | list[list[int]]:
-        """Segment a line or lines into ids, without BOS and EOS; at random where that is asked for."""
+        """Segment a line or lines into ids, without BOS and EOS; with ``sample_alpha``, at random."""
         ...
 
     @overload
@@ -56,32 +56,28 @@ class Tokenizer(Protocol):
     @overload
     def decode(self, ids: list[list[int]]) -> list[str]: ...
     def decode(self, ids: list[int] | list[list[int]]) -> str | list[str]:
-        """Turn ids into text; special tokens other than UNK leave no trace."""
+        """Turn ids into text without special tokens other than UNK."""
         ...
 
     def id(self, piece: str) -> int:
-        """Look a piece up; one that is not there is a ``DataError``."""
+        """Return the id of a piece; raises ``DataError`` when there is none."""
         ...
 
 
 def train_sentencepiece(lines: Sequence[str], config: TokenizerConfig, path: Path, seed: int) -> None:
-    """Learn a SentencePiece model and write it.
+    """Train a SentencePiece model and write it to ``path``.
+
+    ``config.vocab_size`` is an upper bound: a small corpus gives fewer pieces, and the model's own
+    ``vocab_size`` tells how many. ``seed`` draws the lines when ``config.max_train_lines`` leaves some out.
 
     **Determinism**: the same lines, config and seed give the same bytes, in any process.
-
-    Args:
-        lines: Training text.
-        config: Kind, size and special tokens. ``vocab_size`` is an upper bound: a small corpus gives fewer
-            pieces, and the model's own ``vocab_size`` tells how many.
-        path: Where the model goes.
-        seed: Draws the lines when ``config.max_train_lines`` leaves some out.
 
     Raises:
         DataError: There is no text, or ``vocab_size`` cannot hold its characters.
     """
     chosen = _training_lines(lines, config, seed)
     if not chosen:
-        raise DataError(f"{path.name}: no text to learn a tokenizer from ({len(lines)} lines, all blank)")
+        raise DataError(f"{path.name}: no text to train a tokenizer on ({len(lines)} lines, all blank)")
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
@@ -126,27 +122,24 @@ def _why(error: RuntimeError, config: TokenizerConfig, num_lines: int) -> str:
             f"{needed}; raise vocab_size or lower character_coverage"
         )
     return (
-        f"SentencePiece cannot learn {config.vocab_size} {config.kind} pieces from {num_lines} lines: {error}"
+        f"SentencePiece cannot train {config.vocab_size} {config.kind} pieces on {num_lines} lines: {error}"
     )
 
 
 class SentencePiece:
-    """A trained model.
+    """A trained SentencePiece model.
 
     Attributes:
-        path: Where it was read from.
+        path: File it was read from.
         pieces: The piece of every id.
         vocab_size: Number of pieces, special ones included.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read a model.
-
-        Args:
-            path: The file that ``train_sentencepiece`` wrote.
+        """Read a model that ``train_sentencepiece`` wrote.
 
         Raises:
-            StoreError: It is missing, no model, or one with other special ids.
+            StoreError: It is missing, not a model, or has other special ids.
         """
         self.path = path
         self._model = sentencepiece.SentencePieceProcessor()
@@ -170,19 +163,13 @@ class SentencePiece:
     def encode(
         self, text: str | list[str], sample_alpha: float | None = None, seed: int = 0
     ) -> list[int] | list[list[int]]:
-        """Segment text into ids, without BOS and EOS.
+        """Segment a line or lines into ids, without BOS and EOS.
+
+        ``sample_alpha`` is None for the best segmentation; else the smoothing of unigram sampling (Kudo 2018,
+        from all segmentations) or the BPE-dropout probability (Provilkov et al. 2020).
 
         **Determinism**: sampled segmentations depend on the lines, ``sample_alpha`` and ``seed`` alone; give
         another seed for each epoch.
-
-        Args:
-            text: A line or lines.
-            sample_alpha: None for the best segmentation; else the smoothing of unigram sampling (Kudo 2018,
-                from all segmentations) or the BPE-dropout probability (Provilkov et al. 2020).
-            seed: Of the sampling.
-
-        Returns:
-            Ids of the line, or of every line.
         """
         lines = [text] if isinstance(text, str) else text
         if sample_alpha is None:
@@ -211,24 +198,11 @@ class SentencePiece:
     @overload
     def decode(self, ids: list[list[int]]) -> list[str]: ...
     def decode(self, ids: list[int] | list[list[int]]) -> str | list[str]:
-        """Turn ids into text; special tokens other than UNK leave no trace.
-
-        Args:
-            ids: Ids of a line, or of lines; an empty list is an empty line.
-
-        Returns:
-            The line, or the lines.
-        """
+        """Turn ids into text without special tokens other than UNK; an empty list is an empty line."""
         return self._model.decode(ids)
 
     def id(self, piece: str) -> int:
-        """Look a piece up.
-
-        Args:
-            piece: As in ``pieces``.
-
-        Returns:
-            Its id.
+        """Return the id of a piece.
 
         Raises:
             DataError: There is no such piece.
@@ -241,14 +215,14 @@ class SentencePiece:
 
 @dataclass(frozen=True)
 class LengthReport:
-    """How long text becomes under a tokenizer, without BOS and EOS.
+    """Length of text under a tokenizer, without BOS and EOS.
 
     Attributes:
         num_lines: Lines.
         num_words: Whitespace-separated words.
         num_tokens: Tokens.
         num_unknown: Tokens that are UNK.
-        tokens_per_line: Mean.
+        tokens_per_line: Mean tokens of a line.
         median_tokens: Median tokens of a line.
         max_tokens: Tokens of the longest line.
         fertility: Tokens per word.
@@ -267,15 +241,7 @@ class LengthReport:
 
 
 def length_report(tokenizer: Tokenizer, lines: list[str]) -> LengthReport:
-    """Measure the sequence lengths that a tokenizer gives.
-
-    Args:
-        tokenizer: The tokenizer.
-        lines: Text.
-
-    Returns:
-        Counts and means; the means over nothing are 0.
-    """
+    """Measure the sequence lengths that a tokenizer gives; means over nothing are 0."""
     encoded = tokenizer.encode(lines)
     lengths = [len(ids) for ids in encoded]
     num_tokens = sum(lengths)

@@ -1,4 +1,4 @@
-"""WordPiece tokenizers of checkpoints, with PAD=0, UNK=1, BOS=2, EOS=3 like those that are trained here."""
+"""WordPiece tokenizers of checkpoints, numbered PAD=0, UNK=1, BOS=2, EOS=3 like our SentencePiece models."""
 
 from __future__ import annotations
 
@@ -11,28 +11,25 @@ from nlgraft.errors import DataError, StoreError
 from nlgraft.text.tokenizers import SPECIAL_PIECES
 
 _CHUNK_LINES = 10_000
-"""Lines encoded at once: bounds memory, changes no result."""
+"""Lines encoded at once, to bound memory."""
 
 
 class WordPiece:
-    """A tokenizer in the tokenizers library's own format, numbered as ``SentencePiece`` numbers pieces.
+    """A tokenizer in the format of the tokenizers library, with special ids as in ``SentencePiece``.
 
-    Text never makes a special token, and a word that no pieces spell is one UNK.
+    Text never produces a special token, and a word that no pieces spell is one UNK.
 
     Attributes:
-        path: Where it was read from.
+        path: File it was read from.
         pieces: The piece of every id; ``##`` marks those inside words.
         vocab_size: Number of pieces, special ones included.
     """
 
     def __init__(self, path: Path) -> None:
-        """Read a tokenizer.
-
-        Args:
-            path: A ``tokenizer.json`` whose first pieces are the special ones.
+        """Read a ``tokenizer.json`` whose first pieces are the special ones.
 
         Raises:
-            StoreError: It is missing, no tokenizer, or one with other special ids.
+            StoreError: It is missing, not a tokenizer, or has other special ids.
         """
         self.path = path
         try:
@@ -41,7 +38,7 @@ class WordPiece:
             raise StoreError(f"{path}: not a tokenizer.json ({error})") from error
         self._model.no_padding()
         self._model.no_truncation()
-        self._model.encode_special_tokens = True  # that is: as any other text
+        self._model.encode_special_tokens = True  # as ordinary text, despite the name
         self.vocab_size: int = self._model.get_vocab_size()
         self.pieces: list[str] = [self._model.id_to_token(i) or "" for i in range(self.vocab_size)]
         found = tuple(self.pieces[:4])
@@ -57,22 +54,14 @@ class WordPiece:
     def encode(
         self, text: str | list[str], sample_alpha: float | None = None, seed: int = 0
     ) -> list[int] | list[list[int]]:
-        """Segment text into ids, without BOS and EOS.
-
-        Args:
-            text: A line or lines.
-            sample_alpha: None: there is one segmentation only.
-            seed: Decides nothing.
-
-        Returns:
-            Ids of the line, or of every line.
+        """Segment a line or lines into ids, without BOS and EOS.
 
         Raises:
-            DataError: Sampled segmentations are asked for.
+            DataError: ``sample_alpha`` is set, but there is only one segmentation.
         """
         if sample_alpha is not None:
             raise DataError(
-                f"{self.path.name}: sampling_alpha is {sample_alpha}, but WordPiece cuts text in one way; "
+                f"{self.path.name}: sampling_alpha is {sample_alpha}, but WordPiece has one segmentation; "
                 "leave sampling_alpha out"
             )
         lines = [text] if isinstance(text, str) else text
@@ -87,16 +76,10 @@ class WordPiece:
     @overload
     def decode(self, ids: list[list[int]]) -> list[str]: ...
     def decode(self, ids: list[int] | list[list[int]]) -> str | list[str]:
-        """Turn ids into text by the tokenizer's own decoder; special tokens other than UNK leave no trace.
+        """Turn ids into text by the tokenizer's own decoder, without special tokens other than UNK.
 
-        Text is not restored to the character: what the tokenizer lower-cased stays so, and spaces beside
-        punctuation follow the decoder's rules, as they do wherever the checkpoint is used.
-
-        Args:
-            ids: Ids of a line, or of lines; an empty list is an empty line.
-
-        Returns:
-            The line, or the lines.
+        Text is not restored exactly: it stays lower-cased where the tokenizer does that, and spaces beside
+        punctuation follow the decoder's rules, as wherever the checkpoint is used.
         """
         lines: Any = ids
         if ids and isinstance(ids[0], list):
@@ -104,13 +87,7 @@ class WordPiece:
         return self._model.decode(lines, skip_special_tokens=True)
 
     def id(self, piece: str) -> int:
-        """Look a piece up.
-
-        Args:
-            piece: As in ``pieces``.
-
-        Returns:
-            Its id.
+        """Return the id of a piece.
 
         Raises:
             DataError: There is no such piece.

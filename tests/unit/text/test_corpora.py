@@ -100,7 +100,7 @@ def test_a_rule_and_its_complement_divide_a_corpus(tmp_path):
 
 def test_a_rule_that_leaves_nothing_is_refused(tmp_path):
     said = {**small(tmp_path), "keep": {"words": ["cat"]}}
-    with pytest.raises(DataError, match="dev: keep leaves none of 2 examples"):
+    with pytest.raises(DataError, match="dev: keep selects none of 2 examples"):
         load_corpus(CORPUS.validate_python(said))
 
 
@@ -116,7 +116,7 @@ def test_over_long_lines_are_cut_counted_and_logged(tmp_path, caplog):
     corpora = load_corpus(CORPUS.validate_python(said))
     assert corpora["dev"].sources == [["dogs", "the d"]]
     assert corpora["dev"].selected == Selected(2, 2, 2, num_cut=2)
-    assert "dev: 2 lines cut at 5 characters" in caplog.text
+    assert "dev: 2 lines truncated to 5 characters" in caplog.text
 
 
 def test_overlap_of_train_and_test_is_counted(tmp_path):

@@ -89,7 +89,7 @@ def test_a_vocabulary_smaller_than_the_characters_is_refused(tmp_path):
 
 @pytest.mark.parametrize("lines", [[], ["", "  "]])
 def test_no_text_is_refused(tmp_path, lines):
-    with pytest.raises(DataError, match="no text to learn a tokenizer from"):
+    with pytest.raises(DataError, match="no text to train a tokenizer on"):
         trained(tmp_path, lines=lines)
 
 

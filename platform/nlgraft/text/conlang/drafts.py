@@ -1,4 +1,4 @@
-"""Drafts of a careless translator: what post-editing has to mend."""
+"""Faulty drafts of a translation, the input of post-editing."""
 
 from __future__ import annotations
 
@@ -9,19 +9,10 @@ from nlgraft.text.conlang.meaning import Clause, Entity, Sentence, Tense
 
 
 def blunder(meaning: Sentence, lexicon: Lexicon, domain: Domain, rng: random.Random) -> Sentence:
-    """Get a meaning partly wrong: numbers, tenses, words, and what is left out.
+    """Distort a meaning slightly: numbers, tenses, words, and omissions.
 
     Each draft is good text about something slightly different, with about two faults in ten words; some have
-    none.
-
-    Args:
-        meaning: What should be said.
-        lexicon: The words.
-        domain: Where wrong words come from.
-        rng: Source of chance.
-
-    Returns:
-        What the draft says.
+    none. Wrong words come from ``domain``.
     """
     words = lexicon.inventories[domain]
 

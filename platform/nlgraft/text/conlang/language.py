@@ -1,9 +1,9 @@
-"""How each of the three languages says a meaning.
+"""Expression of meanings in each of the three languages.
 
-The first source language has articles and no case; it leaves the number of lifeless things unsaid. The
-second has case and no articles; it tells no future from present and nothing definite from indefinite. Each
-lets a few roots fall together that the other keeps apart. The target language says all of it, verb first,
-with nouns of three genders that adjectives, articles and auxiliaries agree with.
+The first source language has articles and no case; it does not mark the number of inanimate nouns. The second
+has case and no articles; it distinguishes neither future from present nor definite from indefinite. Each has
+a few homonyms that the other keeps apart. The target language marks all of this, verb first, with nouns of
+three genders that adjectives, articles and auxiliaries agree with.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ Case = Literal["subject", "object", "place", "owner"]
 
 @dataclass(frozen=True)
 class Typology:
-    """What kind of language it is.
+    """Grammatical features of a language.
 
     Attributes:
         order: Order of the parts of a clause.
-        has_adjective_first: Adjectives stand before their noun.
+        has_adjective_first: Adjectives precede their noun.
         has_relation_first: Prepositions, not postpositions.
         has_articles: Definite and indefinite are words.
         has_auxiliary: Tense, with agreement, is a word before the verb, not a suffix of it.
-        has_all_plurals: Plurals are marked on all nouns, not on living ones alone.
+        has_all_plurals: Plurals are marked on all nouns, not on animate ones alone.
         has_future: Future differs from present.
         has_case: Nouns carry their role.
         has_agreement: Adjectives, articles and auxiliaries carry gender and number.
@@ -92,14 +92,7 @@ class Language:
     """One language: the shapes of its words and its grammar."""
 
     def __init__(self, lexicon: Lexicon, protos: list[str], kind: Typology, rng: random.Random) -> None:
-        """Draw a language.
-
-        Args:
-            lexicon: The words as meanings.
-            protos: Proto-form of every lexeme; used for roots.
-            kind: The kind of language.
-            rng: Source of chance for all shapes.
-        """
+        """Draw the shapes of a language; ``protos`` holds the proto-form of every lexeme, used for roots."""
         self.kind = kind
         self._lexemes = lexicon.lexemes
         self._sounds = SoundChange.draw(rng)
@@ -169,47 +162,36 @@ class Language:
         stem, affix = stems[lexeme.parts[0]], self._affixes[name]
         return self._sounds.join([affix, stem] if self._is_prefix[name] else [stem, affix])
 
-    def say(self, sentence: Sentence, hole: Slot | None = None) -> str:
-        """Say a meaning.
+    def say(self, sentence: Sentence, queried: Slot | None = None) -> str:
+        """Express a meaning as a line with a final stop or question mark.
 
-        Args:
-            sentence: The meaning.
-            hole: Ask for this part of the first clause: a question word leads and the part is left out.
-
-        Returns:
-            The line, with a final stop or question mark.
+        With ``queried``, ask for this part of the first clause: a question word leads and the part is left
+        out.
         """
         words = [self._words["stress"]] if sentence.is_stressed else []
-        if hole is not None:
-            words.append(self._question_word(sentence.clauses[0], hole))
+        if queried is not None:
+            words.append(self._question_word(sentence.clauses[0], queried))
         for number, clause in enumerate(sentence.clauses):
             if number and sentence.link is not None:
                 words.append(self._words[f"link {sentence.link}"])
-            words += self._clause(clause, hole if number == 0 else None)
-        return " ".join(words) + ("." if hole is None else "?")
+            words += self._clause(clause, queried if number == 0 else None)
+        return " ".join(words) + ("." if queried is None else "?")
 
     def name(self, entity: Entity) -> str:
-        """Name a thing by itself, as an answer does.
-
-        Args:
-            entity: The thing.
-
-        Returns:
-            The phrase in the role of a subject, without stop.
-        """
+        """Express an entity as a phrase in subject role, without stop, as an answer does."""
         return " ".join(self._phrase(entity, "subject"))
 
-    def _question_word(self, clause: Clause, hole: Slot) -> str:
-        if hole == "place":
+    def _question_word(self, clause: Clause, queried: Slot) -> str:
+        if queried == "place":
             return self._words[f"where {clause.relation}"]
-        entity = clause.subject if hole == "subject" else clause.object
+        entity = clause.subject if queried == "subject" else clause.object
         is_animate = entity is not None and self._lexemes[entity.noun].is_animate
-        return self._words[f"{'who' if is_animate else 'what'} {hole}"]
+        return self._words[f"{'who' if is_animate else 'what'} {queried}"]
 
-    def _clause(self, clause: Clause, hole: Slot | None) -> list[str]:
+    def _clause(self, clause: Clause, queried: Slot | None) -> list[str]:
         words: list[str] = []
         for part in self.kind.order:
-            if part == hole:
+            if part == queried:
                 continue
             if part == "subject":
                 words += self._phrase(clause.subject, "subject")
@@ -294,7 +276,7 @@ def _function_words() -> list[str]:
     words = ["not", "of", "definite", "indefinite", "stress", "auxiliary"]
     words += [f"link {number}" for number in range(NUM_LINKS)]
     words += [f"{word} {number}" for word in ("relation", "where") for number in range(NUM_RELATIONS)]
-    words += [f"{word} {hole}" for word in ("who", "what") for hole in ("subject", "object")]
+    words += [f"{word} {slot}" for word in ("who", "what") for slot in ("subject", "object")]
     return words + [f"pronoun {g} {n}" for g in range(NUM_GENDERS) for n in ("singular", "plural")]
 
 
@@ -316,12 +298,6 @@ def family(seed: int) -> Family:
     """Draw a language family.
 
     **Determinism**: the same seed gives the same family in every process.
-
-    Args:
-        seed: Which family.
-
-    Returns:
-        The family.
     """
     lexicon = Lexicon.draw(random.Random(f"conlang {seed} lexicon"))
     rng = random.Random(f"conlang {seed} proto-language")

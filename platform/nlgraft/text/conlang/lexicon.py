@@ -1,7 +1,8 @@
-"""The words of the family as meanings: roots, what is derived and compounded from them, two domains.
+"""Words of the family as meanings: roots, derived and compound words, two domains.
 
-Domain b says most of its own things by words built from roots and affixes that domain a also uses, in
-combinations that a never has; only a few of its roots are new. Whoever knows a's parts can guess b's words.
+Domain b expresses most of its own concepts by words built from roots and affixes that domain a also uses, in
+combinations that a never has; only a few of its roots are new. So the words of b can be guessed from the
+parts of a's words.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class Derivation:
         result: Category of the new word.
         is_animate: Animacy of a new noun; None keeps that of the base.
         gender: Gender of a new noun; None keeps that of the base.
-        flips: Whether good becomes bad.
-        share: How common it is among built words.
+        flips: True if good becomes bad.
+        share: Relative frequency among built words.
     """
 
     base: Category
@@ -43,9 +44,9 @@ class Derivation:
 
 
 DERIVATIONS = {
-    "agent": Derivation("verb", "noun", is_animate=True, gender=0, share=2.0),  # who does it
-    "tool": Derivation("verb", "noun", is_animate=False, gender=1),  # what it is done with
-    "place": Derivation("verb", "noun", is_animate=False, gender=2),  # where it is done
+    "agent": Derivation("verb", "noun", is_animate=True, gender=0, share=2.0),  # worker
+    "tool": Derivation("verb", "noun", is_animate=False, gender=1),  # cutter
+    "place": Derivation("verb", "noun", is_animate=False, gender=2),  # bakery
     "quality": Derivation("adjective", "noun", is_animate=False, gender=2),
     "small": Derivation("noun", "noun", share=1.5),
     "having": Derivation("noun", "adjective"),
@@ -56,7 +57,7 @@ DERIVATIONS = {
 }
 _COMPOUND_SHARE = 5.0
 
-# Roots by where they occur: in both domains, in a (in b only as parts of words), in b alone.
+# Roots of both domains, of a (in b only as parts of words), of b alone.
 _ROOTS: dict[Category, tuple[int, int, int]] = {
     "noun": (40, 60, 16),
     "verb": (24, 28, 6),
@@ -76,10 +77,10 @@ class Lexeme:
 
     Attributes:
         id: Its number.
-        category: What it can do in a sentence.
-        derivation: How it is built: a key of ``DERIVATIONS``, ``compound``, or None for a root.
-        parts: Ids of what it is built from: the base, or modifier and head.
-        is_animate: Whether it can act (nouns).
+        category: Part of speech.
+        derivation: A key of ``DERIVATIONS``, ``compound``, or None for a root.
+        parts: Ids of its parts: the base, or modifier and head.
+        is_animate: True if it can act (nouns).
         gender: Agreement class in the target language (nouns).
         field: Semantic field; verbs prefer objects of theirs.
         valence: 1 good, -1 bad, 0 neither.
@@ -99,31 +100,20 @@ class Urn:
     """Draws words by their frequency."""
 
     def __init__(self, weighted: Iterable[tuple[int, float]]) -> None:
-        """Fill the urn.
-
-        Args:
-            weighted: Ids and weights.
-        """
+        """Fill the urn with (id, weight) pairs."""
         pairs = list(weighted)
         self.ids = [word for word, _ in pairs]
         self._bounds = list(accumulate(weight for _, weight in pairs))
         self._total = self._bounds[-1] if pairs else 0.0
 
     def draw(self, rng: random.Random) -> int:
-        """Draw an id.
-
-        Args:
-            rng: Source of chance.
-
-        Returns:
-            The id.
-        """
+        """Draw an id."""
         return self.ids[bisect(self._bounds, rng.random() * self._total, 0, len(self.ids) - 1)]
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """What one domain speaks of, each word with its frequency.
+    """Vocabulary of one domain, each word with its frequency.
 
     Attributes:
         subjects: Nouns that act.
@@ -149,7 +139,8 @@ class Lexicon:
     Attributes:
         lexemes: By id.
         roots: Ids of the roots by category and place of use: both domains, a, b.
-        inventories: What each domain speaks of.
+        built: Ids of derived and compound words by category and domain.
+        inventories: Vocabulary of each domain.
     """
 
     lexemes: list[Lexeme] = field(default_factory=list)
@@ -159,14 +150,7 @@ class Lexicon:
 
     @staticmethod
     def draw(rng: random.Random) -> Lexicon:
-        """Draw the words of a family.
-
-        Args:
-            rng: Source of chance.
-
-        Returns:
-            The lexicon.
-        """
+        """Draw the words of a family."""
         lexicon = Lexicon()
         for category, counts in _ROOTS.items():
             common, own_a, own_b = ([lexicon._root(category, rng) for _ in range(count)] for count in counts)
@@ -211,7 +195,7 @@ class Lexicon:
         for category, counts in _BUILT.items():
             words = [self._built_word(category, bases, taken, rng) for _ in range(sum(counts))]
             self.built[category] = (words[: counts[0]], words[counts[0] :])
-        # Some of b's nouns have a built word inside: compounds of what a builds.
+        # a quarter of b's nouns are compounds of words that a builds
         deeper: dict[Category, list[int]] = {**bases, "noun": bases["noun"][:40] + self.built["noun"][0]}
         count = _BUILT["noun"][1] // 4
         self.built["noun"][1][-count:] = [

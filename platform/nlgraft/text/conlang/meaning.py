@@ -1,4 +1,4 @@
-"""What is said: sentences and documents as meanings, before any language.
+"""Sentences and documents as meanings, independent of any language.
 
 Plain tuples: a meaning is compared, changed by ``_replace`` and rendered by every language.
 """
@@ -16,7 +16,7 @@ NUM_LINKS = 3
 
 
 class Tense(IntEnum):
-    """When it happens."""
+    """Time of an event."""
 
     PAST = 0
     PRESENT = 1
@@ -24,14 +24,14 @@ class Tense(IntEnum):
 
 
 class Entity(NamedTuple):
-    """Someone or something.
+    """A person or thing.
 
     Attributes:
         noun: Lexeme.
         is_plural: More than one.
         is_definite: Known to the hearer.
         adjectives: Lexemes, the closest to the noun first.
-        owner: Whose it is.
+        owner: Possessor.
         is_pronoun: Only referred to, since it was named before.
     """
 
@@ -48,13 +48,13 @@ class Clause(NamedTuple):
 
     Attributes:
         verb: Lexeme.
-        subject: Who acts.
-        object: Who or what it is done to.
-        relation: How ``place`` relates to the event, below ``NUM_RELATIONS``; None without a place.
-        place: Where or with whom.
+        subject: Agent.
+        object: Patient.
+        relation: Relation of ``place`` to the event, below ``NUM_RELATIONS``; None without a place.
+        place: Location or company.
         adverb: Lexeme.
-        tense: When.
-        is_negated: Said not to happen.
+        tense: Time of the event.
+        is_negated: True if the event does not happen.
     """
 
     verb: int
@@ -72,8 +72,8 @@ class Sentence(NamedTuple):
 
     Attributes:
         clauses: The events.
-        link: How the second follows from the first, below ``NUM_LINKS``; None for one event.
-        is_stressed: Said with weight: the main point of a document.
+        link: Connection of the second event to the first, below ``NUM_LINKS``; None for one event.
+        is_stressed: True for the main point of a document.
     """
 
     clauses: tuple[Clause, ...]
@@ -82,26 +82,16 @@ class Sentence(NamedTuple):
 
 
 class Speaker:
-    """Draws what is said in a domain."""
+    """Draws the meanings of a domain; ``rng`` alone decides them."""
 
     def __init__(self, lexicon: Lexicon, domain: Domain, rng: random.Random) -> None:
-        """Set up a speaker.
-
-        Args:
-            lexicon: The words.
-            domain: What is spoken of.
-            rng: Source of chance; it decides everything the speaker says.
-        """
+        """Take the words of one domain."""
         self._lexemes = lexicon.lexemes
         self._words = lexicon.inventories[domain]
         self._rng = rng
 
     def sentence(self) -> Sentence:
-        """Draw a sentence.
-
-        Returns:
-            One event, or two that are linked.
-        """
+        """Draw one event, or two linked events."""
         first = self.clause()
         if self._rng.random() < 0.75:
             return Sentence((first,))
@@ -110,8 +100,7 @@ class Speaker:
     def document(self) -> list[Sentence]:
         """Draw a document: three to five sentences about one thing, one of them the main point.
 
-        Returns:
-            The sentences; after the first, the thing is mostly a pronoun.
+        After the first sentence the thing is mostly a pronoun.
         """
         count = self._rng.randint(3, 5)
         main = self._rng.randrange(count)
@@ -124,14 +113,7 @@ class Speaker:
         return sentences
 
     def clause(self, subject: Entity | None = None) -> Clause:
-        """Draw an event.
-
-        Args:
-            subject: Who acts; drawn when left out.
-
-        Returns:
-            The event.
-        """
+        """Draw an event; its subject, too, unless it is passed."""
         rng, chance = self._rng, self._rng.random
         verb = self._words.verbs.draw(rng)
         if subject is None:

@@ -1,4 +1,4 @@
-"""The sounds of the family: proto-forms, what each daughter made of them, how parts join."""
+"""Phonology of the family: proto-forms, sound changes of the daughter languages, joining of morphemes."""
 
 from __future__ import annotations
 
@@ -25,32 +25,17 @@ _SHIFTS = {
     "z": "s",
     "h": "k",
     "j": "g",
-}  # every change is one that languages are known to make
+}  # all attested in natural languages
 
 
 def proto_form(rng: random.Random) -> str:
-    """Draw the form of a root in the proto-language.
-
-    Args:
-        rng: Source of chance.
-
-    Returns:
-        Four to six sounds.
-    """
+    """Draw a root of four to six sounds in the proto-language."""
     shape = rng.choice(_SHAPES)
     return "".join(rng.choice(_CONSONANTS if place == "C" else _VOWELS) for place in shape)
 
 
 def affix_form(rng: random.Random, shape: str) -> str:
-    """Draw the form of an affix or function word.
-
-    Args:
-        rng: Source of chance.
-        shape: C and V, e.g. ``VC``.
-
-    Returns:
-        A form of that shape.
-    """
+    """Draw an affix or function word of a shape such as ``VC``."""
     return "".join(rng.choice(_CONSONANTS if place == "C" else _VOWELS) for place in shape)
 
 
@@ -59,8 +44,8 @@ class SoundChange:
     """The regular sound change that led to one language.
 
     Attributes:
-        table: What each sound of the proto-language became.
-        glide: What keeps two vowels apart where parts of a word meet.
+        table: Translation table from proto-sounds to sounds.
+        glide: Sound inserted between two vowels where parts of a word meet.
     """
 
     table: Mapping[int, str]
@@ -68,38 +53,17 @@ class SoundChange:
 
     @staticmethod
     def draw(rng: random.Random) -> SoundChange:
-        """Draw a sound change.
-
-        Args:
-            rng: Source of chance.
-
-        Returns:
-            A change that moves about half of the consonants and two of the vowels.
-        """
+        """Draw a change that moves about half of the consonants and two of the vowels."""
         changed = {sound: rng.choice(to) for sound, to in _SHIFTS.items() if rng.random() < 0.5}
         first, second = rng.sample(_VOWELS, 2)
         return SoundChange(str.maketrans({**changed, first: second, second: first}), rng.choice("wyq"))
 
     def apply(self, form: str) -> str:
-        """Say what became of a proto-form.
-
-        Args:
-            form: In the proto-language.
-
-        Returns:
-            The form in the daughter language.
-        """
+        """Turn a proto-form into the form of the daughter language."""
         return form.translate(self.table)
 
     def join(self, parts: Sequence[str]) -> str:
-        """Put the parts of a word together.
-
-        Args:
-            parts: Non-empty parts in order.
-
-        Returns:
-            The word: the parts unchanged, a glide between two vowels.
-        """
+        """Join the parts of a word, with a glide between two vowels."""
         word = ""
         for part in parts:
             word += (

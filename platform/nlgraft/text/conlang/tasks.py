@@ -1,4 +1,4 @@
-"""What becomes source and target: every task is a function over the same meanings."""
+"""Tasks: functions from the same meanings to sources and targets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Example = dict[str, str]
 """Lines by role, named as ``Corpus.streams`` does."""
 
 Groups = Iterator[list[Example]]
-"""Examples without end, in groups that stay together."""
+"""Endless examples, in groups that stay together."""
 
 
 @dataclass(frozen=True)
@@ -27,29 +27,22 @@ class _Scene:
     config: ConlangConfig
     people: Family
     speaker: Speaker
-    rng: random.Random  # of the task; the speaker has its own, so that all tasks speak of the same things
+    rng: random.Random  # the speaker has its own, so that all tasks share the same meanings
     buckets: range
 
     def is_ours(self, key: str) -> bool:
-        """Tell whether what has this text belongs to the split that is made."""
+        """Return True if a text belongs to the split that is made."""
         return zlib.crc32(key.encode()) % _BUCKETS in self.buckets
 
-    def say(self, language: str, meaning: Sentence, hole: Slot | None = None) -> str:
-        return self.people.languages[language].say(meaning, hole)
+    def say(self, language: str, meaning: Sentence, queried: Slot | None = None) -> str:
+        return self.people.languages[language].say(meaning, queried)
 
 
 def generate(config: ConlangConfig, split: Split) -> dict[str, list[str]]:
-    """Make the examples of one split.
+    """Make the examples of one split, as lines by role.
 
     **Determinism**: the lines depend on the config and the split alone; those of a shorter split are the
-    first ones of a longer.
-
-    Args:
-        config: What is asked for.
-        split: Which split: none shares an example with another.
-
-    Returns:
-        Lines by role.
+    first ones of a longer. No two splits share an example.
     """
     name = f"conlang {config.seed} {config.domain} {split}"
     people = family(config.seed)
@@ -118,8 +111,8 @@ def _question_generation(scene: _Scene) -> Groups:
             "place": clause.place,
         }
         filled: list[tuple[Slot, Entity]] = [(slot, part) for slot, part in parts.items() if part]
-        hole, answer = scene.rng.choice(filled)
-        question = scene.say("first", Sentence((clause,)), hole)
+        queried, answer = scene.rng.choice(filled)
+        question = scene.say("first", Sentence((clause,)), queried)
         named = scene.people.languages["first"].name(answer)
         yield [{"source 0": passage, "source 1": named, "target": question}]
 
