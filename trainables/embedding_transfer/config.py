@@ -289,6 +289,11 @@ class Config(_Part):
             yield "model.num_sources and model.contexts belong to other systems: one source, no contexts"
         yield from self._objective_problems()
         method, upstream = self.transfer.method, self.tokenizers.upstream
+        if (alpha := self.tokenizers.joint.sampling_alpha) is not None:
+            yield (
+                f"tokenizers.joint.sampling_alpha is {alpha}: joint_vocab trains on one segmentation; leave "
+                "it out, or sample with transfer.method bpe_dropout and tokenizers.upstream.sampling_alpha"
+            )
         if method == "bpe_dropout" and (upstream.kind != "bpe" or upstream.sampling_alpha is None):
             yield (
                 f"transfer.method is bpe_dropout with tokenizers.upstream.kind {upstream.kind} and "

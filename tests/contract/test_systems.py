@@ -1,0 +1,220 @@
+"""What every system promises, tested over all folders of trainables."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from nlgraft.errors import NlgraftError
+from nlgraft.pipeline.stage import NullReporter, StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import run_trial
+from nlgraft.study.reading.system import System, load_system
+
+ROOT = Path(__file__).parents[2]
+SYSTEMS = sorted(f"trainables.{path.parent.name}" for path in ROOT.glob("trainables/*/config.py"))
+SPLITS = ("dev", "test")
+SEED = 5
+"""Of the trial; unlike the default of any other seed, so that a setting that says whose seed counts shows."""
+MODULES = ("__init__.py", "config.py", "metrics.py", "graph.py", "README.md")
+"""Files that every system has."""
+_SAMPLES: dict[type, tuple[Any, ...]] = {
+    bool: (True, False),
+    int: (1, 2, 3),
+    float: (0.3, 0.7, 2.0),
+    str: ("else", "^encoder"),
+}
+
+
+def arms_of(path: str) -> dict[str, dict[str, Any]]:
+    """Toy configs of every arm; a system without them fails here."""
+    return importlib.import_module(f"tests.contract.toys.{path.rpartition('.')[2]}").ARMS
+
+
+ARMS = [(path, arm) for path in SYSTEMS for arm in arms_of(path)]
+
+
+def config_of(system: System, values: Mapping[str, Any]) -> BaseModel:
+    return system.config_type.model_validate_json(json.dumps(values))
+
+
+def graph_of(system: System, config: BaseModel) -> StageGraph:
+    return system.stage_graph(config, seed=SEED, splits=SPLITS)
+
+
+@pytest.mark.parametrize("path", SYSTEMS)
+def test_a_system_has_the_layout_that_all_have(path: str) -> None:
+    folder = ROOT / path.replace(".", "/")
+    assert [name for name in MODULES if not (folder / name).is_file()] == []
+    module = importlib.import_module(path)
+    assert sorted(module.__all__) == ["Config", "DESCRIPTION", "METRICS", "PAPER", "stage_graph"]
+    for name in ("config", "metrics", "graph"):
+        assert f"{name}.py" in (ROOT / "trainables" / "README.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("path", SYSTEMS)
+def test_config_metrics_and_graph_import_no_torch(path: str) -> None:
+    code = (
+        f"import sys, {path}.config, {path}.metrics, {path}.graph\n"
+        "assert not {'torch', 'transformers', 'ray', 'mlflow'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+# --- every knob has an effect ---------------------------------------------------------------------------
+
+
+def _leaves(model: BaseModel, parent: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Dotted path, annotation and value of every setting of a config."""
+    for name, info in type(model).model_fields.items():
+        value = getattr(model, name)
+        path = f"{parent}{name}"
+        if isinstance(value, BaseModel):
+            yield from _leaves(value, f"{path}.")
+            if type(None) in get_args(info.annotation):
+                yield path, type(None), value
+        else:
+            yield path, info.annotation, value
+
+
+def _others(annotation: Any, value: Any) -> Iterator[Any]:
+    """Other values that a setting may take, the likely ones first."""
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _others(get_args(annotation)[0], value)
+    elif origin in (Union, types.UnionType):
+        for variant in get_args(annotation):
+            yield from _others(variant, value)
+    elif origin is Literal:
+        yield from (choice for choice in get_args(annotation) if choice != value)
+    elif annotation is type(None):
+        yield None
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield from _instances(annotation)
+    elif origin in (tuple, list, Sequence):
+        if value:
+            yield from ([], value[1:], value[:1], value[::-1], [*value, *value])
+        yield from ([other] for other in _others(get_args(annotation)[0], None))
+    elif isinstance(value, bool) or annotation is bool:
+        yield not value
+    elif isinstance(value, int):
+        yield from (value + 1, value - 1, value * 2, value // 2)
+    elif isinstance(value, float):
+        yield from (value / 2, value * 2, (value + 1) / 2, 0.1, 0.999, 1e-4)
+    elif annotation in _SAMPLES:
+        yield from _SAMPLES[annotation]
+
+
+def _instances(model: type[BaseModel]) -> Iterator[Any]:
+    try:
+        yield model().model_dump(mode="json")
+    except ValidationError:
+        return
+
+
+def _with(values: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
+    name, _, rest = path.partition(".")
+    return {**values, name: _with(values[name], rest, value) if rest else value}
+
+
+def effect_of(system: System, config: BaseModel, path: str, annotation: Any, value: Any) -> str:
+    """Whether another value of a setting ``changes`` the trial, is ``refused`` or leaves it ``idle``."""
+    values, fingerprint = config.model_dump(mode="json"), graph_of(system, config).fingerprint
+    plain = values
+    for part in path.split("."):
+        plain = plain.get(part, value)  # a setting may be left out of the dump at its default
+    effect = "refused"
+    for other in _others(annotation, plain):
+        if other == plain and type(other) is type(plain):
+            continue
+        try:
+            graph = graph_of(system, config_of(system, _with(values, path, other)))
+        except (ValidationError, NlgraftError):
+            continue
+        if graph.fingerprint != fingerprint:
+            return "changes"
+        effect = "idle"
+    return effect
+
+
+@pytest.mark.parametrize("path", SYSTEMS)
+def test_every_knob_changes_a_stage_of_some_arm(path: str) -> None:
+    system = load_system(path)
+    effects: dict[str, set[str]] = {}
+    for values in arms_of(path).values():
+        config = config_of(system, values)
+        for knob, annotation, value in _leaves(config):
+            found = effects.setdefault(knob, set())
+            if "changes" not in found:
+                found.add(effect_of(system, config, knob, annotation, value))
+    idle = [knob for knob, found in effects.items() if "changes" not in found and "idle" in found]
+    assert not idle, "\n".join(idle)
+
+
+# --- every arm runs -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
+    """One store for all arms: they share stages as those of a study do."""
+    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
+
+
+@pytest.fixture(scope="module")
+def written() -> dict[str, set[str]]:
+    """Metrics written so far, by system."""
+    return {}
+
+
+@pytest.mark.parametrize(("path", "arm"), ARMS, ids=[f"{path.split('.')[-1]}-{arm}" for path, arm in ARMS])
+def test_an_arm_runs_and_declares_its_metrics(
+    path: str, arm: str, store: ArtifactStore, written: dict[str, set[str]]
+) -> None:
+    system = load_system(path)
+    config = config_of(system, arms_of(path)[arm])
+    record = run_trial(
+        graph_of(system, config),
+        store,
+        reporter=NullReporter(),
+        config=config.model_dump(mode="json"),
+        is_waiting=True,
+        seed=SEED,
+    )
+    assert record.state == "finished", record.reason
+    assert set(record.metrics) <= set(system.metrics)
+    written.setdefault(path, set()).update(record.metrics)
+
+
+@pytest.mark.parametrize("path", SYSTEMS)
+def test_every_declared_metric_is_written_by_some_arm(path: str, written: dict[str, set[str]]) -> None:
+    if set(written.get(path, ())) == set():
+        pytest.skip("the arms did not run: select this file as a whole")
+    assert sorted(set(load_system(path).metrics) - written[path]) == []
+
+
+# --- two systems, one name for one thing ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("left", "right"), list(combinations(SYSTEMS, 2)))
+def test_two_systems_name_one_thing_alike(left: str, right: str) -> None:
+    one, other = load_system(left), load_system(right)
+    for name in set(one.metrics) & set(other.metrics):
+        mine, theirs = one.metrics[name], other.metrics[name]
+        assert (mine.direction, mine.unit, mine.split) == (theirs.direction, theirs.unit, theirs.split), name
+    fields = [
+        {name: info.annotation for name, info in system.config_type.model_fields.items()}
+        for system in (one, other)
+    ]
+    for annotation in set(map(str, fields[0].values())) & set(map(str, fields[1].values())):
+        names = [{name for name, kind in found.items() if str(kind) == annotation} for found in fields]
+        assert names[0] & names[1], f"{annotation} is called {names[0]} and {names[1]}"

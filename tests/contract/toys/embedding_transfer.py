@@ -1,0 +1,93 @@
+"""Every arm of embedding_transfer at a size of seconds."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from trainables.embedding_transfer.arms import Method
+
+_TRAIN = {
+    "max_steps": 3,
+    "batch_tokens": 800,
+    "warmup_steps": 1,
+    "peak_lr": 0.01,
+    "eval_every_steps": 2,
+}
+_TINY = {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2}
+_GENERATOR = {"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 6}
+
+
+def _corpora(task: str, train: tuple[int, int] = (150, 80)) -> dict[str, Any]:
+    sizes = {"dev": 8, "test": 6}
+    return {
+        name: {"corpus": "conlang", "task": task, "domain": domain, "train": count, **sizes}
+        for name, domain, count in zip(("upstream", "downstream"), "ab", train, strict=True)
+    }
+
+
+_TRANSLATION = {
+    "data": _corpora("translation"),
+    "tokenizers": {
+        "upstream": {"vocab_size": 160, "is_shared": False},
+        "downstream": {"vocab_size": 200, "is_shared": False},
+        "joint": {"vocab_size": 180, "is_shared": False},
+    },
+    "model": _TINY,
+    "upstream": {"train": _TRAIN},
+    "downstream": {"train": _TRAIN},
+    "independent": {"train": _TRAIN},
+    "generator": _GENERATOR,
+    "vectors": {"epochs": 1},
+    "decode": {"beam": 1, "max_length_offset": 5},
+}
+_TEXT = {
+    **_TRANSLATION,
+    "data": {**_corpora("question_generation"), "upstream": _corpora("monolingual")["upstream"]},
+    "tokenizers": {
+        "upstream": {"vocab_size": 200, "is_shared": True, "special_tokens": ["<mask>"]},
+        "downstream": {"vocab_size": 220, "is_shared": True},
+    },
+    "score": {"metrics": ["bleu_zh", "rouge_l", "meteor"], "is_calibrated": True},
+}
+_MASKED_LM = {
+    "data": _corpora("monolingual"),
+    "masked_lm": {
+        "model": {"d_model": 16, "num_heads": 2, "ffn_dim": 32},
+        "upstream_tokenizer": {"vocab_size": 160},
+        "downstream_tokenizer": {"vocab_size": 180},
+    },
+    "upstream": {"train": _TRAIN},
+    "downstream": {"train": _TRAIN},
+    "generator": {**_GENERATOR, "encoder_rates": {"min_split_chars": 3}},
+    "vectors": {"epochs": 1},
+}
+_MASKED_METHODS = ("pretrain_finetune", "random_init", "focus", "patt_eg")
+
+
+def _arms() -> dict[str, dict[str, Any]]:
+    arms: dict[str, dict[str, Any]] = {}
+    for method in get_args(Method):
+        arms[method] = {**_TRANSLATION, "transfer": {"method": method}}
+    upstream = {**_TRANSLATION["tokenizers"]["upstream"], "kind": "bpe", "sampling_alpha": 0.1}
+    arms["bpe_dropout"]["tokenizers"] = {**_TRANSLATION["tokenizers"], "upstream": upstream}
+    arms["patt_eg, both sides, frequent tokens first"] = {
+        **_TRANSLATION,
+        "transfer": {"method": "patt_eg", "sides": "both", "order": "frequency"},
+        "downstream": {"train": _TRAIN, "num_bleu_sentences": 4},
+    }
+    for objective in ("denoising", "masked_lm"):
+        arms[f"{objective}, patt_eg"] = {
+            **_TEXT,
+            "upstream": {"objective": objective, "train": _TRAIN},
+            "transfer": {"method": "patt_eg"},
+        }
+    for method in _MASKED_METHODS:
+        arms[f"masked LM, {method}"] = {**_MASKED_LM, "transfer": {"method": method}}
+    # the losses after 100 and 500 steps are reported where so many are trained
+    arms["masked LM, pretrain_finetune"]["downstream"] = {
+        "train": {**_TRAIN, "max_steps": 500, "eval_every_steps": 100, "batch_tokens": 40}
+    }
+    return arms
+
+
+ARMS = _arms()
