@@ -18,13 +18,11 @@ from torch.func import functional_call
 
 from nlgraft.nn.batch import Batch
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.stages.run.new_rows import TABLES
 from nlgraft.training.losses import Loss, SmoothingKind, freeze_module, smoothed_cross_entropy
 from trainables.embedding_transfer.distillation import Reduction, distillation_loss
 from trainables.embedding_transfer.generators import EmbeddingGenerator, extended
 from trainables.embedding_transfer.new_tokens import NewTokens
-
-TABLES = {"encoder": "source_embedding.table.weight", "decoder": "target_embedding.table.weight"}
-"""Name of each side's embedding table in the model."""
 
 
 @dataclass(frozen=True)

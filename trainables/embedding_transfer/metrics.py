@@ -16,7 +16,12 @@ _TEXT: tuple[tuple[str, Literal["maximize", "minimize"], str, str], ...] = (
     ("meteor", "maximize", "METEOR points", "METEOR of beam search without synonyms (Table 3, questions)."),
     ("ece", "minimize", "points", "Inference ECE of beam search: confidence against being right (Fig. 3)."),
     ("ter", "minimize", "TER points", "Translation edit rate of beam search."),
-    ("length", "minimize", "tokens", "Reference length in target tokens of the downstream vocabulary."),
+    (
+        "reference_length",
+        "minimize",
+        "tokens",
+        "References in tokens of the downstream vocabulary.",
+    ),
 )
 
 _SAVED = "Share of reference tokens that the downstream vocabulary saves against the upstream one."

@@ -24,47 +24,25 @@ METRICS_FILE = "metrics.json"
 
 
 def write_lines(path: Path, lines: Sequence[str]) -> None:
-    """Write texts as one JSON string a line.
-
-    Args:
-        path: File to write.
-        lines: Texts with any character in them.
-    """
+    """Write texts, with any character in them, as one JSON string a line."""
     path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read what ``write_lines`` wrote.
-
-    Args:
-        path: File to read.
-
-    Returns:
-        The texts.
-    """
+    """Read what ``write_lines`` wrote."""
     # not splitlines(): JSON leaves U+2028 and its like as they are
     return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
-def write_metrics(directory: Path, split: str, scores: Mapping[str, Score]) -> None:
-    """Add the scores of a split to the artifact's ``metrics.json``.
-
-    Args:
-        directory: Artifact being written.
-        split: dev or test.
-        scores: By metric name.
-    """
+def write_metrics(directory: Path, scores: Mapping[str, Score]) -> None:
+    """Add scores to the artifact's ``metrics.json``, by whole names: ``dev/bleu``, ``parameters/total``."""
     path = directory / METRICS_FILE
-    metrics = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    metrics |= {f"{split}/{name}": score.to_json() for name, score in scores.items()}
+    metrics = read_metrics(directory) | {name: score.to_json() for name, score in scores.items()}
     path.write_text(json.dumps(metrics, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
     """Read an artifact's ``metrics.json``.
-
-    Args:
-        directory: A scored artifact.
 
     Returns:
         ``{"test/bleu": {"value", "n", "signature", "direction"}}``; empty when the artifact has no metrics.
@@ -74,26 +52,13 @@ def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def write_segments(directory: Path, split: str, statistics: Mapping[str, Statistics]) -> None:
-    """Write the per-segment statistics of a split.
-
-    Args:
-        directory: Artifact being written.
-        split: dev or test.
-        statistics: By metric name, each [N, k].
-    """
+    """Write the statistics of every segment of a split: by metric name, each [N, k]."""
     arrays = {name: np.ascontiguousarray(rows, dtype=np.float64) for name, rows in statistics.items()}
     save_file(arrays, directory / f"segments-{split}.safetensors")
 
 
 def read_segments(directory: Path, split: str) -> dict[str, Statistics]:
-    """Read the per-segment statistics of a split.
-
-    Args:
-        directory: A scored artifact.
-        split: dev or test.
-
-    Returns:
-        Statistics by metric name, each [N, k].
+    """Read what ``write_segments`` wrote.
 
     Raises:
         StoreError: The artifact holds no statistics of this split.
@@ -104,32 +69,6 @@ def read_segments(directory: Path, split: str) -> dict[str, Statistics]:
     return load_file(path)
 
 
-def write_scores(
-    directory: Path,
-    split: str,
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    scores: Mapping[str, Score],
-    statistics: Mapping[str, Statistics],
-    extra_metrics: Mapping[str, Score] | None = None,
-) -> None:
-    """Write a scored split.
-
-    Args:
-        directory: Artifact being written; may already hold another split.
-        split: dev or test.
-        hypotheses: System outputs.
-        references: Human texts.
-        scores: By metric name, those that the statistics give.
-        statistics: By metric name, each [N, k].
-        extra_metrics: Scores without statistics: speed, sizes.
-    """
-    write_lines(directory / f"hypotheses-{split}.txt", hypotheses)
-    write_lines(directory / f"references-{split}.txt", references)
-    write_segments(directory, split, statistics)
-    write_metrics(directory, split, {**scores, **(extra_metrics or {})})
-
-
 def write_evaluation(
     directory: Path,
     split: str,
@@ -138,16 +77,18 @@ def write_evaluation(
     evaluation: Evaluation,
     extra_metrics: Mapping[str, Score] | None = None,
 ) -> None:
-    """Write a scored split from an evaluation.
+    """Write a scored split; the artifact may already hold another one.
 
     Args:
-        directory: Artifact being written; may already hold another split.
+        directory: Artifact being written.
         split: dev or test.
         hypotheses: System outputs.
         references: Human texts.
         evaluation: Scores and statistics.
-        extra_metrics: Scores without statistics: speed, sizes.
+        extra_metrics: Scores without statistics, by their names without the split.
     """
-    write_scores(
-        directory, split, hypotheses, references, evaluation.scores, evaluation.statistics, extra_metrics
-    )
+    write_lines(directory / f"hypotheses-{split}.txt", hypotheses)
+    write_lines(directory / f"references-{split}.txt", references)
+    write_segments(directory, split, evaluation.statistics)
+    scores = {**evaluation.scores, **(extra_metrics or {})}
+    write_metrics(directory, {f"{split}/{name}": score for name, score in scores.items()})

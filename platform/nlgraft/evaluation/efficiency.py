@@ -45,6 +45,13 @@ def measure_size(model: torch.nn.Module) -> dict[str, Score]:
     return {name: Score(name, float(count), 1, "minimize", "tied:once") for name, count in counts}
 
 
+def speed_signature(config: GenerationConfig, device: torch.device | str) -> str:
+    """Describe what a decoding speed depends on beside the model."""
+    kind = torch.device(device).type
+    threads = f"|threads:{torch.get_num_threads()}" if kind == "cpu" else ""
+    return f"beam:{config.beam}|batch:{config.batch_sentences}|device:{kind}{threads}"
+
+
 def measure_speed(
     model: Any,
     inputs: Inputs,
@@ -77,11 +84,8 @@ def measure_speed(
         beam_search(model, *inputs.pack(warm_up), config)
         runs = [translate(model, inputs, config) for _ in range(num_repeats)]
     fastest = min(runs, key=lambda run: run.seconds)
-    threads = f"|threads:{torch.get_num_threads()}" if device.type == "cpu" else ""
-    signature = (
-        f"beam:{config.beam}|batch:{config.batch_sentences}|device:{device.type}{threads}"
-        f"|lm_cache:{'on' if has_lm_cache else 'off'}|warm-up:1|best-of:{num_repeats}"
-    )
+    lm_cache = "on" if has_lm_cache else "off"
+    signature = f"{speed_signature(config, device)}|lm_cache:{lm_cache}|warm-up:1|best-of:{num_repeats}"
     amounts = {"sentences_per_s": len(inputs), "tokens_per_s": fastest.num_tokens}
     return {
         name: Score(name, amount / fastest.seconds, len(inputs), "maximize", signature)

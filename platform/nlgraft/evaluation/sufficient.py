@@ -259,12 +259,15 @@ _ALL = (
     StatisticMetric(
         name="ece", direction="minimize", value=_ece, columns="tokens, confidence, right; for each bin"
     ),
-    StatisticMetric(
-        name="length",
-        direction="minimize",
-        value=_mean,
-        columns="tokens, segments",
-        unit="tokens per segment",
+    *(
+        StatisticMetric(
+            name=name,
+            direction="minimize",
+            value=_mean,
+            columns="tokens, segments",
+            unit="tokens per segment",
+        )
+        for name in ("hypothesis_length", "reference_length")
     ),
 )
 

@@ -1,4 +1,4 @@
-"""From encoded sources to scored text."""
+"""From encoded sources to hypotheses, and to scores on dev while a model is trained."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from nlgraft.errors import DataError
 from nlgraft.evaluation.inputs import Inputs
-from nlgraft.evaluation.scores import Evaluation, evaluate_text, score_statistics
+from nlgraft.evaluation.scores import score_corpus
 from nlgraft.nn.config import GenerationConfig
 from nlgraft.nn.generation import Hypothesis, beam_search
 from nlgraft.text.tokenizers import Tokenizer
@@ -19,7 +19,7 @@ from nlgraft.text.tokenizers import Tokenizer
 
 @dataclass(frozen=True)
 class Translations:
-    """What a model said.
+    """The output of a model.
 
     Attributes:
         hypotheses: For each example its hypotheses, best first, in the order of the inputs.
@@ -41,16 +41,14 @@ class Translations:
 
 
 def translate(model: Any, inputs: Inputs, config: GenerationConfig) -> Translations:
-    """Decode examples in batches of like length and give them back in their order.
+    """Decode examples in batches of similar length and give them back in their order.
 
     Args:
         model: A ``Seq2Seq`` on any device.
         inputs: What it reads.
         config: Beam, length rules, sentences at once.
-
-    Returns:
-        Hypotheses and how long they took.
     """
+    # sentences of one length end at about one time, so batches are cut from the longest to the shortest
     order = np.argsort(-inputs.lengths, kind="stable")
     hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(inputs))]
     started = time.perf_counter()
@@ -62,57 +60,6 @@ def translate(model: Any, inputs: Inputs, config: GenerationConfig) -> Translati
     return Translations(hypotheses, time.perf_counter() - started)
 
 
-@dataclass(frozen=True)
-class ScoredText:
-    """A translated and scored split.
-
-    Attributes:
-        hypotheses: Detokenised outputs, in order.
-        translations: The ids they came from, and the time.
-        evaluation: Scores and statistics.
-    """
-
-    hypotheses: list[str]
-    translations: Translations
-    evaluation: Evaluation
-
-
-def translate_and_score(
-    model: Any,
-    inputs: Inputs,
-    references: Sequence[str],
-    tokenizer: Tokenizer,
-    config: GenerationConfig,
-    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
-) -> ScoredText:
-    """Decode a split, turn it into text and compare it with its references.
-
-    Args:
-        model: A ``Seq2Seq`` on any device.
-        inputs: What it reads.
-        references: Human text of each example.
-        tokenizer: Of the target.
-        config: Beam, length rules, sentences at once.
-        metrics: Names of text metrics.
-
-    Returns:
-        Text, scores and statistics; ``length`` (tokens a hypothesis takes) among them.
-
-    Raises:
-        DataError: Inputs and references differ in number.
-    """
-    if len(inputs) != len(references):
-        raise DataError(f"{len(inputs)} examples to translate but {len(references)} references")
-    translations = translate(model, inputs, config)
-    hypotheses = tokenizer.decode(translations.best)
-    rows = np.array([[len(ids), 1] for ids in translations.best], dtype=np.float64)
-    length = score_statistics("length", rows, "length|hypotheses|tok:model")
-    evaluation = evaluate_text(hypotheses, references, metrics) | Evaluation(
-        {"length": length}, {"length": rows}
-    )
-    return ScoredText(hypotheses, translations, evaluation)
-
-
 def dev_scores(
     inputs: Inputs,
     references: Sequence[str],
@@ -120,7 +67,7 @@ def dev_scores(
     config: GenerationConfig,
     metrics: Sequence[str] = ("bleu",),
 ) -> Callable[[Any], dict[str, float]]:
-    """Make the function that decodes dev and scores it, for ``train(evaluate=...)``.
+    """Make the function that decodes dev sentences and scores them, for ``train(evaluate=...)``.
 
     Args:
         inputs: What the model reads.
@@ -130,11 +77,17 @@ def dev_scores(
         metrics: Names of text metrics.
 
     Returns:
-        A function from a model to ``{"dev/bleu": value}``.
+        A function from a model to ``{"bleu": value}``.
+
+    Raises:
+        DataError: Inputs and references differ in number.
     """
+    if len(inputs) != len(references):
+        raise DataError(f"{len(inputs)} examples to translate but {len(references)} references")
 
     def evaluate(model: Any) -> dict[str, float]:
-        scored = translate_and_score(model, inputs, references, tokenizer, config, metrics)
-        return {f"dev/{name}": scored.evaluation.scores[name].value for name in metrics}
+        hypotheses = tokenizer.decode(translate(model, inputs, config).best)
+        scores = score_corpus(hypotheses, references, metrics)
+        return {name: score.value for name, score in scores.items()}
 
     return evaluate

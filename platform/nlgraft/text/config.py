@@ -28,6 +28,10 @@ Task = Literal[
 ]
 Language = Literal["first", "second", "target"]
 
+PAD, UNK, BOS, EOS = 0, 1, 2, 3
+SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
+"""Pieces of the ids 0 to 3 in every vocabulary."""
+
 CONLANG_VERSION = 1
 """Part of the digest; raise it when the same config gives other constructed text."""
 
@@ -296,17 +300,20 @@ class TokenizerConfig(_Config):
     @field_validator("special_tokens")
     @classmethod
     def _distinct(cls, tokens: tuple[str, ...]) -> tuple[str, ...]:
-        own = ("<pad>", "<unk>", "<s>", "</s>")
-        wrong = [token for token in tokens if token in own or not token.strip() or tokens.count(token) > 1]
+        wrong = [
+            token
+            for token in tokens
+            if token in SPECIAL_PIECES or not token.strip() or tokens.count(token) > 1
+        ]
         if wrong:
             raise ValueError(
-                f"{wrong}: special tokens must be distinct, not blank and none of {', '.join(own)}"
+                f"{wrong}: special tokens must be distinct, not blank and none of {', '.join(SPECIAL_PIECES)}"
             )
         return tokens
 
     @model_validator(mode="after")
     def _holds_the_special_ones(self) -> TokenizerConfig:
-        fixed = 4 + len(self.special_tokens)
+        fixed = len(SPECIAL_PIECES) + len(self.special_tokens)
         if self.vocab_size <= fixed:
             raise ValueError(
                 f"vocab_size is {self.vocab_size}, but {fixed} pieces are special; give more than {fixed}"

@@ -15,11 +15,8 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from nlgraft.errors import DataError, StoreError
-from nlgraft.text.config import TokenizerConfig
+from nlgraft.text.config import BOS, EOS, PAD, SPECIAL_PIECES, UNK, TokenizerConfig
 from nlgraft.text.sampling import BpeSampler, PieceTable, UnigramSampler
-
-PAD, UNK, BOS, EOS = 0, 1, 2, 3
-SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 
 _LOG = logging.getLogger(__name__)
 _MAX_LINE_BYTES = 1 << 24  # SentencePiece silently drops longer lines; the file reader truncates them before

@@ -1,11 +1,14 @@
-"""What a study says about one training stage. Torch-free: a study is read without torch."""
+"""Settings of one training and of what its batches hold, without torch: a study is read without it."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from nlgraft.text.config import BOS, EOS
 
 
 def _pattern(value: str) -> str:
@@ -119,3 +122,46 @@ class TrainConfig(BaseModel):
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={list(self.betas)}: each must be at least 0 and less than 1")
         return self
+
+
+class Side(BaseModel):
+    """One stream of a view, and what is put around its sequences."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    stream: str
+    """Name of the stream in the encoded corpus."""
+    prefix: tuple[int, ...] = ()
+    """Ids before every sequence."""
+    suffix: tuple[int, ...] = (EOS,)
+    """Ids after every sequence, e.g. EOS, or EOS and a language id."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Longest sequence before these are put around it; longer ones are cut. None: any length."""
+
+
+class View(BaseModel):
+    """The streams that a batch holds: sources, target and contexts."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    sources: tuple[Side, ...] = (Side(stream="source 0"),)
+    """One side per source. Of several, an example may lack some (an empty sequence)."""
+    target: Side = Side(stream="target")
+    """What is learned; its suffix is predicted too."""
+    contexts: Mapping[str, Side] = {}
+    """Input of each fusion context, by the context's name."""
+    target_start: int = BOS
+    """Id that the decoder reads first: BOS, or a language id."""
+    is_one_source_drawn: bool = False
+    """If true, a batch holds one source per example, drawn anew each epoch with equal probability among those
+    the example has (TRICE's single-source stage)."""
+
+    @model_validator(mode="after")
+    def _has_sources_to_draw_from(self) -> View:
+        if self.is_one_source_drawn and len(self.sources) < 2:
+            raise ValueError("is_one_source_drawn needs at least two sources in the view")
+        return self
+
+    def sides(self) -> list[Side]:
+        """List the sides: sources, contexts, target last."""
+        return [*self.sources, *self.contexts.values(), self.target]

@@ -1,8 +1,8 @@
 """Batches from encoded corpora, for training and for measuring losses.
 
 Nothing is dropped: a sequence that is too long is cut, counted and reported. Which examples share a batch and
-what is drawn for them (one of several sources, a sampled segmentation) depends on the seed and the epoch
-alone.
+what is drawn for them (one of several sources, a sampled segmentation, masked spans) depends on the seed and
+the epoch alone.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -20,12 +20,23 @@ from nlgraft.evaluation.inputs import Inputs, Stream, pack, stream_lengths
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import PaddingReport, Ragged, TokenBatches
-from nlgraft.text.tokenizers import PAD, SentencePiece
+from nlgraft.text.tokenizers import PAD, Tokenizer
+from nlgraft.training.config import Side, View
 from nlgraft.training.losses import segment_losses
 from nlgraft.training.seeds import derive_seed, generator_for
-from nlgraft.training.views import Encoded, IntArray, Side, View, join, prepare_side, take
+from nlgraft.training.views import Encoded, IntArray, join, prepare_side, take
 
 _LOG = logging.getLogger(__name__)
+
+
+class EpochStream(Protocol):
+    """A stream that is another in every epoch, always of the same examples in the same order."""
+
+    def __len__(self) -> int: ...
+
+    def epoch(self, index: int, seed: int) -> Ragged:
+        """Make the sequences of an epoch; they depend on its number and the seed alone."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -39,19 +50,16 @@ class SampledText:
     """
 
     lines: Sequence[str]
-    tokenizer: SentencePiece
+    tokenizer: Tokenizer
     alpha: float
 
-    def sample(self, seed: int) -> Ragged:
-        """Segment all lines.
+    def __len__(self) -> int:
+        return len(self.lines)
 
-        Args:
-            seed: Another one gives other segmentations.
-
-        Returns:
-            Ids of every line.
-        """
-        return Ragged.of(self.tokenizer.encode(list(self.lines), self.alpha, seed % 2**32))
+    def epoch(self, index: int, seed: int) -> Ragged:
+        """Segment all lines for an epoch."""
+        drawn = derive_seed(seed, "segmentation", index) % 2**32
+        return Ragged.of(self.tokenizer.encode(list(self.lines), self.alpha, drawn))
 
 
 @dataclass(frozen=True)
@@ -59,8 +67,7 @@ class _Epoch:
     """An epoch's sequences as the model sees them."""
 
     index: int
-    sources: Sequence[Stream]
-    contexts: Mapping[str, Stream]
+    inputs: Inputs
     target: Ragged
     batches: TokenBatches
 
@@ -80,7 +87,7 @@ class Seq2SeqData:
         *,
         batch_tokens: int,
         seed: int = 0,
-        sampled: Mapping[str, SampledText] | None = None,
+        drawn: Mapping[str, EpochStream] | None = None,
         states: Mapping[str, FrozenStates] | None = None,
     ) -> None:
         """Set up the batches of a split.
@@ -90,8 +97,8 @@ class Seq2SeqData:
             view: What a batch holds.
             batch_tokens: Most padded positions of a batch on any one side.
             seed: Of batches and of what is drawn.
-            sampled: Streams segmented anew each epoch, by role.
-            states: Precomputed states of a frozen encoder that take the place of a stream's tokens, by role;
+            drawn: Streams that are drawn anew each epoch, by name.
+            states: Precomputed states of a frozen encoder that take the place of a stream's tokens, by name;
                 they were computed from the sequences with what the encoder wants around them.
 
         Raises:
@@ -100,119 +107,84 @@ class Seq2SeqData:
         self.view = view
         self.num_cut: dict[str, int] = {}
         self._encoded, self._batch_tokens, self._seed = encoded, batch_tokens, seed
-        self._sampled, self._states = dict(sampled or {}), dict(states or {})
-        replaced = {role: len(text.lines) for role, text in self._sampled.items()}
-        replaced |= {role: len(stream) for role, stream in self._states.items()}
-        for role, count in replaced.items():
-            if count != len(encoded):
-                raise DataError(f"stream '{role}' has {count} sequences, not {len(encoded)} as the others")
-        if view.is_one_source_drawn and any(side.stream in self._states for side in view.sources):
-            raise DataError("is_one_source_drawn draws among token sources; precomputed states are given")
-        self._fixed = {
-            side.stream: encoded.stream(side.stream) for side in view.sides() if side.stream not in replaced
-        }
+        self._drawn, self._states = dict(drawn or {}), dict(states or {})
+        for name, stream in {**self._drawn, **self._states}.items():
+            if len(stream) != len(encoded):
+                raise DataError(
+                    f"stream '{name}' has {len(stream)} sequences, not {len(encoded)} as the others"
+                )
         self._current = self._make_epoch(0)
-        for role, num_cut in self.num_cut.items():
+        for name, num_cut in self.num_cut.items():
             if num_cut:
-                _LOG.warning("%s: %d of %d sequences were cut", role, num_cut, len(encoded))
+                _LOG.warning("%s: %d of %d sequences were cut", name, num_cut, len(encoded))
 
     def __len__(self) -> int:
         return len(self._encoded)
 
     def epoch(self, index: int) -> list[IntArray]:
-        """Give the rows of each global batch of an epoch, in training order.
-
-        Args:
-            index: Number of the epoch, from 0.
-
-        Returns:
-            Example numbers of every batch.
-        """
+        """Draw up the global batches of an epoch: row numbers of each, in training order."""
         return self._at(index).batches.epoch(index)
 
     def batch(self, rows: IntArray, epoch: int) -> Batch:
-        """Make the batch of some rows.
-
-        Args:
-            rows: Example numbers [B].
-            epoch: For which epoch: what is drawn depends on it.
-
-        Returns:
-            The batch, on the CPU.
-        """
+        """Make the batch of some rows [B], on the CPU; what is drawn depends on the epoch."""
         now = self._at(epoch)
-        sources = [pack(source, rows) for source in now.sources]
+        sources, contexts = now.inputs.pack(rows)
         output = pack(now.target, rows)
         shifted = torch.full_like(output.ids, self.view.target_start)
         shifted[:, 1:] = output.ids[:, :-1]
         target_input = Tokens(shifted.where(output.valid, PAD), output.valid)
-        contexts = {name: pack(stream, rows) for name, stream in now.contexts.items()}
         return Batch(sources, target_input, output.ids, contexts)
 
     def in_order(self) -> Iterator[tuple[IntArray, Batch]]:
-        """Go through all examples once, always the same: for losses and decoding.
-
-        Returns:
-            Example numbers and batch, longest first; what is drawn by epoch is that of epoch 0.
-        """
+        """Go through all examples once, the longest first, with the draws of epoch 0: for losses."""
         return ((rows, self.batch(rows, 0)) for rows in self._at(0).batches.in_order())
 
     def inputs(self) -> Inputs:
-        """Give what a model reads of these examples, for decoding them.
-
-        Returns:
-            Sources and contexts; for one source drawn per example, those drawn in epoch 0.
-        """
-        now = self._at(0)
-        return Inputs(now.sources, now.contexts)
+        """Give what a model reads of these examples, with the draws of epoch 0: for decoding them."""
+        return self._at(0).inputs
 
     def padding(self, index: int = 0) -> PaddingReport:
-        """Measure how much of an epoch's batches is text.
+        """Measure how much of an epoch's batches is text."""
+        batches = self._at(index).batches
+        return batches.padding(batches.epoch(index))
 
-        Args:
-            index: Number of the epoch.
-
-        Returns:
-            The share of real positions.
-        """
-        now = self._at(index)
-        return now.batches.padding(now.batches.epoch(index))
+    def longest(self) -> tuple[int, int]:
+        """Measure the longest source and the longest target, with what is put around them."""
+        now = self._at(0)
+        sources = max(int(stream_lengths(source).max(initial=0)) for source in now.inputs.sources)
+        return sources, int(now.target.lengths.max(initial=0))
 
     def _at(self, index: int) -> _Epoch:
         if self._current.index != index:
-            is_fixed = not self._sampled and not self.view.is_one_source_drawn
+            is_fixed = not self._drawn and not self.view.is_one_source_drawn
             self._current = replace(self._current, index=index) if is_fixed else self._make_epoch(index)
         return self._current
 
     def _make_epoch(self, index: int) -> _Epoch:
-        streams = self._fixed | {
-            role: text.sample(derive_seed(self._seed, "segmentation", role, index))
-            for role, text in self._sampled.items()
+        streams = {
+            **self._encoded.streams,
+            **{
+                name: stream.epoch(index, derive_seed(self._seed, name))
+                for name, stream in self._drawn.items()
+            },
         }
-        sources = [
-            self._prepare(side, streams, is_optional=len(self.view.sources) > 1) for side in self.view.sources
-        ]
-        contexts = {name: self._prepare(side, streams) for name, side in self.view.contexts.items()}
-        target, self.num_cut[self.view.target.stream] = prepare_side(
-            streams[self.view.target.stream], self.view.target
-        )
+        encoded = Encoded(streams)
+        inputs, self.num_cut = prepare_inputs(encoded, self.view, self._states)
+        target = self.view.target
+        prepared, self.num_cut[target.stream] = prepare_side(encoded.stream(target.stream), target)
         if self.view.is_one_source_drawn:
-            sources = [self._draw_source(index, sources)]
-        lengths = [stream_lengths(stream) for stream in (*sources, *contexts.values(), target)]
+            inputs = replace(inputs, sources=[self._draw_source(index, inputs.sources)])
+        lengths = [
+            stream_lengths(stream) for stream in (*inputs.sources, *inputs.contexts.values(), prepared)
+        ]
         batches = TokenBatches(np.stack(lengths, axis=1), self._batch_tokens, self._seed)
-        return _Epoch(index, sources, contexts, target, batches)
-
-    def _prepare(self, side: Side, streams: Mapping[str, Ragged], *, is_optional: bool = False) -> Stream:
-        if side.stream in self._states:
-            return self._states[side.stream]
-        ready, self.num_cut[side.stream] = prepare_side(
-            streams[side.stream], side, is_empty_absent=is_optional
-        )
-        return ready
+        return _Epoch(index, inputs, prepared, batches)
 
     def _draw_source(self, index: int, sources: Sequence[Stream]) -> Ragged:
         """Draw a source for every example, with equal probability among those it has."""
         streams = [stream for stream in sources if isinstance(stream, Ragged)]
+        if len(streams) < len(sources):
+            raise DataError("is_one_source_drawn draws among token sources; precomputed states are given")
         is_there_NK = np.stack([stream.lengths > 0 for stream in streams], axis=1)
         is_there_NK[~is_there_NK.any(1), 0] = True
         random_N = generator_for(self._seed, "one source", index).random(len(self))
@@ -221,12 +193,32 @@ class Seq2SeqData:
         return take(join(streams), drawn_N * len(self) + np.arange(len(self)))
 
 
+def prepare_inputs(
+    encoded: Encoded, view: View, states: Mapping[str, FrozenStates] | None = None
+) -> tuple[Inputs, dict[str, int]]:
+    """Prepare the sources and contexts of a view, for training and for decoding.
+
+    Returns:
+        What the model reads, and by stream how many sequences were cut.
+    """
+    num_cut: dict[str, int] = {}
+
+    def prepare(side: Side, *, is_optional: bool = False) -> Stream:
+        if states and side.stream in states:
+            return states[side.stream]
+        prepared, num_cut[side.stream] = prepare_side(
+            encoded.stream(side.stream), side, is_empty_absent=is_optional
+        )
+        return prepared
+
+    # of several sources an example may lack some; the only one is there even when it is empty
+    sources = [prepare(side, is_optional=len(view.sources) > 1) for side in view.sources]
+    contexts = {name: prepare(side) for name, side in view.contexts.items()}
+    return Inputs(sources, contexts), num_cut
+
+
 def dev_loss(data: Seq2SeqData, device: torch.device | str = "cpu") -> Callable[[Any], dict[str, float]]:
     """Make the function that measures the loss on a split, for ``train(evaluate=...)``.
-
-    Args:
-        data: The dev split.
-        device: Where the model is.
 
     Returns:
         A function from a model to ``{"dev/loss": nats per target token, without smoothing}``.

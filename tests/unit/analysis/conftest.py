@@ -89,22 +89,22 @@ def score(context):
         right = np.array(
             [[line[0] == guess.split()[0], 1.0] for line, guess in zip(lines, guesses, strict=True)]
         )
-        for name, rows in (("length", lengths), ("accuracy", right)):
+        for name, rows in (("reference_length", lengths), ("accuracy", right)):
             found |= Evaluation({name: score_statistics(name, rows, "made up")}, {name: rows})
         write_evaluation(context.directory, split, guesses, [" ".join(line) for line in lines], found)
     saved = Score("length_saved", 1 - LENGTH[config["arm"]], config["segments"], "maximize", "pieces")
-    write_metrics(context.directory, "test", {"length_saved": saved})
+    write_metrics(context.directory, {"test/length_saved": saved})
     speed = Score("speed", 40 + quality.random(), config["segments"], "maximize", "beam:5")
-    write_metrics(context.directory, "test", {"sentences_per_s": speed})
+    write_metrics(context.directory, {"test/sentences_per_s": speed})
 
 
 METRICS = {
     "test/bleu": Metric(direction="maximize", unit="BLEU points", split="test"),
     "test/accuracy": Metric(direction="maximize", unit="percent", split="test"),
     "dev/bleu": Metric(direction="maximize", unit="BLEU points", split="dev"),
-    "test/length": Metric(direction="minimize", unit="pieces per segment", split="test"),
+    "test/reference_length": Metric(direction="minimize", unit="pieces per segment", split="test"),
     "test/length_saved": Metric(direction="maximize", unit="share", split="test"),
-    "dev/length": Metric(direction="minimize", unit="pieces per segment", split="dev"),
+    "dev/reference_length": Metric(direction="minimize", unit="pieces per segment", split="dev"),
     "test/sentences_per_s": Metric(direction="maximize", unit="1/s", split="test", is_time=True),
     "test/ter": Metric(direction="minimize", unit="percent", split="test"),
 }

@@ -189,14 +189,14 @@ def test_search_and_pareto_are_reported(make_small_study, store, run):
         search={"space": {"lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True}}, "trials": 3},
         objective=[
             {"metric": "dev/bleu", "direction": "maximize"},
-            {"metric": "dev/length", "direction": "minimize"},
+            {"metric": "dev/reference_length", "direction": "minimize"},
         ],
     )
     text = run(study, store).render("md")
     assert "## Search" in text
     assert "| 3 + 0 + 0 |" in text
     assert "3 seeds and 3 search trials" in text
-    assert "not beaten on dev/bleu and dev/length at once: trials" in text
+    assert "not beaten on dev/bleu and dev/reference_length at once: trials" in text
 
 
 def test_headline_counts_only_what_is_decided(result):

@@ -85,7 +85,7 @@ def test_arms_run_to_their_scores(store, method, changes):
     graph, record = run(store, method, **changes)
     assert record.state == "finished"
     assert set(record.metrics) <= set(METRICS)
-    expected = {f"{split}/{name}" for split in SPLITS for name in ("bleu", "chrf", "ter", "length")}
+    expected = {f"{split}/{name}" for split in SPLITS for name in ("bleu", "chrf", "ter", "reference_length")}
     assert expected | {"dev/loss", "dev/nats_per_char", "parameters/total"} <= set(record.metrics)
     assert ("upstream/dev_bleu" in record.metrics) == (method != "single_run")
     assert record.metrics.get("generator/parameters") == (6 * 16 if method == "patt_eg" else None)
@@ -287,7 +287,15 @@ def test_calibration_and_other_measures_are_asked_for(store):
     score = {"score": asked, "decode": {"min_length": 3}}
     graph, record = run(store, "avg_eg", **score)
     names = {name.removeprefix("test/") for name in record.metrics if name.startswith("test/")}
-    assert names == {"bleu", "rouge_l", "meteor", "ece", "length", "length_saved", "sentences_per_s"}
+    assert names == {
+        "bleu",
+        "rouge_l",
+        "meteor",
+        "ece",
+        "reference_length",
+        "length_saved",
+        "sentences_per_s",
+    }
     segments = load_file(store.fetch(graph.find("translation_test")) / "segments-test.safetensors")
     sums = segments["ece"].sum(0).reshape(-1, 3)
     tokens, confidence, right = sums.T

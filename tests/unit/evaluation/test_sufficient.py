@@ -155,7 +155,7 @@ def test_mcc_of_a_constant_prediction_is_zero():
 
 def test_loss_and_length_are_ratios_of_sums():
     assert aggregate("loss", np.array([[6.0, 3.0], [1.0, 4.0]])).tolist() == [2.0, 0.25]
-    assert aggregate("length", np.array([12.0, 5.0])) == 2.4
+    assert aggregate("reference_length", np.array([12.0, 5.0])) == 2.4
 
 
 def test_variant_is_the_same_metric():

@@ -10,7 +10,7 @@ from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import Ragged
 from nlgraft.training.data import SampledText, Seq2SeqData, dev_loss
 from nlgraft.training.losses import Seq2SeqObjective
-from nlgraft.training.views import Encoded, Side, View, encode_streams, join, surround, take
+from nlgraft.training.views import Encoded, Side, View, join, surround, take
 from tests.unit.training.toy import ToyModel
 
 SOURCES = [[5, 6], [7], [8, 9, 10, 5]]
@@ -73,6 +73,7 @@ def test_long_sequences_are_cut_and_counted_never_dropped(caplog):
     view = View(sources=(Side(stream="source 0", max_tokens=2),), target=Side(stream="target", max_tokens=2))
     data = Seq2SeqData(encoded(), view, batch_tokens=100)
     assert data.num_cut == {"source 0": 1, "target": 1}
+    assert data.longest() == (3, 3)
     assert "source 0: 1 of 3 sequences were cut" in caplog.text
     batch = data.batch(np.arange(3), 0)
     assert rows_of(batch.sources[0]) == [[5, 6, 3], [7, 3], [8, 9, 3]]
@@ -117,7 +118,7 @@ def test_one_source_is_drawn_among_those_there_are():
     data = Seq2SeqData(encoded(), view, batch_tokens=100)
     for epoch in range(20):
         assert rows_of(data.batch(np.array([1]), epoch).sources[0]) == [[7, 3]]
-    with pytest.raises(DataError, match="at least two sources"):
+    with pytest.raises(ValueError, match="at least two sources"):
         View(is_one_source_drawn=True)
 
 
@@ -145,15 +146,13 @@ class Letters:
 
 def test_sampled_streams_are_segmented_anew_each_epoch():
     text = SampledText(["ab", "c", "def"], Letters(), 0.1)
-    data = Seq2SeqData(encoded(), View(), batch_tokens=100, sampled={"source 0": text})
+    data = Seq2SeqData(encoded(), View(), batch_tokens=100, drawn={"source 0": text})
     epochs = [rows_of(data.batch(np.arange(3), epoch).sources[0]) for epoch in range(6)]
     assert len({str(rows) for rows in epochs}) > 1
     assert epochs[2] == rows_of(data.batch(np.arange(3), 2).sources[0])
     assert rows_of(data.batch(np.arange(3), 0).target_input) == [[2, *target] for target in TARGETS]
     with pytest.raises(DataError, match="has 1 sequences, not 3"):
-        Seq2SeqData(
-            encoded(), View(), batch_tokens=9, sampled={"source 0": SampledText(["a"], Letters(), 0.1)}
-        )
+        Seq2SeqData(encoded(), View(), batch_tokens=9, drawn={"source 0": SampledText(["a"], Letters(), 0.1)})
 
 
 def test_dev_loss_is_nats_per_token():
@@ -180,14 +179,14 @@ def test_encoded_round_trip_and_errors(tmp_path):
         Encoded({"a": Ragged.of([[1]]), "b": Ragged.of([[1], [2]])})
 
 
-def test_encode_streams_takes_only_what_has_a_tokenizer():
-    lines = {"source 0": ["ab", "c"], "label": ["x", "y"]}
-    assert [ids.tolist() for ids in encode_streams(lines, {"source 0": Letters()}).stream("source 0")] == [
-        [6],
-        [5],
+def test_the_first_examples_of_every_stream():
+    two = encoded().first(2)
+    assert [[ids.tolist() for ids in stream] for stream in two.streams.values()] == [
+        SOURCES[:2],
+        SECOND[:2],
+        TARGETS[:2],
     ]
-    with pytest.raises(DataError, match="no text of target"):
-        encode_streams(lines, {"target": Letters()})
+    assert len(encoded().first(9)) == 3
 
 
 def lists(stream):

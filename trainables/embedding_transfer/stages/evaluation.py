@@ -136,7 +136,10 @@ def score(context: StageContext) -> None:
 def _lengths(context: StageContext, references: list[str]) -> Evaluation:
     statistics = _length_statistics(context.inputs["target_tokenizer"], references)
     signature = "reference tokens of the downstream vocabulary, end of sentence not counted"
-    return Evaluation({"length": score_statistics("length", statistics, signature)}, {"length": statistics})
+    return Evaluation(
+        {"reference_length": score_statistics("reference_length", statistics, signature)},
+        {"reference_length": statistics},
+    )
 
 
 def _length_statistics(tokenizer: Path, lines: list[str]) -> np.ndarray:
@@ -149,7 +152,7 @@ def _saved(context: StageContext, references: list[str], evaluation: Evaluation)
     if "upstream_target_tokenizer" not in context.inputs:
         return {}
     before = _length_statistics(context.inputs["upstream_target_tokenizer"], references)[:, 0].sum()
-    after = evaluation.statistics["length"][:, 0].sum()
+    after = evaluation.statistics["reference_length"][:, 0].sum()
     signature = "1 - tokens of the downstream vocabulary / tokens of the upstream vocabulary"
     return {
         "length_saved": Score(

@@ -13,6 +13,7 @@ from nlgraft.evaluation.artifact import write_segments
 from nlgraft.evaluation.scores import Score, score_statistics
 from nlgraft.evaluation.sufficient import Statistics
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.run.new_rows import new_rows_first
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.loop import TrainOutcome, train
 from nlgraft.training.rows_first import RowsFirst
@@ -33,7 +34,6 @@ from trainables.embedding_transfer.masked_lm_config import BertConfig
 from trainables.embedding_transfer.masked_lm_data import MaskedData, Masker, MaskRates, ScoringData
 from trainables.embedding_transfer.masked_lm_generator import TABLE
 from trainables.embedding_transfer.masked_lm_text import MaskedTokenizer
-from trainables.embedding_transfer.new_rows import new_rows_first
 from trainables.embedding_transfer.stages.masked_lm_text import read_text
 
 LOSS, PER_CHARACTER = "loss", "mlm_loss_per_char"

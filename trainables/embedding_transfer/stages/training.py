@@ -19,6 +19,7 @@ from nlgraft.nn.embedding import TableEmbedding
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.run.new_rows import EXCHANGED, new_rows_first
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizers import EOS
 from nlgraft.training.config import TrainConfig
@@ -29,7 +30,6 @@ from nlgraft.training.seeds import derive_seed
 from nlgraft.training.weights import load_model, save_model
 from trainables.embedding_transfer.config import MASK_TOKEN
 from trainables.embedding_transfer.data import Encoded, Sampler, TranslationData, batches_in_order
-from trainables.embedding_transfer.new_rows import EXCHANGED, new_rows_first
 from trainables.embedding_transfer.noise import DEV_EPOCH, Infiller
 from trainables.embedding_transfer.stages.text import open_tokenizer, open_tokenizers, sides_of, vocab_sizes
 

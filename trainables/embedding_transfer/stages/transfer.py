@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.run.new_rows import TABLES
 from nlgraft.training.weights import carry_over
 from nlgraft.vocab.methods.averages import weighted_rows
 from nlgraft.vocab.methods.building import build_plan
@@ -23,7 +24,6 @@ from nlgraft.vocab.methods.registry import find_method
 from nlgraft.vocab.plans.norms import norm_report
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
-from trainables.embedding_transfer.generator_training import TABLES
 from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_weights
 from trainables.embedding_transfer.stages.generator import (
     old_frequencies,

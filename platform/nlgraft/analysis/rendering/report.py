@@ -78,7 +78,7 @@ def describe(result: ComparedResults) -> dict[str, Any]:
     """
     main = result.main_metric
     known = result.metrics
-    lengths = [name for name in known if name.rpartition("/")[2].startswith("length")]
+    lengths = [name for name in known if "length" in name.rpartition("/")[2]]
     on_test = [name for name in lengths if known[name].split == "test"]
     split = known[main].split if main in known else "test"
     beside = [name for name, metric in known.items() if metric.split == split and not metric.is_time]

@@ -10,21 +10,22 @@ from torch import Tensor, nn
 
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
-from trainables.embedding_transfer.generator_training import TABLES
 
+TABLES = {"encoder": "source_embedding.table.weight", "decoder": "target_embedding.table.weight"}
+"""Name of each side's embedding table in an encoder-decoder."""
 EXCHANGED = {
     "encoder": (TABLES["encoder"],),
     "decoder": (TABLES["decoder"], "output_projection.weight", "output_projection.bias"),
 }
-"""Parameters of a translation model whose rows are a side's tokens."""
+"""Parameters of an encoder-decoder whose rows are a side's tokens."""
 KEPT = (Provenance.COPY, Provenance.SPECIAL, Provenance.GAP)
 """Rows that are not new: what the old model learned, and rows without a token."""
 
 
 def new_rows_first(
-    num_steps: int, start: Path, model: nn.Module, names: Mapping[str, Iterable[str]]
+    num_steps: int, start: Path, model: nn.Module, names: Mapping[str, Iterable[str]] = EXCHANGED
 ) -> RowsFirst | None:
-    """Say which rows of a model with an exchanged vocabulary learn first.
+    """Find the rows of a model with an exchanged vocabulary that learn first.
 
     Args:
         num_steps: Steps in which they learn alone.

@@ -1,0 +1,279 @@
+"""Pieces of stage graphs, without torch: corpus, tokenizers, encoded text, training, translation, scores.
+
+A piece builds stages from configs; what it does not know is told by keyword. Stage names begin with the name
+that a piece is given, so a graph may use a piece several times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from nlgraft.nn.config import GenerationConfig
+from nlgraft.pipeline.stage import Stage
+from nlgraft.stages.config import ScoreConfig
+from nlgraft.stages.kinds.seq2seq import (
+    SCORE,
+    TRAIN,
+    TRANSLATE,
+    ScoreInputs,
+    ScoreSettings,
+    TrainInputs,
+    TrainSettings,
+    TranslateInputs,
+    TranslateSettings,
+)
+from nlgraft.stages.kinds.text import (
+    CORPUS,
+    ENCODED,
+    TEXT,
+    TOKENIZER,
+    CorpusSettings,
+    EncodeInputs,
+    EncodeSettings,
+    NoInputs,
+    TextSettings,
+    TokenizerInputs,
+    TokenizerSettings,
+)
+from nlgraft.text.config import CorpusConfig, Split, TokenizerConfig, digest
+from nlgraft.training.config import Side, View
+
+TARGET = "target"
+
+
+def source_roles(num_sources: int) -> tuple[str, ...]:
+    """List the roles of K sources: ``source 0``, ``source 1``..."""
+    return tuple(f"source {index}" for index in range(num_sources))
+
+
+def source_view(num_sources: int) -> View:
+    """Make the plain view of K sources and a target: every sequence ends in EOS, targets begin with BOS."""
+    return View(sources=tuple(Side(stream=role) for role in source_roles(num_sources)))
+
+
+def corpus(name: str, config: CorpusConfig, *, joined_by: str | None = None) -> Stage:
+    """Load a corpus with all of its roles; ``joined_by`` puts several sources on one line."""
+    return CORPUS.stage(
+        f"{name}_corpus",
+        CorpusSettings(content=digest(config), joined_by=joined_by),
+        NoInputs(),
+        locations={"corpus": config.model_dump(mode="json")},
+    )
+
+
+def text(name: str, config: CorpusConfig) -> Stage:
+    """Load all lines of a corpus, whatever their role, as ``source 0``."""
+    return TEXT.stage(
+        f"{name}_text",
+        TextSettings(content=digest(config)),
+        NoInputs(),
+        locations={"corpus": config.model_dump(mode="json")},
+    )
+
+
+def tokenizer(
+    name: str, config: TokenizerConfig, corpora: Mapping[str, Stage], roles: Sequence[str] | None = None
+) -> Stage:
+    """Learn a tokenizer from the training text of some roles (None: all text) of one corpus or several."""
+    plain = config.model_copy(update={"is_shared": True, "sampling_alpha": None})
+    return TOKENIZER.stage(
+        f"{name}_tokenizer",
+        TokenizerSettings(tokenizer=plain, roles=None if roles is None else tuple(roles)),
+        TokenizerInputs(corpora=corpora),
+        # a seed only where lines are drawn: without it all seeds share the tokenizer
+        seed=0 if config.max_train_lines else None,
+    )
+
+
+def tokenizers(
+    name: str, config: TokenizerConfig, corpora: Mapping[str, Stage], num_sources: int = 1
+) -> dict[str, Stage]:
+    """Learn the tokenizers of K sources, which share one, and of the target: one for all if it is shared."""
+    roles = source_roles(num_sources)
+    if config.is_shared:
+        return dict.fromkeys((*roles, TARGET), tokenizer(f"{name}_shared", config, corpora))
+    source = tokenizer(f"{name}_source", config, corpora, roles)
+    return {**dict.fromkeys(roles, source), TARGET: tokenizer(f"{name}_target", config, corpora, (TARGET,))}
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """A corpus as ids, with what it was made of.
+
+    Attributes:
+        corpus: The corpus.
+        tokenizers: Tokenizer of each stream.
+        settings: Role of the text of each stream, and the longest sequence.
+        stage: The encoded splits.
+    """
+
+    corpus: Stage
+    tokenizers: Mapping[str, Stage]
+    settings: EncodeSettings
+    stage: Stage
+
+
+def encode(
+    name: str,
+    corpus: Stage,
+    tokenizers: Mapping[str, Stage],
+    *,
+    streams: Mapping[str, str] | None = None,
+    max_tokens: int | None = None,
+    splits: tuple[Split, ...] = ("train", "dev"),
+) -> EncodedText:
+    """Encode streams of a corpus.
+
+    Args:
+        name: Of the stage.
+        corpus: The corpus.
+        tokenizers: Tokenizer of each stream.
+        streams: Role of the text of streams that are not named as their role.
+        max_tokens: Longest sequence, in tokens without begin and end; None: any.
+        splits: Splits to encode.
+    """
+    roles = {stream: (streams or {}).get(stream, stream) for stream in tokenizers}
+    settings = EncodeSettings(streams=roles, max_tokens=max_tokens, splits=splits)
+    inputs = EncodeInputs(corpus=corpus, tokenizers=tokenizers)
+    return EncodedText(corpus, tokenizers, settings, ENCODED.stage(f"{name}_encoded", settings, inputs))
+
+
+def train_inputs(
+    text: EncodedText,
+    *,
+    start: Stage | None = None,
+    architecture: Stage | None = None,
+    states: Mapping[str, Stage] | None = None,
+) -> TrainInputs[Stage]:
+    """Name the inputs of a training on encoded text."""
+    return TrainInputs(
+        encoded=text.stage,
+        corpus=text.corpus,
+        tokenizers=text.tokenizers,
+        start=start,
+        architecture=architecture,
+        states=states or {},
+    )
+
+
+def train_settings(text: EncodedText, settings: TrainSettings) -> TrainSettings:
+    """Complete the settings of a training by what is known of its text.
+
+    Text that is segmented anew is cut where the encoded text was.
+    """
+    if settings.sampling_alpha is None:
+        return settings
+    limit = text.settings.max_tokens
+    view = settings.view
+    cut = {
+        "sources": tuple(side.model_copy(update={"max_tokens": limit}) for side in view.sources),
+        "target": view.target.model_copy(update={"max_tokens": limit}),
+    }
+    sides = (*view.sources, view.target)
+    streams = {side.stream: text.settings.streams[side.stream] for side in sides}
+    return settings.model_copy(update={"view": view.model_copy(update=cut), "streams": streams})
+
+
+def train(
+    name: str,
+    text: EncodedText,
+    settings: TrainSettings,
+    *,
+    seed: int,
+    start: Stage | None = None,
+    architecture: Stage | None = None,
+    states: Mapping[str, Stage] | None = None,
+) -> Stage:
+    """Train an encoder-decoder, fresh or from an earlier model."""
+    inputs = train_inputs(text, start=start, architecture=architecture, states=states)
+    return TRAIN.stage(name, train_settings(text, settings), inputs, seed=seed)
+
+
+def translate(
+    name: str,
+    model: Stage,
+    text: EncodedText,
+    split: str,
+    *,
+    decode: GenerationConfig,
+    view: View | None = None,
+    is_measured: bool = True,
+    is_calibrated: bool = False,
+    states: Mapping[str, Stage] | None = None,
+) -> Stage:
+    """Translate a split of a corpus."""
+    view = view or View()
+    sides = (*view.sources, *view.contexts.values())
+    settings = TranslateSettings(
+        split=cast("Split", split),
+        decode=decode,
+        view=view,
+        streams={side.stream: text.settings.streams[side.stream] for side in sides},
+        is_measured=is_measured,
+        is_calibrated=is_calibrated,
+    )
+    inputs = TranslateInputs(model=model, corpus=text.corpus, tokenizers=text.tokenizers, states=states or {})
+    return TRANSLATE.stage(name, settings, inputs)
+
+
+def scores(
+    trained: Stage,
+    text: EncodedText,
+    splits: Sequence[str],
+    *,
+    decode: GenerationConfig,
+    score: ScoreConfig,
+    view: View | None = None,
+    compared_tokenizer: Stage | None = None,
+    further: Mapping[str, Stage] | None = None,
+    states: Mapping[str, Stage] | None = None,
+) -> Stage:
+    """Translate and score splits with the trial's model: the last stage of a trial.
+
+    Args:
+        trained: Training of the model.
+        text: The corpus.
+        splits: Splits to translate.
+        decode: Beam and length rules.
+        score: Measures.
+        view: What the model reads.
+        compared_tokenizer: Tokenizer of the target against which the model's saves tokens.
+        further: Stages whose metrics belong to the trial although nothing else reads them.
+        states: Precomputed states by stream.
+    """
+    translations = {
+        split: translate(
+            f"translation_{split}",
+            trained,
+            text,
+            split,
+            decode=decode,
+            view=view,
+            is_calibrated=score.is_calibrated,
+            states=states,
+        )
+        for split in splits
+    }
+    inputs = ScoreInputs(
+        corpus=text.corpus,
+        translations=translations,
+        target_tokenizer=text.tokenizers[(view or View()).target.stream],
+        compared_tokenizer=compared_tokenizer,
+        trained=trained,
+        further=further or {},
+    )
+    return SCORE.stage("scores", ScoreSettings(metrics=score.metrics), inputs)
+
+
+def upstream_scores(
+    model: Stage, text: EncodedText, *, decode: GenerationConfig, prefix: str = "upstream"
+) -> Stage:
+    """Score an upstream model by BLEU on dev of its own corpus."""
+    translation = translate(f"{prefix}_translation", model, text, "dev", decode=decode, is_measured=False)
+    return SCORE.stage(
+        f"{prefix}_scores",
+        ScoreSettings(metrics=("bleu",), metric_prefix=prefix),
+        ScoreInputs(corpus=text.corpus, translations={"dev": translation}),
+    )

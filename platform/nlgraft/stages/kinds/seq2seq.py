@@ -1,0 +1,125 @@
+"""Training, translation and scoring of encoder-decoders with K sources: settings and inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from pydantic import Field
+
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.stages.config import MaskedSpansConfig, TextMetric
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.text.config import Split
+from nlgraft.training.config import Pattern, TrainConfig, View
+
+
+class CarrySettings(Settings):
+    """How the weights of an earlier model go into another architecture; all else is an error."""
+
+    rename: tuple[tuple[Pattern, str], ...] = ()
+    """Regular expression and replacement, applied to the earlier names in turn."""
+    fresh: tuple[Pattern, ...] = ()
+    """Names that keep their fresh initialisation."""
+    drop: tuple[Pattern, ...] = ()
+    """Earlier names, after renaming, that are not used."""
+
+
+class TrainSettings(Settings):
+    """One training of an encoder-decoder."""
+
+    train: TrainConfig
+    """How long, how fast, what is kept."""
+    model: TransformerConfig | None = None
+    """The architecture; null: that of the input ``start`` or ``architecture``."""
+    carry: CarrySettings = CarrySettings()
+    """What becomes of the weights of ``start`` in another architecture."""
+    view: View = View()
+    """What a batch holds."""
+    sampling_alpha: float | None = None
+    """Training text of sources and target is segmented at random in every epoch: smoothing of unigram
+    sampling, or BPE-dropout probability. Null: as it was encoded."""
+    streams: Mapping[str, str] = {}
+    """Role of the text of each stream that is sampled."""
+    masked_spans: MaskedSpansConfig | None = None
+    """If given, sources are the target with masked spans, masked anew in every epoch (text infilling)."""
+    num_bleu_sentences: int = 0
+    """Dev sentences that are decoded greedily at every evaluation; 0: none."""
+    new_rows_first_steps: int = 0
+    """First steps in which only the new rows of an exchanged vocabulary learn: see ``start``."""
+    metric_prefix: str = ""
+    """Prefix of all metrics, e.g. ``upstream``, of a training whose model is not the trial's result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainInputs(Inputs[T]):
+    """Encoded text with the corpus and the tokenizers it was made of, and the model to start from.
+
+    ``start`` is a model, also one after an exchange of its vocabulary; ``architecture`` a model's description
+    without weights; without either the model begins fresh. ``states`` hold precomputed states by stream.
+    """
+
+    encoded: T
+    corpus: T
+    tokenizers: Mapping[str, T]
+    start: T | None = None
+    architecture: T | None = None
+    states: Mapping[str, T] = field(default_factory=dict)
+
+
+class TranslateSettings(Settings):
+    """Beam search on one split."""
+
+    split: Split
+    """Split to translate."""
+    decode: GenerationConfig
+    """Beam and length rules."""
+    view: View = View()
+    """What the model reads."""
+    streams: Mapping[str, str]
+    """Role of the text of each source and context."""
+    is_measured: bool = True
+    """If true, report length and speed of the output: of the trial's own model, not of an upstream one."""
+    is_calibrated: bool = False
+    """If true, measure the inference ECE."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateInputs(Inputs[T]):
+    """A model, the corpus it translates and the tokenizer of each stream, ``target`` among them."""
+
+    model: T
+    corpus: T
+    tokenizers: Mapping[str, T]
+    states: Mapping[str, T] = field(default_factory=dict)
+
+
+class ScoreSettings(Settings):
+    """Comparison of translations with the references."""
+
+    metrics: tuple[TextMetric, ...] = Field(min_length=1)
+    """Measures of text."""
+    metric_prefix: str = ""
+    """Prefix of all metrics of a model that is not the trial's result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreInputs(Inputs[T]):
+    """Translations by split, and what further measures need.
+
+    ``target_tokenizer`` for the length of the references, ``compared_tokenizer`` for the tokens that the
+    former saves against it, ``trained`` (the training of the model) for its dev loss per character.
+    ``further`` are not read: stages whose metrics belong to the trial although nothing else rests on them.
+    """
+
+    corpus: T
+    translations: Mapping[str, T]
+    target_tokenizer: T | None = None
+    compared_tokenizer: T | None = None
+    trained: T | None = None
+    further: Mapping[str, T] = field(default_factory=dict)
+
+
+TRAIN = StageKind("nlgraft.stages.run.seq2seq:train", TrainSettings, TrainInputs, is_distributed=True)
+TRANSLATE = StageKind("nlgraft.stages.run.translation:translate", TranslateSettings, TranslateInputs)
+SCORE = StageKind("nlgraft.stages.run.translation:score", ScoreSettings, ScoreInputs)

@@ -1,0 +1,132 @@
+"""Tables of the metrics that the stages write, for systems to compose theirs of; without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
+
+from nlgraft.stages.config import TextMetric
+from nlgraft.study.reading.system import Metric
+
+Split = Literal["dev", "test"]
+SPLITS: tuple[Split, ...] = ("dev", "test")
+_PER_TOKEN = "Cross-entropy per target token; tokens of different vocabularies are not the same unit."
+
+TEXT_METRICS: Mapping[str, tuple[Literal["maximize", "minimize"], str, str]] = {
+    "bleu": ("maximize", "BLEU points", "Cased 13a BLEU of beam search."),
+    "bleu_zh": ("maximize", "BLEU points", "BLEU of beam search with sacreBLEU's Chinese tokenizer."),
+    "chrf": ("maximize", "chrF points", "chrF2 of beam search."),
+    "ter": ("minimize", "TER points", "Translation edit rate of beam search."),
+    "rouge_l": ("maximize", "ROUGE points", "ROUGE-L F1 of beam search."),
+    "meteor": ("maximize", "METEOR points", "METEOR of beam search without synonyms."),
+}
+"""Measures of text: direction, unit, description."""
+
+
+def metric_name(name: str, prefix: str = "") -> str:
+    """Name a metric so that an upstream model's cannot be taken for the trial's: ``upstream/dev_loss``."""
+    return f"{prefix}/{name.replace('/', '_')}" if prefix else name
+
+
+def text_metrics(
+    names: Sequence[str] = get_args(TextMetric), splits: Sequence[Split] = SPLITS, prefix: str = ""
+) -> dict[str, Metric]:
+    """Describe the measures of text that scores hold."""
+    return {
+        metric_name(f"{split}/{name}", prefix): Metric(
+            direction=TEXT_METRICS[name][0],
+            unit=TEXT_METRICS[name][1],
+            split=split,
+            description=TEXT_METRICS[name][2],
+        )
+        for split in splits
+        for name in names
+    }
+
+
+def output_metrics(splits: Sequence[Split] = SPLITS) -> dict[str, Metric]:
+    """Describe what is measured of a trial's output beside its quality: lengths, speed, calibration."""
+    return {f"{split}/{name}": metric for split in splits for name, metric in _output_metrics(split).items()}
+
+
+def _output_metrics(split: Split) -> dict[str, Metric]:
+    return {
+        "hypothesis_length": Metric(
+            direction="minimize",
+            unit="tokens",
+            split=split,
+            description="Length of the output in tokens of the model, end of sentence not counted.",
+        ),
+        "reference_length": Metric(
+            direction="minimize",
+            unit="tokens",
+            split=split,
+            description="Length of the references in tokens of the model's vocabulary.",
+        ),
+        "length_saved": Metric(
+            direction="maximize",
+            unit="share",
+            split=split,
+            description="Share of reference tokens that the vocabulary saves against the upstream one.",
+        ),
+        "sentences_per_s": Metric(
+            direction="maximize",
+            unit="sentences/s",
+            split=split,
+            is_time=True,
+            description="Speed of beam search, tokenising and detokenising left out.",
+        ),
+        "ece": Metric(
+            direction="minimize",
+            unit="points",
+            split=split,
+            description="Inference ECE of beam search: confidence against being right.",
+        ),
+    }
+
+
+def training_metrics(prefix: str = "") -> dict[str, Metric]:
+    """Describe what a training of the whole model reports: that of the result unless a prefix is given."""
+    metrics = {
+        "dev/loss": Metric(direction="minimize", unit="nats per token", split="dev", description=_PER_TOKEN),
+        "parameters/total": Metric(
+            direction="minimize", unit="parameters", split=None, description="Of the model, tied ones once."
+        ),
+        "parameters/trained": Metric(
+            direction="minimize",
+            unit="parameters",
+            split=None,
+            description="Of the model, those that learned.",
+        ),
+        "train_s": Metric(
+            direction="minimize",
+            unit="s",
+            split=None,
+            is_time=True,
+            description="Time of the training steps, evaluation left out.",
+        ),
+    }
+    return {metric_name(name, prefix): metric for name, metric in metrics.items()}
+
+
+def greedy_metrics(prefix: str = "") -> dict[str, Metric]:
+    """Describe what a training measures only where ``num_bleu_sentences`` is above 0."""
+    bleu = Metric(
+        direction="maximize",
+        unit="BLEU points",
+        split="dev",
+        description="BLEU of greedy search on the first num_bleu_sentences dev sentences.",
+    )
+    return {metric_name("dev/greedy_bleu", prefix): bleu}
+
+
+NATS_PER_CHAR: Mapping[str, Metric] = {
+    "dev/nats_per_char": Metric(
+        direction="minimize",
+        unit="nats per character",
+        split="dev",
+        description="Cross-entropy of the best segmentation per reference character: one unit for all "
+        "vocabularies.",
+    )
+}
+"""What scores add where they know the training of the model."""

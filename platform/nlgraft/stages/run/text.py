@@ -1,0 +1,137 @@
+"""Corpora, tokenizers, encoded examples; no torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from nlgraft.errors import DataError
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.kinds.text import CORPUS, ENCODED, TOKENIZER
+from nlgraft.text.batches import Ragged
+from nlgraft.text.config import CorpusConfig
+from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
+from nlgraft.text.tokenizers import SentencePiece, Tokenizer, length_report, train_sentencepiece
+from nlgraft.text.wordpiece import WordPiece
+from nlgraft.training.views import Encoded
+
+TOKENIZER_FILE = "tokenizer.model"
+"""A SentencePiece model, as trained here or of a checkpoint."""
+WORDPIECE_FILE = "tokenizer.json"
+"""The WordPiece tokenizer of a checkpoint."""
+REPORT_FILE = "report.json"
+_CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
+
+
+def write_examples(context: StageContext) -> None:
+    """Load a corpus and keep all of its streams and a report."""
+    settings, _ = CORPUS.read(context)
+    corpora = _load(context)
+    if settings.joined_by is not None:
+        corpora = {split: _joined(corpus, settings.joined_by) for split, corpus in corpora.items()}
+    _write(context, corpora)
+
+
+def _joined(corpus: Corpus, separator: str) -> Corpus:
+    lines = [separator.join(parts) for parts in zip(*corpus.sources, strict=True)]
+    return replace(corpus, sources=[lines])
+
+
+def write_text(context: StageContext) -> None:
+    """Load a corpus as plain text: the lines of all its sides."""
+    _write(context, {split: Corpus([corpus.text()]) for split, corpus in _load(context).items()})
+
+
+def _load(context: StageContext) -> dict[str, Corpus]:
+    return load_corpus(_CORPUS.validate_python(context.locations["corpus"]))
+
+
+def _write(context: StageContext, corpora: Mapping[str, Corpus]) -> None:
+    for split, corpus in corpora.items():
+        write_corpus(corpus, context.directory / split)
+    _write_json(context.directory / REPORT_FILE, report_json(corpus_report(corpora)))
+
+
+def learn_tokenizer(context: StageContext) -> None:
+    """Learn a SentencePiece model from the training text of some roles of one corpus or several."""
+    settings, inputs = TOKENIZER.read(context)
+    lines: list[str] = []
+    for _, directory in sorted(inputs.corpora.items()):
+        corpus = read_corpus(directory / "train")
+        lines += corpus.text() if settings.roles is None else text_of(corpus, settings.roles)
+    train_sentencepiece(lines, settings.tokenizer, context.directory / TOKENIZER_FILE, context.seed or 0)
+
+
+def text_of(corpus: Corpus, roles: Sequence[str]) -> list[str]:
+    """List the lines of some roles, one role after the other.
+
+    Raises:
+        DataError: The corpus lacks a role.
+    """
+    streams = corpus.streams()
+    if missing := [role for role in roles if role not in streams]:
+        raise DataError(f"no text of {', '.join(missing)}; the corpus has: {', '.join(streams)}")
+    return [line for role in roles for line in streams[role]]
+
+
+def tokenizer_path(directory: Path) -> Path:
+    """Find the file of an artifact's tokenizer; its name tells its kind."""
+    wordpiece = directory / WORDPIECE_FILE
+    return wordpiece if wordpiece.is_file() else directory / TOKENIZER_FILE
+
+
+def open_tokenizer(directory: Path) -> Tokenizer:
+    """Open the tokenizer of an artifact: learned here, or of a checkpoint."""
+    path = tokenizer_path(directory)
+    return WordPiece(path) if path.name == WORDPIECE_FILE else SentencePiece(path)
+
+
+def encode(context: StageContext) -> None:
+    """Encode splits of a corpus; sequences that are too long are cut and counted."""
+    settings, inputs = ENCODED.read(context)
+    tokenizers = {stream: open_tokenizer(path) for stream, path in inputs.tokenizers.items()}
+    report: dict[str, Any] = {
+        "vocab_sizes": {stream: tokenizer.vocab_size for stream, tokenizer in tokenizers.items()}
+    }
+    for split in settings.splits:
+        corpus = read_corpus(inputs.corpus / split)
+        streams = {}
+        for stream, role in settings.streams.items():
+            lines = text_of(corpus, [role])
+            streams[stream], report[f"{split}/{stream}"] = _encoded(
+                lines, tokenizers[stream], settings.max_tokens
+            )
+        Encoded(streams).write(context.directory / f"{split}.safetensors")
+    _write_json(context.directory / REPORT_FILE, report)
+
+
+def _encoded(lines: list[str], tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, dict[str, Any]]:
+    ragged, num_cut = Ragged.of(tokenizer.encode(lines)), 0
+    if max_tokens is not None:
+        ragged, num_cut = ragged.truncated(max_tokens)
+    lengths = length_report(tokenizer, lines)
+    return ragged, {
+        "cut": num_cut,
+        "tokens_per_line": lengths.tokens_per_line,
+        "fertility": lengths.fertility,
+        "unknown": lengths.num_unknown,
+    }
+
+
+def read_encoded(directory: Path, split: str) -> Encoded:
+    """Read a split that ``encode`` wrote."""
+    return Encoded.read(directory / f"{split}.safetensors")
+
+
+def vocab_sizes(encoded: Path) -> dict[str, int]:
+    """Read the size of the vocabulary of each encoded stream."""
+    return json.loads((encoded / REPORT_FILE).read_text("utf-8"))["vocab_sizes"]
+
+
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")

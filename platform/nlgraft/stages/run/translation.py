@@ -1,0 +1,166 @@
+"""Translation of a split by beam search, and its scores."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nlgraft.evaluation.artifact import (
+    read_lines,
+    read_segments,
+    write_evaluation,
+    write_lines,
+    write_metrics,
+    write_segments,
+)
+from nlgraft.evaluation.calibration import evaluate_calibration, token_confidences
+from nlgraft.evaluation.efficiency import speed_signature
+from nlgraft.evaluation.inputs import Inputs
+from nlgraft.evaluation.scores import Evaluation, Score, evaluate_text, score_statistics
+from nlgraft.evaluation.translation import Translations
+from nlgraft.evaluation.translation import translate as decode
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.frozen_states import FrozenStates
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.kinds.seq2seq import SCORE, TRANSLATE, TranslateInputs, TranslateSettings
+from nlgraft.stages.metrics import metric_name
+from nlgraft.stages.run.text import open_tokenizer, text_of
+from nlgraft.text.batches import Ragged
+from nlgraft.text.corpora import read_corpus
+from nlgraft.text.tokenizers import Tokenizer
+from nlgraft.training.config import Side
+from nlgraft.training.data import prepare_inputs
+from nlgraft.training.models import read_model
+from nlgraft.training.views import Encoded
+
+HYPOTHESES_FILE = "hypotheses.txt"
+_LOG = logging.getLogger(__name__)
+
+
+def translate(context: StageContext) -> None:
+    """Translate a split by beam search; write the hypotheses, their length, the speed and the calibration."""
+    settings, inputs = TRANSLATE.read(context)
+    split = settings.split
+    model = read_model(inputs.model).to(context.device)
+    prepared = model_inputs(settings, inputs, model.config)
+    translations = decode(model, prepared, settings.decode)
+    tokenizer = open_tokenizer(inputs.tokenizers[settings.view.target.stream])
+    write_lines(context.directory / HYPOTHESES_FILE, tokenizer.decode(translations.best))
+    if not settings.is_measured:
+        return
+    signature = "tokens of the model, end of sentence not counted"
+    evaluation = _lengths("hypothesis_length", translations.best, signature)
+    if settings.is_calibrated:
+        references = text_of(read_corpus(inputs.corpus / split), ["target"])
+        evaluation |= calibration(model, prepared, translations.best, tokenizer, references, settings.decode)
+    scores = {
+        **evaluation.scores,
+        "sentences_per_s": _speed(translations, settings.decode, context.device),
+    }
+    write_segments(context.directory, split, evaluation.statistics)
+    write_metrics(context.directory, {f"{split}/{name}": score for name, score in scores.items()})
+
+
+def model_inputs(
+    settings: TranslateSettings, inputs: TranslateInputs[Path], config: TransformerConfig
+) -> Inputs:
+    """Encode what the model reads of a split; sources longer than its position table are cut and counted."""
+    split, view = settings.split, settings.view
+    corpus = read_corpus(inputs.corpus / split)
+    if config.source_positions == "learned":
+        view = view.model_copy(update={"sources": tuple(_fitting(side, config) for side in view.sources)})
+    states = {stream: FrozenStates(path / f"{split}.safetensors") for stream, path in inputs.states.items()}
+    streams = {}
+    for side in (*view.sources, *view.contexts.values()):
+        if side.stream not in states:
+            lines = text_of(corpus, [settings.streams[side.stream]])
+            tokenizer = open_tokenizer(inputs.tokenizers[side.stream])
+            streams[side.stream] = Ragged.of(tokenizer.encode(lines))
+    prepared, num_cut = prepare_inputs(Encoded(streams), view, states)
+    for stream, count in num_cut.items():
+        if count:
+            _LOG.warning("%s, %s: %d of %d sequences were cut", split, stream, count, len(prepared))
+    return prepared
+
+
+def _fitting(side: Side, config: TransformerConfig) -> Side:
+    room = config.max_positions - len(side.prefix) - len(side.suffix)
+    return side.model_copy(update={"max_tokens": min(room, side.max_tokens or room)})
+
+
+def _lengths(name: str, sequences: Sequence[Sequence[int]], signature: str) -> Evaluation:
+    rows = np.array([[len(ids), 1] for ids in sequences], dtype=np.float64)
+    return Evaluation({name: score_statistics(name, rows, signature)}, {name: rows})
+
+
+def _speed(translations: Translations, config: GenerationConfig, device: str) -> Score:
+    count = len(translations.hypotheses)
+    rate = count / translations.seconds
+    return Score("sentences_per_s", rate, count, "maximize", speed_signature(config, device))
+
+
+def calibration(
+    model: Seq2Seq,
+    inputs: Inputs,
+    best: Sequence[Sequence[int]],
+    tokenizer: Tokenizer,
+    references: list[str],
+    config: GenerationConfig,
+) -> Evaluation:
+    """Compare the model's confidence in its own tokens with how often they are right."""
+    confidences = token_confidences(
+        model,
+        inputs,
+        best,
+        start_id=config.start_id,
+        end_id=config.end_id,
+        device=model.output_projection.weight.device,
+    )
+    hypotheses, right = (
+        [[str(identity) for identity in ids] for ids in side] for side in (best, tokenizer.encode(references))
+    )
+    return evaluate_calibration(hypotheses, confidences, right)
+
+
+def score(context: StageContext) -> None:
+    """Score the translations of every split, with per-segment statistics and lengths of the references."""
+    settings, inputs = SCORE.read(context)
+    tokenizer, compared = (
+        None if path is None else open_tokenizer(path)
+        for path in (inputs.target_tokenizer, inputs.compared_tokenizer)
+    )
+    for split, translation in inputs.translations.items():
+        references = text_of(read_corpus(inputs.corpus / split), ["target"])
+        hypotheses = read_lines(translation / HYPOTHESES_FILE)
+        evaluation = evaluate_text(hypotheses, references, settings.metrics)
+        if settings.metric_prefix:
+            named = {f"{split}/{name}": found for name, found in evaluation.scores.items()}
+            prefix = settings.metric_prefix
+            write_metrics(context.directory, {metric_name(name, prefix): s for name, s in named.items()})
+            continue
+        extra: dict[str, Score] = {}
+        if tokenizer is not None:
+            signature = "tokens of the model's vocabulary, end of sentence not counted"
+            evaluation |= _lengths("reference_length", tokenizer.encode(references), signature)
+        if tokenizer is not None and compared is not None:
+            extra["length_saved"] = _saved(references, tokenizer, compared)
+        if split == "dev" and inputs.trained is not None:
+            extra["nats_per_char"] = _nats_per_char(inputs.trained, references)
+        write_evaluation(context.directory, split, hypotheses, references, evaluation, extra)
+
+
+def _saved(references: list[str], tokenizer: Tokenizer, compared: Tokenizer) -> Score:
+    after, before = (sum(map(len, each.encode(references))) for each in (tokenizer, compared))
+    signature = "1 - tokens of the model's vocabulary / tokens of the upstream vocabulary"
+    return Score("length_saved", 1 - after / before, len(references), "maximize", signature)
+
+
+def _nats_per_char(trained: Path, references: list[str]) -> Score:
+    nats = read_segments(trained, "dev")["loss"][:, 0].sum()
+    value = float(nats / sum(map(len, references)))
+    signature = "nats of one segmentation per reference character"
+    return Score("nats_per_char", value, len(references), "minimize", signature)

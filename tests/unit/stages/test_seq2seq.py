@@ -1,0 +1,162 @@
+"""Systems of the shared pieces alone, on a few constructed sentences."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.pipeline.stage import NullReporter, StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import run_trial
+from nlgraft.stages import graph as pieces
+from nlgraft.stages.config import MaskedSpansConfig, ScoreConfig
+from nlgraft.stages.kinds.seq2seq import CarrySettings, TrainSettings
+from nlgraft.stages.metrics import (
+    NATS_PER_CHAR,
+    greedy_metrics,
+    output_metrics,
+    text_metrics,
+    training_metrics,
+)
+from nlgraft.stages.run.text import read_encoded, vocab_sizes
+from nlgraft.text.config import ConlangConfig, TokenizerConfig
+from nlgraft.text.corpora import read_corpus
+from nlgraft.training.config import TrainConfig, View
+from nlgraft.training.models import read_model
+
+TRAIN = TrainConfig(max_steps=4, batch_tokens=400, warmup_steps=1, peak_lr=0.01, eval_every_steps=2)
+SIZES = {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2}
+DECODE = GenerationConfig(beam=2, max_length_offset=3)
+
+
+def model(**settings):
+    return TransformerConfig(**SIZES | settings)
+
+
+def texts(task="multi_source", num_sources=2, **tokenizer):
+    config = ConlangConfig(corpus="conlang", task=task, train=60, dev=8, test=6)
+    corpus = pieces.corpus("task", config)
+    learned = TokenizerConfig(vocab_size=200, **tokenizer)
+    tokenizers = pieces.tokenizers("task", learned, {"task": corpus}, num_sources)
+    return pieces.encode("task", corpus, tokenizers, max_tokens=60)
+
+
+def scored(trained, text, view=None, splits=("dev", "test"), **score):
+    return StageGraph(
+        pieces.scores(trained, text, splits, decode=DECODE, score=ScoreConfig(**score), view=view)
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
+
+
+def run(store, graph):
+    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True, seed=1)
+    assert record.state == "finished"
+    return record, lambda name: store.fetch(graph.find(name))
+
+
+def test_two_sources_from_pieces(store):
+    view = pieces.source_view(2)
+    text = texts(is_shared=False)
+    settings = TrainSettings(train=TRAIN, model=model(num_sources=2), view=view)
+    record, at = run(store, scored(pieces.train("trained", text, settings, seed=1), text, view))
+    declared = {**text_metrics(), **output_metrics(), **training_metrics(), **NATS_PER_CHAR}
+    assert set(record.metrics) <= set(declared)
+    assert {"test/bleu", "test/reference_length", "test/hypothesis_length", "dev/nats_per_char"} <= set(
+        record.metrics
+    )
+    assert len(load_file(at("scores") / "segments-test.safetensors")["bleu"]) == 6
+    sizes = vocab_sizes(at("task_encoded"))
+    assert set(sizes) == {"source 0", "source 1", "target"}
+    assert text.tokenizers["source 0"] == text.tokenizers["source 1"] != text.tokenizers["target"]
+    corpus = read_corpus(at("task_corpus") / "train")
+    assert len(corpus.sources) == 2
+    assert len(read_encoded(at("task_encoded"), "train")) == 60
+
+
+def test_dev_loss_and_lengths_by_hand(store):
+    """Nats per character is the dev loss of the segments over the characters of the references."""
+    view, text = pieces.source_view(2), texts(is_shared=False)
+    settings = TrainSettings(train=TRAIN, model=model(num_sources=2), view=view)
+    record, at = run(store, scored(pieces.train("trained", text, settings, seed=1), text, view))
+    references = read_corpus(at("task_corpus") / "dev").target
+    losses = load_file(at("trained") / "segments-dev.safetensors")["loss"]
+    assert record.metrics["dev/loss"] == pytest.approx(losses[:, 0].sum() / losses[:, 1].sum())
+    assert record.metrics["dev/nats_per_char"] == pytest.approx(
+        losses[:, 0].sum() / sum(len(line) for line in references)
+    )
+    targets = read_encoded(at("task_encoded"), "dev").stream("target")
+    assert record.metrics["dev/reference_length"] == targets.lengths.mean()
+    assert losses[:, 1].tolist() == (targets.lengths + 1).tolist()
+
+
+def test_weights_are_carried_into_another_architecture(store):
+    """One source first; then two, with a fine encoder that begins fresh (TRICE's gradual finetuning)."""
+    text, view = texts(), pieces.source_view(2)
+    first = pieces.train(
+        "first", text, TrainSettings(train=TRAIN, model=model(), metric_prefix="first"), seed=1
+    )
+    grown = model(num_sources=2, fine_encoder={"num_layers": 1})
+    carry = CarrySettings(fresh=("fine_encoder",))
+    freeze = TRAIN.model_copy(update={"train_only": ("fine_encoder",)})
+    settings = TrainSettings(train=freeze, model=grown, carry=carry, view=view)
+    graph = scored(pieces.train("trained", text, settings, seed=1, start=first), text, view, ("dev",))
+    record, at = run(store, graph)
+    report = json.loads((at("trained") / "carried.json").read_text())
+    assert report["dropped"] == []
+    assert report["initialised"] == [name for name in report["initialised"] if "fine_encoder" in name] != []
+    before, after = (read_model(at(name)).state_dict() for name in ("first", "trained"))
+    assert all(torch.equal(before[name], after[name]) for name in report["carried"])
+    assert {"first/dev_loss", "first/parameters_total"} <= set(record.metrics)
+    assert record.metrics["parameters/total"] > record.metrics["first/parameters_total"]
+
+
+def test_one_source_is_drawn_at_a_time(store):
+    text = texts()
+    view = pieces.source_view(2).model_copy(update={"is_one_source_drawn": True})
+    settings = TrainSettings(train=TRAIN, model=model(), view=view)
+    trained = pieces.train("trained", text, settings, seed=1)
+    record, _ = run(store, scored(trained, text, View(), ("dev",)))
+    assert np.isfinite(record.metrics["dev/loss"])
+
+
+def test_text_infilling_learns_from_text_alone(store):
+    config = ConlangConfig(corpus="conlang", task="monolingual", train=60, dev=8, test=4)
+    lines = pieces.text("task", config)
+    learned = TokenizerConfig(vocab_size=200, special_tokens=("<mask>",))
+    one = pieces.tokenizer("task", learned, {"task": lines})
+    streams = {"source 0": "source 0", "target": "source 0"}
+    text = pieces.encode("task", lines, {"source 0": one, "target": one}, streams=streams)
+    settings = TrainSettings(
+        train=TRAIN, model=model(), masked_spans=MaskedSpansConfig(), metric_prefix="upstream"
+    )
+    record, _ = run(store, StageGraph(pieces.train("upstream", text, settings, seed=1)))
+    assert set(record.metrics) == set(training_metrics("upstream"))
+
+
+def test_sampled_text_and_greedy_bleu(store):
+    text = texts("translation", 1, sampling_alpha=0.2)
+    settings = TrainSettings(train=TRAIN, model=model(), sampling_alpha=0.2, num_bleu_sentences=3)
+    trained = pieces.train("trained", text, settings, seed=1)
+    assert trained.config["view"]["target"]["max_tokens"] == 60
+    record, _ = run(store, scored(trained, text, splits=("dev",)))
+    assert set(greedy_metrics()) <= set(record.curves)
+    plain = pieces.train("trained", text, TrainSettings(train=TRAIN, model=model()), seed=1)
+    fixed, _ = run(store, scored(plain, text, splits=("dev",)))
+    assert record.metrics["dev/loss"] != fixed.metrics["dev/loss"]
+
+
+def test_an_upstream_model_is_scored_apart(store):
+    text = texts("translation", 1)
+    settings = TrainSettings(train=TRAIN, model=model(), metric_prefix="upstream")
+    upstream = pieces.train("upstream", text, settings, seed=1)
+    record, _ = run(store, StageGraph(pieces.upstream_scores(upstream, text, decode=DECODE)))
+    assert set(record.metrics) == {"upstream/dev_bleu", *training_metrics("upstream")}
