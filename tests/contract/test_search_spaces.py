@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from nlgraft.study.data.design import cells, find_cell
+from nlgraft.study.data.claim import claims_of
+from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system import load_system
@@ -39,10 +40,8 @@ def test_a_shipped_study_validates(path: Path, scale: str | None) -> None:
             value: object = config
             for part in target.split("."):
                 value = getattr(value, part)
-    for claim in study.claims:
-        assert claim.source
-        for name in claim.cells.values():
-            find_cell(study, name)
+    assert claims_of(study)
+    assert all(claim.source for claim in claims_of(study))
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -54,3 +53,13 @@ def test_a_shipped_study_plans_at_tiny(path: Path) -> None:
     assert document["problems"] == []
     assert document["trials"] >= document["cells"]
     assert 0 < document["stages"]["distinct"] < document["stages"]["planned"], "nothing is shared"
+
+
+def test_table_2_is_claimed_on_both_of_its_columns() -> None:
+    study = Study.from_yaml(ROOT / "search_spaces" / "embedding_transfer" / "table2_domain_adaptation.yaml")
+    claims = claims_of(study)
+    assert len(claims) == 40
+    assert {claim.source for claim in claims} == {"Table 2, Thesis", "Table 2, Laws"}
+    figures = {(claim.better, claim.worse, claim.source): claim.figures for claim in claims}
+    assert figures["patt_eg_kd", "random_init", "Table 2, Thesis"] == [37.90, 36.33]
+    assert figures["random_init", "cbow", "Table 2, Laws"] == [53.14, 52.93]

@@ -124,15 +124,16 @@ STUDY = {
     },
     "objective": {"metric": "dev/bleu", "direction": "maximize"},
     "seeds": [1, 2, 3],
-    "claims": [
+    "published": [
         {
-            "better": "patt_eg",
-            "worse": "random_init",
-            "metric": "test/bleu",
             "source": "Table 2, Thesis",
-            "figures": [37.72, 36.33],
+            "metric": "test/bleu",
             "signature": "case:mixed|tok:13a",
-        },
+            "values": {"patt_eg": 37.72, "random_init": 36.33},
+        }
+    ],
+    "claims": [
+        {"better": "patt_eg", "worse": "random_init"},
         {"better": "patt_eg", "worse": "att_eg", "metric": "test/bleu", "source": "Table 2, Thesis"},
         {
             "better": "single_run",
@@ -140,7 +141,7 @@ STUDY = {
             "metric": "test/bleu",
             "source": "the other way round",
         },
-        {"cell": "random_init", "value": 36.33, "metric": "test/bleu", "source": "Table 2, Thesis"},
+        {"cell": "random_init"},
     ],
 }
 

@@ -214,6 +214,7 @@ def searched(make_study, run, tmp_path_factory):
     study = make_study(
         search={"space": {"lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True}}, "trials": 4},
         factors={"arm": {"target": "arm", "levels": ARMS[:2], "baseline": ARMS[0]}},
+        published=[],
         claims=[],
     )
     return run(study, ArtifactStore.open(tmp_path_factory.mktemp("searched")))

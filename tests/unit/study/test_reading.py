@@ -90,6 +90,7 @@ def test_a_part_that_cannot_be_read_hides_no_mistake_elsewhere(good, problems):
     good["seeds"] = [1, "x", 1]
     good["search"] = {"space": {"train.peak_lr": {"type": "float", "low": 2, "high": 1}, "x": 3}}
     good["objective"] = [{"metric": "dev/bleu"}, {"metric": "dev/los", "direction": "minimize"}]
+    good["published"] = [{"metric": "dev/bleu", "source": "T1"}]
     good["claims"] = [3, {"better": "nobody", "worse": "baseline", "metric": "bleu", "source": "T1"}]
     assert set(problems(good)) == {
         "factors.depth.levels",
@@ -102,6 +103,7 @@ def test_a_part_that_cannot_be_read_hides_no_mistake_elsewhere(good, problems):
         "search.trials",
         "objective[0].direction",
         "objective[1].metric",
+        "published[0].values",
         "claims[0]",
         "claims[1].metric",
     }
@@ -127,9 +129,9 @@ def test_warnings_name_what_is_allowed_yet_disappoints(good):
     good["factors"]["arm"]["levels"]["att_eg_with_kd"] = {"generator.kind": "att"}
     good["factors"]["arm"]["levels"]["att_eg_with_x"] = {"generator.kind": "patt"}
     good["seeds"] = [1]
-    good["claims"] = [{"cell": "baseline", "value": 3.0, "metric": "test/bleu", "source": "T1"}]
+    good["published"] = [{"metric": "test/bleu", "source": "T1", "values": {"baseline": 3.0}}]
     found = warnings(Study.from_dict(good))
-    assert [warning.partition(":")[0] for warning in found] == ["factors.arm.levels", "seeds", "claims[0]"]
+    assert [warning.partition(":")[0] for warning in found] == ["factors.arm.levels", "seeds", "published[0]"]
     assert "'att_eg_with_kd' and 'att_eg_with_x' begin with the same 10 characters" in found[0]
 
 

@@ -225,35 +225,68 @@ def test_bad_studies_are_refused_with_path_and_remedy(good, problems, path, valu
     assert len(found) <= 2, "one mistake must not drag others along"
 
 
+TABLE = {"source": "T1", "metric": "test/bleu", "values": {"att_eg": 2, "avg_eg": 1, "without gradual": 3}}
+
+
 @pytest.mark.parametrize(
     "claim, where, message",
     [
-        ({"better": "att_eg", "worse": "avg_eg", "metric": "test/bleu"}, "source", "is missing"),
         ({"better": "att", "worse": "avg_eg"}, "better", "there is no cell 'att'"),
         ({"better": "without gradul", "worse": "full"}, "better", "Did you mean 'gradual'?"),
+        ({"better": "att_eg", "worse": ["avg_eg", "avg"]}, "worse", "there is no cell 'avg'"),
         ({"better": "att_eg"}, "worse", "is missing; an ordering names two cells"),
-        ({"better": "att_eg", "worse": "arm=att_eg"}, "", "better and worse are the same cell, 'arm=att_eg'"),
-        ({"cell": "att_eg"}, "value", "is missing; a figure has a cell and a value"),
+        ({"worse": "att_eg"}, "better", "is missing; an ordering names two cells"),
+        ({"better": "att_eg", "worse": "arm=att_eg"}, "worse", "'att_eg' are the same cell, 'arm=att_eg'"),
+        ({"cell": "att_eg", "worse": "full"}, "", "give either better and worse, or cell"),
+        ({}, "", "give either better and worse, or cell"),
         (
-            {"cell": "att_eg", "value": 3, "worse": "full"},
+            {"better": "avg_eg", "worse": "att_eg"},
             "",
-            "give either better and worse, or cell and value",
+            "avg_eg has 1, att_eg 2 (T1), but",
         ),
-        ({}, "", "give either better and worse, or cell and value"),
-        ({"better": "att_eg", "worse": "full", "figures": [1]}, "figures", "gives the two figures"),
-        ({"better": "att_eg", "worse": "full", "figures": [1, 2]}, "figures", "1 is no better than 2"),
+        (
+            {"better": "depth=1", "worse": "avg_eg"},
+            "",
+            "no entry of published has 'depth=1' and",
+        ),
+        ({"cell": "depth=1"}, "", "no entry of published has 'depth=1'"),
+        (
+            {"better": "att_eg", "worse": "full", "metric": "dev/bleu"},
+            "",
+            "no entry of published has dev/bleu",
+        ),
         ({"better": "att_eg", "worse": "full", "metric": "dev/bleus"}, "metric", "Did you mean 'dev/bleu'?"),
+        ({"better": "depth=1", "worse": "full", "source": "T2"}, "metric", "is missing; an ordering without"),
+        ({"cell": "att_eg", "source": "T1"}, "source", "belongs to the entry of published"),
         ({"better": "att_eg", "worse": "full", "sorce": "x"}, "sorce", "Did you mean 'source'?"),
+        ({"better": "att_eg", "worse": 3}, "worse", "must be a list, got 3"),
     ],
 )
 def test_bad_claims_are_refused_with_path_and_remedy(good, problems, claim, where, message):
-    first = {"better": "att_eg", "worse": "avg_eg", "metric": "dev/loss", "source": "T1", "figures": [1, 2]}
-    defaults = {} if where == "source" else {"source": "T2", "metric": "test/bleu"}
-    good["claims"] = [first, defaults | claim]
+    good["published"] = [TABLE]
+    good["claims"] = [{"better": "att_eg", "worse": "avg_eg"}, claim]
     found = problems(good)
     path = f"claims[1].{where}" if where else "claims[1]"
-    assert list(found) == [path], found
+    assert path in found, found
+    assert len(found) == 1 or "dev/bleus" in str(claim)
     assert message in found[path]
+
+
+@pytest.mark.parametrize(
+    "changes, where, message",
+    [
+        ({"values": {"aug_eg": 1}}, "values.aug_eg", "there is no cell 'aug_eg'"),
+        ({"values": {"att_eg": 1, "arm=att_eg": 1}}, "values.arm=att_eg", "are the same cell"),
+        ({"values": {}}, "values", "must have at least 1"),
+        ({"metric": "test/blue"}, "metric", "Did you mean 'test/bleu'?"),
+        ({"source": ""}, "source", "must have at least 1"),
+    ],
+)
+def test_bad_published_figures_are_refused_with_path_and_remedy(good, problems, changes, where, message):
+    good["published"] = [TABLE, TABLE | changes]
+    found = problems(good)
+    assert list(found) == [f"published[1].{where}"], found
+    assert message in found[f"published[1].{where}"]
 
 
 def test_levels_that_no_cell_uses_are_checked_too(good, problems):

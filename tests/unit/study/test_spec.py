@@ -35,10 +35,15 @@ FULL = {
         {"metric": "speed", "direction": "maximize"},
     ],
     "budget": {"wall_clock": "2h30m", "trials": 100, "max_failed_fraction": 0.5},
-    "claims": [
-        {"better": "att_eg", "worse": "baseline", "metric": "test/bleu", "source": "T2", "figures": [2, 1.5]},
-        {"cell": "without gradual", "value": 3, "metric": "test/bleu", "source": "T2", "signature": "13a"},
+    "published": [
+        {
+            "source": "T2",
+            "metric": "test/bleu",
+            "signature": "13a",
+            "values": {"att_eg": 2, "baseline": 1.5, "without gradual": 3},
+        },
     ],
+    "claims": [{"better": "att_eg", "worse": "baseline"}, {"cell": "without gradual", "metric": "test/bleu"}],
     "analysis": {"family": "claims", "correction": "none"},
     "scales": {"tiny": {"seeds": [1], "base": {"train": {"max_steps": 1}}}},
 }
@@ -88,6 +93,7 @@ def test_the_fingerprint_changes_with_what_is_computed_and_with_nothing_else(ric
         "resources": {"workers": 2},
         "storage": {"path": "elsewhere"},
         "tracking": {"uri": "http://host:5000"},
+        "published": [],
         "claims": [],
         "analysis": {"alpha": 0.01},
         "scales": {},
@@ -96,7 +102,10 @@ def test_the_fingerprint_changes_with_what_is_computed_and_with_nothing_else(ric
     assert set(elsewhere) == NOT_IN_FINGERPRINT
     document = good | copy.deepcopy(FULL)
     for name, value in elsewhere.items():
-        assert Study.from_dict(document | {name: value, "analysis": {}}).fingerprint == rich.fingerprint
+        assert (
+            Study.from_dict(document | {"claims": [], "analysis": {}, name: value}).fingerprint
+            == rich.fingerprint
+        )
     changes = {
         "data": {"corpus": "conlang", "train": 11},
         "base": {"train": {"max_steps": 6}},
@@ -108,7 +117,7 @@ def test_the_fingerprint_changes_with_what_is_computed_and_with_nothing_else(ric
         "objective": {"metric": "dev/bleu", "direction": "maximize"},
         "seeds": [0, 2],
     }
-    fresh = document | {"claims": [], "exclude": [], "analysis": {}}
+    fresh = document | {"claims": [], "published": [], "exclude": [], "analysis": {}}
     base = Study.from_dict(fresh).fingerprint
     found = {
         Study.from_dict(fresh | {name: value}).fingerprint

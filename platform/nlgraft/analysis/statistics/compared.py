@@ -14,7 +14,7 @@ from nlgraft.analysis.statistics.comparison import Comparer, Comparison
 from nlgraft.analysis.statistics.effects import Effect, contrasts
 from nlgraft.analysis.statistics.resampling import holm
 from nlgraft.errors import NlgraftError, nearest
-from nlgraft.study.data.claim import Claim
+from nlgraft.study.data.claim import Claim, claims_of
 from nlgraft.study.data.design import Cell, axes_of
 
 
@@ -90,7 +90,7 @@ class ComparedResults(Results):
     @cached_property
     def claims(self) -> list[ClaimResult]:
         """The answer to every claim of the study, in its order."""
-        return [self._judge(claim) for claim in self.study.claims]
+        return [self._judge(claim) for claim in claims_of(self.study)]
 
     def standing(self, found: Comparison) -> Literal["better", "worse", "open"]:
         """Read a comparison as a verdict on its first cell; ``open`` unless it is significant."""
@@ -137,7 +137,7 @@ class ComparedResults(Results):
         """
         if not self.is_corrected:
             return {}
-        orderings = [claim for claim in self.study.claims if claim.is_ordering]
+        orderings = [claim for claim in claims_of(self.study) if claim.is_ordering]
         claimed = [
             (claim.metric, self.cell(claim.better or ""), self.cell(claim.worse or "")) for claim in orderings
         ]

@@ -1,46 +1,44 @@
-"""Published orderings and figures, as data that a study tests."""
+"""Claims: a paper's findings with the published figures that support them."""
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from nlgraft.study.data.part import Part
+from nlgraft.study.data.design import axes_of, label_finder
+from nlgraft.study.data.published import Column, Statement
+from nlgraft.study.data.study import Study
 
 
-class Claim(Part):
-    """What a paper found: one cell better than another, or the figure of one cell.
+@dataclass(frozen=True, kw_only=True)
+class Claim:
+    """A finding of a paper: one cell better than another, or the figure of one cell.
 
-    Either ``better`` and ``worse`` are given (an ordering, with the two figures if the paper prints them), or
-    ``cell`` and ``value`` (a figure).
+    Attributes:
+        better: The cell that the paper found better, as the study file names it.
+        worse: The cell that the paper found worse.
+        cell: The cell whose figure is claimed.
+        value: The published figure of ``cell``.
+        metric: A metric of the system.
+        source: Table, figure or section of the paper.
+        figures: Published figures of ``better`` and ``worse``; empty where the paper prints none.
+        signature: How the paper computed the metric.
     """
 
-    better: str | None = None
-    """The cell that the paper found better: ``generator=patt``, ``full``, ``without segment_embedding``."""
-    worse: str | None = None
-    """The cell that the paper found worse."""
-    cell: str | None = None
-    """The cell whose figure the paper prints."""
-    value: float | None = None
-    """The figure of ``cell``."""
     metric: str
-    """A metric of the system, e.g. ``test/bleu``."""
-    source: str = Field(min_length=1)
-    """Where the paper says so: table, figure or section."""
-    figures: list[float] = Field(default=[])
-    """The paper's two numbers of an ordering: first of ``better``, then of ``worse``."""
+    source: str
+    better: str | None = None
+    worse: str | None = None
+    cell: str | None = None
+    value: float | None = None
+    figures: Sequence[float] = ()
     signature: str | None = None
-    """How the paper computed the metric; figures are printed beside ours only when signatures compare."""
 
     @property
     def is_ordering(self) -> bool:
-        """Whether two cells are ordered (else one cell's figure is given)."""
+        """True for two ordered cells, False for the figure of one."""
         return self.better is not None and self.worse is not None
-
-    @property
-    def cells(self) -> dict[str, str]:
-        """The cells named, by the field that names them."""
-        named = {"better": self.better, "worse": self.worse, "cell": self.cell}
-        return {field: text for field, text in named.items() if text is not None}
 
     @property
     def text(self) -> str:
@@ -48,3 +46,49 @@ class Claim(Part):
         if self.is_ordering:
             return f"{self.better} better than {self.worse} on {self.metric}"
         return f"{self.cell} has {self.metric} {self.value:g}"
+
+
+class Figures:
+    """The published figures of a study, by cell.
+
+    Args:
+        columns: The published columns.
+        find: Gives the label of the cell that a text names; None where no cell has that name.
+    """
+
+    def __init__(self, columns: Iterable[Column], find: Callable[[str], str | None]) -> None:
+        self._find = find
+        self._columns = [
+            (column, {find(text): figure for text, figure in column.values.items()}) for column in columns
+        ]
+
+    def claims(self, stated: Statement) -> Iterator[Claim]:
+        """Turn a statement into claims: none where no column has figures of all its cells."""
+        for names in stated.comparisons:
+            if stated.source is not None and len(names) == 2:
+                for metric in stated.metric:
+                    yield _claim(names, (), metric=metric, source=stated.source)
+                continue
+            for column, figures in self._columns:
+                labels = [self._find(name) for name in names]
+                if column.metric in (stated.metric or [column.metric]) and figures.keys() >= set(labels):
+                    yield _claim(
+                        names,
+                        [figures[label] for label in labels],
+                        metric=column.metric,
+                        source=column.source,
+                        signature=column.signature,
+                    )
+
+
+def _claim(names: Sequence[str], figures: Sequence[float], **origin: Any) -> Claim:
+    if len(names) == 1:
+        return Claim(cell=names[0], value=figures[0], **origin)
+    return Claim(better=names[0], worse=names[1], figures=figures, **origin)
+
+
+def claims_of(study: Study) -> list[Claim]:
+    """List the claims of a study in file order, with the figures of its published columns."""
+    axes = axes_of(study)
+    figures = Figures(study.published, label_finder(axes, axes.cells()))
+    return [claim for stated in study.claims for claim in figures.claims(stated)]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from nlgraft.errors import Problem, StudyError, nearest
@@ -334,6 +335,17 @@ def name_cell(axes: Axes, known: Sequence[Cell], text: str) -> Cell | str:
         if canonical_json(cell.levels) == canonical_json(levels):
             return cell
     return f"{text!r} is not among the cells of this design. {nearest(text, list(by_label))}"
+
+
+def label_finder(axes: Axes, known: Sequence[Cell]) -> Callable[[str], str | None]:
+    """Return a function that gives the label of the cell that a text names, None for no cell."""
+
+    @cache
+    def find(text: str) -> str | None:
+        cell = name_cell(axes, known, text)
+        return cell.label if isinstance(cell, Cell) else None
+
+    return find
 
 
 def _parse_levels(axes: Axes, text: str) -> dict[str, Any] | str:

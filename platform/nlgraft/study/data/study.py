@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, JsonValue, Tag
 
 from nlgraft.pipeline.fingerprint import fingerprint
-from nlgraft.study.data.claim import Claim
 from nlgraft.study.data.part import Duration, Name, Part
+from nlgraft.study.data.published import Column, Statement
 from nlgraft.study.data.space import Domain
 
 SCHEMA_VERSION = 1
@@ -26,6 +26,7 @@ NOT_IN_FINGERPRINT = frozenset(
         "resources",
         "storage",
         "tracking",
+        "published",
         "claims",
         "analysis",
         "scales",
@@ -242,8 +243,10 @@ class Study(Part):
     """Where artifacts are kept."""
     tracking: Tracking = Tracking()
     """Where MLflow keeps the study."""
-    claims: list[Claim] = Field(default=[])
-    """What the paper found."""
+    published: list[Column] = Field(default=[])
+    """The paper's figures."""
+    claims: list[Statement] = Field(default=[])
+    """The paper's findings, which the report answers."""
     analysis: Analysis = Analysis()
     """How cells are compared."""
     scales: dict[Name, dict[str, JsonValue]] = Field(default={})

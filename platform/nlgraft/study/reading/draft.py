@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from nlgraft.errors import Problem
-from nlgraft.study.data.claim import Claim
+from nlgraft.study.data.published import Column, Statement
 from nlgraft.study.data.space import Domain
 from nlgraft.study.data.study import Objective, Search, Study
 from nlgraft.study.reading.faults import Fault, faults_of
@@ -25,7 +25,14 @@ _BLANK: dict[str, Any] = {
 """A valid study around the part that is being read."""
 
 _BLANK_SPACE = {"blank": {"type": "float", "low": 0, "high": 1}}
-_IN_PIECES = {"factors": dict, "components": dict, "search": dict, "claims": list, "objective": (dict, list)}
+_IN_PIECES = {
+    "factors": dict,
+    "components": dict,
+    "search": dict,
+    "objective": (dict, list),
+    "published": list,
+    "claims": list,
+}
 _REPAIRS = 3
 
 
@@ -37,13 +44,15 @@ class Draft:
         study: A study of all parts that could be read, blank or without entries where they could not.
         unreadable: Top-level fields of which some part could not be read.
         objectives: Readable objectives with their paths.
+        published: Readable columns of published figures with their paths.
         claims: Readable claims with their paths.
     """
 
     study: Study
     unreadable: set[str]
     objectives: list[tuple[str, Objective]] = field(default_factory=list)
-    claims: list[tuple[str, Claim]] = field(default_factory=list)
+    published: list[tuple[str, Column]] = field(default_factory=list)
+    claims: list[tuple[str, Statement]] = field(default_factory=list)
 
     def can_use(self, *names: str) -> bool:
         """Say whether these fields were read completely."""
@@ -76,6 +85,8 @@ def read_draft(values: Mapping[str, Any], problems: list[Problem]) -> Draft:
     draft = Draft(Study.model_validate(_BLANK), reader.unreadable)
     for name, collected in _read_entries(values, reader).items():
         parts[name] = collected
+    for path, part in _read_list(values, "published", reader):
+        draft.published.append((path, part.published[0]))
     for path, part in _read_list(values, "claims", reader):
         draft.claims.append((path, part.claims[0]))
     for path, part in _read_list(values, "objective", reader):

@@ -11,6 +11,7 @@ from nlgraft.errors import Problem, StudyError
 from nlgraft.study.data import paths
 from nlgraft.study.data.study import SCHEMA_VERSION, Study
 from nlgraft.study.reading import overrides, system_rules
+from nlgraft.study.reading.claim_rules import claim_problems
 from nlgraft.study.reading.documents import Document
 from nlgraft.study.reading.draft import read_draft
 from nlgraft.study.reading.faults import describe, faults_of
@@ -45,6 +46,7 @@ def read_study(
         draft = read_draft(document.values, document.problems)
         document.problems += seed_problems(document.values.get("seeds"))
         document.problems += study_problems(draft)
+        document.problems += claim_problems(draft)
         document.problems += system_rules.system_problems(draft)
     if document.problems:
         raise StudyError(_in_file_order(document), source)

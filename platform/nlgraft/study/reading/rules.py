@@ -10,8 +10,7 @@ from typing import Any
 
 from nlgraft.errors import Problem, StudyError, nearest
 from nlgraft.study.data import paths
-from nlgraft.study.data.claim import Claim
-from nlgraft.study.data.design import Axes, Cell, axes_of, level_text, matches, name_cell
+from nlgraft.study.data.design import Axes, Cell, axes_of, level_text, matches
 from nlgraft.study.data.part import MAX_NAME_LENGTH
 from nlgraft.study.data.space import FloatDomain, look, same, same_twice, sampling_order, space_problems
 from nlgraft.study.data.study import Factor, Search, Study
@@ -47,7 +46,6 @@ def study_problems(draft: Draft) -> Iterator[Problem]:
     yield from _objective_problems(draft)
     yield from _resource_problems(study)
     yield from _tracking_problems(study)
-    yield from _claim_problems(draft)
     yield from scale_problems(study.scales)
 
 
@@ -90,9 +88,9 @@ def warnings(study: Study) -> list[str]:
                 )
     if len(study.seeds) == 1:
         found.append("seeds: one seed says nothing about the spread between trainings; give three or more")
-    for index, claim in enumerate(study.claims):
-        if (claim.figures or claim.value is not None) and claim.signature is None:
-            found.append(f"claims[{index}]: figures without a signature are not set beside ours")
+    for index, column in enumerate(study.published):
+        if column.signature is None:
+            found.append(f"published[{index}]: figures without a signature are not printed beside ours")
     if study.search is not None and study.search.sampler.name == "grid":
         size = _grid_size(study.search)
         if size is not None and study.search.trials < size:
@@ -344,36 +342,3 @@ def _tracking_problems(study: Study) -> Iterator[Problem]:
             "is the database of Optuna; MLflow cannot share it, as both manage its tables. Give another file"
         )
         yield Problem("tracking.uri", message)
-
-
-def _claim_problems(draft: Draft) -> Iterator[Problem]:
-    if draft.study.analysis.family == "claims" and not draft.claims and draft.can_use("claims", "analysis"):
-        yield Problem("analysis.family", "is 'claims', but there are none; use all_cells")
-    axes, cells = axes_of(draft.study), usable_cells(draft)
-    for path, claim in draft.claims:
-        for problem in _claim_form(claim):
-            yield Problem(path + problem.path, problem.message)
-        found: dict[str, str] = {}
-        for name, text in claim.cells.items() if cells else ():
-            cell = name_cell(axes, cells, text)
-            if isinstance(cell, str):
-                yield Problem(f"{path}.{name}", cell)
-            else:
-                found[name] = cell.label
-        if found.get("better") is not None and found.get("better") == found.get("worse"):
-            yield Problem(path, f"better and worse are the same cell, {found['better']!r}")
-
-
-def _claim_form(claim: Claim) -> Iterator[Problem]:
-    has_figure = claim.cell is not None or claim.value is not None
-    has_order = claim.better is not None or claim.worse is not None
-    if has_figure == has_order:
-        yield Problem("", "give either better and worse, or cell and value")
-    elif has_order and not claim.is_ordering:
-        missing = "worse" if claim.worse is None else "better"
-        yield Problem(f".{missing}", "is missing; an ordering names two cells")
-    elif has_figure and (claim.cell is None or claim.value is None):
-        missing = "cell" if claim.cell is None else "value"
-        yield Problem(f".{missing}", "is missing; a figure has a cell and a value")
-    if claim.figures and (not claim.is_ordering or len(claim.figures) != 2):
-        yield Problem(".figures", "gives the two figures of an ordering: of better, then of worse")

@@ -10,6 +10,7 @@ from nlgraft.study.data import paths
 from nlgraft.study.data.design import Axes, Cell, axes_of
 from nlgraft.study.data.space import Domain, alternatives, holds
 from nlgraft.study.data.system import System
+from nlgraft.study.reading.claim_rules import upside_down
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import Fault
 from nlgraft.study.reading.knobs import miss
@@ -72,7 +73,8 @@ def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
 
 def _metric_problems(draft: Draft, system: System) -> Iterator[Problem]:
     known = list(system.metrics)
-    named = [(f"{path}.metric", claim.metric) for path, claim in draft.claims]
+    named = [(f"{path}.metric", column.metric) for path, column in draft.published]
+    named += [(f"{path}.metric", metric) for path, stated in draft.claims for metric in stated.metric]
     named += [(f"{path}.metric", objective.metric) for path, objective in draft.objectives]
     search = draft.study.search
     if (
@@ -84,7 +86,7 @@ def _metric_problems(draft: Draft, system: System) -> Iterator[Problem]:
     for path, name in named:
         if name not in system.metrics:
             yield Problem(path, f"{system.name} reports no metric {name!r}. {nearest(name, known)}")
-        elif system.metrics[name].split == "test" and not path.startswith("claims"):
+        elif system.metrics[name].split == "test" and not path.startswith(("published", "claims")):
             dev = [other for other in known if system.metrics[other].split == "dev"]
             hint = nearest(name, dev)
             yield Problem(
@@ -95,15 +97,7 @@ def _metric_problems(draft: Draft, system: System) -> Iterator[Problem]:
         if metric is not None and metric.direction != objective.direction:
             message = f"{objective.metric} is a metric to {metric.direction}, not to {objective.direction}"
             yield Problem(f"{path}.direction", message)
-    for path, claim in draft.claims:
-        metric = system.metrics.get(claim.metric)
-        if metric is not None and len(claim.figures) == 2:
-            better, worse = claim.figures
-            is_upside_down = better < worse if metric.direction == "maximize" else better > worse
-            if is_upside_down:
-                rule = f"{claim.metric} is a metric to {metric.direction}"
-                message = f"{better:g} is no better than {worse:g}: {rule}"
-                yield Problem(f"{path}.figures", message)
+    yield from upside_down(draft, system.metrics)
 
 
 class _CellChecker:

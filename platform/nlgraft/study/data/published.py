@@ -1,0 +1,60 @@
+"""A paper's findings as a study file states them: columns of published tables, and orderings of cells."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, WithJsonSchema
+
+from nlgraft.study.data.part import Part
+
+
+def _listed(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
+
+
+OneOrMore = Annotated[
+    list[str],
+    BeforeValidator(_listed),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}]}),
+]
+
+
+class Column(Part):
+    """The published figures of one metric."""
+
+    source: str = Field(min_length=1)
+    """Paper, if it is not the study's, and table or figure, e.g. ``Table 2, Laws``."""
+    metric: str
+    """A metric of the system, e.g. ``test/bleu``."""
+    signature: str | None = None
+    """How the paper computed the metric, e.g. ``case:mixed|tok:13a``; its figures are printed beside ours
+    only where the signatures agree."""
+    values: dict[str, float] = Field(min_length=1)
+    """Figure by cell: ``patt_eg``, ``arm=patt_eg, sides=both``, ``without segment_embedding``."""
+
+
+class Statement(Part):
+    """A claim as written: either ``better`` and ``worse`` (an ordering), or ``cell`` (its published figure).
+
+    It stands for one claim per worse cell and per column of ``published`` that has figures of its cells. With
+    a ``source`` it is an ordering without figures, and ``metric`` is needed.
+    """
+
+    better: str | None = None
+    """The cell that the paper found better."""
+    worse: OneOrMore = Field(default=[])
+    """The cell that the paper found worse; several in a list."""
+    cell: str | None = None
+    """The cell whose published figure is tested."""
+    metric: OneOrMore = Field(default=[])
+    """The metrics it is about; left out for all columns that have its cells."""
+    source: str | None = Field(default=None, min_length=1)
+    """Place in the paper of an ordering without figures."""
+
+    @property
+    def comparisons(self) -> list[tuple[str, ...]]:
+        """The cells of each claim: better and worse, or the cell alone."""
+        if self.cell is not None:
+            return [(self.cell,)]
+        return [(self.better, worse) for worse in self.worse] if self.better is not None else []

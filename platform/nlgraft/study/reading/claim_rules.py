@@ -1,0 +1,94 @@
+"""Rules over published figures and claims."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from nlgraft.errors import Problem
+from nlgraft.study.data.claim import Figures
+from nlgraft.study.data.design import Axes, Cell, axes_of, label_finder, name_cell
+from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.published import Statement
+from nlgraft.study.reading.draft import Draft
+from nlgraft.study.reading.rules import usable_cells
+
+
+def claim_problems(draft: Draft) -> Iterator[Problem]:
+    """Find unknown cells, ambiguous claims, and claims whose figures are published nowhere."""
+    if draft.study.analysis.family == "claims" and not draft.claims and draft.can_use("claims", "analysis"):
+        yield Problem("analysis.family", "is 'claims', but there are none; use all_cells")
+    axes, cells = axes_of(draft.study), usable_cells(draft)
+    figures = _figures(draft, axes, cells)
+    for path, column in draft.published:
+        if cells:
+            yield from _named_twice(axes, cells, [(f"{path}.values.{text}", text) for text in column.values])
+    for path, stated in draft.claims:
+        wrong = [Problem(path + problem.path, problem.message) for problem in _claim_form(stated)]
+        if cells and not wrong:
+            wrong += _named_twice(axes, cells, _named_cells(path, stated))
+            if not wrong and draft.can_use("published"):
+                wrong += _figureless(path, stated, figures)
+        yield from wrong
+
+
+def _named_cells(path: str, stated: Statement) -> list[tuple[str, str]]:
+    named = [(f"{path}.{field}", getattr(stated, field)) for field in ("cell", "better")]
+    named += [(f"{path}.worse", text) for text in stated.worse]
+    return [(place, text) for place, text in named if text is not None]
+
+
+def _named_twice(axes: Axes, cells: Sequence[Cell], named: Sequence[tuple[str, str]]) -> Iterator[Problem]:
+    """Names that are no cell of the design, or a cell that another name stands for."""
+    seen: dict[str, str] = {}
+    for place, text in named:
+        cell = name_cell(axes, cells, text)
+        if isinstance(cell, str):
+            yield Problem(place, cell)
+        elif seen.setdefault(cell.label, text) is not text:
+            yield Problem(place, f"{text!r} and {seen[cell.label]!r} are the same cell, {cell.label!r}")
+
+
+def _figureless(path: str, stated: Statement, figures: Figures) -> Iterator[Problem]:
+    for names in stated.comparisons:
+        for metric in stated.metric or [None]:
+            one = stated.model_copy(update={"worse": names[1:], "metric": [metric] if metric else []})
+            if not any(True for _ in figures.claims(one)):
+                what = f"{metric} of " if metric else ""
+                message = (
+                    f"no entry of published has {what}{' and '.join(map(repr, names))}; "
+                    "add the figures there, or give metric and source for an ordering without figures"
+                )
+                yield Problem(path, message)
+
+
+def _claim_form(stated: Statement) -> Iterator[Problem]:
+    if (stated.cell is not None) == (stated.better is not None or bool(stated.worse)):
+        yield Problem("", "give either better and worse, or cell")
+    elif stated.cell is None and not stated.comparisons:
+        missing = "better" if stated.better is None else "worse"
+        yield Problem(f".{missing}", "is missing; an ordering names two cells")
+    if stated.source is not None and stated.cell is not None:
+        yield Problem(".source", "belongs to the entry of published that has the figure; leave it out here")
+    elif stated.source is not None and not stated.metric:
+        yield Problem(".metric", "is missing; an ordering without figures names its metric")
+
+
+def _figures(draft: Draft, axes: Axes, cells: Sequence[Cell]) -> Figures:
+    return Figures((column for _, column in draft.published), label_finder(axes, cells))
+
+
+def upside_down(draft: Draft, metrics: Mapping[str, Metric]) -> Iterator[Problem]:
+    """Orderings that their own published figures contradict."""
+    figures = _figures(draft, axes_of(draft.study), usable_cells(draft))
+    for path, stated in draft.claims:
+        for claim in figures.claims(stated):
+            metric = metrics.get(claim.metric)
+            if metric is None or len(claim.figures) != 2:
+                continue
+            better, worse = claim.figures
+            if better < worse if metric.direction == "maximize" else better > worse:
+                message = (
+                    f"{claim.better} has {better:g}, {claim.worse} {worse:g} ({claim.source}), "
+                    f"but {claim.metric} is a metric to {metric.direction}"
+                )
+                yield Problem(path, message)

@@ -1,0 +1,71 @@
+"""Claims take their figures from the published tables."""
+
+from nlgraft.study.data.claim import Claim, claims_of
+from nlgraft.study.public import Study
+
+THESIS = {
+    "source": "T2, Thesis",
+    "metric": "test/bleu",
+    "signature": "tok:13a",
+    "values": {"att_eg": 37.4, "full": 37.0},
+}
+LAWS = {
+    "source": "T2, Laws",
+    "metric": "test/bleu",
+    "values": {"depth=2": 53.3, "arm=att_eg": 53.4, "depth=1": 52.1},
+}
+LOSS = {"source": "T3", "metric": "dev/loss", "values": {"avg_eg": 2.5, "att_eg": 2.0}}
+
+
+def _claims(good, claims, published=(THESIS, LAWS, LOSS)):
+    return claims_of(Study.from_dict(good | {"published": list(published), "claims": claims}))
+
+
+def test_an_ordering_is_claimed_once_per_table_that_has_both_cells(good):
+    assert _claims(good, [{"better": "att_eg", "worse": "avg_eg"}]) == [
+        Claim(
+            better="att_eg",
+            worse="avg_eg",
+            metric="test/bleu",
+            source="T2, Thesis",
+            figures=[37.4, 37.0],
+            signature="tok:13a",
+        ),
+        Claim(better="att_eg", worse="avg_eg", metric="test/bleu", source="T2, Laws", figures=[53.4, 53.3]),
+        Claim(better="att_eg", worse="avg_eg", metric="dev/loss", source="T3", figures=[2.0, 2.5]),
+    ]
+
+
+def test_metrics_and_several_worse_cells_are_told_apart(good):
+    stated = {"better": "att_eg", "worse": ["avg_eg", "depth=1"], "metric": "test/bleu"}
+    found = [(claim.worse, claim.source) for claim in _claims(good, [stated])]
+    assert found == [("avg_eg", "T2, Thesis"), ("avg_eg", "T2, Laws"), ("depth=1", "T2, Laws")]
+    stated["metric"] = ["dev/loss", "test/bleu"]
+    assert len(_claims(good, [stated | {"worse": "avg_eg"}])) == 3
+
+
+def test_the_figure_of_one_cell_is_looked_up(good):
+    (claim,) = _claims(good, [{"cell": "depth=1"}])
+    assert claim == Claim(cell="depth=1", value=52.1, metric="test/bleu", source="T2, Laws")
+    assert claim.text == "depth=1 has test/bleu 52.1"
+    assert not claim.is_ordering
+
+
+def test_an_ordering_with_a_source_of_its_own_has_no_figures(good):
+    stated = {
+        "better": "att_eg",
+        "worse": "avg_eg",
+        "metric": ["test/bleu", "dev/loss"],
+        "source": "Figure 4",
+    }
+    assert [(claim.metric, claim.source, claim.figures) for claim in _claims(good, [stated])] == [
+        ("test/bleu", "Figure 4", ()),
+        ("dev/loss", "Figure 4", ()),
+    ]
+
+
+def test_cells_of_several_factors_are_named_by_their_levels(good):
+    good["design"] = {"kind": "full"}
+    table = THESIS | {"values": {"depth=1, arm=att_eg": 3.0, "arm=att_eg, depth=3": 4.0}}
+    (claim,) = _claims(good, [{"better": "depth=3, arm=att_eg", "worse": "depth=1, arm=att_eg"}], [table])
+    assert claim.figures == [4.0, 3.0]
