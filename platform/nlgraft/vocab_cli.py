@@ -20,11 +20,11 @@ _json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.
 
 
 def _names_files(command: Callable[..., None]) -> Callable[..., None]:
-    """Say of a failing file which one it was and why, and nothing else."""
+    """Report a failing file with its name and the reason only."""
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
-        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # stderr is for what matters
+        os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")  # keep stderr for messages
         try:
             command(*args, **kwargs)
         except OSError as error:
@@ -46,7 +46,7 @@ def _echo_json(document: Any) -> None:
 
 
 def _quieten() -> None:
-    """Stop the bars of transformers, which would be all that is seen."""
+    """Turn off the progress bars of transformers, which would drown the output."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -66,49 +66,63 @@ def vocab() -> None:
 @click.option("--old", required=True, metavar="TOK", help="The model's tokenizer.")
 @click.option("--new", required=True, metavar="TOK", help="The new tokenizer.")
 @click.option(
-    "--method", default="avg", show_default=True, help="How missing rows are made; see vocab methods."
+    "--method", default="avg", show_default=True, help="Method for missing rows; see vocab methods."
 )
-@click.option("--out", type=_DIRECTORY, help="Write plan and new tokenizer there; without it, only report.")
-@click.option("--report", "is_reported", is_flag=True, help="Report also when the plan is written.")
+@click.option("--out", type=_DIRECTORY, help="Directory for plan and new tokenizer; without it, only report.")
+@click.option("--report", "is_reported", is_flag=True, help="Also print the report when the plan is written.")
 @click.option("--old-codes", type=_FILE, help="Merges of an old subword-nmt vocabulary.")
 @click.option("--new-codes", type=_FILE, help="Merges of a new subword-nmt vocabulary.")
-@click.option("--cap", default="10", show_default=True, callback=_cap, help="Most similar tokens, or all.")
+@click.option(
+    "--cap",
+    default="10",
+    show_default=True,
+    callback=_cap,
+    help="Limit of similar tokens of a token, or all.",
+)
 @click.option(
     "--order",
     type=click.Choice(["id", "shortest", "frequency"]),
     default="id",
     show_default=True,
-    help="Which longer tokens come first under the cap.",
+    help="Longer tokens to prefer under the cap.",
 )
-@click.option(
-    "--match-case", is_flag=True, help="Compare text as it is, not as the old tokenizer normalises it."
-)
+@click.option("--match-case", is_flag=True, help="Compare text without the old tokenizer's normalisation.")
 @click.option(
     "--norm-match",
     type=click.Choice(["none", "median", "class"]),
     default="none",
     show_default=True,
-    help="Scale new rows to the median norm of old rows: all, or those that begin words as they do.",
+    help="Scale new rows to the median norm of old rows: of all, or of those in the same position in words.",
 )
-@click.option("--noise-std", type=click.FloatRange(min=0, min_open=True), help="Deviation of random rows.")
-@click.option("--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Of what is drawn.")
+@click.option(
+    "--noise-std", type=click.FloatRange(min=0, min_open=True), help="Standard deviation of random rows."
+)
+@click.option(
+    "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Seed of random rows."
+)
 @click.option(
     "--text",
     type=_FILE,
     multiple=True,
-    help="Text of the task, plain or .gz: for lengths in the report, frequencies, auxiliary vectors.",
+    help="Text of the task, plain or gzip: for lengths in the report, frequencies, token vectors.",
 )
 @click.option(
-    "--model", help="The checkpoint: where a method learns from its rows; adds norms to the report."
+    "--model", help="The checkpoint, for methods that learn from its rows; adds norms to the report."
 )
-@click.option("--width", type=click.IntRange(1), help="Width of auxiliary vectors; 100, or the model's.")
-@click.option("--epochs", type=click.IntRange(1), default=5, show_default=True, help="Of auxiliary vectors.")
+@click.option("--width", type=click.IntRange(1), help="Width of token vectors; default 100, or the model's.")
+@click.option(
+    "--epochs",
+    type=click.IntRange(1),
+    default=5,
+    show_default=True,
+    help="Passes over the text for token vectors.",
+)
 @click.option(
     "--min-count",
     type=click.IntRange(1),
     default=1,
     show_default=True,
-    help="Tokens rarer than this have no auxiliary vector.",
+    help="Tokens rarer than this have no vector.",
 )
 @_json_option
 @fails_politely
@@ -124,7 +138,7 @@ def plan(
     is_json: bool,
     **options: Any,
 ) -> None:
-    """Say for every row of a new vocabulary where it comes from; a dry run without --out."""
+    """Plan the origin of every row of a new vocabulary; a dry run without --out."""
     from nlgraft.terminal import vocab_plan
     from nlgraft.vocab.commands.plan import PlanRequest, plan_transfer
 
@@ -142,21 +156,23 @@ def plan(
 
 
 @vocab.command("apply")
-@click.option("--plan", "plan_directory", required=True, type=_DIRECTORY, help="What vocab plan --out wrote.")
-@click.option("--model", required=True, help="The checkpoint; it is not changed.")
-@click.option("--out", required=True, type=_DIRECTORY, help="Where the new checkpoint goes.")
+@click.option(
+    "--plan", "plan_directory", required=True, type=_DIRECTORY, help="Directory that vocab plan --out wrote."
+)
+@click.option("--model", required=True, help="The checkpoint; it stays unchanged.")
+@click.option("--out", required=True, type=_DIRECTORY, help="Directory of the new checkpoint.")
 @click.option(
     "--sides",
     type=click.Choice(["both", "decoder", "encoder"]),
     default="both",
     show_default=True,
-    help="Whose vocabulary, of an encoder-decoder.",
+    help="Side whose vocabulary is exchanged, of an encoder-decoder.",
 )
 @_json_option
 @fails_politely
 @_names_files
 def apply(plan_directory: Path, model: str, out: Path, sides: Any, is_json: bool) -> None:
-    """Build a checkpoint with the planned vocabulary; transformers loads it, tokenizer included."""
+    """Write a checkpoint with the planned vocabulary; transformers loads it, tokenizer included."""
     from nlgraft.terminal import vocab_applied
 
     _quieten()
@@ -197,12 +213,12 @@ def verify(model: str, is_json: bool) -> None:
 @vocab.command("diff")
 @click.argument("one", type=_DIRECTORY, metavar="PLAN")
 @click.argument("other", type=_DIRECTORY, metavar="PLAN")
-@click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Rows to tell.")
+@click.option("--limit", type=click.IntRange(0), default=20, show_default=True, help="Rows to list.")
 @_json_option
 @fails_politely
 @_names_files
 def diff(one: Path, other: Path, limit: int, is_json: bool) -> None:
-    """Tell the rows in which two plans differ, as diff does; exit 1 when there are any."""
+    """List the rows in which two plans differ, as diff does; exit 1 when there are any."""
     from nlgraft.vocab.plans.plan import TransferPlan
 
     found = TransferPlan.load(one).diff(TransferPlan.load(other))
@@ -220,7 +236,7 @@ def diff(one: Path, other: Path, limit: int, is_json: bool) -> None:
 @_json_option
 @fails_politely
 def methods(is_json: bool) -> None:
-    """List the methods: what each needs and where it is published."""
+    """List the methods, their inputs and their publications."""
     from nlgraft.terminal import vocab_methods
     from nlgraft.vocab.methods.registry import METHODS
 

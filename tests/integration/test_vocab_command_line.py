@@ -128,15 +128,15 @@ def test_options_reach_the_plan(tmp_path):
         "std": ("--method", "random", "--noise-std", 0.5),
         "norm": ("--norm-match", "class"),
     }
-    told, settings = {}, {}
+    rows, settings = {}, {}
     for name, options in plans.items():
         arguments = ("--old", tmp_path / "old", "--new", tmp_path / "new", "--out", tmp_path / name)
         run("plan", *arguments, *options)
-        told[name] = TransferPlan.load(tmp_path / name).describe(3).rpartition(" = ")[2].split(" + ")
+        rows[name] = TransferPlan.load(tmp_path / name).describe(3).rpartition(" = ")[2].split(" + ")
         settings[name] = json.loads((tmp_path / name / "plan.json").read_text())
-    assert [len(told[name]) for name in ("base", "cap", "all", "order")] == [10, 2, 14, 4]
-    assert told["base"][2:] == [f"0.1 {word}" for word in longer[:8]]
-    assert told["order"] == ["0.25 ab", "0.25 ##c", "0.25 abco", "0.25 abcp"]
+    assert [len(rows[name]) for name in ("base", "cap", "all", "order")] == [10, 2, 14, 4]
+    assert rows["base"][2:] == [f"0.1 {word}" for word in longer[:8]]
+    assert rows["order"] == ["0.25 ab", "0.25 ##c", "0.25 abco", "0.25 abcp"]
     assert settings["random"]["noise"] == {"center": "zero", "spread": "fixed", "scale": 0.02, "seed": 0}
     assert settings["seed"]["noise"]["seed"] == 5
     assert settings["std"]["noise"]["scale"] == 0.5
@@ -156,7 +156,7 @@ def test_case_is_matched_when_asked(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["plan", "--old", "nothing.json", "--new", "nothing.json"], "no such file"),
         (["plan", "--old", "OLD", "--new", "NEW", "--method", "avgg"], "Did you mean 'avg'"),
@@ -180,7 +180,7 @@ def test_case_is_matched_when_asked(tmp_path):
         (["diff", "PLAN", "EMPTY"], "no plan here"),
     ],
 )
-def test_bad_input_is_told_in_words(arguments, said, bert_checkpoint, new_model, tmp_path, monkeypatch):
+def test_bad_input_is_explained(arguments, message, bert_checkpoint, new_model, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.chdir(tmp_path)
     places = {"OLD": str(bert_checkpoint), "NEW": str(new_model)}
@@ -194,7 +194,7 @@ def test_bad_input_is_told_in_words(arguments, said, bert_checkpoint, new_model,
         run("plan", "--old", places["OLD"], "--new", places["NEW"], "--out", places["BROKEN"])
         (tmp_path / "broken" / "plan.safetensors").write_bytes(b"x")
     result = run(*(places.get(argument, argument) for argument in arguments), code=2)
-    assert said in result.stderr
+    assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert not (tmp_path / "fresh").exists()
 

@@ -85,7 +85,7 @@ def test_the_unknown_token_is_no_similar_token(kind):
     word = Tok(b"qqq", starts_word=True, ends_word=True)
     assert similar_tokens([word, Tok(b"q", False)], old).sizes.tolist() == [0, 0]
     plan = build_plan(old, vocabulary(["qqq"], WORDPIECE), "avg")
-    assert plan.describe(0) == "qqq: noise (nothing similar and no known character)"
+    assert plan.describe(0) == "qqq: noise (no similar token and no known character)"
     assert np.isfinite(plan.apply(np.eye(3, dtype=np.float32))).all()
 
 

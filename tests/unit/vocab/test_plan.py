@@ -189,7 +189,7 @@ def test_norm_report_sees_what_is_out_of_the_ordinary():
     assert report.old_median == 1.0
     assert report.medians["composed"] == pytest.approx(0.7071, abs=1e-4)
     assert report.outside == {"copy": 0, "composed": 0, "noise": 0, "dense": 1, "gap": 0}
-    assert report.warnings == ["1 dense rows have a norm outside 0.3-1.5 times the old median 1"]
+    assert report.warnings == ["1 dense rows have norms outside 0.3-1.5 times the old median 1"]
     new[0] = 0
     new[1] = np.nan
     report = norm_report(plan(), OLD, new)

@@ -45,7 +45,7 @@ def test_a_plan_in_numbers(paths):
         "role pad": 1,
         "role unk": 1,
         "2 subwords, 0 hyperwords": 1,
-        "nothing similar and no known character": 1,
+        "no similar token and no known character": 1,
     }
 
 

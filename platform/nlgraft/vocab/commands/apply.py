@@ -31,7 +31,7 @@ SENTENCE_ENCODER_FILES = (
     "sentence_*_config.json",
     "[0-9]*_*",
 )
-"""What sentence-transformers keeps beside a checkpoint: which layers follow it, and how."""
+"""Files of sentence-transformers beside a checkpoint: the layers that follow it, and their settings."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,16 @@ class Applied:
     """A checkpoint whose vocabulary was exchanged.
 
     Attributes:
-        out: Where it lies.
+        out: Its directory.
         model: Its class.
-        sides: Whose vocabulary was exchanged.
+        sides: Sides whose vocabulary was exchanged.
         method: The plan's method.
         old_rows: Rows of the exchanged table before.
         new_rows: Rows after.
         old_parameters: Parameters of all vocabulary tables before, tied ones once.
         new_parameters: Parameters of all vocabulary tables after.
         norms: Row norms of the exchanged input table.
-        notes: What a reader should know, in words.
+        notes: Remarks for the user.
     """
 
     out: str
@@ -63,11 +63,11 @@ class Applied:
     notes: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Give what was done as JSON values."""
+        """Convert the result to JSON values."""
         return asdict(self) | {"notes": list(self.notes)}
 
     def to_text(self) -> str:
-        """Write what was done for people."""
+        """Format the result for reading."""
         medians = ", ".join(f"{kind} {norm:.3g}" for kind, norm in self.norms.medians.items())
         return "\n".join(
             [
@@ -84,13 +84,10 @@ def apply_plan(plan_directory: Path, model: str, out: Path, sides: Sides = "both
     """Exchange the vocabulary of a checkpoint and save it with its tokenizer.
 
     Args:
-        plan_directory: What ``plan_transfer`` wrote.
+        plan_directory: Directory that ``plan_transfer`` wrote.
         model: A ``transformers`` checkpoint: a directory or a name on the hub.
         out: Directory of the new checkpoint; missing or empty.
-        sides: Whose vocabulary is exchanged, of an encoder-decoder.
-
-    Returns:
-        What was done.
+        sides: Side whose vocabulary is exchanged, of an encoder-decoder.
 
     Raises:
         DataError: Plan, model and sides do not belong together, or ``out`` is in use.
@@ -129,7 +126,7 @@ def apply_plan(plan_directory: Path, model: str, out: Path, sides: Sides = "both
 
 
 def _old_tokenizers(model: str) -> tuple[Path, Path] | None:
-    """Find the tokenizers of encoder and decoder, mostly one; None when the checkpoint has none."""
+    """Find the tokenizers of encoder and decoder, usually the same; None when the checkpoint has none."""
     try:
         root = find_tokenizer(model)
     except DataError:
@@ -141,7 +138,7 @@ def _old_tokenizers(model: str) -> tuple[Path, Path] | None:
 
 
 def _check_tokenizer(plan: TransferPlan, directory: Path, model: str) -> None:
-    """Refuse a plan for another tokenizer: every row would belong to another string."""
+    """Refuse a plan for another tokenizer, since every row would belong to another string."""
     surfaces = load_vocabulary(directory).surfaces
     pairs = zip(plan.old_surfaces, surfaces, strict=False)
     different = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
@@ -153,8 +150,8 @@ def _check_tokenizer(plan: TransferPlan, directory: Path, model: str) -> None:
         )
     if len(surfaces) != len(plan.old_surfaces):
         raise DataError(
-            f"the plan is not for the tokenizer of {model}: it knows {len(plan.old_surfaces)} old ids, the "
-            f"model's tokenizer has {len(surfaces)}; make the plan with --old of this model"
+            f"the plan is not for the tokenizer of {model}: it has {len(plan.old_surfaces)} old ids, the "
+            f"model's tokenizer {len(surfaces)}; make the plan with --old of this model"
         )
 
 
@@ -166,7 +163,7 @@ def _lost_ids(old: Any, new: Any) -> list[str]:
     ]
     if not lost:
         return []
-    return [f"the new vocabulary has no token for what the configuration calls {', '.join(lost)}"]
+    return [f"the new vocabulary has no token for {', '.join(lost)} of the configuration"]
 
 
 def _dense_note(plan: TransferPlan, model: Any) -> list[str]:
@@ -174,10 +171,7 @@ def _dense_note(plan: TransferPlan, model: Any) -> list[str]:
     is_tied = head is None or head.weight is input_table(model, "decoder")
     if is_tied or not len(plan.rows(Provenance.DENSE)):
         return []
-    return [
-        f"method '{plan.method}' made vectors for the input table; the output table, which is not tied to "
-        "it, got the same"
-    ]
+    return [f"method '{plan.method}' made vectors for the input table; the untied output table gets the same"]
 
 
 def _save_tokenizers(
@@ -187,7 +181,7 @@ def _save_tokenizers(
     directory: Path,
     sides: Sides,
 ) -> list[str]:
-    """Save the encoder's tokenizer (or the only one) at the root, a different one of the decoder below."""
+    """Save the encoder's tokenizer (or the only one) at the root, a different decoder's below."""
     new = plan_directory / TOKENIZER_DIRECTORY
     side = 0 if sides == "encoder" else 1
     if sides == "encoder" and old is not None:
@@ -195,7 +189,7 @@ def _save_tokenizers(
     if sides == "decoder" and old is not None:
         copy_tokenizer(old[0], directory)
     if not new.is_dir():
-        return ["the plan has no tokenizer beside it; save the new one into the checkpoint yourself"]
+        return ["the plan has no tokenizer beside it; save the new tokenizer into the checkpoint yourself"]
     place = directory / DECODER_DIRECTORY if sides == "decoder" else directory
     copy_tokenizer(new, place)
     notes = [] if old is None else finish_tokenizer(place, old[side], successors(plan))

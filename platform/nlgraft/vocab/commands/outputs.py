@@ -1,4 +1,4 @@
-"""Directories that the commands write."""
+"""Output directories of the commands."""
 
 from __future__ import annotations
 
@@ -10,14 +10,11 @@ from pathlib import Path
 from nlgraft.errors import DataError
 
 TOKENIZER_DIRECTORY = "tokenizer"
-"""Where a plan's directory keeps the new tokenizer."""
+"""Place of the new tokenizer in a plan's directory."""
 
 
 def refuse_used(directory: Path) -> None:
-    """Refuse to write into a directory that holds something.
-
-    Args:
-        directory: Where something is to be written.
+    """Refuse to write into a directory that is not empty.
 
     Raises:
         DataError: It exists and is not empty, or is a file.
@@ -28,14 +25,7 @@ def refuse_used(directory: Path) -> None:
 
 @contextmanager
 def written_at_once(target: Path) -> Iterator[Path]:
-    """Give a directory to write into that takes its place whole or not at all.
-
-    Args:
-        target: Where it shall be; missing or empty.
-
-    Yields:
-        The directory to write into, beside the target.
-    """
+    """Yield a directory to write into that replaces ``target`` (missing or empty) whole, or not at all."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as outer:
         inner = Path(outer) / target.name

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What a plan is made of.
+    """Settings of a plan.
 
     Attributes:
         old: The model's tokenizer: file, directory or hub name.
@@ -39,15 +39,15 @@ class PlanRequest:
         method: Name of the method.
         old_codes: Merges of an old vocabulary of subword-nmt.
         new_codes: Merges of a new one.
-        cap: Most similar tokens of a token; None for all.
-        order: Which containing tokens come first under the cap.
-        is_case_matched: Whether text is compared as it is, without the old tokenizer's normalisation.
-        norm_match: Whether new rows are scaled to the median norm of old rows, of all or of their class.
-        noise_std: Standard deviation of rows that are drawn as a new model's; None for the method's.
-        seed: Of everything drawn.
-        text: Files of text, for lengths in the report, frequencies and auxiliary vectors.
+        cap: Size limit of the set of similar tokens; None for no limit.
+        order: Hyperwords to prefer under the cap.
+        is_case_matched: If true, compare text without the old tokenizer's normalisation.
+        norm_match: Scale new rows to the median norm of old rows, of all or of their class.
+        noise_std: Standard deviation of rows drawn as a new model's; None for the method's.
+        seed: Seed of all random draws.
+        text: Files of text, for lengths in the report, frequencies and token vectors.
         model: Checkpoint, for methods that learn from its rows, and for norms in the report.
-        width: Width of auxiliary vectors; None for 100, or the model's where they become rows.
+        width: Width of token vectors; None for 100, or the model's where they become rows.
         epochs: Passes over the text when learning them.
         min_count: Tokens that occur less often have no vector.
     """
@@ -77,7 +77,7 @@ class Planned:
     Attributes:
         plan: The plan.
         report: The plan in numbers.
-        path: Where it lies; None when it was not saved.
+        path: Directory it was saved to; None when it was not saved.
     """
 
     plan: TransferPlan
@@ -85,13 +85,13 @@ class Planned:
     path: Path | None
 
     def to_json(self) -> dict[str, Any]:
-        """Give what was made as JSON values."""
+        """Convert the report and the path to JSON values."""
         return self.report.to_json() | {"plan": None if self.path is None else str(self.path)}
 
 
 @dataclass
 class _Material:
-    """The two tokenizers and what else a request names, read once."""
+    """Both tokenizers and the other inputs of a request, read once."""
 
     request: PlanRequest
     method: Method
@@ -104,7 +104,7 @@ class _Material:
     encoded: dict[int, list[list[int]]] = field(default_factory=dict)
 
     def ids(self, side: int) -> list[list[int]]:
-        """The text under the old (0) or the new (1) tokenizer."""
+        """Return the text under the old (0) or the new (1) tokenizer."""
         assert self.encoders is not None
         if side not in self.encoded:
             self.encoded[side] = self.encoders[side](self.lines)
@@ -112,17 +112,12 @@ class _Material:
 
 
 def plan_transfer(request: PlanRequest, out: Path | None = None) -> Planned:
-    """Make a plan and say what it would do.
+    """Make a plan and report what it would do.
 
-    Args:
-        request: Between which vocabularies, and how.
-        out: Directory for the plan and the new tokenizer; None only reports.
-
-    Returns:
-        The plan and its report.
+    ``out`` is the directory for the plan and the new tokenizer; None only reports.
 
     Raises:
-        DataError: Something is missing, unreadable or contradictory, or ``out`` is in use.
+        DataError: An input is missing, unreadable or contradictory, or ``out`` is in use.
     """
     if out is not None:
         refuse_used(out)
@@ -169,22 +164,16 @@ def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None
     wants_text = [f"method '{method.name}'"] if method.vectors else []
     wants_text += ["order 'frequency'"] if request.order == "frequency" else []
     if wants_text and not has_text:
-        raise DataError(f"{' and '.join(wants_text)} learns from text; give --text FILE")
+        raise DataError(f"{' and '.join(wants_text)} needs text to learn from; give --text FILE")
     wants_model = method.needs_old_rows or (method.has_vector_rows and request.width is None)
     if wants_model and request.model is None:
         raise DataError(f"method '{method.name}' needs the model's own rows or their width; give --model")
     if method.has_vector_rows and request.width is not None and request.model is not None:
-        raise DataError(f"method '{method.name}' takes the width of the model; leave out --width or --model")
+        raise DataError(f"method '{method.name}' uses the width of the model; leave out --width or --model")
 
 
 def read_text(files: Sequence[Path]) -> list[str]:
-    """Read lines of plain or gzipped text.
-
-    Args:
-        files: The files; lines without text are left out.
-
-    Returns:
-        All lines in order.
+    """Read lines of plain or gzipped text, blank ones left out.
 
     Raises:
         DataError: A file is missing, empty or not UTF-8.
@@ -195,15 +184,15 @@ def read_text(files: Sequence[Path]) -> list[str]:
             data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
             found = [line for line in data.decode("utf-8").split("\n") if line.strip()]
         except (OSError, EOFError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: cannot be read as text in UTF-8 ({error})") from error
+            raise DataError(f"{path}: cannot be read as UTF-8 text ({error})") from error
         if not found:
-            raise DataError(f"{path}: no text in it")
+            raise DataError(f"{path}: contains no text")
         lines += found
     return lines
 
 
 def _embedding_rows(model: str) -> Array:
-    from nlgraft.vocab.surgery.checkpoints import embedding_rows  # torch: seconds that most plans do not need
+    from nlgraft.vocab.surgery.checkpoints import embedding_rows  # torch takes seconds to import
 
     return embedding_rows(model)
 
@@ -231,5 +220,5 @@ def _vector_options(material: _Material) -> VectorOptions:
     width = request.width or 100
     if method.has_vector_rows and material.rows is not None:
         width = material.rows.shape[1]
-    assert method.vectors is not None, "asked only of methods with vectors"
+    assert method.vectors is not None, "called only for methods with vectors"
     return VectorOptions(kind=method.vectors, width=width, epochs=request.epochs, min_count=request.min_count)

@@ -14,15 +14,7 @@ def nothing(request: Request) -> Rows:
 
 
 def weighted_rows(table: SimilarTokens, weights: Sequence[Mapping[int, float]]) -> Rows:
-    """Give a weighting of similar tokens its reasons.
-
-    Args:
-        table: S_m of the missing tokens.
-        weights: Old id -> weight of each.
-
-    Returns:
-        The rows.
-    """
+    """Turn weights (old id -> weight) of similar tokens into rows with reasons."""
     reasons = []
     for index in range(len(table)):
         relations = [relation for _, relation in table.of(index)]
@@ -39,14 +31,9 @@ def average(request: Request) -> Rows:
 
 
 def segmentation(request: Request, *, is_length_weighted: bool) -> Rows:
-    """Average the pieces into which the old tokenizer cuts a token.
+    """Average the pieces of the old tokenizer's segmentation of each token.
 
-    Args:
-        request: Which tokens.
-        is_length_weighted: Whether a piece counts by its length in bytes.
-
-    Returns:
-        The rows.
+    With ``is_length_weighted`` a piece counts by its length in bytes.
     """
     weights: list[dict[int, float]] = []
     for tok in request.tokens:

@@ -1,4 +1,4 @@
-"""Build the plan of a new vocabulary: match what both vocabularies have, ask a method about the rest."""
+"""Build the plan of a new vocabulary: copy the tokens that both share, ask a method for the rest."""
 
 from __future__ import annotations
 
@@ -35,30 +35,27 @@ def build_plan(
     old_vectors: TokenVectors | None = None,
     seed: int = 0,
 ) -> TransferPlan:
-    """Plan the rows of a new vocabulary.
+    """Plan the rows of a new vocabulary; every row is filled and has a reason.
 
     Args:
         old: The vocabulary with embeddings.
         new: The vocabulary that gets them.
         method: A method or the name of one.
-        cap: Most similar tokens of a token; None for all.
-        order: Which containing tokens come first under the cap.
+        cap: Size limit of the set of similar tokens; None for no limit.
+        order: Hyperwords to prefer under the cap.
         frequencies: Count of each old token, for order ``frequency``.
-        is_case_matched: Whether text is compared as it is; otherwise as the old tokenizer normalises it
-            (lower case, NFKC, accents), so that an uncased model knows ``Motor`` by ``motor``.
+        is_case_matched: If true, compare text unchanged; otherwise as the old tokenizer normalises it (lower
+            case, NFKC, accents), so that an uncased model knows ``Motor`` by ``motor``.
         noise_std: Standard deviation of a new model's embeddings, for methods that draw with a fixed one.
-        norm_match: Whether new rows are scaled to the median norm of old rows, or of those old rows that
-            stand at word boundaries or inside as they do.
+        norm_match: Scale new rows to the median norm of old rows, or of old rows in the same position within
+            words.
         old_rows: The old embeddings [R, d], for methods that learn from them.
-        new_vectors: Vectors of new tokens from text, for methods that compare tokens by use.
+        new_vectors: Vectors of new tokens from text, for methods that compare tokens by distribution.
         old_vectors: Vectors of old tokens from text, likewise.
-        seed: Of the rows that are drawn.
-
-    Returns:
-        The plan; every row is filled, and says why.
+        seed: Seed of the rows that are drawn.
 
     Raises:
-        DataError: Unknown method, or one that needs rows or vectors that are not given.
+        DataError: Unknown method, or one that needs rows or vectors that are missing.
     """
     method = find_method(method) if isinstance(method, str) else method
     if is_case_matched:
@@ -97,19 +94,12 @@ def _check_needs(
     if missing:
         raise DataError(
             f"method '{method.name}' needs {' and '.join(missing)}; "
-            "nlgraft.vocab.methods.token_vectors learns vectors"
+            "nlgraft.vocab.methods.token_vectors.learn_vectors makes vectors"
         )
 
 
 def word_classes(vocabulary: Vocabulary) -> NDArray[np.int8]:
-    """Say of each token whether it stands at a word boundary.
-
-    Args:
-        vocabulary: Any.
-
-    Returns:
-        1 at a boundary, 2 inside, 0 where the tokenizer does not say; int8, shape [V].
-    """
+    """Classify each token: 1 at a word boundary, 2 inside a word, 0 unmarked; int8, shape [V]."""
     marks = [
         None if tok is None else tok.ends_word if tok.starts_word is None else tok.starts_word
         for tok in vocabulary.tokens
@@ -178,7 +168,7 @@ class _Draft:
         self.put(row, Provenance.COPY, {identity: 1.0}, reason)
 
     def fill(self, rows: Rows, request: Request, method: Method) -> None:
-        """Take the method's answer, and the fallbacks where it has none."""
+        """Enter the method's rows, and fallbacks where it has none."""
         for index, (row, tok) in enumerate(zip(self.missing, request.tokens, strict=True)):
             if rows.dense is not None and np.isfinite(rows.dense[index]).all():
                 self.dense_rows.append(row)
@@ -196,13 +186,13 @@ class _Draft:
     def _fall_back(self, row: int, tok: Tok) -> None:
         if variants := self.old.boundary_variants(tok):
             weights = {identity: 1 / len(variants) for identity in variants}
-            return self.put(row, Provenance.BOUNDARY, weights, "nothing similar; same text, other boundary")
+            return self.put(row, Provenance.BOUNDARY, weights, "no similar token; same text, other boundary")
         if characters := self.old.characters(tok):
             weights = dict.fromkeys(characters, 0.0)
             for identity in characters:
                 weights[identity] += 1 / len(characters)
-            return self.put(row, Provenance.CHARACTERS, weights, "nothing similar; its characters")
-        return self.put(row, Provenance.NOISE, {}, "nothing similar and no known character")
+            return self.put(row, Provenance.CHARACTERS, weights, "no similar token; its characters")
+        return self.put(row, Provenance.NOISE, {}, "no similar token and no known character")
 
     def plan(self, noise: Noise, norm_match: NormMatch, name: str) -> TransferPlan:
         counts = [len(row) for row in self.weights]

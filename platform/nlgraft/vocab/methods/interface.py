@@ -1,6 +1,6 @@
-"""What a method that fills new rows is asked and what it answers, and the methods that need nothing but text.
+"""Interface of the methods that fill new rows: request, answer, and a method's properties.
 
-Whatever the method, special tokens are matched by role and rows of tokens that both vocabularies have are
+Whatever the method, special tokens are matched by role, and rows of tokens that both vocabularies share are
 copied (unless the method replaces them too); the method decides about the rest.
 """
 
@@ -24,12 +24,12 @@ VectorKind = Literal["skipgram", "cbow"]
 
 @dataclass(frozen=True)
 class TokenVectors:
-    """Vectors of a vocabulary's tokens learned from text, whatever the model's own embeddings are.
+    """Vectors of a vocabulary's tokens learned from text, unrelated to the model's own embeddings.
 
     Attributes:
         vectors: One row for each id, shape [V, k].
-        counts: How often each token occurs in the text, int64, shape [V].
-        min_count: Tokens that occur less often have no vector worth the name.
+        counts: Frequency of each token in the text, int64, shape [V].
+        min_count: Tokens that occur less often count as unknown.
     """
 
     vectors: Array
@@ -38,24 +38,24 @@ class TokenVectors:
 
     @property
     def is_known(self) -> NDArray[np.bool_]:
-        """Which tokens have a vector, shape [V]."""
+        """Mask of the tokens with a usable vector, shape [V]."""
         return self.counts >= self.min_count
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a method is asked: rows for these tokens.
+    """Tokens that need rows, and everything a method may use.
 
     Attributes:
         old: The vocabulary with embeddings.
         new: The vocabulary that gets them.
-        missing: New ids that no exact copy serves.
-        cap: Most similar tokens of a token; None for all.
-        order: Which containing tokens come first under the cap.
+        missing: New ids without an exact copy.
+        cap: Size limit of the set of similar tokens; None for no limit.
+        order: Hyperwords to prefer under the cap.
         frequencies: Count of each old token, for order ``frequency``.
         shared: (new id, old id) of every token of text that both vocabularies have.
         old_rows: The old embeddings [V_old, d], for methods that learn from them.
-        new_vectors: Vectors of new tokens from text, for methods that compare tokens by use.
+        new_vectors: Vectors of new tokens from text, for methods that compare tokens by distribution.
         old_vectors: Vectors of old tokens from text, likewise.
     """
 
@@ -72,7 +72,7 @@ class Request:
 
     @property
     def tokens(self) -> list[Tok]:
-        """The missing tokens as the old tokenizer would see their text."""
+        """The missing tokens with the old tokenizer's normalisation."""
         return [self.old.normalised(self.new.token(identity)) for identity in self.missing]
 
     def similar(self) -> SimilarTokens:
@@ -84,11 +84,11 @@ class Request:
 
 @dataclass(frozen=True)
 class Rows:
-    """What a method answers for the missing tokens, in their order.
+    """Answer of a method: rows of the missing tokens, in their order.
 
     Attributes:
-        weights: Old id -> weight; empty when the method has nothing to say.
-        reasons: In words.
+        weights: Old id -> weight; empty when the method has no answer.
+        reasons: Explanations in words.
         dense: Vectors from outside the old matrix, shape [len(missing), d]; None for methods that combine
             rows.
     """
@@ -106,16 +106,16 @@ class Method:
     """One published way to fill missing rows.
 
     Attributes:
-        name: How studies and the command line call it.
-        produce: Answers a request.
-        source: Where it is published.
-        noise: How rows are drawn for which the method has nothing to say.
-        has_fallback: Whether such rows first try the other boundary variant, then the token's characters.
-        has_copies: Whether tokens of both vocabularies keep their old rows.
-        vectors: Kind of the new tokens' vectors that it needs, if any.
-        needs_old_vectors: Whether it needs vectors of the old tokens, too.
-        has_vector_rows: Whether those vectors become rows themselves and so have the model's width.
-        needs_old_rows: Whether it needs the old embeddings themselves.
+        name: Name in studies and on the command line.
+        produce: Function from a request to rows.
+        source: Publication.
+        noise: Distribution of rows for which the method has no answer.
+        has_fallback: Such rows first try the other boundary variant, then the token's characters.
+        has_copies: Tokens of both vocabularies keep their old rows.
+        vectors: Kind of the vectors of new tokens that it needs, if any.
+        needs_old_vectors: It needs vectors of the old tokens, too.
+        has_vector_rows: Those vectors become rows themselves and so have the model's width.
+        needs_old_rows: It needs the old embeddings themselves.
     """
 
     name: str
@@ -131,7 +131,7 @@ class Method:
 
     @property
     def needs(self) -> list[str]:
-        """What it takes beyond the two vocabularies, in words."""
+        """Inputs beyond the two vocabularies, in words."""
         found = ["text"] if self.vectors else []
         if self.needs_old_rows or self.has_vector_rows:
             found.append("the model")

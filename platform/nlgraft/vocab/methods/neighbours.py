@@ -1,4 +1,4 @@
-"""Rows from vectors that text gives to tokens: as they are, or by the nearest tokens that have a row.
+"""Rows from vectors that tokens get from text: used directly, or by the nearest tokens that have a row.
 
 Shape letters: N tokens without a row, O tokens to choose from, K width of the vectors.
 """
@@ -14,22 +14,18 @@ from nlgraft.vocab.methods.interface import Request, Rows, TokenVectors
 from nlgraft.vocab.plans.moments import Array
 
 CHUNK_TOKENS = 512
-"""Tokens compared at once with all others: bounds memory, changes no result."""
+"""Tokens compared at once with all others, to bound memory."""
 NUM_NEIGHBOURS = 10
 TEMPERATURE = 0.1
-"""WECHSEL's neighbours and softmax temperature (Minixhofer et al. 2022, section 3)."""
+"""WECHSEL's number of neighbours and softmax temperature (Minixhofer et al. 2022, section 3)."""
 
 
 def take_vectors(request: Request) -> Rows:
     """Use the vectors of the text themselves as rows, without alignment.
 
-    Args:
-        request: With ``new_vectors`` of the model's width.
-
-    Returns:
-        Dense rows; NaN, which means drawn, for tokens that the text lacks.
+    Rows of tokens that the text lacks are NaN, which means drawn.
     """
-    found = _given(request.new_vectors)
+    found = _required(request.new_vectors)
     missing = np.asarray(request.missing, dtype=np.int64)
     dense = found.vectors[missing].astype(np.float32)
     dense[~found.is_known[missing]] = np.nan
@@ -37,17 +33,13 @@ def take_vectors(request: Request) -> Rows:
 
 
 def focus(request: Request) -> Rows:
-    """Weigh the shared tokens by how alike their use is: sparsemax over cosines.
+    """Weight the shared tokens by distributional similarity: sparsemax over cosines.
 
-    Args:
-        request: With ``new_vectors``.
-
-    Returns:
-        Weights; none for tokens that the text lacks.
+    Tokens that the text lacks get no weights.
 
     Source: Dobler and de Melo (2023), section 3.2.
     """
-    vectors = _given(request.new_vectors)
+    vectors = _required(request.new_vectors)
     shared = [(new, old) for new, old in request.shared if vectors.is_known[new]]
     choice_OK = _unit_rows(vectors.vectors[[new for new, _ in shared]])
     weights: list[dict[int, float]] = []
@@ -57,24 +49,19 @@ def focus(request: Request) -> Rows:
             {shared[o][1]: float(row[o]) for o in np.flatnonzero(row)} if vectors.is_known[i] else {}
             for i, row in zip(ids, weights_NO, strict=True)
         )
-    return Rows(weights, [f"{len(row)} shared tokens of like use" for row in weights])
+    return Rows(weights, [f"{len(row)} distributionally similar tokens" for row in weights])
 
 
 def wechsel(request: Request) -> Rows:
-    """Weigh the nearest old tokens in a space into which the new vectors are rotated.
+    """Weight the nearest old tokens in a space into which the new vectors are rotated.
 
-    The rotation is the best one for the tokens that both vocabularies have (orthogonal Procrustes).
-
-    Args:
-        request: With ``new_vectors`` and ``old_vectors`` of one width.
-
-    Returns:
-        Weights over ten old tokens, softmax of cosine / 0.1; none for tokens that the text lacks.
+    The rotation is the best one for the shared tokens (orthogonal Procrustes). Weights are the softmax of
+    cosine / 0.1 over ten old tokens; tokens that the text lacks get none.
 
     Source: Minixhofer et al. (2022), section 3. Differs: vectors from our own text and tokens, not fastText's
     of whole words, so the dictionary is the shared tokens.
     """
-    new, old = _given(request.new_vectors), _given(request.old_vectors)
+    new, old = _required(request.new_vectors), _required(request.old_vectors)
     pairs = [(i, o) for i, o in request.shared if new.is_known[i] and old.is_known[o]]
     rotation_KK = procrustes(new.vectors[[i for i, _ in pairs]], old.vectors[[o for _, o in pairs]])
     candidates = np.flatnonzero(old.is_known & request.old.is_normal)
@@ -92,13 +79,7 @@ def wechsel(request: Request) -> Rows:
 
 
 def sparsemax(scores_NO: Array) -> Array:
-    """Project scores onto the simplex: a softmax that gives zero to most.
-
-    Args:
-        scores_NO: Any scores.
-
-    Returns:
-        Weights of the same shape; rows sum to one.
+    """Project each row of scores onto the simplex: a softmax with mostly zero weights.
 
     Source: Martins and Astudillo (2016), Algorithm 1.
     """
@@ -113,14 +94,7 @@ def sparsemax(scores_NO: Array) -> Array:
 
 
 def procrustes(source_PK: Array, target_PK: Array) -> Array:
-    """Find the rotation that brings paired vectors nearest to each other.
-
-    Args:
-        source_PK: Vectors to rotate.
-        target_PK: Where they should come to lie.
-
-    Returns:
-        An orthogonal matrix R [K, K] that minimises the distance of ``source @ R`` and ``target``.
+    """Find the orthogonal matrix R [K, K] that minimises the distance of ``source @ R`` and ``target``.
 
     Source: Schönemann (1966).
     """
@@ -128,7 +102,7 @@ def procrustes(source_PK: Array, target_PK: Array) -> Array:
     return (left @ right).astype(np.float32)
 
 
-def _given(vectors: TokenVectors | None) -> TokenVectors:
+def _required(vectors: TokenVectors | None) -> TokenVectors:
     assert vectors is not None, "checked where the plan is built"
     return vectors
 

@@ -1,8 +1,8 @@
-"""Rows from character n-grams: vectors of n-grams that give the old rows give the new ones.
+"""Rows from character n-grams: n-gram vectors that reproduce the old rows, summed for the new ones.
 
 Source: Zhao, Mudgal and Liang (2018), Generalizing word embeddings using bag of subwords, with n-grams of 3
-    to
-6 characters. Differs: the least-squares problem is solved to its end by conjugate gradients, not by SGD.
+to 6 characters. Differs: the least-squares problem is solved by conjugate gradients until convergence, not by
+SGD.
 """
 
 from __future__ import annotations
@@ -18,20 +18,15 @@ from nlgraft.vocab.tokenizers.tokens import Tok
 
 SHORTEST, LONGEST = 3, 6
 RIDGE = 1e-3
-"""Weight of the n-gram vectors' own squared norm: most n-grams occur once, the problem is not determined."""
+"""Weight of the n-gram vectors' squared norm; most n-grams occur once, so the problem is underdetermined."""
 MAX_ITERATIONS = 100
 TOLERANCE = 1e-5
 
 
 def character_ngrams(tok: Tok) -> list[str]:
-    """List the n-grams of a token, its word boundaries marked.
+    """List all runs of 3 to 6 characters of ``<core>``; the whole when it is shorter.
 
-    Args:
-        tok: A canonical token.
-
-    Returns:
-        All runs of 3 to 6 characters of ``<core>``, a mark only where a word begins or ends; the whole when
-        it is shorter.
+    ``<`` and ``>`` stand only where a word begins or ends.
     """
     text = tok.core.decode("latin-1") if not _is_text(tok.core) else tok.core.decode()
     text = f"{'<' if tok.starts_word else ''}{text}{'>' if tok.ends_word else ''}"
@@ -55,11 +50,7 @@ def _is_text(core: bytes) -> bool:
 def reconstruct(request: Request) -> Rows:
     """Fit n-gram vectors to the old rows and add them up for the new tokens.
 
-    Args:
-        request: With ``old_rows``.
-
-    Returns:
-        Dense rows; NaN, which asks for the fallback, for tokens without a known n-gram.
+    Rows of tokens without a known n-gram are NaN, which asks for the fallback.
     """
     assert request.old_rows is not None, "checked where the plan is built"
     real = np.flatnonzero(request.old.is_normal)
@@ -67,7 +58,7 @@ def reconstruct(request: Request) -> Rows:
     index = {ngram: column for column, ngram in enumerate(dict.fromkeys(g for row in ngrams for g in row))}
     bags = _bags(ngrams, index)
     rows = np.asarray(request.old_rows[real], dtype=np.float32)
-    # n-grams explain how rows differ; what all rows share is their mean
+    # n-grams explain the differences between rows, so the common mean is taken out
     mean = rows.mean(axis=0)
     vectors = _solve(bags, rows - mean)
     wanted = [[g for g in character_ngrams(tok) if g in index] for tok in request.tokens]
@@ -87,7 +78,7 @@ def _bags(ngrams: Sequence[Sequence[str]], index: Mapping[str, int]) -> csr_matr
 
 
 def _solve(bags: csr_matrix, rows: Array) -> Array:
-    """Minimise |bags @ X - rows|^2 + RIDGE |X|^2 by conjugate gradients, every column of X for itself."""
+    """Minimise |bags @ X - rows|^2 + RIDGE |X|^2 by conjugate gradients, each column of X separately."""
     residual = np.asarray(bags.T @ rows)
     solution = np.zeros_like(residual)
     direction = residual.copy()

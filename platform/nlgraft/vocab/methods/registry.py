@@ -1,8 +1,6 @@
-"""The methods by name: one list to read, one line for each published way to fill new rows."""
+"""All methods by name, one entry for each published way to fill new rows."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from nlgraft.errors import DataError, nearest
 from nlgraft.vocab.methods.averages import average, nothing, segmentation
@@ -47,7 +45,7 @@ METHODS: tuple[Method, ...] = (
     Method(
         name="reconstruction",
         produce=reconstruct,
-        source="Zhao et al. (2018): character n-grams that give the old rows give the new",
+        source="Zhao et al. (2018): sums of character n-gram vectors fitted to the old rows",
         needs_old_rows=True,
     ),
     Method(
@@ -84,23 +82,16 @@ METHODS: tuple[Method, ...] = (
         needs_old_vectors=True,
     ),
 )
-"""Every method by name, those that need nothing but the two vocabularies first."""
+"""Those that need nothing but the two vocabularies come first."""
 
 
-def find_method(name: str, methods: Sequence[Method] = METHODS) -> Method:
-    """Look a method up.
-
-    Args:
-        name: Its name.
-        methods: Where to look.
-
-    Returns:
-        The method.
+def find_method(name: str) -> Method:
+    """Look a method up by name.
 
     Raises:
         DataError: There is none of that name; the nearest is named.
     """
-    for method in methods:
+    for method in METHODS:
         if method.name == name:
             return method
-    raise DataError(f"no transfer method '{name}'. {nearest(name, [m.name for m in methods])}")
+    raise DataError(f"no transfer method '{name}'. {nearest(name, [m.name for m in METHODS])}")

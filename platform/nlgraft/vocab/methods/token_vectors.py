@@ -22,15 +22,15 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class VectorOptions:
-    """How token vectors are learned.
+    """Settings of skip-gram and CBOW.
 
     Attributes:
-        kind: Predict the surroundings of a token (skip-gram) or a token from its surroundings (cbow).
-        width: Numbers in a vector.
-        window_tokens: Farthest token on either side that counts as surroundings.
+        kind: Predict the context of a token (skip-gram) or a token from its context (cbow).
+        width: Width of a vector.
+        window_tokens: Largest distance of context tokens on either side.
         negatives: Random tokens told apart from each true one.
         epochs: Passes over the text.
-        learning_rate: Of Adagrad.
+        learning_rate: Learning rate of Adagrad.
         batch_size: Predictions of a step.
         min_count: Tokens that occur less often count as unknown.
         power: Random tokens are drawn by count to this power.
@@ -57,11 +57,11 @@ def learn_vectors(
     Args:
         sentences: Token ids of every sentence, without special tokens.
         vocab_size: Number of ids V.
-        options: How.
-        seed: Of initialisation, order and random tokens.
+        options: Settings.
+        seed: Seed of initialisation, order and random tokens.
 
     Returns:
-        Vectors [V, width]; those of tokens that do not occur are their initial noise and count as unknown.
+        Vectors [V, width]; tokens that do not occur keep their initial noise and count as unknown.
 
     Raises:
         DataError: No sentence has two tokens.
@@ -103,7 +103,7 @@ class _Vectors(nn.Module):
             self.outputs.weight.zero_()
 
     def loss(self, kind: VectorKind, centers_B: Tensor, around_BW: Tensor, noise_BN: Tensor) -> Tensor:
-        """Negative-sampling loss; a surrounding position without a token holds -1."""
+        """Compute the negative-sampling loss; context positions without a token hold -1."""
         valid_BW = around_BW >= 0
         around_BW = around_BW.clamp(min=0)
         count_B = valid_BW.sum(1).clamp(min=1)
@@ -121,17 +121,17 @@ class _Vectors(nn.Module):
 
 
 class _Text:
-    """All tokens with their surroundings."""
+    """All tokens with their contexts."""
 
     def __init__(self, rows: Sequence[IntArray], window: int) -> None:
         self._window = window
-        # sentences apart by a window of nothing, so that no window reaches into the next
+        # a window's width of padding between sentences, so that no window reaches into the next
         gap = np.full(window, -1, dtype=np.int64)
         self._flat = np.concatenate([gap, *(part for row in rows for part in (row, gap))])
         self._positions = np.flatnonzero(self._flat >= 0)
 
     def batches(self, size: int, rng: np.random.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-        """Go once through the text in random order, windows of random width as word2vec draws them."""
+        """Iterate once over the text in random order, with windows of random width as in word2vec."""
         order = rng.permutation(self._positions)
         offsets = np.array([o for o in range(-self._window, self._window + 1) if o])
         for start in range(0, len(order), size):

@@ -1,4 +1,4 @@
-"""Mean, spread and norms of the rows of a large matrix, without a second copy of it."""
+"""Mean, spread and norms of the rows of a large matrix, computed without copying it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK_ROWS = 8192
-"""Rows looked at together: bounds memory, changes no result."""
+"""Rows processed at once, to bound memory."""
 
 Array = NDArray[np.float32]
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and spread of some rows of a matrix.
+    """Mean and spread of rows.
 
     Attributes:
-        mean: Of each column, float32, shape [d].
-        std: Of each column, float32, shape [d].
-        covariance: Between columns, float64, shape [d, d]; None unless asked for.
+        mean: Mean of each column, float32, shape [d].
+        std: Standard deviation of each column, float32, shape [d].
+        covariance: Covariance of the columns, float64, shape [d, d]; None unless requested.
     """
 
     mean: Array
@@ -30,16 +30,7 @@ class Moments:
 
 
 def moments(rows: Array, is_real: NDArray[np.bool_], *, has_covariance: bool = False) -> Moments:
-    """Take mean and spread in double precision without a second copy of the matrix.
-
-    Args:
-        rows: Shape [R, d].
-        is_real: Which rows count, shape [R].
-        has_covariance: Whether the covariance is wanted, too.
-
-    Returns:
-        Mean, standard deviation and covariance of the rows that count.
-    """
+    """Compute mean and spread of the rows [R, d] under the mask ``is_real`` [R], in double precision."""
     width = rows.shape[1]
     total, squares = np.zeros(width), np.zeros(width)
     products = np.zeros((width, width)) if has_covariance else None
@@ -57,14 +48,7 @@ def moments(rows: Array, is_real: NDArray[np.bool_], *, has_covariance: bool = F
 
 
 def row_norms(rows: NDArray[np.floating]) -> Array:
-    """Take the norm of each row without a second copy of the matrix.
-
-    Args:
-        rows: Shape [R, d].
-
-    Returns:
-        Norms, float32, shape [R].
-    """
+    """Compute the norms of rows [R, d]: float32, shape [R]."""
     norms = np.empty(len(rows), dtype=np.float32)
     for start in range(0, len(rows), CHUNK_ROWS):
         part = rows[start : start + CHUNK_ROWS].astype(np.float32)

@@ -1,4 +1,4 @@
-"""Row norms before and after a transfer: averages shrink rows, and a reader should know by how much."""
+"""Row norms before and after a transfer: averaging shrinks rows, and users should know by how much."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class NormReport:
     Attributes:
         old_median: Median norm of the old rows of text.
         medians: Median norm of the new rows by provenance.
-        outside: Number of new rows whose norm is outside 0.3 to 1.5 times the old median, by provenance.
+        outside: Number of new rows with a norm outside 0.3 to 1.5 times the old median, by provenance.
         num_zero: Rows that are all zero.
         num_not_finite: Rows with NaN or infinity.
     """
@@ -32,9 +32,9 @@ class NormReport:
 
     @property
     def warnings(self) -> list[str]:
-        """What a reader should know, in words; averages shrink norms (two orthogonal unit rows: 0.707)."""
+        """Remarks on unusual norms; averages shrink norms (two orthogonal unit rows: 0.707)."""
         found = [
-            f"{count} {kind} rows have a norm outside 0.3-1.5 times the old median {self.old_median:.3g}"
+            f"{count} {kind} rows have norms outside 0.3-1.5 times the old median {self.old_median:.3g}"
             for kind, count in self.outside.items()
             if count
         ]
@@ -46,16 +46,7 @@ class NormReport:
 
 
 def norm_report(plan: TransferPlan, old: NDArray[np.floating], new: NDArray[np.floating]) -> NormReport:
-    """Compare row norms before and after a transfer.
-
-    Args:
-        plan: The plan that was applied.
-        old: Old rows, shape [R, d].
-        new: New rows, shape [V_new, d].
-
-    Returns:
-        Medians by provenance and what is out of the ordinary.
-    """
+    """Compare the norms of old rows [R, d] and new rows [V_new, d] of a plan that was applied."""
     old_norms = row_norms(old[: len(plan.old_surfaces)])[plan.is_real]
     norms = row_norms(new)
     median = float(np.median(old_norms)) if len(old_norms) else 0.0

@@ -1,7 +1,7 @@
-"""A transfer plan: for every row of a new embedding matrix, where it comes from.
+"""Transfer plans: the origin of every row of a new embedding matrix.
 
-A plan is a sparse matrix from new rows to old rows, with the provenance and the reason of each row, and is
-made from two vocabularies alone. It applies alike to input embeddings, output embeddings and output bias,
+A plan is a sparse matrix from old rows to new rows, with the provenance and the reason of each new row. It
+needs the two vocabularies only, and applies alike to input embeddings, output embeddings and output bias,
 tied or untied, on one side of a model or on both.
 """
 
@@ -25,13 +25,13 @@ from nlgraft.vocab.plans.moments import Array, Moments, moments, row_norms
 
 FORMAT_VERSION = 1
 GAP_BIAS = -1e4
-"""Output bias of a row without a token: out of reach in a softmax, finite in half precision."""
+"""Output bias of a row without a token: no probability in a softmax, finite in half precision."""
 
 NormMatch = Literal["none", "median", "class"]
 
 
 class Provenance(IntEnum):
-    """Where a new row comes from."""
+    """Origin of a new row."""
 
     COPY = 0
     """The old row of the same token."""
@@ -53,14 +53,14 @@ class Provenance(IntEnum):
 
 @dataclass(frozen=True)
 class Noise:
-    """How rows without any old row are drawn.
+    """Distribution of rows without any old row.
 
     Attributes:
-        center: Around the origin or around the mean of the old rows.
+        center: The origin or the mean of the old rows.
         spread: No noise; a fixed standard deviation; that of each column of the old rows; or their
             covariance.
         scale: The standard deviation (fixed), or a factor on it (column) or on the covariance.
-        seed: Every row has its own random stream, so rows are distinct and independent of their order.
+        seed: Every row has its own random stream, so rows are distinct and do not depend on their order.
     """
 
     center: Literal["zero", "mean"] = "mean"
@@ -71,25 +71,25 @@ class Noise:
 
 @dataclass(frozen=True, eq=False)
 class TransferPlan:
-    """Where each of the rows of a new vocabulary comes from.
+    """Origin of each row of a new vocabulary.
 
     Attributes:
         matrix: Weights, shape [V_new, V_old]; rows that are drawn, dense or gaps are empty.
         provenance: ``Provenance`` of each row, int8, shape [V_new].
-        reasons: Why each row is what it is, in words.
-        old_surfaces: Old tokens as their tokenizer writes them.
+        reasons: Reason of each row, in words.
+        old_surfaces: Old tokens in their tokenizer's notation.
         new_surfaces: New tokens likewise.
-        is_real: Which old rows belong to text and count in means, bool, shape [V_old].
-        noise: How NOISE rows are drawn.
+        is_real: Mask of the old rows that belong to text and count in means, bool, shape [V_old].
+        noise: Distribution of NOISE rows.
         dense_rows: Ids of DENSE rows, int64, shape [M].
         dense: Their vectors, float32, shape [M, d]; None without DENSE rows.
-        norm_match: Whether rows that are neither copied nor special are scaled to the median norm of old
-            rows, of all or of their class.
+        norm_match: Scale rows that are neither copied nor special to the median norm of old rows: of all, or
+            of those of their class.
         method: Name of the method that made the plan.
         old_roles: Role -> old id of the special tokens, for the ids in a model's configuration.
         new_roles: Role -> new id.
-        old_classes: Whether each old token stands at a word boundary (1), inside (2) or its tokenizer does
-            not say (0), int8, shape [V_old]; one number for all alike.
+        old_classes: Class of each old token, int8, shape [V_old]: at a word boundary (1), inside a word (2),
+            or unmarked by its tokenizer (0); a single number for all alike.
         new_classes: Likewise, shape [V_new].
     """
 
@@ -113,33 +113,22 @@ class TransferPlan:
         return len(self.new_surfaces)
 
     def rows(self, *kinds: Provenance) -> NDArray[np.int64]:
-        """List the rows of some provenances.
-
-        Args:
-            *kinds: The provenances.
-
-        Returns:
-            Row ids, ascending.
-        """
+        """List the ids of the rows of some provenances, ascending."""
         return np.flatnonzero(np.isin(self.provenance, [int(kind) for kind in kinds])).astype(np.int64)
 
     def counts(self) -> dict[str, int]:
-        """Count the rows by provenance.
-
-        Returns:
-            Lower-case provenance -> number of rows; those that occur.
-        """
+        """Count the rows by provenance (lower case); only those that occur."""
         return {kind.name.lower(): len(self.rows(kind)) for kind in Provenance if len(self.rows(kind))}
 
     @property
     def is_stochastic(self) -> bool:
-        """Whether every composed row is a convex combination of old rows."""
+        """True if every composed row is a convex combination of old rows."""
         composed = self.matrix[self.rows(Provenance.COMPOSED)]
         sums = np.asarray(composed.sum(axis=1)).ravel()
         return bool(np.all(np.abs(sums - 1) < 1e-5) and np.all(composed.data >= 0))
 
     def apply(self, old: NDArray[np.floating], *, stream: int = 0) -> Array:
-        """Make the new matrix from the old one, accumulating in single precision.
+        """Compute the new rows from the old ones, accumulating in single precision.
 
         Args:
             old: Old rows, shape [R, d]; rows beyond the old vocabulary (padding) are never read.
@@ -184,13 +173,9 @@ class TransferPlan:
         new[changed] *= factors[:, None]
 
     def apply_bias(self, old: NDArray[np.floating]) -> Array:
-        """Make the new output bias by the same weights.
+        """Compute the new output bias [V_new] from the old one [R] with the same weights, float32.
 
-        Args:
-            old: Old bias, shape [R].
-
-        Returns:
-            New bias, float32, shape [V_new]: drawn and dense rows get the mean, gaps ``GAP_BIAS``.
+        Drawn and dense rows get the mean, gaps ``GAP_BIAS``.
 
         Raises:
             DataError: The bias has fewer entries than the old vocabulary has ids.
@@ -231,11 +216,7 @@ class TransferPlan:
             new[row] = center + (sample @ factor if factor.ndim == 2 else sample * factor)
 
     def save(self, directory: str | Path) -> None:
-        """Write ``plan.safetensors`` and ``plan.json``.
-
-        Args:
-            directory: Where; created when missing.
-        """
+        """Write ``plan.safetensors`` and ``plan.json``; the directory is created if missing."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         reasons = sorted(set(self.reasons))
@@ -270,13 +251,7 @@ class TransferPlan:
 
     @classmethod
     def load(cls, directory: str | Path) -> TransferPlan:
-        """Read what ``save`` wrote.
-
-        Args:
-            directory: Where the two files are.
-
-        Returns:
-            An equal plan.
+        """Read a plan that ``save`` wrote.
 
         Raises:
             DataError: There is no plan, or one of another format.
@@ -306,7 +281,7 @@ class TransferPlan:
             dense=tensors.get("dense"),
             norm_match=document["norm_match"],
             method=document["method"],
-            # earlier plans lack what follows
+            # plans written by earlier versions lack these
             old_classes=tensors.get("old_classes", np.zeros(1, dtype=np.int8)),
             new_classes=tensors.get("new_classes", np.zeros(1, dtype=np.int8)),
             old_roles=document.get("old_roles", {}),
@@ -314,14 +289,7 @@ class TransferPlan:
         )
 
     def describe(self, row: int) -> str:
-        """Say in one line where a row comes from.
-
-        Args:
-            row: A new id.
-
-        Returns:
-            Token, provenance, reason and the old tokens with their weights.
-        """
+        """Describe a row in one line: token, provenance, reason, and the old tokens with their weights."""
         span = slice(self.matrix.indptr[row], self.matrix.indptr[row + 1])
         parts = " + ".join(
             f"{weight:.3g} {self.old_surfaces[column]}"
@@ -331,14 +299,10 @@ class TransferPlan:
         return f"{self.new_surfaces[row]}: {kind} ({self.reasons[row]}){' = ' + parts if parts else ''}"
 
     def diff(self, other: TransferPlan) -> list[tuple[str, str]]:
-        """Compare two plans for the same new vocabulary.
+        """Compare two plans token by token.
 
-        Args:
-            other: Another plan.
-
-        Returns:
-            (row here, row there) in words, for the tokens of either whose rows differ; "" for a missing
-            token.
+        Returns pairs (row here, row there) as ``describe`` words them, for tokens whose rows differ; "" where
+        a plan lacks the token.
         """
         here = {surface: self.describe(i) for i, surface in enumerate(self.new_surfaces)}
         there = {surface: other.describe(i) for i, surface in enumerate(other.new_surfaces)}
@@ -347,12 +311,12 @@ class TransferPlan:
 
 
 def _spread(noise: Noise, width: int, real: Moments | None) -> Array:
-    """Factor by which standard normal samples are multiplied: per column, or a matrix for a covariance."""
+    """Return the factor of standard normal samples: one per column, or a matrix for a covariance."""
     if noise.spread == "none":
         return np.zeros(width, dtype=np.float32)
     if noise.spread == "fixed":
         return np.full(width, noise.scale, dtype=np.float32)
-    assert real is not None, "taken where the noise needs it"
+    assert real is not None, "computed where the noise needs it"
     if real.covariance is None:
         return (noise.scale * real.std).astype(np.float32)
     values, vectors = np.linalg.eigh(real.covariance)

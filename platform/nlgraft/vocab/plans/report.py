@@ -1,4 +1,4 @@
-"""What a transfer plan would do, told before anything is changed."""
+"""Reports of a transfer plan, before anything is changed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ WORST_FIRST = (
     Provenance.DENSE,
     Provenance.COMPOSED,
 )
-"""Provenances in the order in which a reader should worry."""
+"""Provenances, the most doubtful first."""
 Encoded = Sequence[Sequence[int]]
 """Ids of every line of a text, without special tokens."""
 NUM_REASONS = 8
-"""Reasons that people are told; the JSON has all."""
+"""Reasons listed in the text report; the JSON has all."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class TextReport:
         new_tokens: Tokens of the new tokenizer.
         old_fertility: Old tokens per word.
         new_fertility: New tokens per word.
-        compression: New tokens per old token; below 1 the new vocabulary writes shorter.
+        compression: New tokens per old token; below 1 the new vocabulary is more compact.
     """
 
     num_lines: int
@@ -61,10 +61,10 @@ class PlanReport:
         counts: Rows by provenance.
         overlap: Share of new tokens of text that are copied.
         unused_old: Share of old tokens of text that no new row reads.
-        text: Sequence lengths, where text was given.
+        text: Sequence lengths, if text was provided.
         reasons: Rows by reason, most frequent first.
-        norms: Row norms before and after, where a model was given.
-        worst: The rows a reader should worry about most, in words.
+        norms: Row norms before and after, if a model was provided.
+        worst: The most doubtful rows, in words.
     """
 
     method: str
@@ -79,7 +79,7 @@ class PlanReport:
     worst: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Give the report as JSON values."""
+        """Convert the report to JSON values."""
         return asdict(self) | {"worst": list(self.worst)}
 
     @property
@@ -89,7 +89,7 @@ class PlanReport:
         return f"{self.method}, {self.num_old} -> {self.num_new} tokens ({counts})"
 
     def to_text(self) -> str:
-        """Write the report for people, a line for each fact."""
+        """Format the report for reading, one fact per line."""
         lines = [f"{self.method}: {self.num_old} old tokens, {self.num_new} new tokens"]
         lines += [
             f"  {name:<11}{count:>8}  {count / self.num_new:6.1%}" for name, count in self.counts.items()
@@ -120,18 +120,15 @@ def report_plan(
     norms: NormReport | None = None,
     num_worst: int = 10,
 ) -> PlanReport:
-    """Describe a plan.
+    """Summarise a plan.
 
     Args:
         plan: The plan.
-        text: Lines on which sequence lengths are measured; none: not measured.
+        text: Lines on which sequence lengths are measured, if any.
         encoded: The lines under the old and the new tokenizer; needed with text.
-        norms: Row norms, where a model was at hand.
-        num_worst: How many rows to tell in words: of the worst provenance first, and with text those that
-            occur most.
-
-    Returns:
-        The report.
+        norms: Row norms, if a model was at hand.
+        num_worst: Number of rows to describe in words: those of the worst provenance first, and with text the
+            most frequent ones.
     """
     kinds = plan.provenance
     is_text = np.isin(kinds, [int(k) for k in (Provenance.SPECIAL, Provenance.GAP)], invert=True)
@@ -140,7 +137,7 @@ def report_plan(
     counts = np.zeros(len(plan), dtype=np.int64)
     if encoded is not None:
         counts += np.bincount([i for line in encoded[1] for i in line], minlength=len(plan))
-    worried = [
+    doubtful = [
         row for kind in WORST_FIRST for row in sorted(plan.rows(kind).tolist(), key=lambda row: -counts[row])
     ]
     real = plan.is_real
@@ -154,17 +151,17 @@ def report_plan(
         text=_measure(text, encoded) if text else None,
         norms=norms,
         reasons=_count_reasons(plan),
-        worst=tuple(_tell(plan, row, int(counts[row])) for row in worried[:num_worst]),
+        worst=tuple(_describe(plan, row, int(counts[row])) for row in doubtful[:num_worst]),
     )
 
 
-def _tell(plan: TransferPlan, row: int, count: int) -> str:
+def _describe(plan: TransferPlan, row: int, count: int) -> str:
     times = f" [{count} times in the text]" if count else ""
     return f"{plan.describe(row)}{times}"
 
 
 def _count_reasons(plan: TransferPlan) -> dict[str, int]:
-    """Count the rows by reason, the texts of single tokens left out of it; most frequent first."""
+    """Count the rows by reason, most frequent first, ignoring the tokens that reasons quote."""
     counts = Counter(re.sub(r"'.*'", "...", reason) for reason in plan.reasons)
     return dict(counts.most_common())
 

@@ -1,1 +1,1 @@
-"""Vocabulary exchange in checkpoints, and its verification."""
+"""Exchange of the vocabulary of a Hugging Face model."""

@@ -13,23 +13,16 @@ from nlgraft.vocab.surgery.tensors import input_table
 
 
 def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
-    """Load a checkpoint with the class that its configuration names.
+    """Load a checkpoint, a directory or a name on the hub, with the class that its configuration names.
 
-    Args:
-        directory: A ``transformers`` checkpoint: a directory or a name on the hub.
-        keeps_dtype: Whether weights stay in the precision they are stored in, instead of single precision.
-
-    Returns:
-        The model in evaluation mode.
+    The model is in evaluation mode and in single precision; with ``keeps_dtype`` in the stored precision.
 
     Raises:
-        DataError: transformers is not installed, the directory holds no checkpoint that it knows, or the
-            configuration does not say which class the weights belong to.
+        DataError: The directory holds no checkpoint that transformers knows, or the configuration does not
+            name the class of the weights.
     """
-    try:
-        import transformers
-    except ImportError:
-        raise DataError("checkpoints of Hugging Face need `pip install transformers`") from None
+    import transformers  # takes seconds
+
     try:
         config = transformers.AutoConfig.from_pretrained(directory)
         names = getattr(config, "architectures", None) or []
@@ -50,12 +43,5 @@ def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
 
 
 def embedding_rows(model: str) -> Array:
-    """Read the embedding matrix of a checkpoint.
-
-    Args:
-        model: A ``transformers`` checkpoint: a directory or a name on the hub.
-
-    Returns:
-        Input embeddings, of the decoder where there are two sides; float32, shape [R, d].
-    """
+    """Read the input embeddings of a checkpoint, the decoder's if there are two sides; float32, [R, d]."""
     return input_table(load_checkpoint(model), "decoder").detach().numpy()

@@ -1,8 +1,7 @@
-"""Exchange the vocabulary of a Hugging Face checkpoint, of encoder, decoder or both.
+"""Exchange the vocabulary of a Hugging Face model, of encoder, decoder or both.
 
 A new model is built from the new configuration and filled: vocabulary tensors by a ``TransferPlan``, all
-others bit for bit from the old model. What cannot be loaded again from its configuration can therefore not
-come out.
+others bit for bit from the old model. So the result always loads from its own configuration.
 """
 
 from __future__ import annotations
@@ -31,21 +30,26 @@ def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both"
 
     Args:
         model: A ``transformers`` model; not changed.
-        plan: Where each new row comes from.
-        sides: Which side's vocabulary is exchanged, for encoder-decoders; others have one.
+        plan: Origin of each new row.
+        sides: Side whose vocabulary is exchanged, for encoder-decoders.
 
     Returns:
         The new model, in evaluation mode and the old one's dtype, with updated token ids in its configuration
-        and generation configuration. Input and output tables that were one stay one, unless the architecture
-        has one vocabulary size for both sides and only one is exchanged: then tables get as many rows as the
-        larger vocabulary, the tables are no longer tied, and a warning says so.
+        and generation configuration. Shared input and output tables stay shared, unless the architecture has
+            one
+        vocabulary size for both sides and only one is exchanged: then all tables get as many rows as the
+            larger
+        vocabulary, none is tied any more, and a warning says so.
 
     Raises:
-        DataError: One side was asked of a model that has one, or the plan belongs to another tokenizer.
+        DataError: A side was requested of a one-sided model, or the plan belongs to another tokenizer.
         PaddingError: The model computes positions from its padding id, which the plan moves.
     """
     if not is_encoder_decoder(model) and sides != "both":
-        raise DataError(f"{type(model).__name__} has one vocabulary; sides {sides!r} is for encoder-decoders")
+        raise DataError(
+            f"{type(model).__name__} has one vocabulary; sides {sides!r} applies to encoder-decoders only, "
+            "use 'both'"
+        )
     tensors = find_vocabulary_tensors(model)
     config = copy.deepcopy(model.config)
     num_padded = _set_vocab_size(config, model, len(plan), sides)
@@ -70,7 +74,7 @@ def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both"
 
 
 def _check_padding(config: Any, model: Any) -> None:
-    """Make sure that the padding id, of which Marian and mBART have one for both sides, has a row on each."""
+    """Check that the padding id, which Marian and mBART share between both sides, has a row on each."""
     pad = getattr(config, "pad_token_id", None)
     smallest = min((part.vocab_size for part in _parts(config)), default=0)
     smallest = min(smallest, getattr(config, "decoder_vocab_size", None) or smallest)
@@ -82,12 +86,12 @@ def _check_padding(config: Any, model: Any) -> None:
 
 
 def _build(model: Any, config: Any) -> Any:
-    """Build a model of the same kind without disturbing the caller's random numbers."""
+    """Build a model of the same kind without advancing the caller's random state."""
     with torch.random.fork_rng(devices=[]):
         new = type(model)(config)
     kept = {name for name, _ in model.named_modules(remove_duplicate=False)}
     for name, _ in [*new.named_modules(remove_duplicate=False)]:
-        # a part that the old model was built without (add_pooling_layer=False)
+        # remove parts that the old model was built without (add_pooling_layer=False)
         parent, _, child = name.rpartition(".")
         if name and name not in kept and parent in kept:
             setattr(new.get_submodule(parent), child, None)
@@ -97,7 +101,7 @@ def _build(model: Any, config: Any) -> Any:
 def _set_vocab_size(config: Any, model: Any, size: int, sides: Sides) -> int:
     """Write the new size into the configuration.
 
-    Gives the rows that all tables get when the architecture has one size for two vocabularies; else 0.
+    Returns the number of rows of all tables if the architecture has one size for two vocabularies; else 0.
     """
     if sides == "both":
         for part in _parts(config):
@@ -106,7 +110,7 @@ def _set_vocab_size(config: Any, model: Any, size: int, sides: Sides) -> int:
                 part.decoder_vocab_size = size
         return 0
     if hasattr(config, "decoder_vocab_size"):
-        # Marian: sizes of its own for both sides, once the tables are no longer shared
+        # Marian has a size for each side once the tables are no longer shared
         config.share_encoder_decoder_embeddings = False
         setattr(config, "decoder_vocab_size" if sides == "decoder" else "vocab_size", size)
         return 0
@@ -118,7 +122,7 @@ def _set_vocab_size(config: Any, model: Any, size: int, sides: Sides) -> int:
     config.vocab_size = rows
     config.tie_word_embeddings = False
     warnings.warn(
-        f"{type(model).__name__} knows one vocabulary size for both sides: both get {rows} rows and no table "
+        f"{type(model).__name__} has one vocabulary size for both sides: both get {rows} rows and no table "
         "is tied any more; Marian and EncoderDecoderModel have a size for each side",
         stacklevel=3,
     )
@@ -126,7 +130,7 @@ def _set_vocab_size(config: Any, model: Any, size: int, sides: Sides) -> int:
 
 
 def _parts(config: Any) -> Iterator[Any]:
-    """The configuration and those of its parts that have a vocabulary size."""
+    """Yield the configuration and those of its parts that have a vocabulary size."""
     if hasattr(config, "vocab_size"):
         yield config
     for name in ("encoder", "decoder", "text_config"):
@@ -144,7 +148,7 @@ def _new_state(
     if sides in ("decoder", "both"):
         changed |= tensors.decoder | tensors.output | tensors.bias
     if sides != "both":
-        # a shared table has names on both sides; each side's own name decides what it gets
+        # a shared table has a name on each side, and each name is changed or kept by its side
         changed -= _names_of_other_side(tensors, sides)
     made: dict[tuple[int, bool], Tensor] = {}
     state: dict[str, Tensor] = {}
@@ -155,7 +159,7 @@ def _new_state(
         is_changed = name in changed
         key = (tensor.data_ptr(), is_changed)
         if key not in made:
-            # an output table of its own draws other noise than the input table
+            # an untied output table draws other noise than the input table
             stream = int(name in tensors.output and name not in tensors.decoder)
             value = (
                 _exchange_tensor(plan, tensor, stream, name in tensors.bias)
@@ -168,7 +172,7 @@ def _new_state(
 
 
 def _names_of_other_side(tensors: VocabularyTensors, sides: Sides) -> set[str]:
-    """Names that belong to the side that stays, by the part of the model they lie in."""
+    """Return the names that belong to the unchanged side, by the part of the model that holds them."""
     other = "encoder" if sides == "decoder" else "decoder"
     own = {name for name in tensors.all if f"{other}." in name or name.startswith(f"{other}.")}
     if sides == "encoder":
@@ -197,7 +201,7 @@ def _pad_rows(tensor: Tensor, num_rows: int, is_bias: bool) -> Tensor:
 def _shift_positions(config: Any, model: Any, tensors: VocabularyTensors) -> dict[str, int]:
     """Find position tables that count from the padding id (RoBERTa), and make room for the new one.
 
-    Gives the number of rows by which each table moves.
+    Returns the number of rows by which each table moves.
     """
     old_pad, new_pad = model.config.pad_token_id, config.pad_token_id
     shifts: dict[str, int] = {}
@@ -217,7 +221,7 @@ def _shift_positions(config: Any, model: Any, tensors: VocabularyTensors) -> dic
 
 
 def _check_shifts(new: Any, shifts: Mapping[str, int], old_pad: int | None) -> None:
-    """Refuse models in whose code the padding id is written down (MPNet)."""
+    """Refuse models whose code fixes the padding id (MPNet)."""
     for name in shifts:
         module = new.get_submodule(name.removesuffix(".weight"))
         if module.padding_idx == old_pad:
@@ -227,7 +231,7 @@ def _check_shifts(new: Any, shifts: Mapping[str, int], old_pad: int | None) -> N
 def _padding_error(model: Any, name: str, old_pad: int | None) -> PaddingError:
     return PaddingError(
         f"{type(model).__name__}: '{name}' computes positions from the padding id; the new tokenizer must "
-        f"have its padding at id {old_pad}, too"
+        f"also have its padding at id {old_pad}"
     )
 
 
@@ -238,7 +242,7 @@ def _shift_rows(table: Tensor, shift: int) -> Tensor:
 
 
 def _untie(new: Any, state: Mapping[str, Tensor]) -> None:
-    """Give own tables to names that the configuration ties and the state does not (T5's always ties)."""
+    """Give own tables to names that the configuration ties but the state does not (T5's always ties)."""
     owners: dict[int, Tensor] = {}
     for name, parameter in [*new.named_parameters(remove_duplicate=False)]:
         wanted = state.get(name)
@@ -251,19 +255,19 @@ def _untie(new: Any, state: Mapping[str, Tensor]) -> None:
 
 
 def _check_loaded(model: Any, state: Mapping[str, Tensor]) -> None:
-    """Make sure that every tensor of the new model is the one meant for it."""
+    """Check that every tensor of the new model is the intended one."""
     for name, tensor in named_tensors(model):
         if name not in state:
-            raise DataError(f"{type(model).__name__}: nothing was carried over for '{name}'")
+            raise DataError(f"{type(model).__name__}: no value for '{name}' of the new model")
         if tensor.shape != state[name].shape:
             raise DataError(
-                f"{type(model).__name__}: '{name}' is {tuple(tensor.shape)} by its configuration, "
-                f"{tuple(state[name].shape)} was made"
+                f"{type(model).__name__}: '{name}' has shape {tuple(tensor.shape)} by its configuration, "
+                f"but {tuple(state[name].shape)} by the plan"
             )
 
 
 def _forbid_empty_rows(generation: Any, plan: TransferPlan, num_rows: int) -> None:
-    """Rows without a token, gaps and padding, must never be generated: not every model has a bias."""
+    """Suppress rows without a token, gaps and padding, in generation: not every model has a bias."""
     empty = [*plan.rows(Provenance.GAP).tolist(), *range(len(plan), num_rows)]
     if empty:
         kept = [i for i in getattr(generation, "suppress_tokens", None) or [] if i < len(plan)]

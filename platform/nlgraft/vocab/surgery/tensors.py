@@ -18,7 +18,7 @@ class VocabularyTensors:
 
     Attributes:
         encoder: Names of tables that encoder ids index; empty without an encoder.
-        decoder: Names of tables that decoder ids index; of the one table of a model without two sides.
+        decoder: Names of tables that decoder ids index; of the single table of a one-sided model.
         output: Names of output tables.
         bias: Names of output biases, entries in the last dimension.
     """
@@ -30,18 +30,14 @@ class VocabularyTensors:
 
     @property
     def all(self) -> frozenset[str]:
-        """Every name."""
+        """All names."""
         return self.encoder | self.decoder | self.output | self.bias
 
 
 def find_vocabulary_tensors(model: Any) -> VocabularyTensors:
-    """Find what has to change when the vocabulary changes, by what the model says and not by shape.
+    """Find the tensors that depend on the vocabulary, from the model's own accessors and not by shape.
 
-    Args:
-        model: A ``transformers`` model.
-
-    Returns:
-        Tensor names; a tensor with several names is listed under each.
+    A tensor with several names is listed under each.
 
     Raises:
         DataError: The model has no input embeddings.
@@ -51,11 +47,11 @@ def find_vocabulary_tensors(model: Any) -> VocabularyTensors:
     bias = [] if head is None or getattr(head, "bias", None) is None else [head.bias]
     names = dict(named_tensors(model))
     bias += [tensor for name, tensor in names.items() if name.split(".")[-1] == "final_logits_bias"]
-    two = is_encoder_decoder(model)
-    encoder = [input_table(model, "encoder")] if two else []
+    has_two_sides = is_encoder_decoder(model)
+    encoder = [input_table(model, "encoder")] if has_two_sides else []
     decoder = [input_table(model, "decoder")]
-    if two:
-        # BART and T5 keep the table that both sides shared, also when neither reads it any more
+    if has_two_sides:
+        # BART and T5 keep the shared table even when neither side reads it any more
         left = model.get_input_embeddings().weight
         decoder += [left] if left is not encoder[0] and left is not decoder[0] else []
     sides = _names_of(names, encoder), _names_of(names, decoder), _names_of(names, output)
@@ -63,39 +59,29 @@ def find_vocabulary_tensors(model: Any) -> VocabularyTensors:
 
 
 def input_table(model: Any, side: str) -> Tensor:
-    """Find the table that ids of one side index.
+    """Return the input embeddings [V, d] of one side, ``encoder`` or ``decoder``.
 
-    Args:
-        model: A ``transformers`` model.
-        side: ``encoder`` or ``decoder``; both are the one table of a model without two sides.
-
-    Returns:
-        Input embeddings, shape [V, d].
+    Both are the one table of a one-sided model.
 
     Raises:
-        DataError: The model does not say where they are.
+        DataError: The model does not provide them.
     """
     try:
         module = getattr(model, f"get_{side}")() if is_encoder_decoder(model) else model
         return module.get_input_embeddings().weight
     except (AttributeError, NotImplementedError) as error:
-        raise DataError(f"{type(model).__name__} does not say where its input embeddings are") from error
+        raise DataError(
+            f"{type(model).__name__} provides no get_input_embeddings, so its table is unknown"
+        ) from error
 
 
 def is_encoder_decoder(model: Any) -> bool:
-    """Say whether a model has two sides.
-
-    Args:
-        model: A ``transformers`` model.
-
-    Returns:
-        True for encoder-decoders.
-    """
+    """Return True for models with two sides."""
     return bool(getattr(model.config, "is_encoder_decoder", False))
 
 
 def named_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
-    """What a checkpoint holds; buffers that a model computes for itself are left to it."""
+    """Yield the tensors of a checkpoint, without buffers that the model computes itself."""
     yield from model.state_dict(keep_vars=True).items()
 
 
@@ -117,14 +103,7 @@ def _with_ties(model: Any, names: frozenset[str]) -> frozenset[str]:
 
 
 def count_embedding_parameters(model: Any) -> int:
-    """Count the parameters of all vocabulary tables, tied ones once.
-
-    Args:
-        model: A ``transformers`` model.
-
-    Returns:
-        Number of parameters.
-    """
+    """Count the parameters of all vocabulary tables, tied ones once."""
     names = find_vocabulary_tensors(model)
     tables = names.encoder | names.decoder | names.output
     sizes = {

@@ -1,4 +1,4 @@
-"""Token ids in configurations: which settings hold them, and what they become under another vocabulary."""
+"""Token ids in configurations: the settings that hold them, and their new values."""
 
 from __future__ import annotations
 
@@ -28,12 +28,10 @@ ID_FIELDS = (
 
 
 def update_token_ids(config: Any, plan: TransferPlan, sides: Sides) -> None:
-    """Replace the token ids of a configuration by those of the new vocabulary.
+    """Replace the token ids of a configuration and its parts, in place, by those of the new vocabulary.
 
-    Args:
-        config: A configuration or generation configuration, with the parts it may have; changed in place.
-        plan: Says which new token took over which old one.
-        sides: Whose ids they are: those of the whole and of its decoder belong to the decoder's vocabulary.
+    With ``sides``, only the ids of that side: those of the whole model and of its decoder belong to the
+    decoder.
     """
     successor = successors(plan)
     own = {"decoder": [config], "both": [config], "encoder": []}[sides]
@@ -49,7 +47,7 @@ def update_token_ids(config: Any, plan: TransferPlan, sides: Sides) -> None:
 
 
 def _in_role(field: str, value: Any, plan: TransferPlan) -> int | None:
-    """New id for a setting that names a role, where one token had several roles (GPT-2) or will have."""
+    """Return the new id of a setting that names a role, where one token has several roles (GPT-2)."""
     role = field.removesuffix("_token_id").removeprefix("forced_")
     if isinstance(value, int) and plan.old_roles.get(role) == value:
         return plan.new_roles.get(role, plan.new_roles.get(SUBSTITUTE_ROLES.get(role, role)))
@@ -57,14 +55,9 @@ def _in_role(field: str, value: Any, plan: TransferPlan) -> int | None:
 
 
 def successors(plan: TransferPlan) -> dict[int, int]:
-    """Say which new id took over each old id.
+    """Map each old id to the new id that took over, for copied and special tokens.
 
-    Args:
-        plan: A plan.
-
-    Returns:
-        Old id -> new id for copied and special tokens. Where several new tokens took over one old token, the
-        one that served its own role, else the lowest.
+    Where several new tokens took over one old token, the one in its own role counts, else the lowest.
     """
     found: dict[int, int] = {}
     rank: dict[int, tuple[bool, int]] = {}
@@ -77,7 +70,7 @@ def successors(plan: TransferPlan) -> dict[int, int]:
 
 
 def _translate(value: Any, successor: Mapping[int, int]) -> Any:
-    """New ids for a setting; tokens that nothing took over leave lists and become None."""
+    """Translate ids; tokens without a successor leave lists and become None."""
     if isinstance(value, (list, tuple)):
         translated = [_translate(item, successor) for item in value]
         return [item for item in translated if item is not None and item != []]

@@ -1,7 +1,7 @@
 """Check a checkpoint whose vocabulary was exchanged, as ``transformers`` loads it.
 
 The strongest check is the permutation test: with the ids of the vocabulary reversed, hidden states and logits
-must come out the same. It finds a wrong offset, id, bias, tie or configuration at once.
+must be the same. It detects any wrong offset, id, bias, tie or configuration.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
 PERMUTATION_TOLERANCE = 1e-4
-"""Largest difference of logits that reordered additions explain in single precision."""
+"""Largest difference of logits that reordered single-precision additions explain, relative to their size."""
 NUM_TOKENS = 12
 SENTENCE = "a b"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes:
-        name: What.
-        is_good: Whether it holds.
-        detail: What was found.
+        name: Name of the check.
+        is_good: True if it passed.
+        detail: Findings in words.
     """
 
     name: str
@@ -48,16 +48,10 @@ class Check:
 
 
 def verify_checkpoint(directory: str | Path) -> list[Check]:
-    """Look a checkpoint over.
-
-    Args:
-        directory: A ``transformers`` checkpoint, with its tokenizer where there is one.
-
-    Returns:
-        Every check, in the order made.
+    """Run all checks on a checkpoint, with its tokenizer if there is one.
 
     Raises:
-        DataError: It cannot be loaded at all.
+        DataError: The checkpoint cannot be loaded at all.
     """
     model = load_checkpoint(directory)
     checks = [Check("loads", True, type(model).__name__)]
@@ -78,7 +72,7 @@ def verify_checkpoint(directory: str | Path) -> list[Check]:
 
 
 def _tokenizer_places(directory: str | Path) -> list[tuple[str, Path, str]]:
-    """List side, place and name of the tokenizer, or of those of encoder and decoder where they differ."""
+    """List side, place and name of the tokenizer, or of both where encoder and decoder differ."""
     try:
         root = find_tokenizer(directory)
     except DataError:
@@ -175,11 +169,7 @@ def _check_ties(model: Any, has_two_vocabularies: bool) -> Check:
 def check_permutation(model: Any) -> Check:
     """Reverse the ids of the vocabulary and compare logits or hidden states.
 
-    Args:
-        model: A ``transformers`` model in evaluation mode.
-
-    Returns:
-        The check. Where positions are computed from one padding id, that one keeps its place.
+    The model is in evaluation mode. Where positions are computed from one padding id, that id stays in place.
     """
     try:
         other, ids = _reversed(model, None)
@@ -197,7 +187,7 @@ def check_permutation(model: Any) -> Check:
 
 
 def _reversed(model: Any, kept: int | None) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Build the model with its ids reversed, and say where each id went on either side."""
+    """Build the model with its ids reversed, and return the new place of each id on either side."""
     sizes = {side: _num_rows(model, side) for side in ("encoder", "decoder")}
     plans = {side: reversed_plan(size, kept) for side, size in sizes.items()}
     ids = {side: torch.from_numpy(np.argsort(plan.matrix.indices)) for side, plan in plans.items()}
@@ -209,7 +199,7 @@ def _reversed(model: Any, kept: int | None) -> tuple[Any, dict[str, torch.Tensor
 
 @torch.no_grad()
 def _outputs(model: Any, ids: dict[str, torch.Tensor] | None) -> torch.Tensor:
-    """Logits, or the last hidden states of a model without a head, on fixed tokens."""
+    """Compute logits, or the last hidden states of a model without a head, on fixed tokens."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(side: str) -> torch.Tensor:
@@ -225,15 +215,7 @@ def _outputs(model: Any, ids: dict[str, torch.Tensor] | None) -> torch.Tensor:
 
 
 def reversed_plan(size: int, kept: int | None = None) -> TransferPlan:
-    """Make the plan that reverses the ids of a vocabulary.
-
-    Args:
-        size: Number of ids.
-        kept: An id that stays where it is, the others being reversed around it.
-
-    Returns:
-        New row i is old row ``size - 1 - i``; with ``kept``, among the others.
-    """
+    """Make the plan that reverses ``size`` ids, those around ``kept`` if an id stays in place."""
     names = tuple(str(i) for i in range(size))
     order = np.arange(size)[::-1].copy()
     if kept is not None:

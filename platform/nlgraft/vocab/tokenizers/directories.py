@@ -1,7 +1,7 @@
-"""Tokenizers as directories that ``transformers`` loads: found by name, written from any form, finished.
+"""Tokenizers as directories that ``transformers`` loads: find them, write them from any form, complete them.
 
-A vocabulary file without special tokens around a sentence is finished by the convention of the model that
-it is for: where the old tokenizer put ``[CLS]``, the new one puts the token that took its role.
+A vocabulary file without special tokens around a sentence follows the convention of the model that it is for:
+where the old tokenizer put ``[CLS]``, the new one puts the token that took over its role.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ TOKENIZER_FILES = (
     "*.model",
     "*.spm",
 )
-"""What belongs to a tokenizer in a checkpoint's directory."""
+"""Files of a tokenizer in a checkpoint's directory."""
 DECODER_DIRECTORY = "decoder_tokenizer"
-"""Where a checkpoint whose two sides have different vocabularies keeps the decoder's tokenizer."""
+"""Place of the decoder's tokenizer in a checkpoint whose two sides have different vocabularies."""
 ADDING_PROCESSORS = ("TemplateProcessing", "BertProcessing", "RobertaProcessing")
 """Steps of a ``tokenizer.json`` that put special tokens around a sentence."""
 VERY_LONG = 10**9
-"""A longest sentence from here on says that none was set."""
+"""Values of ``model_max_length`` from here on mean that none is set."""
 
 
 def find_tokenizer(name: str | Path, revision: str | None = None) -> Path:
@@ -56,10 +56,10 @@ def find_tokenizer(name: str | Path, revision: str | None = None) -> Path:
 
     Args:
         name: A file, a directory, or a hub name such as ``org/model``.
-        revision: Commit, tag or branch of a hub name; None: main.
+        revision: Commit, tag or branch of a hub name; None for main.
 
     Returns:
-        The file or directory; of a hub name a local copy of its tokenizer files.
+        The file or directory; for a hub name a local copy of its tokenizer files.
 
     Raises:
         DataError: There is nothing of that name.
@@ -76,32 +76,20 @@ def find_tokenizer(name: str | Path, revision: str | None = None) -> Path:
         return Path(
             huggingface_hub.snapshot_download(str(name), revision=revision, allow_patterns=[*TOKENIZER_FILES])
         )
-    except Exception as error:  # the hub raises whatever its network does
+    except Exception as error:  # the hub raises any error of its network
         raise DataError(
-            f"{missing}, and the Hugging Face hub gives none ({type(error).__name__}): give a path, or a "
-            "name that the hub or its cache on this machine has"
+            f"{missing}, and not available from the Hugging Face hub ({type(error).__name__}): give a path "
+            "or a name that the hub or its cache on this machine has"
         ) from error
 
 
 def tokenizer_files(directory: Path) -> list[Path]:
-    """List a tokenizer's files in a directory.
-
-    Args:
-        directory: A checkpoint or tokenizer.
-
-    Returns:
-        The files; none when it has no tokenizer.
-    """
+    """List a tokenizer's files in the directory of a checkpoint; none when it has no tokenizer."""
     return sorted({path for pattern in TOKENIZER_FILES for path in directory.glob(pattern)})
 
 
 def copy_tokenizer(source: Path, directory: Path) -> None:
-    """Copy a tokenizer's files as they are.
-
-    Args:
-        source: A checkpoint or tokenizer.
-        directory: Where to; created when missing.
-    """
+    """Copy a tokenizer's files unchanged; the directory is created if missing."""
     directory.mkdir(parents=True, exist_ok=True)
     for path in tokenizer_files(source):
         shutil.copyfile(path, directory / path.name)
@@ -113,13 +101,13 @@ def save_tokenizer(
     """Write a tokenizer of any form so that ``transformers.AutoTokenizer`` loads it.
 
     Args:
-        path: What the vocabulary was loaded from.
+        path: File or directory that the vocabulary was loaded from.
         vocabulary: The vocabulary.
-        directory: Where to; created when missing.
-        codes: The merges of a subword-nmt vocabulary, kept beside it.
+        directory: Destination, created if missing.
+        codes: Merges of a subword-nmt vocabulary, copied too.
 
     Raises:
-        DataError: The form has no equal in ``transformers``.
+        DataError: ``transformers`` has no equivalent of this form.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if path.is_dir() and ((path / "tokenizer_config.json").is_file() or (path / "tokenizer.json").is_file()):
@@ -156,9 +144,9 @@ def _tokenizer_json(path: Path, vocabulary: Vocabulary) -> dict[str, Any]:
 
 
 def finish_tokenizer(directory: Path, old: Path, successor: Mapping[int, int]) -> list[str]:
-    """Make a tokenizer serve a model as its old one does: longest sentence, names of inputs, special tokens.
+    """Make a tokenizer fit a model like its old one: longest sentence, names of inputs, special tokens.
 
-    A rule of its own for special tokens around a sentence is left alone.
+    If the new tokenizer has its own rule for special tokens around a sentence, that rule stays.
 
     Args:
         directory: The new tokenizer, as ``save_tokenizer`` wrote it; changed in place.
@@ -166,12 +154,13 @@ def finish_tokenizer(directory: Path, old: Path, successor: Mapping[int, int]) -
         successor: Old id -> new id of the tokens that took over.
 
     Returns:
-        What a reader should know, in words.
+        Remarks for the user.
     """
     before = _load(old)
     if before is None:
         return [
-            f"transformers cannot load the old tokenizer in {old}: no limits or special tokens taken over"
+            f"transformers cannot load the old tokenizer in {old}, so its limits and special tokens are not "
+            "taken over"
         ]
     config_file = directory / "tokenizer_config.json"
     config = read_json(config_file) | {"model_input_names": list(before.model_input_names)}
@@ -192,7 +181,7 @@ def finish_tokenizer(directory: Path, old: Path, successor: Mapping[int, int]) -
         document["post_processor"] = both if own else template
         _write_json(file, document)
     if lost:
-        return [f"around a sentence the old tokenizer puts {lost} special tokens that the new one lacks"]
+        return [f"special tokens around a sentence that the new tokenizer lacks: {lost}"]
     return []
 
 
@@ -209,14 +198,14 @@ def _load(directory: Path) -> Any:
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what else one could install
+            warnings.simplefilter("ignore")  # about optional packages
             return transformers.AutoTokenizer.from_pretrained(directory)
     except (OSError, ValueError, KeyError, AttributeError, TypeError):
         return None
 
 
 def _pattern(tokenizer: Any) -> dict[str, list[dict[str, Any]]]:
-    """Find out which special tokens a tokenizer puts around one sentence and around two."""
+    """List the special tokens that a tokenizer puts around one sentence and around two."""
     found = {}
     for name, texts in (("single", ("a",)), ("pair", ("a", "a"))):
         encoded = tokenizer(*texts, return_special_tokens_mask=True, return_token_type_ids=True)
@@ -227,7 +216,7 @@ def _pattern(tokenizer: Any) -> dict[str, list[dict[str, Any]]]:
 
 
 def _entries(tokens: Sequence[tuple[int, int, int]]) -> list[dict[str, Any]]:
-    """Write ids as the entries of a template; a run of text is one sequence."""
+    """Turn (id, is special, type) into template entries; a run of text is one sequence."""
     entries: list[dict[str, Any]] = []
     letters = iter("AB")
     for is_special, run in itertools.groupby(tokens, key=lambda token: bool(token[1])):

@@ -1,11 +1,10 @@
-"""Cut lines of text into the ids of a vocabulary, by the tokenizer's own library where there is one."""
+"""Encode lines of text, by the tokenizer's own library where there is one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from nlgraft.errors import DataError
 from nlgraft.vocab.tokenizers.tokens import Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
@@ -14,31 +13,22 @@ Encoder = Callable[[Sequence[str]], list[list[int]]]
 
 
 def text_encoder(path: str | Path, vocabulary: Vocabulary) -> Encoder:
-    """Find out how to cut lines under a tokenizer.
+    """Return a function that encodes lines under the tokenizer that ``vocabulary`` was loaded from.
 
-    Args:
-        path: What the vocabulary was loaded from.
-        vocabulary: The vocabulary.
-
-    Returns:
-        A function of lines. SentencePiece models and ``tokenizer.json`` run their own libraries; other
-        vocabularies cut words at spaces, a word that they cannot spell being one unknown token.
-
-    Raises:
-        DataError: A ``tokenizer.json`` is given and ``tokenizers`` is not installed.
+    SentencePiece models and ``tokenizer.json`` run their own libraries; other vocabularies split text at
+    spaces, and a word that they cannot spell is one unknown token.
     """
     path = Path(path)
     has_names = (path / "tokenizer_config.json").is_file() or (path / "vocab.json").is_file()
     if path.is_dir() and not has_names:
-        # a directory of a SentencePiece model alone numbers its pieces as the model does
+        # in a directory with nothing but a SentencePiece model, the ids are the model's
         path = next(iter(sorted(path.glob("*.model")) or sorted(path.glob("*.spm"))), path)
     json_file = path / "tokenizer.json" if path.is_dir() else path
-    is_cut_already = bool(vocabulary.marking.joiner_suffix)  # text for subword-nmt is plain text here
-    if json_file.suffix == ".json" and json_file.is_file() and not is_cut_already:
-        try:
-            import tokenizers
-        except ImportError:
-            raise DataError(f"cutting text by {json_file} needs `pip install tokenizers`") from None
+    # the tokenizer.json of a subword-nmt vocabulary expects text that is segmented already
+    is_presegmented = bool(vocabulary.marking.joiner_suffix)
+    if json_file.suffix == ".json" and json_file.is_file() and not is_presegmented:
+        import tokenizers  # imported here: most commands encode no text
+
         fast = tokenizers.Tokenizer.from_file(str(json_file))
         fast.no_truncation()
         fast.no_padding()

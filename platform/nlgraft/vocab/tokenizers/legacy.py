@@ -1,4 +1,4 @@
-"""Tokenizer files older than ``tokenizer.json``, written as one: WordPiece, byte-level BPE, subword-nmt."""
+"""Convert formats older than ``tokenizer.json`` to it: WordPiece, byte-level BPE, subword-nmt."""
 
 from __future__ import annotations
 
@@ -12,41 +12,29 @@ from nlgraft.vocab.tokenizers.tokens import Kind
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, role_of
 
 SPECIAL_FILES = ("special_tokens_map.json", "tokenizer_config.json")
-"""Where Hugging Face tokenizers name their special tokens."""
+"""Files in which Hugging Face tokenizers name their special tokens."""
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON file whose top is an object.
-
-    Args:
-        path: The file.
-
-    Returns:
-        Its content.
+    """Read a JSON file whose top level is an object.
 
     Raises:
-        DataError: It is not JSON, or something else than an object.
+        DataError: It is not JSON, or not an object.
     """
     try:
         data = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(f"{path}: cannot be read as JSON ({error})") from error
     if not isinstance(data, dict):
-        raise DataError(f"{path}: a JSON object was expected, not {type(data).__name__}")
+        raise DataError(f"{path}: expected a JSON object, not {type(data).__name__}")
     return data
 
 
 def read_lines(path: Path) -> list[str]:
     """Read the lines of a vocabulary file.
 
-    Args:
-        path: The file.
-
-    Returns:
-        Lines without their ends.
-
     Raises:
-        DataError: It is no text in UTF-8.
+        DataError: It is not text in UTF-8.
     """
     try:
         return path.read_text("utf-8").splitlines()
@@ -58,14 +46,7 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_specials(directory: Path) -> dict[str, Any]:
-    """Read how a Hugging Face tokenizer names its special tokens.
-
-    Args:
-        directory: Where its files are.
-
-    Returns:
-        ``{"pad_token": ..., ...}``; empty when no file says so.
-    """
+    """Read the special tokens that a Hugging Face tokenizer names; empty without such a file."""
     specials: dict[str, Any] = {}
     for name in SPECIAL_FILES:
         if (directory / name).is_file():
@@ -74,15 +55,10 @@ def read_specials(directory: Path) -> dict[str, Any]:
 
 
 def wordpiece_json(lines: list[str], directory: Path) -> dict[str, Any]:
-    """Write a WordPiece vocabulary as a ``tokenizer.json``.
+    """Convert a WordPiece vocabulary, one token per line, to a ``tokenizer.json``.
 
-    Args:
-        lines: Token of each id.
-        directory: May hold a ``tokenizer_config.json`` that says whether text is lower-cased; otherwise a
-            vocabulary without capitals says so.
-
-    Returns:
-        The document.
+    ``directory`` may hold a ``tokenizer_config.json`` that says whether text is lower-cased; without one, a
+    vocabulary without capitals is lower-cased.
     """
     is_special = [bool(re.fullmatch(r"\[(?!unused)[A-Z]+\]", line)) for line in lines]
     has_capitals = any(
@@ -112,14 +88,7 @@ def wordpiece_json(lines: list[str], directory: Path) -> dict[str, Any]:
 
 
 def byte_level_json(directory: Path) -> dict[str, Any]:
-    """Write ``vocab.json`` and ``merges.txt`` as a ``tokenizer.json``.
-
-    Args:
-        directory: Where the two files are.
-
-    Returns:
-        The document.
-    """
+    """Convert ``vocab.json`` and ``merges.txt`` in a directory to a ``tokenizer.json``."""
     lines = [
         line for line in read_lines(directory / "merges.txt") if line and not line.startswith("#version")
     ]
@@ -136,39 +105,20 @@ def byte_level_json(directory: Path) -> dict[str, Any]:
 
 
 def is_wordpiece(lines: list[str]) -> bool:
-    """Say whether the lines of a vocabulary file are WordPiece tokens.
-
-    Args:
-        lines: One token each.
-
-    Returns:
-        False for subword-nmt.
-    """
+    """Return True if the lines of a vocabulary file are WordPiece tokens, False for subword-nmt."""
     return any(line.startswith("##") for line in lines) or "[CLS]" in lines
 
 
 def added_token(identity: int, content: str) -> dict[str, Any]:
-    """Write a special token as ``tokenizer.json`` does.
-
-    Args:
-        identity: Its id.
-        content: The token.
-
-    Returns:
-        The entry.
-    """
+    """Return the entry of a special token in ``tokenizer.json``."""
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": identity, "content": content, **flags, "special": True}
 
 
 def whole_token_json(vocabulary: Vocabulary) -> dict[str, Any]:
-    """Write a subword-nmt vocabulary as a ``tokenizer.json`` that reads text already cut by subword-nmt.
+    """Convert a subword-nmt vocabulary to a ``tokenizer.json`` for text that subword-nmt has segmented.
 
-    Args:
-        vocabulary: As read from its file.
-
-    Returns:
-        The document: tokens between spaces are looked up, as fairseq does.
+    Tokens between spaces are looked up, as fairseq does.
     """
     specials = [i for i, tok in enumerate(vocabulary.tokens) if tok is not None and tok.kind is Kind.SPECIAL]
     unknown = vocabulary.roles.get("unk")

@@ -1,4 +1,4 @@
-"""Read the vocabulary of any tokenizer, recognised from its files."""
+"""Read the vocabulary of any tokenizer; its kind is recognised from its files."""
 
 from __future__ import annotations
 
@@ -23,20 +23,17 @@ from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary, rol
 
 
 def load_vocabulary(path: str | Path, codes: str | Path | None = None) -> Vocabulary:
-    """Read a vocabulary, recognising its kind from the file itself.
+    """Read a vocabulary; its kind is recognised from the file itself.
 
     Args:
         path: A SentencePiece model, a ``tokenizer.json``, a WordPiece ``vocab.txt``, a subword-nmt or fairseq
-            vocabulary (``token frequency`` lines), or a directory that holds one of
-            ``tokenizer.json``, ``*.model``, ``vocab.txt``, ``vocab.json`` with ``merges.txt``, or Marian's
-            ``vocab.json`` with ``source.spm``. ``DIR/target.spm`` cuts words as Marian's target side does.
-        codes: The merges of a subword-nmt vocabulary.
-
-    Returns:
-        The vocabulary.
+            vocabulary (``token frequency`` lines), or a directory that holds one of ``tokenizer.json``,
+            ``*.model``, ``vocab.txt``, ``vocab.json`` with ``merges.txt``, or Marian's ``vocab.json`` with
+            ``source.spm``. ``DIR/target.spm`` segments words as Marian's target side does.
+        codes: Merges of a subword-nmt vocabulary.
 
     Raises:
-        DataError: The path is missing or holds nothing of the kind, or codes are given with another kind.
+        DataError: The path is missing or holds no tokenizer, or codes come with another kind of vocabulary.
     """
     path = Path(path)
     if codes is not None:
@@ -98,7 +95,7 @@ def _load_directory(path: Path) -> Vocabulary:
 
 
 def _read_by_transformers(path: Path) -> Vocabulary:
-    """Read what only its class understands: XLM-R, mBART and T5 number their pieces differently."""
+    """Read tokenizers that number their pieces differently from the model: XLM-R, mBART and T5."""
     try:
         import transformers
 
@@ -110,20 +107,17 @@ def _read_by_transformers(path: Path) -> Vocabulary:
 
 
 CODES_FILE = "bpe.codes"
-"""Name under which the merges of a subword-nmt vocabulary are kept beside its ``tokenizer.json``."""
+"""File name of the merges of a subword-nmt vocabulary beside its ``tokenizer.json``."""
 
 
 def read_subword_nmt(path: str | Path, codes: str | Path | None = None) -> Vocabulary:
     """Read a subword-nmt or fairseq vocabulary.
 
     Args:
-        path: ``token frequency`` (or only ``token``) lines, the first line getting id 0 unless the file lacks
-            the four fairseq specials, which then come first (``<s> <pad> </s> <unk>``), as fairseq numbers
+        path: ``token frequency`` (or only ``token``) lines. The first line has id 0, unless the file lacks
+            the four fairseq specials, which then come first (``<s> <pad> </s> <unk>``) as fairseq numbers
             them.
-        codes: The merges (``bpe.codes``); without them tokens are cut longest match first.
-
-    Returns:
-        The vocabulary.
+        codes: Merges (``bpe.codes``); without them tokens are segmented longest match first.
 
     Raises:
         DataError: The file is empty.

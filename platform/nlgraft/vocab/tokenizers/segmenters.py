@@ -1,8 +1,7 @@
-"""How each kind of tokenizer cuts one word or part of a word, written out so that a single token can be cut.
+"""Segmentation of a single word or part of a word, for each kind of tokenizer.
 
-Tokenizer libraries cut whole sentences: they add spaces, pre-tokenize and cannot be told that a piece
-continues a word or that the word itself may not be used. These do exactly what the libraries do inside a
-word.
+Tokenizer libraries segment whole sentences: they add spaces, pre-tokenize, and have no way to say that a
+piece continues a word or that the whole word may not be used. Within a word these agree with the libraries.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ class Piece(NamedTuple):
 
 
 class Segmenter(Protocol):
-    """Cuts a canonical token into entries of one vocabulary."""
+    """Splits a canonical token into entries of one vocabulary."""
 
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
-        """Cut ``tok``.
+        """Segment ``tok``.
 
         Args:
-            tok: What to cut; a boundary side that is None counts as not marked.
-            is_whole_allowed: Whether one piece may spell the whole core.
+            tok: A canonical token; a boundary side that is None counts as not marked.
+            is_whole_allowed: If false, no single piece may spell the whole core.
 
         Returns:
             Pieces in text order; text that the vocabulary cannot spell is left out.
@@ -40,8 +39,8 @@ class Segmenter(Protocol):
 class GreedySegmenter:
     """Longest match first, from the left (WordPiece; subword-nmt vocabularies without their codes).
 
-    A word that cannot be spelled to its end has no pieces, as WordPiece makes it one unknown token.
-    Source: Wu et al. (2016), section 4.1.
+    A word that cannot be spelled to its end has no pieces, as WordPiece makes it one unknown token. Source:
+    Wu et al. (2016), section 4.1.
     """
 
     def __init__(
@@ -54,8 +53,8 @@ class GreedySegmenter:
 
         Args:
             ids: Vocabulary entries, marks included.
-            marking: How the vocabulary marks words.
-            is_isolated: Whether a character is a word of its own wherever it stands (BERT: punctuation).
+            marking: Notation of word boundaries.
+            is_isolated: True for characters that are words of their own anywhere (BERT: punctuation).
         """
         self._ids = ids
         self._marking = marking
@@ -63,7 +62,7 @@ class GreedySegmenter:
         self._longest = max(map(len, ids), default=0)
 
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
-        """Cut ``tok``; see ``Segmenter.segment``."""
+        """Segment ``tok``; see ``Segmenter.segment``."""
         characters = self._marking.characters(tok.core)
         if not characters:
             return []
@@ -117,18 +116,11 @@ class UnigramSegmenter:
         self._unknown_score = min(scores.values(), default=0.0) - self.UNKNOWN_PENALTY
 
     def with_ids(self, ids: Mapping[str, int]) -> UnigramSegmenter:
-        """Give the same scores to another numbering of the pieces.
-
-        Args:
-            ids: Vocabulary entries, marks included; pieces that it lacks are not used.
-
-        Returns:
-            Another segmenter.
-        """
+        """Return a segmenter with the same scores and another numbering; pieces not in ``ids`` go unused."""
         return UnigramSegmenter(ids, {s: v for s, v in self._scores.items() if s in ids}, self._marking)
 
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
-        """Cut ``tok``; see ``Segmenter.segment``."""
+        """Segment ``tok``; see ``Segmenter.segment``."""
         symbols = _marked_characters(tok, self._marking)
         if not symbols:
             return []
@@ -181,9 +173,9 @@ class BpeSegmenter:
 
         Args:
             ids: Vocabulary entries, marks included.
-            marking: How the vocabulary marks words.
-            pair_ranks: Order of each merge, as merges.txt and codes files give it.
-            result_scores: Score of each merged piece, as SentencePiece models give it.
+            marking: Notation of word boundaries.
+            pair_ranks: Rank of each merge, as in merges.txt and codes files.
+            result_scores: Score of each merged piece, as in SentencePiece models.
         """
         self._ids = ids
         self._marking = marking
@@ -191,20 +183,13 @@ class BpeSegmenter:
         self._result_scores = result_scores or {}
 
     def with_ids(self, ids: Mapping[str, int]) -> BpeSegmenter:
-        """Give the same merges to another numbering of the pieces.
-
-        Args:
-            ids: Vocabulary entries, marks included; pieces that it lacks are left out of segmentations.
-
-        Returns:
-            Another segmenter.
-        """
+        """Return a segmenter with the same merges and another numbering; pieces not in ``ids`` vanish."""
         return BpeSegmenter(
             ids, self._marking, pair_ranks=self._pair_ranks, result_scores=self._result_scores
         )
 
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
-        """Cut ``tok``; see ``Segmenter.segment``."""
+        """Segment ``tok``; see ``Segmenter.segment``."""
         symbols = self._initial(tok)
         whole = len(tok.core)
         while len(symbols) > 1:

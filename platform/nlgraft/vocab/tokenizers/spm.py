@@ -1,4 +1,4 @@
-"""SentencePiece models: read as vocabularies, or as Marian numbers them, and written for transformers."""
+"""SentencePiece models: read, renumbered as Marian does, and converted to ``tokenizer.json``."""
 
 from __future__ import annotations
 
@@ -16,20 +16,14 @@ from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SENTENCEPIECE_SUFFIX,
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary, role_of
 
 UNIGRAM, BPE = 1, 2
-"""Model types as the model file numbers them."""
+"""Numbers of the model types in the model file."""
 
 
 def read_sentencepiece(path: str | Path) -> Vocabulary:
-    """Read a SentencePiece model, unigram or BPE.
-
-    Args:
-        path: The ``.model`` file.
-
-    Returns:
-        The vocabulary; bytes and control symbols have kinds of their own.
+    """Read a SentencePiece model, unigram or BPE; bytes and control symbols have kinds of their own.
 
     Raises:
-        DataError: The file is not a SentencePiece model, or of type word or char.
+        DataError: The file is not a SentencePiece model, or one of words or characters.
     """
     try:
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
@@ -66,14 +60,9 @@ def read_sentencepiece(path: str | Path) -> Vocabulary:
 
 
 def read_marian(directory: str | Path, spm: str = "source.spm") -> Vocabulary:
-    """Read a Marian tokenizer: ids by ``vocab.json``, scores by one side's SentencePiece model.
+    """Read a Marian tokenizer: ids from ``vocab.json``, scores from one side's SentencePiece model.
 
-    Args:
-        directory: Where the files are.
-        spm: ``source.spm`` or ``target.spm``.
-
-    Returns:
-        The vocabulary.
+    ``spm`` is ``source.spm`` or ``target.spm``.
 
     Raises:
         DataError: A file is missing or broken.
@@ -115,29 +104,25 @@ def _sentencepiece_kind(processor: Any, identity: int, surface: str) -> Kind:
 
 
 def _parse(data: bytes) -> Any:
-    """Read what only the file says, such as the type of the model."""
-    model = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # made at run time
+    """Parse the model file for fields that the processor does not expose, e.g. the type."""
+    model = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]  # generated
     model.ParseFromString(data)
     return model
 
 
 def sentencepiece_json(path: str | Path) -> dict[str, Any]:
-    """Write a SentencePiece model as the ``tokenizer.json`` that cuts text in the same way.
+    """Convert a SentencePiece model to the ``tokenizer.json`` that segments text in the same way.
 
-    Args:
-        path: The ``.model`` file.
-
-    Returns:
-        The document; ids are the model's own.
+    Ids are the model's own.
 
     Raises:
-        DataError: It is no model of subwords, or one that marks the ends of words.
+        DataError: It is not a model of subwords, or it marks the ends of words.
     """
     vocabulary = read_sentencepiece(path)
     if vocabulary.marking == SENTENCEPIECE_SUFFIX:
         raise DataError(
-            f"{path}: treat_whitespace_as_suffix has no tokenizer.json; train the model without it to use it "
-            "with transformers"
+            f"{path}: tokenizer.json cannot express treat_whitespace_as_suffix; train the model without it "
+            "to use it with transformers"
         )
     model = _parse(Path(path).read_bytes())
     added = []

@@ -1,4 +1,4 @@
-"""Read the vocabulary out of a Hugging Face ``tokenizer.json``, by what the file says and not by guessing.
+"""Read the vocabulary of a Hugging Face ``tokenizer.json`` as the file specifies it, without heuristics.
 
 Neither ``transformers`` nor ``tokenizers`` is needed.
 """
@@ -36,7 +36,7 @@ _CHINESE = (
     (0xF900, 0xFAFF),
     (0x2F800, 0x2FA1F),
 )
-"""Blocks of characters that BERT puts spaces around (Devlin et al. 2019, released code)."""
+"""Unicode blocks that BERT puts spaces around (Devlin et al. 2019, released code)."""
 ROLE_FIELDS = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 
 
@@ -47,14 +47,14 @@ def read_tokenizer_json(
     codes: Mapping[tuple[str, str], int] | None = None,
     name: str = "tokenizer.json",
 ) -> Vocabulary:
-    """Read a ``tokenizer.json``.
+    """Read a parsed ``tokenizer.json``.
 
     Args:
         data: The parsed file.
         specials: ``special_tokens_map.json`` or ``tokenizer_config.json``, which name the roles
             (``{"pad_token": "<pad>", ...}``); without it roles are found by the usual names.
         codes: Merges of a vocabulary of whole tokens that subword-nmt made.
-        name: For messages.
+        name: Name for messages.
 
     Returns:
         The vocabulary, one entry per id up to the highest id, id gaps kept as gaps.
@@ -102,14 +102,14 @@ def _entries(model: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _model_type(model: Mapping[str, Any]) -> str:
-    """Old files leave the type out; the model's own fields tell it."""
+    """Infer the model type of old files, which leave it out, from the model's other fields."""
     if "merges" in model:
         return "BPE"
     return "WordPiece" if isinstance(model["vocab"], Mapping) else "Unigram"
 
 
 def _steps(part: Any) -> Iterator[Mapping[str, Any]]:
-    """Walk the steps of a normalizer, pre-tokenizer or decoder, sequences opened."""
+    """Yield the steps of a normalizer, pre-tokenizer or decoder, sequences flattened."""
     if not isinstance(part, Mapping):
         return
     if part.get("type") == "Sequence":
@@ -154,7 +154,7 @@ def _kind(surface: str | None, added: Mapping[str, Any], has_byte_fallback: bool
 
 
 def _isolation(data: Mapping[str, Any]) -> Callable[[str], bool]:
-    """Say which characters a BERT makes words of: punctuation, and Chinese characters where it is told to."""
+    """Test for characters that BERT isolates: punctuation, and Chinese characters where configured."""
     is_split = any(step.get("type") == "BertPreTokenizer" for step in _steps(data.get("pre_tokenizer")))
     is_chinese = any(
         step.get("type") == "BertNormalizer" and step.get("handle_chinese_chars", True)
@@ -170,12 +170,12 @@ def _isolation(data: Mapping[str, Any]) -> Callable[[str], bool]:
 
 
 def _never(character: str) -> bool:
-    """Say that no character is a word by itself."""
+    """Isolate no character."""
     return False
 
 
 def _is_reachable(surface: str, marking: Marking, is_isolated: Callable[[str], bool]) -> bool:
-    """Whether any text gives a token: what is a word by itself neither continues one nor goes on."""
+    """Return True if some text yields a token; an isolated character is never part of another token."""
     prefix = marking.continuation_prefix
     text = surface.removeprefix(prefix) if len(surface) > len(prefix) else surface
     return (surface == text and len(text) == 1) or not any(map(is_isolated, text))
@@ -216,7 +216,7 @@ def _roles(specials: Mapping[str, Any] | None, ids: Mapping[str, int]) -> dict[s
 
 
 def _normaliser(part: Any) -> Callable[[str], str]:
-    """Compose the normalisation; a compiled SentencePiece table is read as the NFKC it stands for."""
+    """Compose the normalisation; a compiled SentencePiece table is approximated by NFKC."""
     functions = [function for step in _steps(part) if (function := _normaliser_step(step)) is not None]
 
     def normalise(text: str) -> str:

@@ -1,8 +1,8 @@
-"""Tokens in a form that every tokenizer shares.
+"""Tokens in a form common to all tokenizers.
 
-A tokenizer writes word boundaries its own way: ``▁the`` (SentencePiece), ``Ġthe`` (byte-level BPE), ``the``
-beside ``##the`` (WordPiece), ``the`` beside ``the@@`` (subword-nmt), ``the</w>`` (CLIP, GPT-1). ``Tok`` is
-what they mean: the bytes of the text and what is known about the word boundary on either side.
+Every tokenizer has its own notation of word boundaries: ``▁the`` (SentencePiece), ``Ġthe`` (byte-level BPE),
+``the`` beside ``##the`` (WordPiece), ``the`` beside ``the@@`` (subword-nmt), ``the</w>`` (CLIP, GPT-1).
+``Tok`` holds the bytes of the text and what is known about the word boundary on either side.
 
 The core is bytes, not text, because a byte-level token can be half a character.
 """
@@ -17,7 +17,7 @@ from itertools import pairwise
 
 
 class Kind(StrEnum):
-    """What a vocabulary entry is for."""
+    """Purpose of a vocabulary entry."""
 
     NORMAL = "normal"
     """Text."""
@@ -35,9 +35,9 @@ class Tok:
 
     Attributes:
         core: The text without boundary marks, UTF-8 (a byte-level token may be half a character).
-        starts_word: Whether a word begins here; None when the tokenizer does not say.
-        ends_word: Whether a word ends here; None when the tokenizer does not say.
-        kind: What the entry is for.
+        starts_word: True if a word begins here; None when the tokenizer does not mark it.
+        ends_word: True if a word ends here; None when the tokenizer does not mark it.
+        kind: Purpose of the entry.
     """
 
     core: bytes
@@ -47,16 +47,15 @@ class Tok:
 
     @property
     def text(self) -> str:
-        """The core for people to read; bytes that are no text are escaped."""
+        """The core as readable text; invalid UTF-8 is escaped."""
         return self.core.decode("utf-8", "backslashreplace")
 
 
 @cache
 def byte_alphabet() -> dict[int, str]:
-    """Map each byte to the printable character that byte-level tokenizers write for it.
+    """Map each byte to the printable character that byte-level tokenizers write for it, one to one.
 
-    Returns:
-        256 entries, one to one. Source: Radford et al. (2019), GPT-2's byte-to-unicode table.
+    Source: Radford et al. (2019), GPT-2's byte-to-unicode table.
     """
     printable = [
         *range(ord("!"), ord("~") + 1),
@@ -77,13 +76,13 @@ def _alphabet_bytes() -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Marking:
-    """How a tokenizer writes word boundaries into its tokens.
+    """Notation of word boundaries in the tokens of a tokenizer.
 
     Attributes:
-        start_prefix: Stands before the first token of a word (``▁``, ``Ġ``).
-        continuation_prefix: Stands before every other token of a word (``##``).
-        end_suffix: Stands behind the last token of a word (``</w>``).
-        joiner_suffix: Stands behind every other token of a word (``@@``).
+        start_prefix: Precedes the first token of a word (``▁``, ``Ġ``).
+        continuation_prefix: Precedes every other token of a word (``##``).
+        end_suffix: Follows the last token of a word (``</w>``).
+        joiner_suffix: Follows every other token of a word (``@@``).
         is_byte_level: Each character of a token stands for one byte (GPT-2's table).
     """
 
@@ -94,15 +93,7 @@ class Marking:
     is_byte_level: bool = False
 
     def canonical(self, surface: str, kind: Kind = Kind.NORMAL) -> Tok:
-        """Read a token as the tokenizer writes it.
-
-        Args:
-            surface: The token, marks included.
-            kind: What the entry is for; marks are read in normal tokens only.
-
-        Returns:
-            The canonical token.
-        """
+        """Read a token in this notation, marks included; only normal tokens have marks."""
         if kind is Kind.BYTE:
             return Tok(bytes([int(surface[3:-1], 16)]), None, None, kind)
         if kind is not Kind.NORMAL:
@@ -123,14 +114,7 @@ class Marking:
         return Tok(self._encode(text), starts_word, ends_word, kind)
 
     def surface(self, tok: Tok) -> str:
-        """Write a token as this tokenizer would; the inverse of ``canonical``.
-
-        Args:
-            tok: Any token. A side that is None is written without a mark.
-
-        Returns:
-            The token with this tokenizer's marks.
-        """
+        """Write a token in this notation, the inverse of ``canonical``; unknown boundaries get no mark."""
         if tok.kind is Kind.BYTE:
             return f"<0x{tok.core[0]:02X}>"
         if tok.kind is not Kind.NORMAL:
@@ -144,14 +128,9 @@ class Marking:
         return f"{before}{''.join(text for text, _ in self.characters(tok.core) or [(tok.text, 0)])}{behind}"
 
     def characters(self, core: bytes) -> list[tuple[str, int]] | None:
-        """Spell a core in this tokenizer's characters.
+        """Spell a core in this tokenizer's characters, as (character, number of bytes).
 
-        Args:
-            core: The bytes of a token.
-
-        Returns:
-            (character, number of bytes) in order; None when the tokenizer cannot spell it, because the core
-            holds half a character.
+        None when that is impossible because the core holds half a character.
         """
         if self.is_byte_level:
             alphabet = byte_alphabet()
@@ -181,15 +160,10 @@ BYTE_LEVEL_END_OF_WORD = Marking(end_suffix="</w>", is_byte_level=True)
 
 
 def split_tok(tok: Tok, cuts: list[int]) -> list[Tok]:
-    """Cut one token into several that spell it, each with the boundary marks it then has.
+    """Split a token at byte offsets inside the core (ascending), with the boundary marks of each part.
 
-    Args:
-        tok: The token to cut.
-        cuts: Byte offsets inside the core, ascending.
-
-    Returns:
-        ``len(cuts) + 1`` tokens. An inner boundary is known only where the tokenizer says such things at all:
-        ``▁noth`` + ``ing``, ``noth`` + ``##ing``, ``noth@@`` + ``ing``.
+    Inner boundaries are marked only if the tokenizer marks that side at all: ``▁noth`` + ``ing``, ``noth`` +
+    ``##ing``, ``noth@@`` + ``ing``.
     """
     edges = [0, *cuts, len(tok.core)]
     pieces = []
@@ -201,27 +175,16 @@ def split_tok(tok: Tok, cuts: list[int]) -> list[Tok]:
 
 
 def merge_toks(toks: list[Tok]) -> Tok:
-    """Join neighbouring tokens of one word into one.
-
-    Args:
-        toks: At least one normal token, in text order.
-
-    Returns:
-        Their text as one token.
-    """
+    """Join neighbouring normal tokens of one word into one."""
     core = b"".join(tok.core for tok in toks)
     return Tok(core, toks[0].starts_word, toks[-1].ends_word)
 
 
 def character_boundaries(core: bytes) -> list[int]:
-    """List the byte offsets inside a core at which a reader sees a new character begin.
+    """List the byte offsets inside a core where a new user-perceived character begins, ascending.
 
-    Args:
-        core: UTF-8 text, or bytes that are not text.
-
-    Returns:
-        Inner offsets, ascending; never inside a UTF-8 character, never before a combining mark, never beside
-        a zero-width joiner. Empty when the bytes are not text.
+    Never inside a UTF-8 character, before a combining mark or beside a zero-width joiner; empty for invalid
+    UTF-8.
     """
     try:
         text = core.decode("utf-8")

@@ -1,4 +1,4 @@
-"""A tokenizer's vocabulary: its tokens in canonical form, their roles, and how it cuts a token."""
+"""The vocabulary of a tokenizer: tokens in canonical form, their roles, and segmentation."""
 
 from __future__ import annotations
 
@@ -22,21 +22,14 @@ ROLES: Mapping[str, tuple[str, ...]] = {
     "sep": ("[SEP]", "<sep>"),
     "mask": ("[MASK]", "<mask>"),
 }
-"""What special tokens are for, by the names that tokenizers give them."""
+"""Usual names of the special tokens of each role."""
 
 SUBSTITUTE_ROLES: Mapping[str, str] = {"cls": "bos", "bos": "cls", "sep": "eos", "eos": "sep"}
-"""Whose row serves a role that the other vocabulary does not have."""
+"""Role that serves instead of a role that the other vocabulary lacks."""
 
 
 def role_of(surface: str) -> str | None:
-    """Name the role of a special token, by its usual names.
-
-    Args:
-        surface: The token as the tokenizer writes it.
-
-    Returns:
-        A key of ``ROLES``, or None.
-    """
+    """Return the role of a special token by its usual names, a key of ``ROLES``, or None."""
     return next((role for role, names in ROLES.items() if surface in names), None)
 
 
@@ -46,12 +39,12 @@ class Vocabulary:
 
     Attributes:
         tokens: Canonical token of each id; None where an id has no token.
-        surfaces: The tokens as the tokenizer writes them; "" where an id has none.
-        marking: How the tokenizer marks words.
-        segmenter: How the tokenizer cuts a token.
+        surfaces: The tokens in the tokenizer's notation; "" where an id has none.
+        marking: Notation of word boundaries.
+        segmenter: Segmentation of single tokens.
         roles: Role -> id of the special tokens.
         normalise: The tokenizer's own text normalisation (lower case, NFKC, accents).
-        name: For messages and reports.
+        name: Name for messages and reports.
     """
 
     tokens: tuple[Tok | None, ...]
@@ -75,23 +68,16 @@ class Vocabulary:
 
     @cached_property
     def ids_by_surface(self) -> dict[str, int]:
-        """The id of each token as the tokenizer writes it."""
+        """The id of each token in the tokenizer's notation."""
         return {surface: identity for identity, surface in enumerate(self.surfaces) if surface}
 
     @cached_property
     def is_normal(self) -> NDArray[np.bool_]:
-        """Whether each id is a token of text, shape [V]."""
+        """Mask of the ids that are tokens of text, shape [V]."""
         return np.array([tok is not None and tok.kind is Kind.NORMAL for tok in self.tokens], dtype=bool)
 
     def token(self, identity: int) -> Tok:
-        """Give the token of an id.
-
-        Args:
-            identity: An id that has a token.
-
-        Returns:
-            The token.
-        """
+        """Return the token of an id that has one."""
         tok = self.tokens[identity]
         assert tok is not None, identity
         return tok
@@ -102,14 +88,9 @@ class Vocabulary:
         return [identity for identity, tok in enumerate(self.tokens) if tok is None]
 
     def normalised(self, tok: Tok) -> Tok:
-        """Write a foreign token as this tokenizer would see its text.
+        """Apply this tokenizer's normalisation to the core of a token of any vocabulary.
 
-        Args:
-            tok: A token of any vocabulary.
-
-        Returns:
-            The token with this tokenizer's normalisation applied to its core; unchanged when the core is not
-            text or would vanish.
+        The token is unchanged when its core is not text or would vanish.
         """
         if tok.kind is not Kind.NORMAL:
             return tok
@@ -120,14 +101,10 @@ class Vocabulary:
         return replace(tok, core=text.encode()) if text else tok
 
     def find(self, tok: Tok) -> int | None:
-        """Find the token with the same text and compatible word boundaries.
+        """Return the id of the token with the same text and compatible word boundaries, or None.
 
-        Args:
-            tok: A canonical token of any vocabulary, already normalised. A token of one byte finds a byte
-                token when no normal token is better.
-
-        Returns:
-            Its id here; None when there is none. Of several, the one with most equal boundary marks.
+        ``tok`` is canonical and normalised. Of several candidates the one with most equal boundary marks is
+        taken; a byte token matches a token of one byte when no normal token does.
         """
         best: tuple[int, int, int] | None = None
         for identity in self._by_core.get(tok.core, []):
@@ -148,24 +125,13 @@ class Vocabulary:
         return None if best is None else -best[2]
 
     def boundary_variants(self, tok: Tok) -> list[int]:
-        """Find tokens with the same text whatever their word boundaries.
-
-        Args:
-            tok: A normalised canonical token.
-
-        Returns:
-            Ids, ascending.
-        """
+        """List the ids of tokens with the same text but another form of word boundary, ascending."""
         return [i for i in self._by_core.get(tok.core, []) if self.tokens[i] != tok]
 
     def characters(self, tok: Tok) -> list[int]:
-        """Spell a token with one-character or one-byte entries.
+        """Spell a normalised token with one-character or one-byte entries, as ids in text order.
 
-        Args:
-            tok: A normalised canonical token.
-
-        Returns:
-            Ids in text order; characters without an entry are spelled in bytes or left out.
+        Characters without an entry are spelled in bytes or left out.
         """
         ids: list[int] = []
         spelled = self.marking.characters(tok.core) or [("", 1)] * len(tok.core)
@@ -178,15 +144,11 @@ class Vocabulary:
         return ids
 
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
-        """Cut a canonical token as this tokenizer would.
+        """Segment a normalised canonical token as this tokenizer would.
 
-        Args:
-            tok: A normalised canonical token. When ``starts_word`` is None both readings are tried and the
-                one with fewer pieces is kept, the word-initial one on a tie.
-            is_whole_allowed: Whether one piece may spell the whole core.
-
-        Returns:
-            Pieces in text order with byte offsets; text that cannot be spelled is left out.
+        When ``tok.starts_word`` is None both readings are tried and the one with fewer pieces is kept, the
+        word-initial one on a tie. Without ``is_whole_allowed`` no single piece may spell the whole core. Text
+        that cannot be spelled is left out.
         """
         if tok.starts_word is not None or not (self.marking.start_prefix or self.marking.continuation_prefix):
             return self.segmenter.segment(tok, is_whole_allowed=is_whole_allowed)
@@ -199,15 +161,7 @@ class Vocabulary:
 
 
 def are_compatible(one: bool | None, other: bool | None) -> bool:
-    """Say whether two boundary marks can be the same boundary; None constrains nothing.
-
-    Args:
-        one: A mark.
-        other: Another tokenizer's mark.
-
-    Returns:
-        False only when both are known and differ.
-    """
+    """Return False only when both boundary marks are known and differ."""
     return one is None or other is None or one == other
 
 
@@ -222,21 +176,18 @@ def make_vocabulary(
     is_isolated: Callable[[str], bool] = lambda character: False,
     name: str = "vocabulary",
 ) -> Vocabulary:
-    """Build a vocabulary from the tokens as their tokenizer writes them.
+    """Build a vocabulary from tokens in their tokenizer's notation.
 
     Args:
         surfaces: Token of each id; None where an id has none.
-        kinds: What each entry is for.
-        marking: How the tokenizer marks words.
-        segmenter: How it cuts a token.
+        kinds: Purpose of each entry.
+        marking: Notation of word boundaries.
+        segmenter: Segmentation of single tokens.
         roles: Role -> id; found by the usual names when None.
         normalise: The tokenizer's text normalisation.
-        is_isolated: Whether the tokenizer makes a word of a character wherever it stands. Such a token does
-            not say whether there is a space before it.
-        name: For messages and reports.
-
-    Returns:
-        The vocabulary.
+        is_isolated: True for characters that the tokenizer makes words of their own anywhere; such a token
+            does not say whether a space precedes it.
+        name: Name for messages and reports.
 
     Raises:
         DataError: There is no token at all.
