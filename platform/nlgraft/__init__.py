@@ -1,4 +1,4 @@
-"""nlgraft: which choice matters when a pretrained language model is grafted onto text generation."""
+"""Ablations of pretrained language models grafted onto text generation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["Handle", "Study", "launch", "load"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public names when they are first used: reading a study needs neither Ray nor torch."""
+    """Import a public name on first use: reading a study needs neither Ray nor torch."""
     if name == "Study":
         from nlgraft.study.public import Study
 

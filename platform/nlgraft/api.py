@@ -1,4 +1,4 @@
-"""The Python API: what the command line calls, and what notebooks call."""
+"""The Python API, for notebooks and for the command line."""
 
 from __future__ import annotations
 
@@ -37,23 +37,20 @@ def open_store(study: Study) -> ArtifactStore:
 
 
 def plan(study: Study) -> Plan:
-    """Work out what a run would do, against the study's store and this machine; nothing is started."""
+    """Plan a run against the study's store and this machine; nothing is started."""
     store = open_store(study)
     return study.plan(store, None if os.environ.get("RAY_ADDRESS") else local_capacity())
 
 
 def chosen_cells(study: Study, only: Sequence[str] = ()) -> list[Cell]:
-    """The cells to run.
+    """Select cells of a study, in the study's order.
 
     Args:
-        study: The study.
-        only: ``factor=level`` or level names; none means all cells.
-
-    Returns:
-        The named cells and the baseline, which every comparison needs, in the study's order.
+        only: ``factor=level`` or level names; empty selects all cells. The baseline is always included, since
+            every comparison needs it.
 
     Raises:
-        StudyError: A name is no cell.
+        StudyError: A name matches no cell.
     """
     every = cells(study)
     if not only:
@@ -71,18 +68,14 @@ def launch(
     on_event: Observer | None = None,
     wait: bool = True,
 ) -> Any:
-    """Run what a study plans and its store does not hold; running twice is running once.
+    """Run every trial of a study that its store does not hold yet.
 
     Args:
-        study: The study.
-        address: A running Ray cluster; None starts a local one when there is something to run.
-        only: Run these cells only, and the baseline.
-        tracking_uri: MLflow; see `nlgraft.run.tracking_uri` for what it is otherwise.
+        address: A running Ray cluster; None starts a local one if there is something to run.
+        only: Run only these cells and the baseline.
+        tracking_uri: MLflow tracking URI; for the default see `nlgraft.run.tracking_uri`.
         on_event: Receives every event of the sweep.
-        wait: False returns a `Handle` at once; the sweep then runs in a thread of this process.
-
-    Returns:
-        The `StudyResult`, or a `Handle`.
+        wait: If false, run the sweep in a thread of this process and return a `Handle` at once.
 
     Raises:
         StudyError: ``only`` names no cell.
@@ -96,14 +89,7 @@ def launch(
 
 
 def load(study: Study | str | os.PathLike[str]) -> StudyResult:
-    """Collect what the store holds of a study.
-
-    Args:
-        study: A study, or the path of its file.
-
-    Returns:
-        The result so far.
-    """
+    """Collect the results that the store holds of a study, given itself or as the path of its file."""
     from nlgraft.analysis.study_result import StudyResult
 
     if not isinstance(study, Study):
@@ -112,16 +98,11 @@ def load(study: Study | str | os.PathLike[str]) -> StudyResult:
 
 
 def run_one(study: Study, cell: str, seed: int | None, reporter: Reporter) -> TrialRecord:
-    """Run one trial of a study in this process, without Ray.
+    """Run one trial of a study in this process, without Ray, and return its record.
 
     Args:
-        study: The study.
-        cell: A cell, by ``factor=level`` or by a level's name.
+        cell: ``factor=level``, or the name of a level.
         seed: Any seed; None takes the study's first one.
-        reporter: Receives the trial's reports.
-
-    Returns:
-        The trial's record.
     """
     from nlgraft.pipeline.trial import run_trial
 
@@ -136,25 +117,14 @@ def run_one(study: Study, cell: str, seed: int | None, reporter: Reporter) -> Tr
 
 
 def status(study: Study) -> dict[str, Any]:
-    """Count the trials of each cell by state.
-
-    Args:
-        study: The study.
-
-    Returns:
-        ``{"study", "is_running", "counts": {...}, "cells": [{"cell", "label", "counts"}]}``.
-    """
+    """Count the trials of each cell by state; see `nlgraft.execution.status.read_status`."""
     from nlgraft.execution.status import read_status
 
     return read_status(study, open_store(study))
 
 
 def systems() -> list[dict[str, str]]:
-    """List the systems that come with nlgraft.
-
-    Returns:
-        Name, description and paper of each.
-    """
+    """List name, description and paper of the systems that come with nlgraft."""
     package = importlib.import_module(SYSTEMS_PACKAGE)
     names = [f"{SYSTEMS_PACKAGE}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
     found = [load_system(name) for name in sorted(names)]
@@ -162,24 +132,17 @@ def systems() -> list[dict[str, str]]:
 
 
 def knobs(name: str) -> list[dict[str, Any]]:
-    """List every knob of a system.
+    """List path, type, default, allowed values and description of every setting of a system.
 
     Args:
         name: Import path, or the name of a system that comes with nlgraft.
-
-    Returns:
-        Path, type, default, allowed values and description of each.
     """
     path = name if "." in name else f"{SYSTEMS_PACKAGE}.{name}"
     return [knob.to_json() for knob in knobs_of(load_system(path).config_type)]
 
 
 class Handle:
-    """A study that runs in a thread of this process.
-
-    Args:
-        run: The run to start.
-    """
+    """A study that runs in a thread of this process; made by `launch` with ``wait=False``."""
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -205,7 +168,7 @@ class Handle:
             self._events.put(None)
 
     def events(self) -> Iterator[Event]:
-        """Yield the sweep's events as they come, until it ends."""
+        """Yield the sweep's events as they come, until it ends; each event is yielded once."""
         while (event := self._events.get()) is not None:
             yield event
         self._events.put(None)
@@ -215,17 +178,14 @@ class Handle:
         return status(self._run.study)
 
     def stop(self) -> None:
-        """Start no further trial and ask the running ones to end themselves at their next report."""
+        """Start no further trial and ask the running ones to end at their next report."""
         self._run.stop()
 
     def result(self, timeout_s: float | None = None) -> StudyResult:
-        """Wait for the end.
+        """Wait for the end and return the result.
 
         Args:
-            timeout_s: Seconds to wait at most; None waits for ever.
-
-        Returns:
-            The result.
+            timeout_s: Seconds to wait at most; None waits without limit.
 
         Raises:
             NlgraftError: The sweep is still running after ``timeout_s``.

@@ -1,4 +1,4 @@
-"""The command line: parse and call. Results go to stdout, everything else to stderr."""
+"""The command line. Results go to stdout, everything else to stderr."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ def _print_json(document: Any) -> None:
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nlgraft")
 def main() -> None:
-    """Which choice matters when a pretrained language model is grafted onto text generation?
+    """Ablations of pretrained language models grafted onto text generation.
 
-    STUDY.yaml is followed by overrides: key=value, or @scale for a named set of them.
+    STUDY.yaml may be followed by overrides: key=value, or @scale for a named set of them.
     """
-    # a system is named by import path and may lie in the working directory, as uvicorn takes module:app
+    # A system is named by its import path and may lie in the working directory.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
 
 
 @_study_command("validate")
 def validate(study_file: str, overrides: tuple[str, ...]) -> None:
-    """Check a study; print every problem with its path and what is allowed."""
+    """Check a study; print every problem with its path and the allowed values."""
     from nlgraft.study.data.design import cells
 
     study = _read(study_file, overrides)
     count = len(cells(study))
-    click.echo(f"{study_file}: good; {count} cells, {len(study.seeds)} seeds", err=True)
+    click.echo(f"{study_file}: valid; {count} cells, {len(study.seeds)} seeds", err=True)
 
 
 @_study_command("plan")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.option("--storage", help="Artifact store: directory or URI.")
 def plan(study_file: str, overrides: tuple[str, ...], is_json: bool, storage: str | None) -> None:
-    """Say what a run would do: cells, trials, stages shared or done, concurrency, cost and disk."""
+    """Show what a run would do: cells, trials, shared and finished stages, concurrency, cost, disk."""
     from nlgraft import api
     from nlgraft.terminal import plan_table
 
@@ -85,10 +85,10 @@ def plan(study_file: str, overrides: tuple[str, ...], is_json: bool, storage: st
 
 @_study_command("run")
 @click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, as the last line of stdout.")
-@click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run these cells only, and the baseline.")
-@click.option("--address", help="A running Ray cluster, e.g. auto; a local one is started otherwise.")
+@click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run only these cells and the baseline.")
+@click.option("--address", help="A running Ray cluster, e.g. auto. Default: start a local one.")
 @click.option("--storage", help="Artifact store: directory or URI.")
-@click.option("--tracking-uri", help="MLflow tracking URI; a SQLite file beside the store otherwise.")
+@click.option("--tracking-uri", help="MLflow tracking URI. Default: a SQLite file beside the store.")
 def run(
     study_file: str,
     overrides: tuple[str, ...],
@@ -98,34 +98,34 @@ def run(
     storage: str | None,
     tracking_uri: str | None,
 ) -> None:
-    """Run what the study plans and the store does not hold; end with the comparison table."""
+    """Run every trial that the store does not hold yet; end with the comparison table."""
     from nlgraft import api
-    from nlgraft.execution.sweep import Interrupted
+    from nlgraft.execution.interruption import Interrupted
     from nlgraft.terminal import Progress, result_table
 
     study = _read(study_file, overrides, storage)
     try:
-        # stdout belongs to the result: whatever a library prints meanwhile goes to stderr
+        # stdout is for the result alone: whatever libraries print goes to stderr
         with redirect_stdout(sys.stderr), Progress(sys.stderr) as progress:
             result = api.launch(
                 study, address=address, only=only, tracking_uri=tracking_uri, on_event=progress.show
             )
     except Interrupted as interrupted:
-        click.echo(f"{interrupted}; run the same command again to go on", err=True)
+        click.echo(f"{interrupted}; run the same command again to resume", err=True)
         raise SystemExit(128 + interrupted.signum) from None
     document = result.to_json()
     if is_json:
         _print_json(document)
     else:
         result_table(document, result.rows(), result.effect_rows())
-    # cells that --only left out are planned, no failure of this run
+    # Cells that --only left out are still planned; that is no failure of this run.
     if any(cell["state"] not in ("finished", "planned") for cell in document["cells"]):
         raise SystemExit(EXIT_FAILED)
 
 
 @_study_command("trial")
-@click.option("--cell", default="baseline", show_default=True, help="factor=level, or a level's name.")
-@click.option("--seed", type=int, help="One of the study's seeds; the first one otherwise.")
+@click.option("--cell", default="baseline", show_default=True, help="factor=level, or the name of a level.")
+@click.option("--seed", type=int, help="Default: the first seed of the study.")
 @click.option("--storage", help="Artifact store: directory or URI.")
 @click.option("--json", "is_json", is_flag=True, help="Print the trial's record as JSON.")
 def trial(
@@ -177,9 +177,13 @@ def status(
     "formats",
     multiple=True,
     type=click.Choice(["md", "html", "latex", "csv", "json"]),
-    help="May be given several times; md otherwise.",
+    help="Repeatable. Default: md.",
 )
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Write files there.")
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory for files. Default: print.",
+)
 @click.option("--storage", help="Artifact store: directory or URI.")
 def report(
     study_file: str,
@@ -188,7 +192,7 @@ def report(
     out: Path | None,
     storage: str | None,
 ) -> None:
-    """Report what the store holds of a study."""
+    """Report the results that the store holds of a study."""
     from nlgraft import api
 
     result = api.load(_read(study_file, overrides, storage))
@@ -202,7 +206,7 @@ def report(
 
 
 @_study_command("submit")
-@click.option("--address", help="Job server, e.g. http://HEAD:8265; RAY_API_SERVER_ADDRESS otherwise.")
+@click.option("--address", help="Job server, e.g. http://HEAD:8265. Default: RAY_API_SERVER_ADDRESS.")
 @click.option("--storage", help="Artifact store: directory or URI that the cluster can reach.")
 @click.option("--tracking-uri", help="MLflow tracking URI that the cluster can reach.")
 def submit(
@@ -226,7 +230,7 @@ def submit(
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @fails_politely
 def systems(name: str | None, is_json: bool) -> None:
-    """List the systems, or every knob of one: default, range, unit and paper section."""
+    """List the systems, or every setting of one: default, range, unit and paper section."""
     from nlgraft import api
     from nlgraft.terminal import knobs_table, systems_table
 

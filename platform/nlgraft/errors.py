@@ -1,15 +1,15 @@
-"""Everything nlgraft raises on purpose.
+"""The errors that nlgraft raises on purpose.
 
 NlgraftError
-├── StudyError          the author of a study must act; carries every problem at once   (exit 2)
+├── StudyError          a study is invalid; carries all its problems                   (exit 2)
 ├── DataError           a corpus file is missing, empty, unequal or not UTF-8          (exit 2)
 │   └── PaddingError    a model computes positions from one padding id, which must stay
 ├── CapacityError       the study can never fit the cluster                            (exit 3)
 ├── StudyLockedError    another driver runs this study on this store                   (exit 4)
 ├── StoreError          an artifact cannot be written or read
-├── StageBusy           another live owner computes the stage; try again later
+├── StageBusy           another live process computes the stage; try again later
 ├── TrialFailed         a stage of a trial failed; carries stage and reason
-└── ContractError       the author of a system must act
+└── ContractError       a system breaks the contract of trainables/README.md
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class NlgraftError(Exception):
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong with a study.
+    """One problem of a study.
 
     Attributes:
         path: Dotted path in the study file, e.g. ``factors.arm.baseline``; empty for the file itself.
-        message: What was given, what is allowed, what to do next.
+        message: The given value, the allowed ones, and what to do next.
     """
 
     path: str
@@ -40,11 +40,11 @@ class Problem:
 
 
 class StudyError(NlgraftError, ValueError):
-    """A study is wrong; ``problems`` lists all that was found.
+    """A study is invalid.
 
     Args:
         problems: Every problem found, in file order.
-        source: What was read, for the message: a file or ``study``.
+        source: The file that was read, or ``study``.
     """
 
     def __init__(self, problems: Iterable[Problem], source: str = "study") -> None:
@@ -56,15 +56,15 @@ class StudyError(NlgraftError, ValueError):
 
 
 class DataError(NlgraftError, ValueError):
-    """Text that was given cannot be used."""
+    """Input text cannot be used."""
 
 
 class PaddingError(DataError):
-    """A model computes positions from its padding id, and the new vocabulary has another."""
+    """A model computes positions from its padding id, and the new vocabulary has a different one."""
 
 
 class CapacityError(NlgraftError):
-    """The study asks for more than the cluster can ever give."""
+    """A trial of the study can never fit the cluster."""
 
 
 class StudyLockedError(NlgraftError):
@@ -72,15 +72,14 @@ class StudyLockedError(NlgraftError):
 
 
 class StoreError(NlgraftError):
-    """The artifact store cannot do what was asked."""
+    """An artifact cannot be written or read."""
 
 
 class StageBusy(NlgraftError):
-    """Another live owner computes this stage.
+    """Another live process computes this stage.
 
     Args:
-        fingerprint: The stage's fingerprint.
-        owner: Who holds the lease, for messages.
+        owner: Holder of the stage's lease, for messages.
     """
 
     def __init__(self, fingerprint: str, owner: str) -> None:
@@ -94,7 +93,7 @@ class TrialFailed(NlgraftError):
 
     Args:
         stage: Name of the stage.
-        reason: One line: what happened.
+        reason: One line.
     """
 
     def __init__(self, stage: str, reason: str) -> None:
@@ -107,18 +106,14 @@ class TrialFailed(NlgraftError):
 
 
 class ContractError(NlgraftError):
-    """A system does not keep the contract of trainables/README.md."""
+    """A system breaks the contract of trainables/README.md."""
 
 
 def nearest(name: str, allowed: Sequence[str]) -> str:
-    """Say what is allowed and which allowed name lies nearest.
-
-    Args:
-        name: What was given.
-        allowed: The allowed names.
+    """List the allowed names and suggest the nearest one.
 
     Returns:
-        ``"Did you mean 'x'? Allowed: a, b, x"``, the question left out when nothing is near.
+        ``"Did you mean 'x'? Allowed: a, b, x"``; without the question if no allowed name is similar.
     """
     near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.6)
     question = f"Did you mean '{near[0]}'? " if near else ""

@@ -1,4 +1,4 @@
-"""How a command ends: its exit code, and one message for each error that nlgraft raises on purpose."""
+"""Exit codes of the commands, and one message for each error that nlgraft raises on purpose."""
 
 from __future__ import annotations
 
@@ -24,14 +24,7 @@ _EXIT_CODES: list[tuple[type[NlgraftError], int]] = [
 
 
 def fails_politely(command: Callable[..., None]) -> Callable[..., None]:
-    """Turn the errors that nlgraft raises on purpose into one message and an exit code.
-
-    Args:
-        command: The function of a command.
-
-    Returns:
-        The same function, ending by ``SystemExit``.
-    """
+    """Turn the errors that nlgraft raises on purpose into one message on stderr and an exit code."""
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:

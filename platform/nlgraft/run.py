@@ -1,4 +1,4 @@
-"""One run of a study: lock, tracking, sweep, result, report."""
+"""One run of a study: lock, sweep, tracking, result and report."""
 
 from __future__ import annotations
 
@@ -19,15 +19,9 @@ if TYPE_CHECKING:
 
 
 def tracking_uri(study: Study, store: ArtifactStore, explicit: str | None = None) -> str:
-    """Where MLflow keeps a study.
+    """Choose the MLflow tracking URI of a study.
 
-    Args:
-        study: The study.
-        store: Its artifact store.
-        explicit: Wins over everything.
-
-    Returns:
-        The explicit URI, the study's, ``MLFLOW_TRACKING_URI``, or a SQLite file beside a local store.
+    In this order: the explicit one, the study's, ``MLFLOW_TRACKING_URI``, a SQLite file beside a local store.
     """
     chosen = explicit or study.tracking.uri or os.environ.get("MLFLOW_TRACKING_URI")
     if chosen:
@@ -37,20 +31,17 @@ def tracking_uri(study: Study, store: ArtifactStore, explicit: str | None = None
 
 
 def report_directory(study: Study, store: ArtifactStore) -> Path:
-    """Where the report is written: in a local store, else below the working directory."""
+    """Return the directory of the report: in a local store, else below the working directory."""
     root = Path(store.uri) if store.is_local else Path.cwd()
     return root / "reports" / study.name
 
 
 class Run:
-    """One run of a study; running it twice is running it once.
+    """One run of a study; a second run reuses everything that the first one completed.
 
     Args:
-        study: The study.
-        store: The artifact store.
         cells: The cells to run.
-        tracking_uri: Where MLflow keeps the study.
-        address: A running Ray cluster; None starts a local one when there is something to run.
+        address: A running Ray cluster; None starts a local one if there is something to run.
         on_event: Receives every event of the sweep.
     """
 
@@ -76,18 +67,15 @@ class Run:
         self._is_stopping.set()
 
     def result(self) -> StudyResult:
-        """Run to the end.
-
-        Returns:
-            The result, with its report written.
+        """Run to the end, write the report and return the result.
 
         Raises:
             CapacityError: A trial can never fit the cluster; nothing was started.
             StudyLockedError: Another driver runs this study on this store.
             Interrupted: A signal arrived; running trials are recorded as killed.
         """
+        from nlgraft.execution.interruption import Interrupted
         from nlgraft.execution.status import RunningRecord, study_key
-        from nlgraft.execution.sweep import Interrupted
         from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
         with self._store.lock_study(study_key(self.study)):
@@ -120,7 +108,7 @@ class Run:
                 self.on_event(event)
 
         def stop_reason() -> str | None:
-            return "stopped by its owner" if self._is_stopping.is_set() else None
+            return "stopped by Handle.stop" if self._is_stopping.is_set() else None
 
         outcome = run_sweep(self.study, self._store, self._cells, observe, self._address, stop_reason)
         result = StudyResult.read(self.study, self._store)
@@ -139,24 +127,26 @@ class Run:
 
 
 def tracking_observer(tracker: MlflowTracker, store: ArtifactStore) -> Observer:
-    """Build the observer that tells MLflow what a sweep does.
+    """Build an observer that queues the events of a sweep for MLflow.
+
+    Trials that an earlier run completed are sent as well, so that MLflow catches up with whatever it missed
+    while it was unreachable; the tracker skips runs that it has written in full.
 
     Args:
         tracker: The tracker, its study started.
         store: Where the trials' artifacts are.
-
-    Returns:
-        An observer; it only queues.
     """
 
     def observe(event: Event) -> None:
         match event:
-            case TrialStarted(unit=unit):
-                tracker.trial_started(unit)
-            case TrialProgress(unit=unit):
-                tracker.trial_metrics(unit.fingerprint, event.step, event.metrics, event.unix_ms, event.stage)
-            case TrialEnded(unit=unit, record=record):
-                tracker.trial_finished(unit, record, store)
+            case TrialStarted(trial=trial):
+                tracker.trial_started(trial)
+            case TrialProgress(trial=trial):
+                tracker.trial_metrics(
+                    trial.fingerprint, event.step, event.metrics, event.unix_ms, event.stage
+                )
+            case TrialEnded(trial=trial, record=record):
+                tracker.trial_ended(trial, record, store)
             case _:
                 pass
 

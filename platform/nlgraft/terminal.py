@@ -1,4 +1,4 @@
-"""What the command line shows a person; the only module that imports rich."""
+"""Terminal output of the command line; the only module that imports rich."""
 
 from __future__ import annotations
 
@@ -39,11 +39,7 @@ def _clock(seconds: float) -> str:
 
 
 class Progress:
-    """Shows a sweep's events: a live line with an ETA on a terminal, plain lines elsewhere.
-
-    Args:
-        stream: Where to write.
-    """
+    """Display of a sweep's events: a live view on a terminal, plain lines elsewhere."""
 
     def __init__(self, stream: TextIO) -> None:
         self._console = Console(file=stream, highlight=False, soft_wrap=True)
@@ -76,13 +72,13 @@ class Progress:
                     f"{event.max_concurrent} at once"
                 )
             case TrialStarted():
-                self._running[event.unit.key] = event.unit.name
+                self._running[event.trial.key] = event.trial.name
                 if self._live is None:
-                    self._print(f"started   {event.unit.name}")
+                    self._print(f"started   {event.trial.name}")
             case TrialProgress():
                 values = ", ".join(f"{name} {value:.4g}" for name, value in event.metrics.items())
-                self._running[event.unit.key] = (
-                    f"{event.unit.name}: {event.stage} step {event.step}, {values}"
+                self._running[event.trial.key] = (
+                    f"{event.trial.name}: {event.stage} step {event.step}, {values}"
                 )
             case TrialEnded():
                 self._end(event)
@@ -95,7 +91,7 @@ class Progress:
             self._live.update(self._picture())
 
     def _end(self, event: TrialEnded) -> None:
-        self._running.pop(event.unit.key, None)
+        self._running.pop(event.trial.key, None)
         self._num_ended += 1
         record = event.record
         if event.is_reused:
@@ -104,7 +100,7 @@ class Progress:
         shown = sorted(name for name in record.metrics if name.startswith(("dev/", "test/")))[:_NUM_SHOWN]
         values = ", ".join(f"{name} {record.metrics[name]:.4g}" for name in shown)
         note = record.reason or values
-        self._print(f"{record.state:9} {event.unit.name}: {note} {self._tail()}")
+        self._print(f"{record.state:9} {event.trial.name}: {note} {self._tail()}")
 
     def _tail(self) -> str:
         left = max(0, self._num_trials - self._num_ended)
@@ -120,11 +116,7 @@ class Progress:
 
 
 class LineReporter:
-    """Reporter of a trial that runs in this process: one line a report.
-
-    Args:
-        stream: Where to write.
-    """
+    """Reporter of a trial that runs in this process; prints one line per report."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -135,7 +127,7 @@ class LineReporter:
         print(f"{stage}  step {step}  {values}", file=self._stream, flush=True)
 
     def should_stop(self) -> str | None:
-        """Never."""
+        """Return None: nobody stops this trial."""
         return None
 
 
@@ -157,12 +149,7 @@ def _print(*renderables: Any) -> None:
 
 
 def plan_table(study: Study, plan: Plan) -> None:
-    """Print a plan.
-
-    Args:
-        study: The study.
-        plan: Its plan.
-    """
+    """Print a plan."""
     document = plan.to_json()
     stages = document["stages"]
     rows = [
@@ -183,12 +170,12 @@ def plan_table(study: Study, plan: Plan) -> None:
 def result_table(
     document: Mapping[str, Any], rows: Sequence[Sequence[str]], effects: Sequence[Sequence[str]]
 ) -> None:
-    """Print the comparison table, the effects, the claims and where everything is.
+    """Print the comparison table, the effects, the claims and the places of report and runs.
 
     Args:
         document: The result as of ``run --json``.
         rows: The comparison table, its header first.
-        effects: The table of effects, its header first; nothing where there are none.
+        effects: The table of effects, its header first; may be empty.
     """
     _print(_table(rows[0], rows[1:], title=str(document["study"])))
     if effects:
@@ -206,11 +193,7 @@ def result_table(
 
 
 def status_table(document: Mapping[str, Any]) -> None:
-    """Print the status of a study.
-
-    Args:
-        document: The status as of ``status --json``.
-    """
+    """Print the status of a study, given as of ``status --json``."""
     _print(_status(document))
 
 
@@ -225,11 +208,7 @@ def _status(document: Mapping[str, Any]) -> Table:
 
 
 def watch_status(read: Callable[[], Mapping[str, Any]]) -> None:
-    """Show the status until nothing runs and nothing waits for a driver that is alive.
-
-    Args:
-        read: Reads the status anew.
-    """
+    """Show the status, read anew every two seconds, until no live driver runs the study."""
     with Live(console=Console(), auto_refresh=False) as live:
         while True:
             document = read()
@@ -240,21 +219,13 @@ def watch_status(read: Callable[[], Mapping[str, Any]]) -> None:
 
 
 def systems_table(systems: Sequence[Mapping[str, str]]) -> None:
-    """Print the systems.
-
-    Args:
-        systems: Name, description and paper of each.
-    """
+    """Print name, description and paper of each system."""
     rows = [(entry["name"], entry["description"], entry["paper"]) for entry in systems]
-    _print(_left(_table(("system", "what it is", "paper"), rows)))
+    _print(_left(_table(("system", "description", "paper"), rows)))
 
 
 def knobs_table(knobs: Sequence[Mapping[str, Any]]) -> None:
-    """Print every knob of a system.
-
-    Args:
-        knobs: Path, type, default, is_required, allowed values and description of each.
-    """
+    """Print every setting of a system, given as of ``systems NAME --json``."""
     for knob in knobs:
         default = (
             "required"
@@ -277,12 +248,7 @@ def _left(table: Table) -> Table:
 
 
 def vocab_plan(document: Mapping[str, Any], text: str) -> None:
-    """Print what a vocabulary plan would do: tables on a terminal, lines elsewhere.
-
-    Args:
-        document: The report as JSON values.
-        text: The report in lines.
-    """
+    """Print a vocabulary plan: tables on a terminal, its lines of text elsewhere."""
     if not sys.stdout.isatty():
         print(text)
         return
@@ -302,17 +268,12 @@ def vocab_plan(document: Mapping[str, Any], text: str) -> None:
 
 
 def _is_fact(line: str) -> bool:
-    """Whether a line of the report is no row of the table of reasons."""
+    """Tell if a line of the report belongs to none of the tables."""
     return not line.strip().split(" ")[0].isdigit()
 
 
 def vocab_applied(document: Mapping[str, Any], text: str) -> None:
-    """Print what became of a checkpoint.
-
-    Args:
-        document: The result as JSON values.
-        text: The result in lines.
-    """
+    """Print the changes made to a checkpoint: a table on a terminal, its lines of text elsewhere."""
     if not sys.stdout.isatty():
         print(text)
         return
@@ -328,11 +289,7 @@ def vocab_applied(document: Mapping[str, Any], text: str) -> None:
 
 
 def vocab_checks(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print checks of a checkpoint.
-
-    Args:
-        rows: Name, outcome and detail of each.
-    """
+    """Print name, outcome and detail of each check of a checkpoint."""
     if not sys.stdout.isatty():
         for row in rows:
             print(f"{'ok  ' if row['is_good'] else 'FAIL'}  {row['check']}: {row['detail']}")
@@ -341,14 +298,10 @@ def vocab_checks(rows: Sequence[Mapping[str, Any]]) -> None:
         (row["check"], "[green]ok[/]" if row["is_good"] else "[bold red]FAIL[/]", escape(row["detail"]))
         for row in rows
     ]
-    _print(_left(_table(("check", "", "what was found"), cells)))
+    _print(_left(_table(("check", "", "finding"), cells)))
 
 
 def vocab_methods(rows: Sequence[Mapping[str, str]]) -> None:
-    """Print the methods that fill new rows.
-
-    Args:
-        rows: Name, needs and source of each.
-    """
+    """Print name, requirements and source of each method that initialises new rows."""
     cells = [(row["method"], row["needs"], row["source"]) for row in rows]
     _print(_left(_table(("method", "needs", "source"), cells)))

@@ -13,9 +13,11 @@ import time
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import mlflow
 import pytest
 
-from nlgraft.execution.events import Unit
+import nlgraft
+from nlgraft.execution.events import PlannedTrial
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
@@ -24,7 +26,7 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system import load_system
-from nlgraft.tracking import MlflowTracker
+from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
 
 def free_port():
@@ -140,14 +142,14 @@ class Told:
             config = resolve_config(self.study, cell)
             for seed in self.study.seeds:
                 graph = system.stage_graph(config, seed=seed, splits=("dev", "test"))
-                unit = Unit(
+                trial = PlannedTrial(
                     kind="replicate", cell=cell, seed=seed, config=config.model_dump(mode="json"), graph=graph
                 )
                 run_trial(
-                    graph, self.store, reporter=NullReporter(), config=dict(unit.config), is_waiting=True
+                    graph, self.store, reporter=NullReporter(), config=dict(trial.config), is_waiting=True
                 )
-                document = self.store.read_record("trials", unit.fingerprint)
-                self.ended.append((unit, TrialRecord.from_json(document)))
+                document = self.store.read_record("trials", trial.fingerprint)
+                self.ended.append((trial, TrialRecord.from_json(document)))
 
     def start(self, uri):
         tracker = MlflowTracker(uri, self.study.name)
@@ -168,12 +170,12 @@ class Told:
 
     def run(self, uri, pause_s=0.0):
         tracker = self.start(uri)
-        for unit, record in self.ended:
-            tracker.trial_started(unit)
+        for trial, record in self.ended:
+            tracker.trial_started(trial)
             for step in range(1, 4):
-                tracker.trial_metrics(unit.fingerprint, step, {"train/loss": 1 / step}, step, "training")
+                tracker.trial_metrics(trial.fingerprint, step, {"train/loss": 1 / step}, step, "training")
             time.sleep(pause_s)
-            tracker.trial_finished(unit, record, self.store)
+            tracker.trial_ended(trial, record, self.store)
         tracker.finish_study(self.result(), "| cell | score |")
         return tracker
 
@@ -194,8 +196,8 @@ class Told:
                 parent = runs[run.data.tags["mlflow.parentRunId"]]
                 assert parent.data.tags["nlgraft.kind"] == above[kind]
         by_fingerprint = {run.data.tags["nlgraft.fingerprint"]: run for run in runs.values()}
-        for unit, record in self.ended:
-            run = by_fingerprint[unit.fingerprint]
+        for trial, record in self.ended:
+            run = by_fingerprint[trial.fingerprint]
             assert record.metrics.items() <= run.data.metrics.items()
             assert len(client.get_metric_history(run.info.run_id, "test/score")) == 1
         return client, list(runs.values())
@@ -223,11 +225,11 @@ def test_a_study_through_a_server(told, server):
 
 
 def test_values_that_are_not_finite_pass_through_a_server(told, server):
-    unit, record = told.ended[0]
+    trial, record = told.ended[0]
     record.metrics = {"test/score": math.nan, "dev/score": math.inf}
     record.state, record.reason = "failed", "loss is nan at step 2"
     tracker = told.start(server)
-    tracker.trial_finished(unit, record)
+    tracker.trial_ended(trial, record)
     assert tracker.close() == 0
     from mlflow import MlflowClient
 
@@ -245,10 +247,10 @@ def test_faults_in_the_middle_of_a_study(told, proxy, fault):
     tracker = told.start(proxy.address)
     proxy.fault = fault
     began = time.monotonic()
-    for unit, record in told.ended:
-        tracker.trial_started(unit)
-        tracker.trial_metrics(unit.fingerprint, 1, {"train/loss": 1.0}, 1)
-        tracker.trial_finished(unit, record, told.store)
+    for trial, record in told.ended:
+        tracker.trial_started(trial)
+        tracker.trial_metrics(trial.fingerprint, 1, {"train/loss": 1.0}, 1)
+        tracker.trial_ended(trial, record, told.store)
     assert time.monotonic() - began < 10  # only queued
     time.sleep(3)
     proxy.fault = ""
@@ -261,20 +263,41 @@ def test_a_server_that_is_away_from_start_to_end_is_told_by_the_next_run(told, p
     proxy.fault = "refuse"
     tracker = told.run(proxy.address)
     assert tracker.close() == 1 + 2 + 4
-    assert "has not been told 7 runs in full" in caplog.text
+    assert "lacks a part of 7 runs" in caplog.text
     proxy.fault = ""
     tracker = told.start(proxy.address)
-    tracker.replay(told.ended, told.store)
+    for trial, record in told.ended:
+        tracker.trial_ended(trial, record, told.store)
     tracker.finish_study(told.result(), "")
     assert tracker.close() == 0
     told.check(proxy.address)
 
 
+def test_the_next_run_of_a_study_writes_what_mlflow_missed(toy_document, proxy):
+    """The product path: launch() with MLflow unreachable, then launch() again with nothing left to run."""
+    study = Study.from_dict(toy_document | {"name": "missed"})
+    proxy.fault = "refuse"
+    first = nlgraft.launch(study, tracking_uri=proxy.address)
+    assert first.invocation.num_run == 4
+    proxy.fault = ""
+    second = nlgraft.launch(study, tracking_uri=proxy.address)
+    assert (second.invocation.num_run, second.invocation.num_reused) == (0, 4)
+    client = mlflow.MlflowClient(proxy.address)
+    experiment = client.get_experiment_by_name("missed").experiment_id
+    runs = client.search_runs([experiment])
+    assert {run.info.status for run in runs} == {"FINISHED"}
+    trials = [run for run in runs if run.data.tags["nlgraft.kind"] == "trial"]
+    assert sorted(run.data.metrics["test/score"] for run in trials) == pytest.approx([3.6, 3.7, 13.6, 13.7])
+    for trial in trials:
+        [point] = client.get_metric_history(trial.info.run_id, "test/score")
+        assert point.value == trial.data.metrics["test/score"]
+
+
 def test_a_server_that_vanishes_before_close_keeps_nobody(told, proxy):
     tracker = told.start(proxy.address)
     proxy.fault = "slow"
-    for unit, record in told.ended:
-        tracker.trial_finished(unit, record, told.store)
+    for trial, record in told.ended:
+        tracker.trial_ended(trial, record, told.store)
     began = time.monotonic()
     assert tracker.close(1.0) > 0
     assert time.monotonic() - began < 15
@@ -282,7 +305,7 @@ def test_a_server_that_vanishes_before_close_keeps_nobody(told, proxy):
 
 CREATE = """
 import json, sys, types
-from nlgraft.tracking import MlflowTracker
+from nlgraft.tracking.mlflow_tracker import MlflowTracker
 uri, number = sys.argv[1:]
 objective = [types.SimpleNamespace(metric="dev/x", direction="maximize")]
 study = types.SimpleNamespace(

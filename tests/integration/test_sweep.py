@@ -50,7 +50,7 @@ class Sweep:
         self.outcome: SweepOutcome = run_sweep(self.study, self.store, cells(self.study), self.events.append)
 
     def records(self) -> dict[str, Any]:
-        return {event.unit.name: event.record for event in self.events if isinstance(event, TrialEnded)}
+        return {event.trial.name: event.record for event in self.events if isinstance(event, TrialEnded)}
 
 
 def log_of(tmp_path: Path) -> list[str]:

@@ -1,1 +1,1 @@
-"""Where a study runs: the only package that imports ray and optuna."""
+"""Execution of a study on Ray; the only package that imports ray and optuna."""

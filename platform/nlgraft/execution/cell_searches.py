@@ -1,13 +1,13 @@
-"""The searches of a study, one inside every cell: what is proposed, and what is replicated in the end."""
+"""The searches of a study, one per cell: which trials they propose and which params win."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nlgraft.execution.events import CellSearched, Unit
-from nlgraft.execution.optuna_study import CellSearch
+from nlgraft.execution.events import CellSearched, PlannedTrial
+from nlgraft.execution.optuna_study import OptunaStudy
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell
@@ -33,26 +33,29 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 @dataclass
-class _CellState:
-    """How far the search inside one cell is."""
+class _CellSearch:
+    """Progress of the search inside one cell.
+
+    Attributes:
+        config: The cell's config by dotted path, for conditions on paths that are not searched.
+        running: Numbers of the proposals that have not ended.
+    """
 
     cell: Cell
-    sampler: CellSearch
-    config_values: Mapping[str, Any]
+    optuna: OptunaStudy
+    config: Mapping[str, Any]
     proposals: dict[int, Proposal] = field(default_factory=dict)
     running: set[int] = field(default_factory=set)
     is_over: bool = False
 
 
-class Searches:
-    """Proposes trials with an equal budget in every cell, and remembers the proposals in the store.
+class CellSearches:
+    """Proposes trials with an equal budget in every cell and records each proposal in the store.
 
     Args:
-        study: A study with a search.
-        search: Its search.
-        store: The artifact store.
+        search: The study's search.
         cells: The cells to search in.
-        new_search: Builds the Optuna side of a cell's search.
+        open_optuna: Opens the Optuna study of a cell.
     """
 
     def __init__(
@@ -61,94 +64,88 @@ class Searches:
         search: Search,
         store: ArtifactStore,
         cells: list[Cell],
-        new_search: Callable[[Cell], CellSearch],
+        open_optuna: Callable[[Cell], OptunaStudy],
     ) -> None:
         self._study = study
         self._search = search
         self._store = store
         self._system = load_system(study.system)
-        self._states: list[_CellState] = []
+        self._cells: dict[str, _CellSearch] = {}
         for cell in cells:
             config = resolve_config(study, cell).model_dump(mode="json")
-            self._states.append(_CellState(cell, new_search(cell), _flat(config)))
+            self._cells[cell.key] = _CellSearch(cell, open_optuna(cell), _flat(config))
 
     @property
     def is_over(self) -> bool:
         """True when the search of every cell is over."""
-        return all(state.is_over for state in self._states)
+        return all(state.is_over for state in self._cells.values())
 
     @property
     def num_unproposed(self) -> int:
-        """Trials that are planned and not proposed yet, replicates of the best ones included."""
+        """Number of planned trials without a proposal yet, replicates of the best ones included."""
         return sum(
-            self._search.trials - len(state.proposals) + len(self._study.seeds) for state in self._states
+            self._search.trials - len(state.proposals) + len(self._study.seeds)
+            for state in self._cells.values()
         )
 
-    def resume(self) -> tuple[list[Unit], list[tuple[Unit, TrialRecord]]]:
-        """Read the proposals on record.
-
-        Returns:
-            The trials that have not ended, and those that have, with their records.
-        """
-        open_units: list[Unit] = []
-        ended_units: list[tuple[Unit, TrialRecord]] = []
-        for state in self._states:
+    def resume(self) -> tuple[list[PlannedTrial], list[tuple[PlannedTrial, TrialRecord]]]:
+        """Read the proposals on record: the trials that are open, and those that have ended."""
+        open_trials: list[PlannedTrial] = []
+        ended_trials: list[tuple[PlannedTrial, TrialRecord]] = []
+        for state in self._cells.values():
             proposals = load_proposals(self._study, state.cell, self._store)
             kept = [p for p in proposals if p.number < self._search.trials]
             state.proposals = {p.number: p for p in kept}
             ended = {p.number: p.record for p in kept if p.record and p.record.state != "killed"}
-            state.sampler.reconcile({p.number: p.params for p in kept}, ended)
+            state.optuna.reconcile({p.number: p.params for p in kept}, ended)
             for proposal in kept:
-                unit = self._unit(state.cell, proposal.number, proposal.params)
+                trial = self._trial(state.cell, proposal.number, proposal.params)
                 if proposal.number in ended:
-                    ended_units.append((unit, ended[proposal.number]))
+                    ended_trials.append((trial, ended[proposal.number]))
                 else:
                     state.running.add(proposal.number)
-                    open_units.append(unit)
-        return open_units, ended_units
+                    open_trials.append(trial)
+        return open_trials, ended_trials
 
-    def propose(self) -> Unit | None:
-        """Propose a trial in the cell that has the fewest running.
+    def propose(self) -> PlannedTrial | None:
+        """Propose a trial in the cell that has the fewest running, and record the proposal.
 
         Returns:
-            The trial, already on record; None when every cell has all its proposals.
+            The trial; None when every cell has all its proposals.
         """
-        wanting = [s for s in self._states if not s.is_over and len(s.proposals) < self._search.trials]
+        wanting = [
+            state
+            for state in self._cells.values()
+            if not state.is_over and len(state.proposals) < self._search.trials
+        ]
         if not wanting:
             return None
         state = min(wanting, key=lambda s: (len(s.running), len(s.proposals)))
         number = len(state.proposals)
-        unit = self._unit(state.cell, number, state.sampler.propose(number, state.config_values))
-        proposal = Proposal(number, unit.params, unit.seed, unit.fingerprint)
+        trial = self._trial(state.cell, number, state.optuna.propose(number, state.config))
+        proposal = Proposal(number, trial.params, trial.seed, trial.fingerprint)
         save_proposal(self._study, state.cell, self._store, proposal)
         state.proposals[number] = proposal
         state.running.add(number)
-        return unit
+        return trial
 
-    def intermediate(self, unit: Unit, value: float, step: int) -> None:
-        """Pass an intermediate value of the objective on to the sampler."""
-        assert unit.number is not None
-        self._state_of(unit).sampler.intermediate(unit.number, value, step)
+    def intermediate(self, trial: PlannedTrial, value: float, step: int) -> None:
+        """Pass an intermediate value of the objective to Optuna."""
+        assert trial.number is not None
+        self._cells[trial.cell.key].optuna.intermediate(trial.number, value, step)
 
-    def end(self, unit: Unit, record: TrialRecord) -> None:
+    def end(self, trial: PlannedTrial, record: TrialRecord) -> None:
         """Take the end of a proposed trial."""
-        assert unit.number is not None
-        state = self._state_of(unit)
-        state.running.discard(unit.number)
-        state.sampler.tell(unit.number, record)
-        known = state.proposals[unit.number]
-        state.proposals[unit.number] = Proposal(
-            known.number, known.params, known.seed, known.fingerprint, record
-        )
+        assert trial.number is not None
+        state = self._cells[trial.cell.key]
+        state.running.discard(trial.number)
+        state.optuna.tell(trial.number, record)
+        state.proposals[trial.number] = replace(state.proposals[trial.number], record=record)
 
     def newly_over(self) -> list[CellSearched]:
-        """Close the cells whose proposals have all ended.
-
-        Returns:
-            What came out of each cell that was closed by this call.
-        """
+        """Close the cells whose proposals have all ended; return the outcome of each."""
         found = []
-        for state in self._states:
+        for state in self._cells.values():
             if state.is_over or state.running or len(state.proposals) < self._search.trials:
                 continue
             state.is_over = True
@@ -156,13 +153,10 @@ class Searches:
             found.append(CellSearched(state.cell, None if best is None else best.params))
         return found
 
-    def _state_of(self, unit: Unit) -> _CellState:
-        return next(state for state in self._states if state.cell == unit.cell)
-
-    def _unit(self, cell: Cell, number: int, params: Mapping[str, Any]) -> Unit:
+    def _trial(self, cell: Cell, number: int, params: Mapping[str, Any]) -> PlannedTrial:
         seed = search_seed(self._study)
         config = resolve_config(self._study, cell, params)
-        return Unit(
+        return PlannedTrial(
             kind="search",
             cell=cell,
             seed=seed,

@@ -1,4 +1,4 @@
-"""Which Ray cluster a sweep runs on, what it can hold, and what can never fit."""
+"""The Ray cluster that a sweep runs on, its capacity, and the refusal of trials that can never fit."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from nlgraft.errors import CapacityError, NlgraftError
 from nlgraft.study.data.study import Resources
 from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
 
-# A trial of several workers is driven by a process that must hold no CPU, or drivers would take what their
-# own workers wait for. Every Ray cluster has this resource, on its head only.
+# The process that drives a trial of several workers must hold no CPU, or drivers would take the CPUs that
+# their own workers wait for. Every Ray cluster has this resource, on its head only.
 HEAD_RESOURCE = "node:__internal_head__"
 DRIVER_SHARE = 0.001
 
@@ -38,11 +38,7 @@ _ENVIRONMENT = {
 
 
 def num_local_gpus() -> int:
-    """Count the NVIDIA GPUs of this machine without loading a driver library.
-
-    Returns:
-        Those that ``CUDA_VISIBLE_DEVICES`` leaves, when it is set.
-    """
+    """Count the NVIDIA GPUs that ``CUDA_VISIBLE_DEVICES`` leaves, without loading a driver library."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([entry for entry in visible.split(",") if entry.strip() not in ("", "-1")])
@@ -51,27 +47,22 @@ def num_local_gpus() -> int:
 
 
 def local_capacity() -> dict[str, float]:
-    """What a Ray started on this machine would have.
+    """Return the capacity of a Ray cluster started on this machine, ``{"CPU": ..., "GPU": ...}``.
 
-    Returns:
-        ``{"CPU": ..., "GPU": ...}``; the CPUs are those this process may use.
+    CPUs are those that this process may use.
     """
     return {"CPU": float(len(os.sched_getaffinity(0))), "GPU": float(num_local_gpus())}
 
 
 def check_fit(resources: Resources, capacity: Mapping[str, float], where: str) -> int:
-    """Compute how many trials run at once.
+    """Compute how many trials run at once, at least 1.
 
     Args:
         resources: The shape of one trial.
-        capacity: What the cluster has.
         where: Name of the cluster, for the message.
 
-    Returns:
-        Trials at once, at least 1.
-
     Raises:
-        CapacityError: One trial can never fit; Ray itself would wait for ever without a word.
+        CapacityError: One trial can never fit; Ray itself would wait for ever without a message.
     """
     problems = capacity_problems(resources, capacity, where)
     if problems:
@@ -80,11 +71,7 @@ def check_fit(resources: Resources, capacity: Mapping[str, float], where: str) -
 
 
 def check_local_fit(resources: Resources, address: str | None) -> None:
-    """Refuse at once what this machine can never hold, when it is this machine that would run it.
-
-    Args:
-        resources: The shape of one trial.
-        address: The cluster that was asked for.
+    """Refuse a trial that can never fit this machine, if this machine would run it.
 
     Raises:
         CapacityError: One trial can never fit.
@@ -94,12 +81,12 @@ def check_local_fit(resources: Resources, address: str | None) -> None:
 
 
 def is_local(address: str | None) -> bool:
-    """Whether a sweep starts a Ray of its own; ``RAY_ADDRESS`` is set inside ``ray job submit``."""
+    """Tell if a sweep starts a Ray cluster of its own; inside ``ray job submit``, ``RAY_ADDRESS`` is set."""
     return address is None and "RAY_ADDRESS" not in os.environ
 
 
 def _import_path() -> str:
-    """Directories that this process imports from beside its installation: workers need the same ones."""
+    """Directories beside the installation that this process imports from; workers need the same ones."""
     prefix = str(Path(sys.prefix).resolve())
     entries = [str(Path(entry or ".").resolve()) for entry in sys.path]
     own = [entry for entry in entries if Path(entry).is_dir() and not entry.startswith(prefix)]
@@ -109,15 +96,12 @@ def _import_path() -> str:
 
 @contextmanager
 def connected(address: str | None, resources: Resources) -> Iterator[dict[str, float]]:
-    """Hold a connection to a Ray cluster.
+    """Hold a connection to a Ray cluster; yields its capacity by resource name.
 
     Args:
         address: A running cluster (``auto`` finds the one of this machine); None starts a local one, unless
             ``RAY_ADDRESS`` is set, as it is inside ``ray job submit``.
         resources: The shape of one trial; sets the threads of the workers.
-
-    Yields:
-        What the cluster has, by resource name.
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
@@ -150,9 +134,9 @@ def connected(address: str | None, resources: Resources) -> Iterator[dict[str, f
 
 
 def _start_local(ray: Any, directory: Path, threads: Mapping[str, str]) -> None:
-    """Start a cluster of this machine alone, reachable from nowhere else.
+    """Start a cluster of this machine alone.
 
-    Ray gives its own processes 30 s to come up, too little on a busy machine: hence more than one attempt.
+    Ray gives its own processes 30 s to start, too little on a busy machine: hence several attempts.
     """
     capacity = local_capacity()
     for attempt in range(1, _NUM_STARTS + 1):

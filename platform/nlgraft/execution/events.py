@@ -1,4 +1,4 @@
-"""What the sweep hands to a worker, and what it tells the rest of the house."""
+"""The trials of a sweep and the events that its observers receive."""
 
 from __future__ import annotations
 
@@ -7,22 +7,19 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nlgraft.pipeline.stage import StageGraph
-from nlgraft.pipeline.trial import TrialRecord
+from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unit:
-    """One trial that the sweep must see finished.
+class PlannedTrial:
+    """One trial that a sweep has to complete.
 
     Attributes:
         kind: ``search`` trials are scored on dev only, ``replicate`` trials on dev and test.
-        cell: The cell that the trial belongs to.
-        seed: The trial's seed.
         params: Searched values by dotted path; empty without a search.
         number: Number of the proposal within its cell; None for replicates.
         config: The resolved config of the system, as JSON values.
-        graph: The trial's stage graph.
     """
 
     kind: Literal["search", "replicate"]
@@ -40,23 +37,23 @@ class Unit:
 
     @property
     def key(self) -> str:
-        """Identity within one sweep: two cells may ask for the same trial."""
+        """Identity within one sweep; the fingerprint is none, since two cells may hold the same trial."""
         return f"{self.kind}/{self.cell.key}/{self.seed if self.number is None else self.number}"
 
     @property
     def name(self) -> str:
-        """What people read: cell and seed, or cell and number of the proposal."""
+        """Name shown to people: cell and seed, or cell and number of the proposal."""
         tail = f"seed {self.seed}" if self.number is None else f"search {self.number}"
         return f"{self.cell.label}, {tail}"
 
 
 @dataclass(frozen=True)
 class SweepStarted:
-    """The sweep knows what it has to do.
+    """The sweep has compared its plan with the store.
 
     Attributes:
         num_trials: Trials of the study, search trials included.
-        num_reused: Those of them that are finished already.
+        num_reused: Those of them that an earlier run has completed.
         max_concurrent: How many run at once.
     """
 
@@ -69,22 +66,18 @@ class SweepStarted:
 class TrialStarted:
     """A trial was handed to a worker."""
 
-    unit: Unit
+    trial: PlannedTrial
 
 
 @dataclass(frozen=True)
 class TrialProgress:
-    """A stage of a running trial reported.
+    """A stage of a running trial reported metrics at an optimizer step.
 
     Attributes:
-        unit: The trial.
-        stage: Name of the reporting stage.
-        step: Optimiser step within the stage.
-        metrics: Values by name.
-        unix_ms: When it was reported.
+        unix_ms: Time of the report, Unix milliseconds.
     """
 
-    unit: Unit
+    trial: PlannedTrial
     stage: str
     step: int
     metrics: Mapping[str, float]
@@ -93,15 +86,13 @@ class TrialProgress:
 
 @dataclass(frozen=True)
 class TrialEnded:
-    """A trial is over; ``record.state`` says how.
+    """A trial has ended in ``record.state``.
 
     Attributes:
-        unit: The trial.
-        record: What is remembered of it.
-        is_reused: True when nothing had to run.
+        is_reused: True if an earlier run ended it.
     """
 
-    unit: Unit
+    trial: PlannedTrial
     record: TrialRecord
     is_reused: bool = False
 
@@ -111,8 +102,7 @@ class CellSearched:
     """The search inside a cell is over.
 
     Attributes:
-        cell: The cell.
-        params: The best proposal's values, or None when every proposal failed.
+        params: Values of the best proposal, or None when every proposal failed.
     """
 
     cell: Cell
@@ -121,7 +111,7 @@ class CellSearched:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something a person should read: what is waited for, why the sweep stops."""
+    """A message for people, e.g. which stage is awaited or why the sweep stops."""
 
     message: str
 

@@ -16,16 +16,12 @@ RUNTIME_ENV_FILE = "runtime_env.yaml"
 def submit_run(
     study_file: str, overrides: Sequence[str], address: str | None, options: Sequence[str] = ()
 ) -> str:
-    """Submit ``nlgraft run`` of a study to a Ray cluster's job server.
+    """Submit ``nlgraft run`` of a study to a Ray cluster's job server and return the job id.
 
     Args:
         study_file: The study, by its path below the working directory.
-        overrides: Overrides of the study.
         address: The job server, e.g. ``http://HEAD:8265``; None uses ``RAY_API_SERVER_ADDRESS``.
         options: Further options of ``nlgraft run``.
-
-    Returns:
-        The job id.
 
     Raises:
         NlgraftError: The study lies outside the working directory, or the job server cannot be reached.
@@ -34,10 +30,10 @@ def submit_run(
     path = Path(study_file).resolve()
     if not path.is_relative_to(directory):
         raise NlgraftError(
-            f"{study_file}: lies outside {directory}, which is what travels to the cluster; "
+            f"{study_file}: lies outside {directory}, the directory that is uploaded to the cluster; "
             "run `nlgraft submit` in a directory above the study"
         )
-    _send_token_if_there_is_one()
+    _use_token_if_present()
     from ray.exceptions import RayError
     from ray.job_submission import JobSubmissionClient
 
@@ -48,28 +44,23 @@ def submit_run(
         return client.submit_job(entrypoint=entrypoint, runtime_env=runtime_env(directory))
     except (ConnectionError, RuntimeError, RayError) as error:
         raise NlgraftError(
-            f"the job server at {address or 'the default address'} takes no job: {error}. Start a cluster "
-            "with `ray up cluster.yaml`, or name its dashboard by --address http://HEAD:8265; with token "
-            "authentication set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
+            f"the job server at {address or 'the default address'} accepts no job: {error}. Start a cluster "
+            "with `ray up cluster.yaml`, or give the URL of its dashboard as --address http://HEAD:8265; if "
+            "the cluster uses token authentication, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
         ) from error
 
 
-def _send_token_if_there_is_one() -> None:
-    """Authenticate as ``ray start`` would: by default when there is a token. Ray's client alone does not."""
+def _use_token_if_present() -> None:
+    """Authenticate by default where a token is present, as ``ray start`` does; Ray's job client does not."""
     token = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
     if token or (Path.home() / ".ray" / "auth_token").is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def runtime_env(directory: Path) -> dict[str, Any]:
-    """Read the repository's runtime environment.
+    """Read ``runtime_env.yaml`` of the job's directory, with the directory as ``working_dir``.
 
-    Args:
-        directory: The working directory of the job.
-
-    Returns:
-        The environment of ``runtime_env.yaml``, or one that makes the directory importable, with the
-        directory as ``working_dir``.
+    Without that file, the environment makes the directory importable.
     """
     from ruamel.yaml import YAML
 

@@ -1,7 +1,7 @@
-"""The search inside one cell: one Optuna study, driven by ask and tell.
+"""One Optuna study per cell, driven by ask and tell.
 
-Optuna's own heartbeat and retry do not reach ask/tell, so what a crash leaves RUNNING is reconciled here from
-the proposals that the artifact store remembers.
+Optuna's heartbeat and retry callbacks do not reach trials created by ``ask``, so trials that a crash leaves
+RUNNING are reconciled here with the proposals on record in the artifact store.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from optuna.distributions import (
 )
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from nlgraft.pipeline.trial import TrialRecord
+from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.space import CategoricalDomain, Domain, IntDomain, holds, same, sampling_order
 from nlgraft.study.data.study import Objective, Search
 
@@ -31,14 +31,10 @@ _PRIMITIVES = (str, int, float, bool, type(None))
 
 
 def _sampler(search: Search, number: int) -> optuna.samplers.BaseSampler:
-    """Build the sampler that proposes ``number``; its seed depends on the number, never on a process's past.
+    """Build the sampler of proposal ``number`` within a cell.
 
-    Args:
-        search: The study's search.
-        number: Number of the proposal within its cell.
-
-    Returns:
-        A sampler whose proposal depends on the seed, the number and the told trials alone.
+    **Determinism.** Its proposal depends on the seed, the number and the trials told so far, never on what
+    this process sampled before: a search that resumes makes the same proposals.
     """
     seed = search.sampler.seed
     own_seed = (seed * 1_000_003 + number) % (2**32)
@@ -71,13 +67,9 @@ def _encode(choice: Any) -> Any:
 
 
 def distribution_of(domain: Domain) -> BaseDistribution:
-    """Translate a domain of the study into Optuna's distribution.
+    """Translate a domain of ``search.space`` into Optuna's distribution.
 
-    Args:
-        domain: One entry of ``search.space``.
-
-    Returns:
-        The distribution; choices that are lists or mappings are represented by their JSON text.
+    Choices that are lists or mappings are represented by their JSON text, since Optuna takes scalars only.
     """
     if isinstance(domain, CategoricalDomain):
         return CategoricalDistribution([_encode(choice) for choice in domain.choices])
@@ -101,14 +93,14 @@ def _suggest(trial: Trial, path: str, domain: Domain) -> Any:
     )
 
 
-class CellSearch:
+class OptunaStudy:
     """Proposals and results of one cell.
 
     **Determinism.** Proposal ``n`` depends on the sampler's seed, ``n`` and the results told before it; with
-    several trials at once the order in which results arrive is part of that.
+    concurrent trials that includes the order in which results arrive.
 
-    **Crashes.** ``reconcile`` makes Optuna agree with the store: what the store finished is told, what nobody
-    proposed on record is failed, what was proposed and not finished stays open and is run again.
+    **Crashes.** `reconcile` makes Optuna agree with the store: results on record are told, trials without a
+    proposal on record are failed, proposals without a result stay open.
     """
 
     def __init__(
@@ -133,12 +125,11 @@ class CellSearch:
         return self._study.get_trials(deepcopy=False)
 
     def reconcile(self, proposals: Mapping[int, Mapping[str, Any]], ended: Mapping[int, TrialRecord]) -> None:
-        """Make Optuna agree with what the store remembers.
+        """Make Optuna agree with the store.
 
         Args:
             proposals: Params of every proposal on record, by number.
-            ended: Records of those that are over, by number.
-
+            ended: Records of the proposals that have ended, by number.
         """
         known = set()
         for trial in self.trials:
@@ -154,7 +145,7 @@ class CellSearch:
             self.tell(number, record)
 
     def _add(self, number: int, params: Mapping[str, Any]) -> None:
-        """Enter a proposal that Optuna's database has lost."""
+        """Add a proposal that Optuna's database does not hold."""
         distributions = {path: distribution_of(self._search.space[path]) for path in params}
         self._study.add_trial(
             create_trial(
@@ -165,12 +156,11 @@ class CellSearch:
             )
         )
 
-    def propose(self, number: int, config_values: Mapping[str, Any]) -> dict[str, Any]:
+    def propose(self, number: int, config: Mapping[str, Any]) -> dict[str, Any]:
         """Ask for the params of proposal ``number``.
 
         Args:
-            number: Number within the cell, counted from 0.
-            config_values: The cell's config by dotted path, for conditions on paths that are not searched.
+            config: The cell's config by dotted path, for conditions on paths that are not searched.
 
         Returns:
             Values by dotted path; a path whose condition does not hold is absent.
@@ -182,29 +172,18 @@ class CellSearch:
         params: dict[str, Any] = {}
         for path in self._order:
             domain = self._search.space[path]
-            if holds(domain.when, {**config_values, **params}):
+            if holds(domain.when, {**config, **params}):
                 params[path] = _suggest(trial, path, domain)
         return params
 
     def intermediate(self, number: int, value: float, step: int) -> None:
-        """Remember an intermediate value of the objective, as Optuna's pruned trials carry them.
-
-        Args:
-            number: Number of the proposal.
-            value: The objective at ``step``.
-            step: Optimiser step.
-        """
+        """Report the objective at an optimizer step, as Optuna's pruned trials carry it."""
         trial = self._live.get(number)
         if trial is not None and len(self._objectives) == 1 and math.isfinite(value):
             trial.report(value, step)
 
     def tell(self, number: int, record: TrialRecord) -> None:
-        """Tell how a proposal ended; telling twice is harmless.
-
-        Args:
-            number: Number of the proposal.
-            record: What is remembered of the trial; a non-finite objective counts as failed.
-        """
+        """Tell how a proposal ended: a non-finite objective is FAIL; telling twice changes nothing."""
         trial = self._find(number)
         if trial is None or trial.state != TrialState.RUNNING:
             return

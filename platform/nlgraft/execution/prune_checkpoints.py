@@ -1,4 +1,4 @@
-"""Training state of trials that a trial scheduler has stopped: what nobody will resume is removed."""
+"""Removal of training state that no trial will resume, left by trials that a trial scheduler has stopped."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ from nlgraft.execution.events import TrialEnded
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
 
-logger = logging.getLogger(__name__)
+_log = logging.getLogger(__name__)
 
 
-def remove_stopped_checkpoints(store: ArtifactStore, ended: Iterable[TrialEnded]) -> int:
-    """Remove the checkpoints that stopped search trials have left, once all trials of a sweep have ended.
+def prune_checkpoints(store: ArtifactStore, ended: Iterable[TrialEnded]) -> int:
+    """Remove the checkpoints of stopped search trials once all trials of a sweep have ended.
 
-    A stopped proposal is on record and is not run again. Kept are the checkpoints of stages that a failed or
-    killed trial shares, since the next sweep runs it again, and of stages that another sweep computes now.
-    Should somebody want such a stage after all, it is computed from its beginning.
+    A stopped proposal is on record and never runs again. The checkpoints of stages that a failed or killed
+    trial shares are kept, since the next sweep runs that trial again, and so are those of stages that another
+    sweep is computing. A stage that is wanted later after all is computed from its start.
 
     Args:
-        store: The artifact store.
-        ended: How each trial of the sweep ended, those of earlier sweeps included.
+        ended: The end of each trial of the sweep, those of earlier sweeps included.
 
     Returns:
         Number of stages whose checkpoints were removed.
@@ -30,8 +29,8 @@ def remove_stopped_checkpoints(store: ArtifactStore, ended: Iterable[TrialEnded]
     stopped: dict[str, Stage] = {}
     wanted: set[str] = set()
     for event in ended:
-        stages = {stage.fingerprint: stage for stage in event.unit.graph.stages}
-        if event.unit.kind == "search" and event.record.state == "stopped":
+        stages = {stage.fingerprint: stage for stage in event.trial.graph.stages}
+        if event.trial.kind == "search" and event.record.state == "stopped":
             stopped |= stages
         elif event.record.state != "finished":
             wanted |= set(stages)
@@ -40,11 +39,11 @@ def remove_stopped_checkpoints(store: ArtifactStore, ended: Iterable[TrialEnded]
         if fingerprint in wanted or store.checkpoints(stage).newest_step() is None:
             continue
         try:
-            with store.leases.acquire(fingerprint, "clearing up after a stopped trial"):
+            with store.leases.acquire(fingerprint, "a sweep that prunes checkpoints"):
                 store.checkpoints(stage).clear()
         except StageBusy:
             continue
         num_removed += 1
     if num_removed:
-        logger.info("removed the checkpoints of %d stages of stopped trials", num_removed)
+        _log.info("removed the checkpoints of %d stages of stopped trials", num_removed)
     return num_removed

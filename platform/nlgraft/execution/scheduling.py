@@ -1,7 +1,7 @@
-"""Early stopping that asks: Tune's schedulers decide, the training loop ends itself.
+"""Cooperative early stopping: Tune's schedulers decide, and the training loop ends itself.
 
 Tune stops a trial by ending its thread or actor. A trial that owns a worker group would leave the group's
-placement group behind, so here a STOP decision becomes a flag that the loop reads at its next report.
+placement group behind, so a STOP decision here becomes a request that the loop reads at its next report.
 """
 
 from __future__ import annotations
@@ -28,15 +28,12 @@ _NO_LAST_RUNG = 10**9  # steps; a trial ends by its own step limit, rungs go on 
 
 
 def scheduler_for(spec: TrialSchedulerSpec, mode: str) -> TrialScheduler:
-    """Build Tune's scheduler for the trials of one cell.
+    """Build Tune's scheduler for the trials of one cell; it compares ``VALUE`` at equal ``STEP``.
+
+    ``hyperband`` is asynchronous HyperBand: the synchronous one pauses trials, which then keep their workers.
 
     Args:
-        spec: The study's trial scheduler.
         mode: ``max`` or ``min``.
-
-    Returns:
-        A scheduler that compares ``nlgraft_value`` at equal ``nlgraft_step``. HyperBand is the asynchronous
-        one of several brackets: the synchronous one pauses trials, which would hold their workers.
     """
     if spec.name == "median":
         return MedianStoppingRule(
@@ -57,15 +54,15 @@ def scheduler_for(spec: TrialSchedulerSpec, mode: str) -> TrialScheduler:
 
 
 class CooperativeScheduler(FIFOScheduler):
-    """One inner scheduler per cell, whose STOP becomes a request.
+    """One inner scheduler per cell, whose STOP becomes a request to the trial.
 
-    Every cell is tuned with the same rule and compared with itself only: a rung shared between cells would
-    stop the trials of a weak cell early and so break the equal budget.
+    Every cell is tuned by the same rule and compared with itself only: a rung shared between cells would stop
+    the trials of a weak cell early and so break the equal budget.
 
     Args:
         group_of: The cell of a Tune trial, or None for a trial that is never stopped early.
         new_scheduler: Builds the inner scheduler of a cell.
-        request_stop: Tells a running trial to end itself; returns when the request is visible to it.
+        request_stop: Asks a running trial to end itself; returns once the trial can see the request.
     """
 
     def __init__(
@@ -79,10 +76,10 @@ class CooperativeScheduler(FIFOScheduler):
         self._new_scheduler = new_scheduler
         self._request_stop = request_stop
         self._inner: dict[str, TrialScheduler] = {}
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Give Tune nothing to put into the pickle that its own restore would read."""
+        """Return nothing: Tune pickles its scheduler for a restore that is never used."""
         return {}
 
     def _scheduler(self, trial: Trial) -> TrialScheduler | None:
@@ -102,16 +99,16 @@ class CooperativeScheduler(FIFOScheduler):
     def on_trial_result(self, tune_controller: TuneController, trial: Trial, result: dict) -> str:
         """Let the cell's scheduler decide; never let Tune end the trial itself."""
         inner = self._scheduler(trial)
-        if inner is None or VALUE not in result or trial.trial_id in self._asked:
+        if inner is None or VALUE not in result or trial.trial_id in self._requested:
             return TrialScheduler.CONTINUE
         decision = inner.on_trial_result(tune_controller, trial, result)
         if decision == TrialScheduler.STOP:
-            self._asked.add(trial.trial_id)
+            self._requested.add(trial.trial_id)
             self._request_stop(trial, f"stopped by the trial scheduler at step {result[STEP]}")
         return TrialScheduler.CONTINUE
 
     def on_trial_complete(self, tune_controller: TuneController, trial: Trial, result: dict) -> None:
-        """Tell the cell's scheduler that a trial is over."""
+        """Tell the cell's scheduler that a trial has ended."""
         inner = self._scheduler(trial)
         if inner is not None and VALUE in result:
             inner.on_trial_complete(tune_controller, trial, result)

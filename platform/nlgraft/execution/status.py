@@ -1,4 +1,4 @@
-"""What ``nlgraft status`` tells: the store's records, and what the living driver says is running."""
+"""The counts of ``nlgraft status``: from the store's records and from the trials its live driver runs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,12 @@ _KIND = "studies"
 
 
 def study_key(study: Study) -> str:
-    """What only one driver at a time may run on a store: this definition under this name."""
+    """Key of the lock that one driver at a time holds on a store: this definition under this name."""
     return fingerprint({"name": study.name, "study": study.fingerprint})
 
 
 class RunningRecord:
-    """Keeps the trials that are running in the store, for ``nlgraft status`` in another process.
-
-    Args:
-        study: The study.
-        store: Its artifact store.
-    """
+    """Record of the running trials, kept in the store for ``nlgraft status`` in another process."""
 
     def __init__(self, study: Study, store: ArtifactStore) -> None:
         self._store = store
@@ -40,17 +35,17 @@ class RunningRecord:
         self._write()
 
     def observe(self, event: Event) -> None:
-        """Take an event of the sweep."""
+        """Update the record by an event of the sweep."""
         if isinstance(event, TrialStarted):
-            self._running[event.unit.key] = event.unit.cell.key
+            self._running[event.trial.key] = event.trial.cell.key
         elif isinstance(event, TrialEnded) and not event.is_reused:
-            self._running.pop(event.unit.key, None)
+            self._running.pop(event.trial.key, None)
         else:
             return
         self._write()
 
     def close(self) -> None:
-        """Nothing runs any more."""
+        """Record that nothing runs any more."""
         self._running = {}
         self._write()
 
@@ -61,10 +56,6 @@ class RunningRecord:
 
 def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
     """Count the trials of each cell by state.
-
-    Args:
-        study: The study.
-        store: Its artifact store.
 
     Returns:
         ``{"study", "is_running", "counts": {...}, "cells": [{"cell", "label", "counts", "reasons"}]}``;
@@ -116,7 +107,7 @@ def _count(states: Counter[str], reasons: list[str], state: str, reason: str) ->
 def _replicate_states(
     study: Study, store: ArtifactStore, cell: Cell, params: dict[str, Any]
 ) -> list[tuple[str, str]]:
-    """State and reason of the replicates that have ended."""
+    """Return state and reason of the replicates that have ended."""
     system = load_system(study.system)
     config = resolve_config(study, cell, params)
     found = []

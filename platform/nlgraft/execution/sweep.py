@@ -1,16 +1,12 @@
-"""The Ray Tune sweep over what is planned and not finished."""
+"""The Ray Tune sweep over the trials of a study that are not complete."""
 
 from __future__ import annotations
 
-import signal
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any, cast
 
 from nlgraft.execution.cluster import (
@@ -21,10 +17,12 @@ from nlgraft.execution.cluster import (
     is_local,
     local_capacity,
 )
-from nlgraft.execution.events import Event, Observer, TrialEnded, Unit
-from nlgraft.execution.optuna_study import CellSearch
-from nlgraft.execution.prune_checkpoints import remove_stopped_checkpoints
-from nlgraft.execution.trial_queue import WorkQueue
+from nlgraft.execution.events import Event, Observer, PlannedTrial, TrialEnded
+from nlgraft.execution.interruption import Interrupted, raising_interrupted
+from nlgraft.execution.optuna_study import OptunaStudy
+from nlgraft.execution.prune_checkpoints import prune_checkpoints
+from nlgraft.execution.trial_queue import TrialQueue
+from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
@@ -33,27 +31,15 @@ from nlgraft.study.planning.selection import search_key
 from nlgraft.study.reading.system import load_system
 
 
-class Interrupted(BaseException):
-    """A signal asked the driver to end.
-
-    Args:
-        signum: The signal's number.
-    """
-
-    def __init__(self, signum: int) -> None:
-        self.signum = signum
-        super().__init__(f"interrupted by {signal.Signals(signum).name}")
-
-
 @dataclass(frozen=True)
 class SweepOutcome:
-    """What a sweep did.
+    """Counts of a sweep.
 
     Attributes:
-        num_run: Trials that ran.
-        num_reused: Trials that were finished before.
-        num_failed: Trials that failed, now or before.
-        stop_reason: Why the sweep ended before its time, or None.
+        num_run: Trials that this sweep ran.
+        num_reused: Trials that an earlier run had completed.
+        num_failed: Trials that failed, now or earlier.
+        stop_reason: Reason why the sweep ended early, or None.
     """
 
     num_run: int
@@ -73,15 +59,10 @@ def run_sweep(
     """Run every trial of a study that the store does not hold yet.
 
     Args:
-        study: The study.
-        store: The artifact store.
         cells: The cells to run.
-        observe: Receives every event, in order, in this thread.
-        address: A running Ray cluster; None starts a local one when there is something to run.
-        stop_requested: Asked often; a reason ends the sweep early.
-
-    Returns:
-        Counts of what happened.
+        observe: Receives every event, in order, in the calling thread.
+        address: A running Ray cluster; None starts a local one if there is something to run.
+        stop_requested: Polled often; a reason ends the sweep early.
 
     Raises:
         CapacityError: A trial can never fit; nothing was started.
@@ -94,43 +75,34 @@ def run_sweep(
             ended.append(event)
         observe(event)
 
+    def open_queue(max_concurrent: int) -> TrialQueue:
+        def open_optuna(cell: Cell) -> OptunaStudy:
+            assert study.search is not None
+            name = f"{study.name}/{cell.label}@{search_key(study, cell)[:8]}"
+            return OptunaStudy(name, study.search, study.objectives, _optuna_url(store))
+
+        queue = TrialQueue(study, store, list(cells), open_optuna, note, max_concurrent, stop_requested)
+        queue.open()
+        return queue
+
     if is_local(address):
-        max_concurrent = check_fit(study.resources, local_capacity(), "this machine")
-        queue = _new_queue(study, store, cells, note, max_concurrent, stop_requested)
+        # Before Ray is started: a completed study, or one that can never fit, must not cost that time.
+        queue = open_queue(check_fit(study.resources, local_capacity(), "this machine"))
         if not queue.is_done:
             with connected(None, study.resources):
-                _drive(study, store, queue, max_concurrent)
+                _TuneSweep(study, store, queue).run()
     else:
         with connected(address, study.resources) as capacity:
-            max_concurrent = check_fit(study.resources, capacity, "the cluster")
-            queue = _new_queue(study, store, cells, note, max_concurrent, stop_requested)
+            queue = open_queue(check_fit(study.resources, capacity, "the cluster"))
             if not queue.is_done:
-                _drive(study, store, queue, max_concurrent)
-    if queue.stop_reason is None:  # a sweep that was ended early is gone on with
-        remove_stopped_checkpoints(store, ended)
+                _TuneSweep(study, store, queue).run()
+    if queue.stop_reason is None:  # an interrupted sweep resumes and may want its checkpoints
+        prune_checkpoints(store, ended)
     return SweepOutcome(queue.num_run, queue.num_reused, queue.num_failed, queue.stop_reason)
 
 
-def _new_queue(
-    study: Study,
-    store: ArtifactStore,
-    cells: Sequence[Cell],
-    observe: Observer,
-    max_concurrent: int,
-    stop_requested: Callable[[], str | None],
-) -> WorkQueue:
-    def new_search(cell: Cell) -> CellSearch:
-        assert study.search is not None
-        name = f"{study.name}/{cell.label}@{search_key(study, cell)[:8]}"
-        return CellSearch(name, study.search, study.objectives, _optuna_url(store))
-
-    queue = WorkQueue(study, store, list(cells), new_search, observe, max_concurrent, stop_requested)
-    queue.open()
-    return queue
-
-
 def _optuna_url(store: ArtifactStore) -> str | None:
-    """Optuna's database: in a local store; with a remote one it is rebuilt from the proposals."""
+    """URL of Optuna's database in a local store; with a remote store it is rebuilt from the proposals."""
     if not store.is_local:
         return None
     root = Path(store.uri)
@@ -138,13 +110,114 @@ def _optuna_url(store: ArtifactStore) -> str | None:
     return f"sqlite:///{root / 'optuna.db'}"
 
 
-def _watched(study: Study, graph: StageGraph) -> tuple[str, str | None]:
-    """The stage and the metric that the trial scheduler judges: the last training stage's."""
-    training = [stage.name for stage in graph.stages if stage.is_distributed]
-    scheduler = _trial_scheduler(study)
-    if scheduler is None or not training:
-        return "", None
-    return training[-1], scheduler.metric or study.objectives[0].metric
+class _TuneSweep:
+    """One ``tune.Tuner`` over a trial queue, on the Ray cluster that this process is connected to."""
+
+    def __init__(self, study: Study, store: ArtifactStore, queue: TrialQueue) -> None:
+        # Imports ray.tune, which takes seconds that a completed study need not pay.
+        from nlgraft.execution.trainable import StopBoard
+        from nlgraft.execution.tune_searcher import TuneSearcher
+
+        self._study = study
+        self._store = store
+        self._queue = queue
+        resources = study.resources
+        self._ray_directory = (
+            str(Path(store.uri) / "ray") if store.is_local else f"{store.uri.rstrip('/')}/ray"
+        )
+        self._group = WorkerGroup(
+            resources.workers,
+            resources.cpus_per_worker,
+            resources.gpus_per_worker,
+            resources.max_failures,
+            self._ray_directory,
+        )
+        self._board: Any = cast(Any, StopBoard).remote()
+        self._searcher = TuneSearcher(queue, store, self._config_for, self._request_stop)
+
+    def run(self) -> None:
+        """Run until the queue is done.
+
+        Raises:
+            Interrupted: A signal arrived; running trials are recorded as killed.
+        """
+        with tempfile.TemporaryDirectory(prefix="nlg-tune-") as scratch, raising_interrupted() as received:
+            tuner = self._new_tuner(scratch)
+            try:
+                tuner.fit()
+            except BaseException:
+                # Ray's compiled code may turn what a signal handler raises into an error of its own.
+                if not received:
+                    raise
+                interrupted = Interrupted(received[0])
+                self._record_killed(str(interrupted))
+                raise interrupted from None
+
+    def _new_tuner(self, scratch: str) -> Any:
+        from ray import tune
+
+        from nlgraft.execution.trainable import run_tune_trial
+
+        trainable = tune.with_parameters(run_tune_trial, board=self._board)
+        return tune.Tuner(
+            tune.with_resources(trainable, self._resources_per_trial()),
+            tune_config=tune.TuneConfig(
+                search_alg=self._searcher,
+                scheduler=self._new_scheduler(),
+                num_samples=-1,
+                reuse_actors=True,
+                trial_name_creator=lambda trial: trial.trial_id,
+                trial_dirname_creator=lambda trial: trial.trial_id,
+            ),
+            run_config=tune.RunConfig(
+                name=f"{self._study.name}-{int(time.time())}",
+                storage_path=scratch if self._store.is_local else self._ray_directory,
+                verbose=0,
+                failure_config=tune.FailureConfig(max_failures=self._study.resources.max_failures),
+            ),
+        )
+
+    def _resources_per_trial(self) -> dict[str, float]:
+        if self._group.num_workers > 1:
+            return {HEAD_RESOURCE: DRIVER_SHARE}
+        return {"CPU": self._group.cpus_per_worker, "GPU": self._group.gpus_per_worker}
+
+    def _new_scheduler(self) -> Any:
+        from nlgraft.execution.scheduling import CooperativeScheduler, scheduler_for
+
+        spec = _trial_scheduler(self._study)
+        if spec is None:
+            return None
+        metric = load_system(self._study.system).metrics[_watched_metric(self._study, spec)]
+        mode = "max" if metric.direction == "maximize" else "min"
+        return CooperativeScheduler(
+            lambda trial: self._search_cell(trial.trial_id),
+            lambda: scheduler_for(spec, mode),
+            lambda trial, reason: self._request_stop(trial.trial_id, reason),
+        )
+
+    def _search_cell(self, trial_id: str) -> str | None:
+        """Key of the cell of a search trial; None for replicates, which are never stopped early."""
+        trial = self._searcher.trial_of(trial_id)
+        return trial.cell.key if trial is not None and trial.kind == "search" else None
+
+    def _config_for(self, trial: PlannedTrial, trial_id: str) -> dict[str, Any]:
+        from nlgraft.execution.trainable import TrialSpec
+
+        stage, metric = _watched(self._study, trial.graph) if trial.kind == "search" else ("", None)
+        spec = TrialSpec(trial.graph, trial.config, self._store.uri, trial_id, self._group, stage, metric)
+        return {"spec": spec.to_text()}
+
+    def _request_stop(self, trial_id: str, reason: str) -> None:
+        import ray
+
+        ray.get(self._board.request_stop.remote(trial_id, reason))
+
+    def _record_killed(self, reason: str) -> None:
+        """Record the running trials as killed, or status and tracking would show them running for ever."""
+        self._queue.stop(reason)
+        for trial in self._queue.running:
+            self._queue.kill(trial, reason)
 
 
 def _trial_scheduler(study: Study) -> TrialScheduler | None:
@@ -152,120 +225,14 @@ def _trial_scheduler(study: Study) -> TrialScheduler | None:
     return None if spec is None or spec.name == "none" else spec
 
 
-def _drive(study: Study, store: ArtifactStore, queue: WorkQueue, max_concurrent: int) -> None:
-    import ray
-    from ray import tune
+def _watched_metric(study: Study, spec: TrialScheduler) -> str:
+    return spec.metric or study.objectives[0].metric
 
-    from nlgraft.execution.scheduling import CooperativeScheduler, scheduler_for
-    from nlgraft.execution.trainable import Board, Order, run_order
-    from nlgraft.execution.tune_searcher import WorkSearcher
-    from nlgraft.execution.worker_group import WorkerGroup
 
-    resources = study.resources
-    board: Any = cast(Any, Board).remote()
-    directory = str(Path(store.uri) / "ray") if store.is_local else store.uri.rstrip("/") + "/ray"
-    group = WorkerGroup(
-        resources.workers,
-        resources.cpus_per_worker,
-        resources.gpus_per_worker,
-        resources.max_failures,
-        directory,
-    )
-
-    def order_for(unit: Unit, trial_id: str) -> dict[str, Any]:
-        stage, metric = _watched(study, unit.graph) if unit.kind == "search" else ("", None)
-        order = Order(unit.graph, unit.config, store.uri, trial_id, group, stage, metric)
-        return {"order": order.to_text()}
-
-    def ask_to_stop(trial_id: str, reason: str) -> None:
-        ray.get(board.request_stop.remote(trial_id, reason))
-
-    searcher = WorkSearcher(queue, store, order_for, ask_to_stop)
-    scheduler = None
+def _watched(study: Study, graph: StageGraph) -> tuple[str, str | None]:
+    """Stage and metric that the trial scheduler judges: those of the last training stage."""
+    training = [stage.name for stage in graph.stages if stage.is_distributed]
     spec = _trial_scheduler(study)
-    if spec is not None:
-        mode = _mode(study, spec.metric or study.objectives[0].metric)
-
-        def group_of(trial: Any) -> str | None:
-            unit = searcher.unit_of(trial.trial_id)
-            return unit.cell.key if unit is not None and unit.kind == "search" else None
-
-        scheduler = CooperativeScheduler(
-            group_of,
-            lambda: scheduler_for(spec, mode),
-            lambda trial, reason: ask_to_stop(trial.trial_id, reason),
-        )
-    shape = (
-        {"CPU": resources.cpus_per_worker, "GPU": resources.gpus_per_worker}
-        if resources.workers == 1
-        else {HEAD_RESOURCE: DRIVER_SHARE}
-    )
-    trainable = tune.with_resources(tune.with_parameters(run_order, board=board), shape)
-    with tempfile.TemporaryDirectory(prefix="nlg-tune-") as scratch:
-        tuner = tune.Tuner(
-            trainable,
-            tune_config=tune.TuneConfig(
-                search_alg=searcher,
-                scheduler=scheduler,
-                num_samples=-1,
-                reuse_actors=True,
-                trial_name_creator=lambda trial: trial.trial_id,
-                trial_dirname_creator=lambda trial: trial.trial_id,
-            ),
-            run_config=tune.RunConfig(
-                name=f"{study.name}-{int(time.time())}",
-                storage_path=scratch if store.is_local else directory,
-                verbose=0,
-                failure_config=tune.FailureConfig(max_failures=resources.max_failures),
-            ),
-        )
-        with _signals_raise() as received:
-            try:
-                tuner.fit()
-            except BaseException:
-                # Ray's compiled code may turn what a signal handler raises into an error of its own
-                if not received:
-                    raise
-                interrupted = Interrupted(received[0])
-                _mark_killed(queue, str(interrupted))
-                raise interrupted from None
-
-
-def _mode(study: Study, metric: str) -> str:
-    direction = load_system(study.system).metrics[metric].direction
-    return "max" if direction == "maximize" else "min"
-
-
-def _mark_killed(queue: WorkQueue, reason: str) -> None:
-    """Record the running trials as killed, so that status and tracking do not show them running for ever."""
-    queue.stop(reason)
-    for unit in queue.running:
-        queue.kill(unit, reason)
-
-
-@contextmanager
-def _signals_raise() -> Iterator[list[int]]:
-    """Turn the first SIGTERM or SIGINT into ``Interrupted``; the second one ends the process at once.
-
-    Yields:
-        The number of the signal that arrived, or nothing.
-    """
-    received: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield received
-        return
-
-    def handle(signum: int, frame: FrameType | None) -> None:
-        for name in before:
-            signal.signal(name, signal.SIG_DFL)
-        received.append(signum)
-        raise Interrupted(signum)
-
-    before = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGINT)}
-    for name in before:
-        signal.signal(name, handle)
-    try:
-        yield received
-    finally:
-        for name, handler in before.items():
-            signal.signal(name, handler)
+    if spec is None or not training:
+        return "", None
+    return training[-1], _watched_metric(study, spec)

@@ -1,6 +1,6 @@
-"""What runs inside a Tune trial: one trial of the study, its reports and its end.
+"""The Tune trainable: runs one trial of a study, reports its progress and its outcome.
 
-The actor is reused from trial to trial, so a trial costs no process start.
+Tune reuses the actor from trial to trial, so a trial costs no process start.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 import logging
 import pickle
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +21,10 @@ from nlgraft.errors import StageBusy, TrialFailed
 from nlgraft.execution.scheduling import STEP, VALUE
 from nlgraft.execution.tune_searcher import METRICS, OUTCOME, OWNER, STAGE, UNIX_MS
 from nlgraft.execution.worker_group import WorkerGroup
-from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.pipeline.stage import Reporter, Stage, StageGraph
+from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import RecordingReporter, run_trial
+from nlgraft.pipeline.trial import run_trial
 
 _log = logging.getLogger(__name__)
 
@@ -31,15 +32,13 @@ _REPORT_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True)
-class Order:
-    """All that a worker must know of a trial; travels as text inside the Tune config.
+class TrialSpec:
+    """Everything a worker needs to run a trial; travels as text inside the Tune config.
 
     Attributes:
-        graph: The trial's stage graph.
-        config: The resolved config, for the record.
-        store_uri: Where the artifact store is.
-        trial_id: Tune's id of the trial, under which the board keeps a request to stop.
-        group: Shape of the worker group; one worker trains in this process.
+        config: The resolved config, for the trial's record.
+        trial_id: Tune's id of the trial, under which the stop board keeps requests.
+        group: Shape of the worker group; a single worker trains in this process.
         watched_stage: Name of the stage whose reports the trial scheduler judges.
         watched_metric: The metric that it judges, or None without a scheduler.
     """
@@ -53,20 +52,20 @@ class Order:
     watched_metric: str | None
 
     def to_text(self) -> str:
-        """Encode for a Tune config, which holds plain values only."""
+        """Encode as text: a Tune config holds plain values only."""
         return base64.b64encode(pickle.dumps(self)).decode("ascii")
 
     @staticmethod
-    def from_text(text: str) -> Order:
-        """Decode what ``to_text`` made, in a worker of the same sweep."""
-        order = pickle.loads(base64.b64decode(text))
-        assert isinstance(order, Order)
-        return order
+    def from_text(text: str) -> TrialSpec:
+        """Decode the text of `to_text`; it comes from the driver of this sweep, never from the store."""
+        spec = pickle.loads(base64.b64decode(text))
+        assert isinstance(spec, TrialSpec)
+        return spec
 
 
 @ray.remote(num_cpus=0)
-class Board:
-    """Requests to stop, readable by every trial of a sweep."""
+class StopBoard:
+    """Stop requests of a sweep by trial, readable from every worker."""
 
     def __init__(self) -> None:
         self._reasons: dict[str, str] = {}
@@ -76,37 +75,36 @@ class Board:
         self._reasons[trial_id] = reason
 
     def stop_reason(self, trial_id: str) -> str | None:
-        """Why a trial should end, or None."""
+        """Return why a trial should end, or None."""
         return self._reasons.get(trial_id)
 
 
 class TuneReporter:
-    """Reports to Tune, which answers through the board.
+    """Reporter that sends to Tune and reads stop requests from the stop board.
 
-    ``tune.report`` returns only after the trial scheduler has decided, so a request to stop is visible to the
-    very next question.
+    ``tune.report`` returns only after the trial scheduler has decided, so the next call of `should_stop` sees
+    its request.
     """
 
-    def __init__(self, order: Order, board: Any) -> None:
-        self._order = order
+    def __init__(self, spec: TrialSpec, board: Any) -> None:
+        self._spec = spec
         self._board = board
         self._last_report_s = -_REPORT_PAUSE_S
 
     def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Send a report; mere progress is sent at most once a second."""
-        watched = self._order.watched_metric
-        is_judged = watched is not None and stage == self._order.watched_stage and watched in metrics
-        now_s = time.monotonic()
+        """Send a report; one without dev metrics is sent at most once a second."""
+        watched = self._spec.watched_metric
+        is_judged = watched is not None and stage == self._spec.watched_stage and watched in metrics
         has_dev = any(name.startswith("dev/") for name in metrics)
+        now_s = time.monotonic()
         if not is_judged and not has_dev and now_s - self._last_report_s < _REPORT_PAUSE_S:
             return
         self._last_report_s = now_s
         result: dict[str, Any] = {
             STAGE: stage,
             STEP: step,
-            METRICS: json.dumps(
-                {name: float(value) for name, value in metrics.items()}
-            ),  # Tune flattens dicts
+            # as text, because Tune flattens nested results
+            METRICS: json.dumps({name: float(value) for name, value in metrics.items()}),
             UNIX_MS: int(time.time() * 1000),
         }
         if is_judged and watched is not None:
@@ -114,44 +112,48 @@ class TuneReporter:
         tune.report(result)
 
     def should_stop(self) -> str | None:
-        """Ask the board."""
-        return ray.get(self._board.stop_reason.remote(self._order.trial_id))
+        """Read this trial's stop request."""
+        return ray.get(self._board.stop_reason.remote(self._spec.trial_id))
 
 
-def run_order(config: dict[str, Any], board: Any) -> None:
+def run_tune_trial(config: dict[str, Any], board: Any) -> None:
     """Run one trial of the study as a Tune trial.
 
     Args:
-        config: ``{"order": text}``.
-        board: Handle of the sweep's board.
+        config: ``{"spec": text of a TrialSpec}``.
+        board: Handle of the sweep's `StopBoard`.
     """
-    order = Order.from_text(config["order"])
-    # recorded here, where worker groups report to: a stage that does not finish leaves no curves of its own
-    reporter = RecordingReporter(TuneReporter(order, board))
-    store = ArtifactStore.open(order.store_uri)
-    group = order.group
-    group.limit_threads()
-
-    def distribute(stage: Stage) -> None:
-        from nlgraft.execution.workers import run_on_workers
-
-        run_on_workers(stage, order.store_uri, group, reporter)
-
+    spec = TrialSpec.from_text(config["spec"])
+    # Recorded here, where worker groups report to: a stage that does not finish writes no curves of its own.
+    reporter = RecordingReporter(TuneReporter(spec, board))
+    spec.group.limit_threads()
     try:
         run_trial(
-            order.graph,
-            store,
+            spec.graph,
+            ArtifactStore.open(spec.store_uri),
             reporter=reporter,
-            config=dict(order.config),
+            config=dict(spec.config),
             is_waiting=False,
-            distribute=distribute if group.num_workers > 1 else None,
-            device=group.device,
+            distribute=_distributor(spec, reporter),
+            device=spec.group.device,
         )
     except StageBusy as busy:
         tune.report({OUTCOME: "busy", OWNER: busy.owner})
         return
     except TrialFailed as failed:
-        _log.warning(
-            "%s: %s", order.trial_id, failed
-        )  # the record in the store says the same to everybody else
+        # For the worker's log; everybody else reads it in the trial's record.
+        _log.warning("%s: %s", spec.trial_id, failed)
     tune.report({OUTCOME: "ended"})
+
+
+def _distributor(spec: TrialSpec, reporter: Reporter) -> Callable[[Stage], None] | None:
+    if spec.group.num_workers == 1:
+        return None
+
+    def distribute(stage: Stage) -> None:
+        # Imports torch, which the driver of a sweep of single workers does not need.
+        from nlgraft.execution.workers import run_on_workers
+
+        run_on_workers(stage, spec.store_uri, spec.group, reporter)
+
+    return distribute

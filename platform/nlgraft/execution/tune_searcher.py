@@ -1,4 +1,4 @@
-"""The bridge between Tune and the work queue: Tune asks for a trial, the queue knows which."""
+"""Tune's view of the trial queue: Tune asks for a config, the queue decides which trial it belongs to."""
 
 from __future__ import annotations
 
@@ -8,97 +8,96 @@ from typing import Any
 
 from ray.tune.search import Searcher
 
-from nlgraft.execution.events import Unit
+from nlgraft.execution.events import PlannedTrial
 from nlgraft.execution.scheduling import STEP, VALUE
-from nlgraft.execution.trial_queue import WorkQueue
+from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TrialRecord
+from nlgraft.pipeline.trial_record import TrialRecord
 
+# Keys of the results that a trial reports to Tune.
 OUTCOME = "nlgraft_outcome"
 OWNER = "nlgraft_owner"
 STAGE = "nlgraft_stage"
 METRICS = "nlgraft_metrics"
 UNIX_MS = "nlgraft_unix_ms"
 
+_PROCESS_DIED = "the worker process died: out of memory, a crash in native code, or the trial left Python"
 
-class WorkSearcher(Searcher):
-    """Hands Tune the trials of a work queue and the queue their results.
 
-    Tune's state is never restored: a fresh searcher over a fresh queue finds in the store what is left to do.
+class TuneSearcher(Searcher):
+    """Hands Tune the trials of a queue, and the queue their results.
+
+    Tune's own state is never restored: a new searcher over a new queue finds in the store what is left to do.
 
     Args:
-        queue: The work queue.
         store: Where trials leave their records.
-        order_for: Turns a trial, and Tune's id for it, into the config that a worker understands.
-        ask_to_stop: Asks the trial behind one of Tune's ids to end itself, with the reason.
+        config_for: Builds the Tune config of a trial under Tune's id for it.
+        request_stop: Asks the trial under a Tune id to end itself, with the reason.
     """
 
     def __init__(
         self,
-        queue: WorkQueue,
+        queue: TrialQueue,
         store: ArtifactStore,
-        order_for: Callable[[Unit, str], dict[str, Any]],
-        ask_to_stop: Callable[[str, str], None],
+        config_for: Callable[[PlannedTrial, str], dict[str, Any]],
+        request_stop: Callable[[str, str], None],
     ) -> None:
         super().__init__()
-        self._ask_to_stop = ask_to_stop
-        self._is_stopping = False
         self._queue = queue
         self._store = store
-        self._order_for = order_for
-        self._units: dict[str, Unit] = {}
+        self._config_for = config_for
+        self._request_stop = request_stop
+        self._is_stopping = False
+        self._trials: dict[str, PlannedTrial] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Give Tune nothing to put into the pickle that its own restore would read."""
+        """Return nothing: Tune pickles its searcher for a restore that is never used."""
         return {}
 
-    def unit_of(self, trial_id: str) -> Unit | None:
-        """The trial behind one of Tune's, or None when it is over."""
-        return self._units.get(trial_id)
+    def trial_of(self, trial_id: str) -> PlannedTrial | None:
+        """Return the running trial under a Tune id, or None if it has ended."""
+        return self._trials.get(trial_id)
 
     def suggest(self, trial_id: str) -> Any:
-        """Hand out the next trial; None asks Tune to come again."""
-        unit = self._queue.take()
+        """Hand out the next trial; None makes Tune ask again later."""
+        trial = self._queue.take()
         if self._queue.stop_reason is not None and not self._is_stopping:
             self._is_stopping = True
-            for running_id in self._units:
-                self._ask_to_stop(running_id, self._queue.stop_reason)
-        if unit is None:
+            for running_id in self._trials:
+                self._request_stop(running_id, self._queue.stop_reason)
+        if trial is None:
             return Searcher.FINISHED if self._queue.is_done else None
-        self._units[trial_id] = unit
-        return self._order_for(unit, trial_id)
+        self._trials[trial_id] = trial
+        return self._config_for(trial, trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Pass a report on to the queue."""
-        unit = self._units.get(trial_id)
-        if unit is None or STAGE not in result:
+        """Pass a report to the queue."""
+        trial = self._trials.get(trial_id)
+        if trial is None or STAGE not in result:
             return
-        self._queue.progress(unit, result[STAGE], result[STEP], json.loads(result[METRICS]), result[UNIX_MS])
+        self._queue.progress(trial, result[STAGE], result[STEP], json.loads(result[METRICS]), result[UNIX_MS])
         if VALUE in result:
-            self._queue.intermediate(unit, result[VALUE], result[STEP])
+            self._queue.intermediate(trial, result[VALUE], result[STEP])
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Take the end of a trial: its record lies in the store, unless its process died."""
-        unit = self._units.pop(trial_id, None)
-        if unit is None:
+        """Pass the end of a trial to the queue; without a record in the store, its process has died."""
+        trial = self._trials.pop(trial_id, None)
+        if trial is None:
             return
         outcome = (result or {}).get(OUTCOME)
         if not error and outcome == "busy":
-            self._queue.defer(unit, str((result or {})[OWNER]))
+            self._queue.defer(trial, str((result or {})[OWNER]))
             return
-        document = self._store.read_record("trials", unit.fingerprint) if outcome == "ended" else None
-        if document is None:
-            reason = (
-                "the worker process died: out of memory, a crash in native code, or the trial left Python"
-            )
-            self._queue.end(unit, self._queue.lost(unit, reason))
-        else:
-            self._queue.end(unit, TrialRecord.from_json(document))
+        document = self._store.read_record("trials", trial.fingerprint) if outcome == "ended" else None
+        record = (
+            self._queue.lost(trial, _PROCESS_DIED) if document is None else TrialRecord.from_json(document)
+        )
+        self._queue.end(trial, record)
 
     def save(self, checkpoint_path: str) -> None:
-        """Keep nothing: the store is the truth."""
+        """Save nothing: the store is the source of truth."""
 
     def restore(self, checkpoint_path: str) -> None:
-        """Restore nothing: the store is the truth."""
+        """Restore nothing: the store is the source of truth."""

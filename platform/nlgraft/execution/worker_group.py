@@ -1,4 +1,4 @@
-"""The shape of a worker group. Not where one is run: that imports torch, which other sweeps do not need."""
+"""Shape of a worker group. Apart from `workers`, which imports torch: the driver needs the shape only."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ class WorkerGroup:
     """Shape of the processes that train one trial.
 
     Attributes:
-        num_workers: Processes.
-        cpus_per_worker: CPUs of each; also its number of threads.
-        gpus_per_worker: GPUs of each.
-        max_failures: How often a lost worker may be replaced; an error of the training itself never is.
+        cpus_per_worker: CPUs of each worker; also its number of threads.
+        max_failures: How often a lost worker is replaced; an error of the training itself is not retried.
         run_directory: Where Ray Train keeps its own small files.
     """
 
@@ -29,7 +27,7 @@ class WorkerGroup:
         return "cuda" if self.gpus_per_worker else "cpu"
 
     def limit_threads(self) -> None:
-        """Use as many threads as CPUs were asked for: spinning threads slow every trial on the machine."""
+        """Use one thread per requested CPU: spinning threads slow every other trial on the machine."""
         import torch
 
         torch.set_num_threads(max(1, int(self.cpus_per_worker)))

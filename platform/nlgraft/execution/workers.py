@@ -1,8 +1,8 @@
-"""A training stage on a Ray Train worker group.
+"""Training of one stage on a Ray Train worker group.
 
 Train's own results and checkpoints are not used: the stage publishes to the artifact store and keeps its
-training state there, so a group that is started again goes on where the last one saved. Reports travel
-through a mailbox, because the process that started the group is the one that may speak to Tune.
+training state there, so a restarted group continues from the last saved state. Reports travel through a
+mailbox actor, because only the process that started the group can report to Tune.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 
 from nlgraft.execution.worker_group import WorkerGroup
+from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import Reporter, Stage, TrialStopped
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import execute_stage
 
 _POLL_S = 0.2
 
 
 class _Mailbox:
-    """What rank 0 says, and whether the group should end."""
+    """Messages between rank 0 and the process that started the group."""
 
     def __init__(self) -> None:
         self._reports: list[tuple[str, int, dict[str, float]]] = []
@@ -54,20 +54,20 @@ class _Mailbox:
 
 
 class _MailReporter:
-    """Reporter of one worker: rank 0 writes; the training loop asks on rank 0 for all."""
+    """Reporter of one worker: only rank 0 posts reports; every rank may read stop requests."""
 
     def __init__(self, mailbox: Any, rank: int) -> None:
         self._mailbox = mailbox
         self._rank = rank
 
     def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Post to the mailbox, rank 0 only."""
+        """Post to the mailbox."""
         if self._rank == 0:
             plain = {name: float(value) for name, value in metrics.items()}
             ray.get(self._mailbox.post.remote(stage, step, plain))
 
     def should_stop(self) -> str | None:
-        """Ask the mailbox."""
+        """Read the group's stop request."""
         return ray.get(self._mailbox.stop_reason.remote())
 
 
@@ -80,9 +80,6 @@ def _train_loop(config: dict[str, Any]) -> None:
     stage: Stage = pickle.loads(config["stage"])
     torch.set_num_threads(config["num_threads"])
     rank = context.get_world_rank()
-    device = "cpu"
-    if config["is_gpu"]:
-        device = str(get_device())
     try:
         execute_stage(
             stage,
@@ -90,7 +87,7 @@ def _train_loop(config: dict[str, Any]) -> None:
             reporter=_MailReporter(mailbox, rank),
             rank=rank,
             world_size=context.get_world_size(),
-            device=device,
+            device=str(get_device()) if config["is_gpu"] else "cpu",
         )
     except TrialStopped as stopped:
         if rank == 0:
@@ -110,11 +107,10 @@ def run_on_workers(stage: Stage, store_uri: str, group: WorkerGroup, reporter: R
     Args:
         stage: A distributed stage whose inputs are in the store.
         store_uri: The artifact store, reachable from every worker.
-        group: Shape of the group.
-        reporter: Where rank 0's reports go, and who may ask to stop.
+        reporter: Receives the reports of rank 0 and answers whether to stop.
 
     Raises:
-        TrialStopped: The group ended because it was asked to.
+        TrialStopped: The group ended at the reporter's request.
         WorkerStageError: The stage raised on a worker.
         RuntimeError: Workers were lost more often than ``max_failures`` allows.
     """
@@ -125,23 +121,44 @@ def run_on_workers(stage: Stage, store_uri: str, group: WorkerGroup, reporter: R
         posted: Any = ray.get(mailbox.error.remote())
         ray.kill(mailbox)
         if posted is not None:
-            what = pickle.loads(posted)
-            if isinstance(what, str):
-                raise TrialStopped(what)
-            raise WorkerStageError(f"{what[0]}: {what[1]}")
+            error = pickle.loads(posted)
+            if isinstance(error, str):
+                raise TrialStopped(error)
+            raise WorkerStageError(f"{error[0]}: {error[1]}")
         if failure is None:
             return
-    raise RuntimeError(f"lost a worker {group.max_failures + 1} times; the last time: {failure}")
+    raise RuntimeError(f"a worker was lost {group.max_failures + 1} times; the last time: {failure}")
 
 
 def _fit(
     stage: Stage, store_uri: str, group: WorkerGroup, reporter: Reporter, mailbox: Any, attempt: int
 ) -> BaseException | None:
-    """Run one Train run to its end, passing reports and requests on; give back its failure."""
+    """Run one Train run to its end, forwarding reports and stop requests; return its failure, if any."""
+    trainer = _new_trainer(stage, store_uri, group, mailbox, attempt)
+    failures: list[BaseException] = []
+
+    def fit() -> None:
+        try:
+            trainer.fit()
+        except Exception as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=fit, name=f"train-{stage.name}", daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_POLL_S)
+        _forward(mailbox, reporter)
+    _forward(mailbox, reporter)
+    return failures[0] if failures else None
+
+
+def _new_trainer(
+    stage: Stage, store_uri: str, group: WorkerGroup, mailbox: Any, attempt: int
+) -> TorchTrainer:
     resources = {"CPU": group.cpus_per_worker}
     if group.gpus_per_worker:
         resources["GPU"] = group.gpus_per_worker
-    trainer = TorchTrainer(
+    return TorchTrainer(
         _train_loop,
         train_loop_config={
             "stage": pickle.dumps(stage),
@@ -157,30 +174,15 @@ def _fit(
             resources_per_worker=resources,
         ),
         run_config=RunConfig(
-            # the fingerprint in the name: Train resumes implicitly, and may resume only the same stage
+            # Train resumes implicitly by run name: the fingerprint lets a stage resume only itself.
             name=f"{stage.name}-{stage.fingerprint[:16]}-{attempt}",
             storage_path=group.run_directory,
             failure_config=FailureConfig(max_failures=0),
         ),
     )
-    failures: list[BaseException] = []
-
-    def fit() -> None:
-        try:
-            trainer.fit()
-        except Exception as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=fit, name=f"train-{stage.name}", daemon=True)
-    thread.start()
-    while thread.is_alive():
-        thread.join(_POLL_S)
-        _pass_on(mailbox, reporter)
-    _pass_on(mailbox, reporter)
-    return failures[0] if failures else None
 
 
-def _pass_on(mailbox: Any, reporter: Reporter) -> None:
+def _forward(mailbox: Any, reporter: Reporter) -> None:
     for stage, step, metrics in ray.get(mailbox.drain.remote()):
         reporter.report(stage, step, metrics)
     reason = reporter.should_stop()

@@ -1,5 +1,1 @@
-"""What is remembered of a study, in MLflow. The only package that imports mlflow."""
-
-from nlgraft.tracking.mlflow_tracker import MlflowTracker
-
-__all__ = ["MlflowTracker"]
+"""Tracking of a study in MLflow; the only package that imports mlflow."""

@@ -1,4 +1,4 @@
-"""Writes entries into MLflow: finds the run of a fingerprint or makes it, and adds only what is missing."""
+"""Writes run entries to MLflow: finds or creates the run of a key and adds only what it lacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 from mlflow import MlflowClient
 from mlflow.entities import (
@@ -46,33 +45,13 @@ _POINTS_PER_BATCH = 800
 _DIGEST_CHARS = 36
 
 
-class Backend(Protocol):
-    """What the writer thread needs of a tracking store."""
-
-    def write(self, entry: RunEntry) -> None:
-        """Bring a run to what its entry says; writing twice changes nothing."""
-        ...
-
-    def end_orphans(self, active: Iterable[RunKey]) -> int:
-        """Mark every run of the study that is RUNNING and not active as KILLED; return how many."""
-        ...
-
-    def is_reachable(self) -> bool:
-        """Tell whether the store answers at all."""
-        ...
-
-    def forget(self) -> None:
-        """Read the runs anew before the next write: a call failed and may have been carried out."""
-        ...
-
-
 _Reached = tuple[int, float | None]
 """Step and value of a point, as MLflow's databases can hold them."""
 
 
 @dataclass
 class _KnownRun:
-    """A run as the store holds it, as far as it has been read."""
+    """The part of a stored run that has been read."""
 
     run_id: str
     status: str
@@ -85,18 +64,13 @@ class _KnownRun:
 
 
 class MlflowBackend:
-    """One experiment of one MLflow store, seen through the public ``MlflowClient``.
+    """One study's runs in one experiment of an MLflow store, through the public ``MlflowClient``.
 
-    **Identity.** A run is found by ``nlgraft.fingerprint``, kind and cell among the runs of the study's own
-    fingerprint. Runs are read once, in pages; two runs of one key (a request that was carried out although
-    its answer was lost) are reduced to the older one.
+    **Identity.** A run is found by ``nlgraft.fingerprint``, kind and cell among the runs of the study's
+    fingerprint. Runs are read once, in pages; of two runs of one key (a request that was carried out although
+    its response was lost) the newer one is deleted.
 
     **Failure.** Every method may raise whatever MLflow raises.
-
-    Args:
-        client: The MLflow client.
-        experiment_id: Id of the experiment.
-        study_fingerprint: Whose runs are read.
     """
 
     def __init__(self, client: MlflowClient, experiment_id: str, study_fingerprint: str) -> None:
@@ -108,11 +82,7 @@ class MlflowBackend:
         self._parents: dict[RunKey, RunEntry] = {}
 
     def write(self, entry: RunEntry) -> None:
-        """Bring a run to what its entry says.
-
-        Args:
-            entry: The run's content.
-        """
+        """Bring a run to the content of its entry; writing it twice changes nothing."""
         if entry.key.kind != "trial":
             known = self._parents.get(entry.key)
             self._parents[entry.key] = known.merge(entry) if known else entry
@@ -129,38 +99,31 @@ class MlflowBackend:
             self._write_model(run, entry.model)
 
     def end_orphans(self, active: Iterable[RunKey]) -> int:
-        """Mark as KILLED what an earlier driver left RUNNING.
+        """Mark the runs that an earlier driver left RUNNING as KILLED; return their number.
 
         Args:
-            active: Runs that really are running.
-
-        Returns:
-            How many runs were marked.
+            active: Runs that are in fact running.
         """
         running = set(active)
         orphans = [
             key for key, run in self._index().items() if run.status == "RUNNING" and key not in running
         ]
         for key in orphans:
-            tags = {STATE: "killed", END_REASON: "its driver died or ended without it"}
+            tags = {STATE: "killed", END_REASON: "its driver ended before it"}
             self.write(RunEntry(key=key, tags=tags, status="KILLED", ended_ms=now_ms()))
         return len(orphans)
 
     def is_reachable(self) -> bool:
-        """Tell whether the store answers at all.
-
-        Returns:
-            False when even reading the experiment fails.
-        """
+        """Tell if the store responds at all, by reading the experiment."""
         try:
             self.client.get_experiment(self.experiment_id)
-        except Exception as error:  # whatever the store's driver raises: it does not answer
+        except Exception as error:  # whatever the store's driver raises, it does not respond
             _log.debug("probe of the tracking store failed: %s", error)
             return False
         return True
 
     def forget(self) -> None:
-        """Read the runs anew before the next write."""
+        """Read the runs again before the next write."""
         self._runs = None
 
     def _index(self) -> dict[RunKey, _KnownRun]:
@@ -193,7 +156,7 @@ class MlflowBackend:
                 return
 
     def _create(self, entry: RunEntry) -> _KnownRun:
-        """Make a run with all its tags in one call, so that it can be found however the call ends."""
+        """Create a run with its tags in one call, so that it can be found even if the response is lost."""
         base = self._parents.get(entry.key, entry)
         tags = self._provenance | base.tags
         if base.parent is not None:
@@ -230,14 +193,16 @@ class MlflowBackend:
         changed = [key for key in entry.params if run.params.get(key, entry.params[key]) != entry.params[key]]
         if changed:
             _log.warning(
-                "run %s keeps the parameters it has for %s: MLflow's cannot be changed", run.run_id, changed
+                "run %s keeps the old values of %s: MLflow parameters cannot be changed",
+                run.run_id,
+                changed,
             )
         curve = self._new_curve_points(run, entry.curve)
         latest = run.latest | {p.key: p.value for p in sorted(curve, key=lambda point: point.step)}
         results = [p for p in entry.results if not _is_there(latest, p)]
         points = [*curve, *results]
         metrics = [Metric(p.key, p.value, p.timestamp_ms, p.step) for p in points]
-        # The digest comes last: a run that has it must have the rest.
+        # The digest is written last: a run that has it must have the rest.
         if len(metrics) > _POINTS_PER_BATCH:
             self.client.log_batch(run.run_id, metrics=metrics)
             metrics = []
@@ -285,9 +250,10 @@ class MlflowBackend:
             return
         directory = model.find()
         if directory is None:
-            _log.info("no stage of trial %s holds a %s: it is not served", model.fingerprint[:12], PREDICTOR)
+            _log.info("no model of trial %s is logged: no stage has a %s", model.fingerprint[:12], PREDICTOR)
             return
-        from nlgraft.tracking.served import log_model  # loads mlflow.pyfunc, seconds that few runs need
+        # Imports mlflow.pyfunc, which takes seconds that few runs need.
+        from nlgraft.tracking.served import log_model
 
         trials = [
             known.run_id
@@ -331,7 +297,7 @@ def _is_there(latest: Mapping[str, float], point: Point) -> bool:
 
 
 def _stored(value: float) -> float | None:
-    """Make values comparable with what comes back: NaN is None, infinity is the largest float."""
+    """Map a value to the form in which MLflow returns it: NaN to None, infinity to the largest float."""
     if math.isnan(value):
         return None
     return max(-sys.float_info.max, min(value, sys.float_info.max))

@@ -1,4 +1,4 @@
-"""Which trial of a study is the best: the one whose model is offered for serving."""
+"""The best trial of a study: its model is logged for serving."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ if TYPE_CHECKING:
 
 
 class BestTrial:
-    """Keeps the best finished replicate; of two equals the one told first.
-
-    Args:
-        objective: What is compared, on dev: the test set selects nothing.
-    """
+    """The best finished replicate by an objective on dev; of two equal ones the first."""
 
     def __init__(self, objective: Objective) -> None:
         self._metric = objective.metric
@@ -29,13 +25,7 @@ class BestTrial:
         self.model: BestModel | None = None
 
     def consider(self, trial: TrialLike, record: TrialRecord, store: ArtifactStore) -> None:
-        """Look at a trial that has ended.
-
-        Args:
-            trial: The trial.
-            record: How it ended.
-            store: Where its artifacts are.
-        """
+        """Compare a trial that has ended with the best so far."""
         if trial.kind != "replicate" or record.state != "finished":
             return
         value = self._sign * record.metrics.get(self._metric, math.nan)

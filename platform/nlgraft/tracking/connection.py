@@ -1,4 +1,4 @@
-"""Opens a tracking store: its schema, its experiment, MLflow's chatter."""
+"""Opening of a tracking store: database schema, experiment and MLflow's log level."""
 
 from __future__ import annotations
 
@@ -22,28 +22,24 @@ _SCHEMA_LOCK_TIMEOUT_S = 120.0
 def connect(
     uri: str, experiment: str, study_fingerprint: str, experiment_tags: dict[str, str]
 ) -> MlflowBackend:
-    """Open a tracking store, making its database and the experiment where they are missing.
+    """Open a tracking store, creating its database and the experiment if they are missing.
 
     Args:
         uri: Tracking URI, checked by `nlgraft.tracking.uri.check_uri`.
-        experiment: Name of the experiment.
         study_fingerprint: Fingerprint of the study that will be written.
-        experiment_tags: Tags of an experiment that has to be made.
-
-    Returns:
-        The backend.
+        experiment_tags: Tags for the experiment if it is created.
     """
     if "MLFLOW_LOGGING_LEVEL" not in os.environ:
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
-    # MLflow's own types, when mlflow.pyfunc is imported.
+    # Raised by MLflow's own types when mlflow.pyfunc is imported.
     warnings.filterwarnings("ignore", ".*Any type hint is inferred as AnyType")
     database = sqlite_path(uri)
     location = None
     if database is not None:
         _ensure_schema(database)
         folder = re.sub(r"[^\w.-]+", "_", experiment)
-        # MLflow's own choice would be ./mlruns of whatever directory the driver was started in.
+        # MLflow's default is ./mlruns of whatever directory the driver was started in.
         location = (database.parent / f"{database.stem}-artifacts" / folder).as_uri()
     client = MlflowClient(tracking_uri=uri)
     experiment_id = _experiment_id(client, experiment, location, experiment_tags)
@@ -51,7 +47,7 @@ def connect(
 
 
 def _ensure_schema(database: Path) -> None:
-    """Make a SQLite database in one step: migrations that race or are killed leave one half migrated."""
+    """Create a SQLite database in one step: racing or killed migrations would leave it half migrated."""
     database.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{database}.lock", timeout=_SCHEMA_LOCK_TIMEOUT_S):
         if database.exists() and database.stat().st_size > 0:
@@ -69,12 +65,12 @@ def _experiment_id(client: MlflowClient, name: str, location: str | None, tags: 
             return client.create_experiment(name, artifact_location=location, tags=tags)
         except MlflowException:
             found = client.get_experiment_by_name(name)
-            if found is None:  # nobody else made it: the error is a real one
+            if found is None:  # no other process has created it, so the error is a real one
                 raise
     if found.lifecycle_stage == "deleted":
         _log.warning(
             "the MLflow experiment %r had been deleted; it is restored with its runs. To keep it deleted, "
-            "give the study another tracking.experiment",
+            "set another tracking.experiment in the study",
             name,
         )
         client.restore_experiment(found.experiment_id)

@@ -1,4 +1,4 @@
-"""What a trial has read, as MLflow's data set inputs."""
+"""The corpora of a config as MLflow dataset inputs."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def tracked_datasets(data: Any) -> tuple[TrackedDataset, ...]:
     """Find the corpora in the ``data`` of a config.
 
     Args:
-        data: JSON values; every mapping in it with a key ``corpus`` that the text package knows counts.
+        data: JSON values. A corpus is a mapping with a key ``corpus`` that the text package knows.
 
     Returns:
-        One data set per corpus and split, its digest that of what decides the text.
+        One dataset per corpus and split; its digest covers everything that determines the text.
     """
     return tuple(dataset for path, corpus in _corpora(data, "") for dataset in _splits(path, corpus))
 
@@ -42,16 +42,16 @@ def _corpora(data: Any, path: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 def _splits(path: str, corpus: Mapping[str, Any]) -> list[TrackedDataset]:
     try:
         config: Any = TypeAdapter(CorpusConfig).validate_python(corpus)
-        said = digest(config)
+        parts = digest(config)
     except (ValidationError, DataError, OSError) as error:
-        _log.debug("%scorpus is not told to MLflow: %s", path, error)
+        _log.debug("%scorpus is not logged to MLflow: %s", path, error)
         return []
     written = config.model_dump(mode="json")
-    own = {split: said.pop(split, None) for split in SPLITS}
+    own = {split: parts.pop(split, None) for split in SPLITS}
     return [
         TrackedDataset(
             name=f"{path}{config.corpus}/{split}",
-            digest=fingerprint([said, own[split], split]),
+            digest=fingerprint([parts, own[split], split]),
             source=json.dumps({**written, "split": split}, sort_keys=True),
             source_type=config.corpus,
             context=split,

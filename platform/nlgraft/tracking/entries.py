@@ -1,4 +1,4 @@
-"""What one MLflow run shall hold: plain data, built before anything is sent and safe to send twice."""
+"""Wanted content of MLflow runs: plain data, built before anything is sent and safe to send twice."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ if TYPE_CHECKING:
     from nlgraft.pipeline.stage import StageGraph
 
 Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
-"""MLflow's states of a run, as far as nlgraft uses them."""
+"""MLflow's run states, as far as nlgraft uses them."""
 
 Fill: TypeAlias = Callable[[Path], None]
-"""Puts files into a directory, when and if they are needed."""
+"""Writes files into a directory; called only if they are needed."""
 
 MAX_POINTS = 50_000
-"""Points of one run that wait for an unreachable server; older ones come back with the trial's record."""
+"""Most points of one run to keep while a server is unreachable; the trial's record restores older ones."""
 
 
 class CellLike(Protocol):
-    """What tracking needs of a cell; `nlgraft.study.data.design.Cell` is one."""
+    """The attributes of a cell that tracking needs; `nlgraft.study.data.design.Cell` has them."""
 
     @property
     def label(self) -> str:
-        """What people read, e.g. ``generator=att``."""
+        """Name shown to people, e.g. ``generator=att``."""
         ...
 
     @property
@@ -42,7 +42,7 @@ class CellLike(Protocol):
 
 
 class TrialLike(Protocol):
-    """What tracking needs of a planned trial; `nlgraft.execution.events.Unit` is one."""
+    """The attributes of a trial that tracking needs; `nlgraft.execution.events.PlannedTrial` has them."""
 
     @property
     def kind(self) -> Literal["search", "replicate"]:
@@ -87,7 +87,7 @@ class TrialLike(Protocol):
 
 @dataclass(frozen=True)
 class RunKey:
-    """Which run of a study: the fingerprint alone is not enough, two cells may ask for the same trial.
+    """Identity of a run within a study; two cells may hold the same trial, hence not the fingerprint alone.
 
     Attributes:
         kind: ``study``, ``cell`` or ``trial``.
@@ -119,12 +119,12 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedDataset:
-    """One data set that a run has read.
+    """One dataset that a run reads.
 
     Attributes:
         name: E.g. ``multi30k/train``.
         digest: Digest of the bytes; MLflow keeps the first 36 characters.
-        source: Where it comes from: paths, a hub name, or the generator's settings as JSON.
+        source: Paths, a hub name, or the generator's settings, as JSON.
         context: ``train``, ``dev`` or ``test``.
         source_type: ``files``, ``huggingface``, ``sacrebleu`` or ``conlang``.
         profile: Counts to show, e.g. ``{"segments": 20000}``.
@@ -140,11 +140,10 @@ class TrackedDataset:
 
 @dataclass(frozen=True)
 class BestModel:
-    """The trial whose model the study offers for serving.
+    """The trial whose model is logged for serving.
 
     Attributes:
-        fingerprint: The trial's fingerprint.
-        find: Gives the local artifact directory with ``predictor.json``; None when the trial has none.
+        find: Returns the local artifact directory with ``predictor.json``, or None if the trial has none.
     """
 
     fingerprint: str
@@ -153,24 +152,21 @@ class BestModel:
 
 @dataclass(kw_only=True)
 class RunEntry:
-    """What a run shall hold. Entries of one key merge; writing one twice changes nothing.
+    """Wanted content of a run. Entries of one key can be merged; writing one twice changes nothing.
 
     Attributes:
-        key: Which run.
         parent: The run it nests under.
         name: Run name.
         started_ms: Start, Unix milliseconds.
-        tags: Tags to set.
-        params: Parameters to set; one that is set already stays as it is.
-        curve: Points of learning curves; a value of a step is written once, whoever reports it first.
-        results: Final values; written when they differ from the run's newest value.
-        datasets: Inputs.
+        params: Parameters to set; MLflow keeps the first value of each.
+        curve: Points of learning curves; equal values of a step are written once.
+        results: Final values; written if they differ from the run's newest value.
         texts: Text artifacts by path.
-        files: Lays out file artifacts.
-        status: State to bring the run to; None leaves it.
+        files: Writes file artifacts.
+        status: New state of the run; None leaves it unchanged.
         ended_ms: End, Unix milliseconds.
-        model: A model to log beside the run.
-        digest: Set where nothing more will come: a run that ended with this digest holds it all already.
+        model: Model to log beside the run.
+        digest: Digest of a final entry: an ended run that carries it already holds everything.
     """
 
     key: RunKey
@@ -190,14 +186,7 @@ class RunEntry:
     digest: str = ""
 
     def merge(self, newer: RunEntry) -> RunEntry:
-        """Lay a newer entry of the same run over this one.
-
-        Args:
-            newer: What came after.
-
-        Returns:
-            One entry that holds both; where they differ, the newer one counts.
-        """
+        """Combine this entry with a newer one of the same run, which wins where they differ."""
         return RunEntry(
             key=self.key,
             parent=newer.parent or self.parent,
@@ -217,13 +206,11 @@ class RunEntry:
         )
 
     def seal(self) -> RunEntry:
-        """Mark the entry as the last word on its run.
+        """Mark the entry as final by a digest of its content, and return it.
 
-        Returns:
-            The entry, its digest over all that it says. The bytes of files are left out: the fingerprint
-            stands for them.
+        The digest leaves out the bytes of files: they depend on the fingerprint alone.
         """
-        said = [
+        content = [
             self.name,
             self.tags,
             self.params,
@@ -232,5 +219,5 @@ class RunEntry:
             self.texts,
             self.model.fingerprint if self.model else None,
         ]
-        self.digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()[:32]
+        self.digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:32]
         return self

@@ -1,4 +1,4 @@
-"""How a study looks in MLflow: study -> cell -> trial, and what each of the three carries."""
+"""Layout of a study in MLflow: study -> cell -> trial, and the content of the runs of each level."""
 
 from __future__ import annotations
 
@@ -53,13 +53,12 @@ _COMPARED = ("difference", "p", "p_holm", "smallest_detectable")
 
 
 class StudyLayout:
-    """Turns the events of one study into entries.
+    """Builds the run entries of one study.
 
     Args:
-        study: The study.
-        fingerprint: The study's fingerprint. Runs of another fingerprint are another tree, so that what a
-            finished study shows never changes when the study file is edited.
-        cells: Its cells.
+        fingerprint: The study's fingerprint. Each fingerprint has a tree of its own, so that editing a study
+            file never changes the runs of a finished study.
+        cells: The cells that will run.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class StudyLayout:
 
     @property
     def experiment_tags(self) -> dict[str, str]:
-        """Tags of the experiment; the kind spares the user MLflow's question which view to show."""
+        """Tags of the experiment; its kind keeps MLflow from asking which view to show."""
         return {
             "mlflow.experimentKind": "custom_model_development",
             "mlflow.note.content": tag_value(self._study.description or ""),
@@ -94,11 +93,7 @@ class StudyLayout:
         }
 
     def start(self) -> list[RunEntry]:
-        """Entries of the study and its cells when work begins.
-
-        Returns:
-            The study first, then its cells.
-        """
+        """Build the entries of the study and, after it, of its cells at the start of a run."""
         study = RunEntry(
             key=self.study_key,
             name=self._study.name,
@@ -112,51 +107,23 @@ class StudyLayout:
         return [study, *(self._cell_start(cell) for cell in self._cells.values())]
 
     def add_cell(self, cell: CellLike) -> RunEntry:
-        """Take in a cell that `start` did not know.
-
-        Args:
-            cell: The cell.
-
-        Returns:
-            Its entry, state RUNNING.
-        """
+        """Add a cell that `start` did not know; return its entry, state RUNNING."""
         self._cells[cell.label] = cell
         return self._cell_start(cell)
 
     def cell_key(self, cell: CellLike) -> RunKey:
-        """Key of a cell's run.
-
-        Args:
-            cell: The cell.
-
-        Returns:
-            The key.
-        """
+        """Return the key of a cell's run."""
         return RunKey("cell", cell.label, cell.key)
 
     def find_cell(self, cell: str | Mapping[str, Any]) -> CellLike | None:
-        """Find a cell by its label or by its levels.
-
-        Args:
-            cell: ``"generator=att"`` or ``{"generator": "att"}``.
-
-        Returns:
-            The cell, or None when the study has none of that name.
-        """
+        """Find a cell by its label, ``"generator=att"``, or its levels, ``{"generator": "att"}``."""
         if isinstance(cell, str):
             return self._cells.get(cell)
         wanted = flatten(cell)
         return next((known for known in self._cells.values() if flatten(known.levels) == wanted), None)
 
     def trial_start(self, trial: TrialLike) -> RunEntry:
-        """Entry of a trial that has been handed to a worker.
-
-        Args:
-            trial: The trial.
-
-        Returns:
-            The entry, state RUNNING.
-        """
+        """Build the entry of a trial that was handed to a worker, state RUNNING."""
         key = RunKey("trial", trial.cell.label, trial.fingerprint)
         tail = f"seed {trial.seed}" if trial.number is None else f"search {trial.number}"
         tags = self._tags(key) | self._factor_tags(trial.cell)
@@ -182,15 +149,11 @@ class StudyLayout:
         )
 
     def trial_end(self, started: RunEntry, record: TrialRecord, files: Fill | None = None) -> RunEntry:
-        """Entry of a trial that is over: all of it, also what was sent while it ran.
+        """Build the final entry of a trial; it holds everything, also what was sent while the trial ran.
 
         Args:
-            started: What `trial_start` made of it.
-            record: How it ended.
-            files: Lays out hypotheses, references, segment statistics.
-
-        Returns:
-            The sealed entry.
+            started: The entry of `trial_start`.
+            files: Writes hypotheses, references and segment statistics.
         """
         ended_ms = round(record.ended_at * 1000)
         curve = [
@@ -231,14 +194,10 @@ class StudyLayout:
         ).seal()
 
     def cell_end(self, cell: CellLike, result: Mapping[str, Any]) -> RunEntry:
-        """Entry of a cell that has results.
+        """Build the final entry of a cell: mean, std, n and the comparison with the baseline as metrics.
 
         Args:
-            cell: The cell.
             result: Its element of ``cells`` in the JSON of ``run --json``.
-
-        Returns:
-            The entry: mean, std, n and the comparison with the baseline as metrics.
         """
         state = str(result.get("state", "finished"))
         return RunEntry(
@@ -259,16 +218,13 @@ class StudyLayout:
         report_directory: Path | None = None,
         model: BestModel | None = None,
     ) -> RunEntry:
-        """Entry of a study that is over.
+        """Build the entry of the study at the end of a run, state FINISHED.
 
         Args:
             result: The JSON of ``run --json``.
             note: The comparison table as Markdown.
-            report_directory: Where the report was written.
+            report_directory: Directory of the report, to be copied.
             model: The best trial's model.
-
-        Returns:
-            The entry, state FINISHED.
         """
         failed = [cell for cell in result.get("cells", []) if cell.get("state") == "failed"]
         state = "finished" if not failed else f"finished, {len(failed)} of its cells failed"
@@ -317,7 +273,7 @@ class StudyLayout:
         }
 
     def _factor_params(self, cell: CellLike) -> dict[str, str]:
-        """Write the levels as parameters that sort before those of the config: ``_`` comes before letters."""
+        """Format the levels as parameters; ``_`` makes them sort before those of the config."""
         return {
             f"_factor.{factor}": self._shown.get(factor, {}).get(value_text(level), value_text(level))
             for factor, level in cell.levels.items()
@@ -325,14 +281,14 @@ class StudyLayout:
 
 
 def cell_metrics(result: Mapping[str, Any]) -> dict[str, float]:
-    """Write a cell's results as metrics, so that MLflow's comparison of cells is the paper's table.
+    """Turn a cell's results into metrics, so that MLflow's comparison of cells is the paper's table.
 
     Args:
         result: One element of ``cells`` in the JSON of ``run --json``.
 
     Returns:
         ``test/bleu.mean``, ``.std``, ``.n``, ``.difference``, ``.ci_low``, ``.ci_high``, ``.p``, ``.p_holm``
-        and ``.smallest_detectable``; what is undefined (null) is left out.
+        and ``.smallest_detectable``; undefined (null) values are left out.
     """
     found: dict[str, Any] = {}
     for name, summary in (result.get("metrics") or {}).items():
@@ -354,21 +310,10 @@ def _copy_report(report_directory: Path, target: Path) -> None:
 
 
 def pretty(document: Any) -> str:
-    """Write a JSON document for people.
-
-    Args:
-        document: JSON values.
-
-    Returns:
-        Indented JSON.
-    """
+    """Format JSON values with indentation."""
     return json.dumps(document, indent=2, ensure_ascii=False, default=str) + "\n"
 
 
 def now_ms() -> int:
-    """Read the clock.
-
-    Returns:
-        Unix milliseconds.
-    """
+    """Return the time in Unix milliseconds."""
     return time.time_ns() // 1_000_000

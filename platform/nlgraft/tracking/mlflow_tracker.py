@@ -1,4 +1,4 @@
-"""Tells MLflow what a sweep does, from a thread of its own: MLflow being slow or away stops no training.
+"""Reports a sweep to MLflow from a thread of its own, so that a slow or unreachable server stops no training.
 
 Importing this module does not import mlflow; the writer thread does when the study starts.
 """
@@ -9,7 +9,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,45 +20,45 @@ from nlgraft.tracking.layout import END_REASON, STATE, StudyLayout, now_ms
 from nlgraft.tracking.naming import metric_name, upstream_trainings
 from nlgraft.tracking.trial_files import copy_scored_files
 from nlgraft.tracking.uri import check_uri, public_uri
-from nlgraft.tracking.writer import Writer
+from nlgraft.tracking.writer import Backend, Writer
 
 if TYPE_CHECKING:
     from nlgraft.pipeline.store import ArtifactStore
     from nlgraft.pipeline.trial_record import TrialRecord
     from nlgraft.study.public import Study
-    from nlgraft.tracking.backend import Backend
 
 _log = logging.getLogger("nlgraft.tracking")
 
-Connect: TypeAlias = "Callable[[str, str, str, dict[str, str]], Backend]"
-"""Opens a store: tracking URI, experiment, study fingerprint, tags of a new experiment."""
+Connect: TypeAlias = Callable[[str, str, str, dict[str, str]], Backend]
+"""Opens a store, given tracking URI, experiment, study fingerprint and tags of a new experiment."""
 
 _CLOSE_S = 120.0
 _INTERRUPTED_CLOSE_S = 20.0
 _MLFLOW_SETTINGS = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",  # standard output belongs to --json
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # the writer retries, after looking whether the call got through
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",  # the writer retries, after checking if the call got through
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "MLFLOW_DISABLE_TELEMETRY": "true",  # the user asked nlgraft, not MLflow, and may have no network
 }
 
 
 class MlflowTracker:
-    """Writes one study into MLflow. Used by the driver only: one writer, no races between trials.
+    """Writes one study to MLflow. Only the driver uses it: with one writer, trials cannot race.
 
-    **Speed.** Every method but `start_study` and `close` only queues what it is given.
+    **Speed.** Every method except `start_study` and `close` only queues.
 
-    **Failure.** No method raises because of MLflow. What cannot be sent waits, is retried with growing
-    pauses, and is reported once; what is still missing at the end is written by `replay` in the next run.
+    **Failure.** No method raises because of MLflow. Entries that cannot be sent wait and are retried with
+    growing pauses, and the outage is reported once. Whatever is still missing at the end is added by the next
+    run, which passes every trial of the study to `trial_ended`, also those that ended earlier.
 
     **Idempotence.** Runs are found by fingerprint; the same events twice change nothing.
 
     Args:
         uri: Tracking URI; ``file:`` stores are refused.
         experiment: Experiment name.
-        start_timeout_s: How long `start_study` may wait for the database schema and the experiment.
-        connect: Opens the store; tests put their own here.
+        start_timeout_s: Longest time that `start_study` waits for the database schema and the experiment.
+        connect: Opens the store; replaced in tests.
 
     Raises:
         StudyError: MLflow cannot write to such a URI.
@@ -85,7 +85,7 @@ class MlflowTracker:
 
     @property
     def how_to_view(self) -> str:
-        """Where a person finds the runs."""
+        """Command or URL that shows the runs."""
         if self.uri.startswith(("http://", "https://")):
             return f"{public_uri(self.uri)} (experiment {self.experiment!r})"
         return f"mlflow ui --backend-store-uri {public_uri(self.uri)} (experiment {self.experiment!r})"
@@ -96,14 +96,12 @@ class MlflowTracker:
         fingerprint: str,
         cells: Sequence[CellLike],
     ) -> None:
-        """Make schema, experiment, study run and cell runs; end what a dead driver left running.
+        """Create schema, experiment, study run and cell runs; end the runs that a dead driver left running.
 
-        Waits for schema and experiment, so that no worker meets a half-made database, but not for a store
-        that does not answer.
+        Waits for schema and experiment, so that no worker finds a half-made database, but not for a store
+        that does not respond.
 
         Args:
-            study: The study.
-            fingerprint: Its fingerprint.
             cells: The cells that will run.
         """
         self._layout = layout = StudyLayout(study, fingerprint, cells)
@@ -118,25 +116,19 @@ class MlflowTracker:
         self._writer.start(self._start_timeout_s)
 
     def trial_started(self, trial: TrialLike) -> None:
-        """Tell that a trial was handed to a worker.
-
-        Args:
-            trial: The trial.
-        """
+        """Report that a trial was handed to a worker."""
         self._upstream[trial.fingerprint] = upstream_trainings(trial.graph)
         self._put(self._start_entry(trial))
 
     def trial_metrics(
         self, fingerprint: str, step: int, metrics: Mapping[str, float], timestamp_ms: int, stage: str = ""
     ) -> None:
-        """Tell values that a running trial reports.
+        """Report metrics of a running trial at an optimizer step.
 
         Args:
             fingerprint: The trial's fingerprint.
-            step: Optimiser step.
-            metrics: Values by name.
-            timestamp_ms: When, Unix milliseconds.
-            stage: Name of the reporting stage; it sets an upstream training's curves apart.
+            timestamp_ms: Unix milliseconds.
+            stage: Name of the reporting stage; the curves of an upstream training are prefixed by it.
         """
         prefix = f"{stage}/" if stage in self._upstream.get(fingerprint, ()) else ""
         points = [
@@ -147,37 +139,22 @@ class MlflowTracker:
             if key.kind == "trial" and key.fingerprint == fingerprint:
                 self._put(RunEntry(key=key, curve=list(points)))
 
-    def trial_finished(
-        self, trial: TrialLike, record: TrialRecord, store: ArtifactStore | None = None
-    ) -> None:
-        """Tell how a trial ended, now or in an earlier run.
+    def trial_ended(self, trial: TrialLike, record: TrialRecord, store: ArtifactStore | None = None) -> None:
+        """Report how a trial ended, now or in an earlier run.
 
-        A trial that MLflow holds in full costs nothing but the first look at all runs.
+        A trial that MLflow holds in full costs no write.
 
         Args:
-            trial: The trial; `trial_started` need not have named it.
-            record: How it ended.
-            store: Where its artifacts are: hypotheses, references, scores, and the model if it is the best.
+            trial: The trial; it need not have been passed to `trial_started`.
+            store: Store of its artifacts: hypotheses, references, scores, and the model if it is the best.
         """
         files = None if store is None else partial(copy_scored_files, trial.graph, store)
         self._put(self._require_layout().trial_end(self._start_entry(trial), record, files))
         if store is not None:
             self._best.consider(trial, record, store)
 
-    def replay(
-        self, trials: Iterable[tuple[TrialLike, TrialRecord]], store: ArtifactStore | None = None
-    ) -> None:
-        """Tell trials that ended earlier; twice changes nothing.
-
-        Args:
-            trials: Each with its record.
-            store: Where their artifacts are.
-        """
-        for trial, record in trials:
-            self.trial_finished(trial, record, store)
-
     def finish_cell(self, cell: str | Mapping[str, Any], result: Mapping[str, Any]) -> None:
-        """Tell the results of a cell.
+        """Report the results of a cell.
 
         Args:
             cell: Its label or its levels.
@@ -186,21 +163,21 @@ class MlflowTracker:
         layout = self._require_layout()
         known = layout.find_cell(cell)
         if known is None:
-            _log.warning("the study has no cell %s; MLflow is not told its results", cell)
+            _log.warning("the study has no cell %s; its results are not written to MLflow", cell)
             return
         self._put(layout.cell_end(known, result))
 
     def finish_study(
         self, result: Mapping[str, Any], note: str, report_directory: Path | None = None
     ) -> None:
-        """Tell the results of the study and of every cell that ran; nothing is left running.
+        """Report the results of the study and of every cell that ran, and end all runs.
 
-        The model of the best replicate that was told, by the first objective, is logged for serving.
+        The model of the best replicate by the first objective is logged for serving.
 
         Args:
             result: The JSON of ``run --json``.
             note: The comparison table as Markdown.
-            report_directory: Where the report was written.
+            report_directory: Directory of the report.
         """
         layout = self._require_layout()
         for cell in result.get("cells", []):
@@ -210,11 +187,7 @@ class MlflowTracker:
         self._put(layout.study_end(result, note, report_directory, self._best.model))
 
     def interrupt(self, reason: str = "interrupted") -> None:
-        """Tell that everything that runs is being stopped from outside.
-
-        Args:
-            reason: Why, e.g. ``SIGTERM``.
-        """
+        """End all runs as killed from outside, e.g. by a signal."""
         self._is_interrupted = True
         self._end_running(reason)
 
@@ -222,11 +195,11 @@ class MlflowTracker:
         """Send what is left, and end every run that is still running.
 
         Args:
-            timeout_s: How long to wait; None for two minutes, or for 20 s after `interrupt`, when whoever
-                sent the signal is waiting to kill.
+            timeout_s: Longest wait; None for two minutes, or for 20 s after `interrupt`, since whoever sent
+                the signal will kill soon.
 
         Returns:
-            How many runs MLflow has not been told in full; the next run tells them.
+            Number of runs that MLflow does not hold in full; the next run adds the rest.
         """
         if self._writer is None:
             return 0
@@ -255,7 +228,7 @@ class MlflowTracker:
         self._writer.put(entry)
 
     def _end_running(self, reason: str, besides: RunKey | None = None) -> None:
-        # Trials before cells before the study: nobody sees an ended parent of a running child.
+        # Trials before cells before the study, so that no ended run has a running child.
         order = ("trial", "cell", "study")
         for key in sorted(self._running_now() - {besides}, key=lambda key: order.index(key.kind)):
             tags = {STATE: "killed", END_REASON: reason}

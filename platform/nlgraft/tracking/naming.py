@@ -1,4 +1,4 @@
-"""MLflow's limits on names and values, and how ours are fitted into them."""
+"""Names and values within MLflow's limits."""
 
 from __future__ import annotations
 
@@ -16,20 +16,16 @@ MAX_KEY_CHARS = 250
 MAX_PARAM_CHARS = 6000
 MAX_TAG_CHARS = 8000
 DISTINCT_CHARS = 10
-"""MLflow's parallel coordinates show this much of a value; levels must differ within it."""
+"""MLflow's parallel coordinates cut values to this length; levels must differ within it."""
 
 _NOT_IN_NAMES = re.compile(r"[^\w./ :-]")
 
 
 def metric_name(name: str) -> str:
-    """Fit a name into what MLflow takes as the key of a metric, parameter or tag.
+    """Turn a name into a valid key of an MLflow metric, parameter or tag.
 
-    Args:
-        name: Any text.
-
-    Returns:
-        The name, other characters than letters, digits and ``_ - . / :`` and space replaced by ``_``; a name
-        that is too long ends in a digest, so that two long names stay two.
+    Characters other than letters, digits, ``_ - . / :`` and space become ``_``. An overlong name is cut and
+    ends in a digest, so that two long names remain distinct.
     """
     fitted = posixpath.normpath(_NOT_IN_NAMES.sub("_", name).strip("/ ") or "_")
     if fitted.startswith("."):
@@ -40,40 +36,18 @@ def metric_name(name: str) -> str:
 
 
 def tag_value(text: str) -> str:
-    """Fit a text into a tag.
-
-    Args:
-        text: Any text.
-
-    Returns:
-        The text, shortened with a mark when it is over MLflow's limit.
-    """
-    mark = "\n... (shortened; the whole text is among the artifacts)"
+    """Cut a text to MLflow's limit for tags, with a mark where it was cut."""
+    mark = "\n... (shortened; the full text is among the artifacts)"
     return text if len(text) <= MAX_TAG_CHARS else text[: MAX_TAG_CHARS - len(mark)] + mark
 
 
 def value_text(value: Any) -> str:
-    """Write a JSON value as people would: text bare, the rest as JSON.
-
-    Args:
-        value: A JSON value.
-
-    Returns:
-        ``"adam"`` becomes ``adam``, ``None`` becomes ``null``, ``0.1`` becomes ``0.1``.
-    """
+    """Format a JSON value: text without quotes, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
 def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Write a nested config under dotted keys.
-
-    Args:
-        config: Nested mappings; lists stay whole.
-        prefix: What every key begins with.
-
-    Returns:
-        Text by dotted key.
-    """
+    """Flatten a nested config to text by dotted key; lists stay whole."""
     flat: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
@@ -84,14 +58,11 @@ def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def split_params(params: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Part parameters into those that MLflow takes and those that are too long for it.
-
-    Args:
-        params: Text by name.
+    """Separate overlong values from parameters.
 
     Returns:
-        The parameters with fitting names, a value that is too long replaced by its digest; and those long
-        values, as text artifacts by path.
+        The parameters under valid names, overlong values replaced by their digests; and those values as text
+        artifacts by path.
     """
     fitted: dict[str, str] = {}
     texts: dict[str, str] = {}
@@ -105,13 +76,13 @@ def split_params(params: Mapping[str, str]) -> tuple[dict[str, str], dict[str, s
 
 
 def distinct_levels(levels: Iterable[Any]) -> dict[str, str]:
-    """Name the levels of a factor so that their first ten characters tell them apart.
+    """Name the levels of a factor so that their first ten characters differ.
 
     Args:
-        levels: The levels, in the order of the study; repeats are welcome.
+        levels: The levels in the order of the study; may repeat.
 
     Returns:
-        By each level's text the text to show: the same one, or numbered where two begin alike.
+        Text to show by each level's text: the same, or with a number in front if two levels begin alike.
     """
     texts = list(dict.fromkeys(value_text(level) for level in levels))
     if len({text[:DISTINCT_CHARS] for text in texts}) == len(texts):
@@ -120,16 +91,10 @@ def distinct_levels(levels: Iterable[Any]) -> dict[str, str]:
 
 
 def upstream_trainings(graph: StageGraph) -> frozenset[str]:
-    """Name the stages whose curves a trial's record will call by their stage, before there is a record.
+    """Name the training stages of a trial except the deepest: their curves carry the stage's name.
 
-    In a record the deepest stage that writes ``train/loss`` keeps that name. While a trial runs nobody knows
-    which stages will write it; those that may run on a worker group are the trainings.
-
-    Args:
-        graph: The trial's stages.
-
-    Returns:
-        Names of all trainings but the deepest.
+    A trial's record prefixes them in the same way. While a trial runs, it is unknown which stages will write
+    ``train/loss``; the stages that may run on a worker group are taken to be the trainings.
     """
     trainings = sorted((stage for stage in graph.stages if stage.is_distributed), key=graph.depth)
     return frozenset(stage.name for stage in trainings[:-1])

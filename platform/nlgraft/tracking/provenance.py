@@ -1,4 +1,4 @@
-"""Who ran what code where: the system tags that ``MlflowClient.create_run`` does not set by itself."""
+"""Tags on user, code and host; unlike MLflow's fluent API, ``MlflowClient.create_run`` sets none."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ _GIT_TIMEOUT_S = 10.0
 
 
 def provenance_tags() -> dict[str, str]:
-    """Describe the process that writes.
+    """Return MLflow's system tags for user, source and git state, and ``nlgraft.host``.
 
-    Returns:
-        MLflow's system tags for user, source and git state, and ``nlgraft.host``. Git tags are left out where
-        the code does not lie in a git work tree.
+    Git tags are left out if neither the code nor the working directory lies in a git work tree.
     """
     tags = {
         "mlflow.user": _user(),
@@ -33,14 +31,9 @@ def provenance_tags() -> dict[str, str]:
 
 
 def git_tags(directory: Path) -> dict[str, str]:
-    """Describe the git state of a directory.
+    """Return ``mlflow.source.git.commit``, ``.branch`` (unless the head is detached) and ``.dirty``.
 
-    Args:
-        directory: Any directory of a work tree.
-
-    Returns:
-        ``mlflow.source.git.commit``, ``.branch`` (not for a detached head) and ``.dirty``; empty without git,
-        outside a work tree, and before the first commit.
+    Empty without git, outside a work tree and before the first commit.
     """
     commit = _git(directory, "rev-parse", "--verify", "HEAD")
     if not commit:

@@ -1,4 +1,4 @@
-"""Logs the best trial's model so that ``mlflow models serve`` serves it."""
+"""Logging of the best trial's model in a form that ``mlflow models serve`` accepts."""
 
 from __future__ import annotations
 
@@ -23,19 +23,14 @@ _NAME = "best"
 def log_model(
     client: MlflowClient, experiment_id: str, run_id: str, directory: Path, tags: Mapping[str, str]
 ) -> str:
-    """Log an artifact as a model that is made from code: nothing in it is pickled.
+    """Log an artifact as a models-from-code model, without a pickle, and return its ``models:/`` URI.
 
     Args:
-        client: The MLflow client.
-        experiment_id: Experiment of the study.
-        run_id: Run of the trial that made the artifact.
+        run_id: Run of the trial that produced the artifact.
         directory: The artifact. Its ``predictor.json``, ``{"predictor": "package.module:function"}``, names
             the function that opens the directory and returns ``predict(texts) -> texts``; with
             ``"inputs": [names]`` it returns ``predict(*texts_by_input)``.
-        tags: What the model is found by: a model that was logged before is not logged again.
-
-    Returns:
-        Its ``models:/`` URI.
+        tags: Identity of the model: one with the same tags is not logged again.
     """
     known = client.search_logged_models(
         [experiment_id], " AND ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())
@@ -58,9 +53,9 @@ def save_predictor(target: Path, directory: Path, inputs: list[str], described: 
     """Write an artifact directory as an MLflow model on local disk.
 
     Args:
-        target: Where; must not exist.
+        target: Directory of the model; must not exist.
         directory: The artifact directory, with its ``predictor.json``.
-        inputs: Names of the inputs; empty for one text column without a name.
+        inputs: Names of the inputs; empty for a single unnamed text column.
         described: The model's identity in a tracking store.
     """
     columns: list[ColSpec | TensorSpec] = [ColSpec("string", name) for name in inputs or [None]]

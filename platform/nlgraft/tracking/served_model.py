@@ -1,4 +1,4 @@
-"""The code that MLflow runs to serve a model of nlgraft; a copy of this file lies inside the model."""
+"""The code that MLflow runs to serve a model of nlgraft; each model contains a copy of this file."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ from mlflow.pyfunc.model import PythonModel, PythonModelContext
 
 
 class ServedModel(PythonModel):
-    """Text in, text out, by the predictor that the artifact directory names."""
+    """Predicts text from text by the predictor that the artifact names in ``predictor.json``."""
 
     def load_context(self, context: PythonModelContext) -> None:
-        """Open the directory.
-
-        Args:
-            context: Where MLflow has put the directory.
-        """
+        """Load the predictor from the artifact directory."""
         directory = Path(context.artifacts["trained"])
         module, _, function = json.loads((directory / "predictor.json").read_text(encoding="utf-8"))[
             "predictor"
@@ -33,16 +29,7 @@ class ServedModel(PythonModel):
         model_input: pd.DataFrame,
         params: dict[str, Any] | None = None,
     ) -> list[str]:
-        """Predict one text per row.
-
-        Args:
-            context: Not needed; the directory is open.
-            model_input: One text column per input, in the order of the signature.
-            params: Not used; MLflow passes it.
-
-        Returns:
-            The predicted texts.
-        """
+        """Predict one text per row; the columns are the inputs in the order of the signature."""
         return list(self._predict(*(model_input[column].astype(str).tolist() for column in model_input)))
 
 

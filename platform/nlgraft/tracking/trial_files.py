@@ -1,4 +1,4 @@
-"""Which files of a trial MLflow keeps, and where the model of the best one lies."""
+"""Files of a trial that are logged to MLflow, and the artifact of its model."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 _log = logging.getLogger("nlgraft.tracking")
 
 SCORED = "metrics.json"
-"""An artifact with this file holds scores; its texts are worth keeping beside them."""
+"""File of an artifact that holds scores; its other texts are logged beside it."""
 
 PREDICTOR = "predictor.json"
-"""An artifact with this file holds a model that can be served."""
+"""File of an artifact that holds a model that can be served."""
 
 MAX_FILE_BYTES = 64 * 2**20
 
@@ -27,9 +27,7 @@ def copy_scored_files(graph: StageGraph, store: ArtifactStore, target: Path) -> 
     """Copy hypotheses, references, scores and segment statistics of a trial.
 
     Args:
-        graph: The trial's stages.
-        store: Where their artifacts are.
-        target: Directory to fill: files of the last stage directly, of others below their stage's name.
+        target: Directory for the files: those of the last stage directly, others below their stage's name.
     """
     for stage in graph.stages:
         try:
@@ -38,8 +36,8 @@ def copy_scored_files(graph: StageGraph, store: ArtifactStore, target: Path) -> 
                 continue
             folder = target if stage is graph.result else target / stage.name
             for name, entry in manifest.files.items():
-                is_told = Path(name).suffix in (".txt", ".json") or name.startswith("segments-")
-                if not is_told or entry["bytes"] > MAX_FILE_BYTES:
+                is_logged = Path(name).suffix in (".txt", ".json") or name.startswith("segments-")
+                if not is_logged or entry["bytes"] > MAX_FILE_BYTES:
                     continue
                 content = store.read_file(stage, name)
                 if content is not None:
@@ -51,15 +49,7 @@ def copy_scored_files(graph: StageGraph, store: ArtifactStore, target: Path) -> 
 
 
 def find_model(graph: StageGraph, store: ArtifactStore) -> Path | None:
-    """Find the artifact of a trial that can be served.
-
-    Args:
-        graph: The trial's stages.
-        store: Where their artifacts are.
-
-    Returns:
-        A local directory with ``predictor.json``, that of the latest such stage; None when no stage has one.
-    """
+    """Fetch the artifact of the last stage of a trial that has a ``predictor.json``; None if no stage has."""
     for stage in reversed(graph.stages):
         manifest = store.manifest(stage)
         if manifest is not None and PREDICTOR in manifest.files:

@@ -1,4 +1,4 @@
-"""Tracking URIs: what they may be, where a SQLite one lies, how one is shown to people."""
+"""Tracking URIs: validation, SQLite paths, and forms without credentials."""
 
 from __future__ import annotations
 
@@ -12,19 +12,13 @@ _CREDENTIALS = re.compile(r"://[^/\s@]+@")
 _MESSAGE_CHARS = 400
 _FILE_STORE = (
     "{uri!r} is an MLflow file store, which MLflow no longer writes. Allowed: sqlite:///PATH.db, an "
-    "http(s):// server, or another database. To keep what is in it, run `mlflow migrate-filestore "
+    "http(s):// server, or another database. To keep its runs, run `mlflow migrate-filestore "
     "--source {source} --target sqlite:///mlflow.db` and give sqlite:///mlflow.db here"
 )
 
 
 def check_uri(uri: str) -> str:
-    """Refuse tracking URIs that MLflow cannot write to.
-
-    Args:
-        uri: The tracking URI of a study.
-
-    Returns:
-        The same URI.
+    """Return a tracking URI unless MLflow cannot write to it.
 
     Raises:
         StudyError: It is empty, a path, or a ``file:`` store.
@@ -39,14 +33,7 @@ def check_uri(uri: str) -> str:
 
 
 def sqlite_path(uri: str) -> Path | None:
-    """Find the database file of a SQLite URI.
-
-    Args:
-        uri: A tracking URI.
-
-    Returns:
-        The file's absolute path; None for every other kind of URI and for a database in memory.
-    """
+    """Return the absolute path of a SQLite URI's file; None for other URIs and databases in memory."""
     scheme, separator, rest = uri.partition(":///")
     if scheme.split("+")[0] != "sqlite" or not separator:
         return None
@@ -55,27 +42,13 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def public_text(text: str) -> str:
-    """Write a message so that it can be shown: one line, no longer than needed, no passwords in URIs.
-
-    Args:
-        text: A message that may quote a URI.
-
-    Returns:
-        Its first line, shortened; credentials replaced by ``***``.
-    """
+    """Return the first line of a message, shortened, credentials in URIs replaced by ``***``."""
     line = text.strip().partition("\n")[0]
     return _CREDENTIALS.sub("://***@", line)[:_MESSAGE_CHARS]
 
 
 def public_uri(uri: str) -> str:
-    """Write a URI so that it can be shown: without the password.
-
-    Args:
-        uri: A tracking URI.
-
-    Returns:
-        The URI, a password replaced by ``***``.
-    """
+    """Return a URI with its password replaced by ``***``."""
     parts = urlsplit(uri)
     if parts.password is None:
         return uri

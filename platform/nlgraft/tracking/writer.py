@@ -1,18 +1,15 @@
-"""The thread that brings a tracking store to what it shall hold, however often the store is away."""
+"""Thread that brings a tracking store to the wanted state, however often the store is unreachable."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import Protocol
 
 from nlgraft.tracking.entries import RunEntry, RunKey
 from nlgraft.tracking.uri import public_text
-
-if TYPE_CHECKING:
-    from nlgraft.tracking.backend import Backend
 
 _log = logging.getLogger("nlgraft.tracking")
 
@@ -22,21 +19,41 @@ _MAX_ATTEMPTS = 3
 _LIVE_PAUSE_S = 2.0
 
 
+class Backend(Protocol):
+    """The operations of a tracking store that the writer thread needs."""
+
+    def write(self, entry: RunEntry) -> None:
+        """Bring a run to the content of its entry; writing it twice changes nothing."""
+        ...
+
+    def end_orphans(self, active: Iterable[RunKey]) -> int:
+        """Mark every run of the study that is RUNNING and not active as KILLED; return their number."""
+        ...
+
+    def is_reachable(self) -> bool:
+        """Tell if the store responds at all."""
+        ...
+
+    def forget(self) -> None:
+        """Read the runs again before the next write: a call failed and may still have been carried out."""
+        ...
+
+
 class Writer:
-    """Keeps the newest wanted state of each run and writes it when the store allows.
+    """Keeps the newest wanted state of each run and writes it as soon as the store allows.
 
-    **Coalescing.** Entries of one run that wait merge into one, so a store that is away for an hour costs one
-    write per run afterwards, and memory stays bounded. Values of a running trial are written at most every
-    other second: a write costs the processor that trains some 30 ms.
+    **Coalescing.** Waiting entries of one run are merged, so an outage of an hour costs one write per run
+    afterwards, and memory stays bounded. Values of a running trial are written at most every two seconds: a
+    write takes some 30 ms of the CPU that trains.
 
-    **Failure.** When a write fails, the store is probed. If it does not answer, everything waits, with pauses
-    that double up to half a minute. If it does, the run is at fault: it steps back behind the others, and
-    after three attempts it is given up until the end, when it is tried once more.
+    **Failure.** When a write fails, the store is probed. If it does not respond, everything waits, with
+    pauses that double up to half a minute. If it does, the entry is at fault: it moves behind the others, and
+    after three attempts it is set aside until the end, when it is tried once more.
 
     Args:
         connect: Opens the store.
-        active: Tells which runs are running, so that others found RUNNING can be ended.
-        name: What messages call the store.
+        active: Returns the runs that are running, so that others found RUNNING can be ended.
+        name: Name of the store in messages.
         first_pause_s: First pause after a failure.
         live_pause_s: Shortest time between two writes of values of one running trial.
     """
@@ -59,7 +76,7 @@ class Writer:
         self._changed = threading.Condition()
         self._pending: dict[RunKey, RunEntry] = {}
         self._writing: RunKey | None = None
-        self._given_up: dict[RunKey, RunEntry] = {}
+        self._set_aside: dict[RunKey, RunEntry] = {}
         self._attempts: dict[RunKey, int] = {}
         self._num_outages = 0
         self._is_warned = False
@@ -69,34 +86,23 @@ class Writer:
         self._thread = threading.Thread(target=self._work, name="nlgraft-tracking", daemon=True)
 
     def start(self, timeout_s: float) -> None:
-        """Start, and wait until the store is open or has been found away.
-
-        Args:
-            timeout_s: The longest wait.
-        """
+        """Start; wait until the store is open or has been found unreachable, for ``timeout_s`` at most."""
         self._thread.start()
         if not self._has_tried.wait(timeout_s):
-            _log.warning("%s is slow to open; the study goes on without waiting for it", self._name)
+            _log.warning("%s is slow to open; the study continues without waiting for it", self._name)
 
     def put(self, entry: RunEntry) -> None:
-        """Queue what a run shall hold.
-
-        Args:
-            entry: The run's content.
-        """
+        """Queue the content of a run."""
         with self._changed:
-            waiting = self._given_up.pop(entry.key, None) or self._pending.get(entry.key)
+            waiting = self._set_aside.pop(entry.key, None) or self._pending.get(entry.key)
             self._pending[entry.key] = waiting.merge(entry) if waiting else entry
             self._changed.notify()
 
     def close(self, timeout_s: float) -> int:
-        """Write what waits, as far as the store answers, and stop.
-
-        Args:
-            timeout_s: The longest wait.
+        """Write what waits, as far as the store responds, and stop.
 
         Returns:
-            How many runs are not written in full.
+            Number of runs that are not written in full.
         """
         self._is_closing.set()
         with self._changed:
@@ -104,11 +110,11 @@ class Writer:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         with self._changed:
-            missing = set(self._pending) | set(self._given_up) | ({self._writing} if self._writing else set())
+            missing = {*self._pending, *self._set_aside} | ({self._writing} if self._writing else set())
         if missing:
             _log.warning(
-                "%s has not been told %d runs in full; the next `nlgraft run` of this study tells them from "
-                "the records in its store",
+                "%s lacks a part of %d runs; the next `nlgraft run` of this study adds it from the records "
+                "in the artifact store",
                 self._name,
                 len(missing),
             )
@@ -128,21 +134,21 @@ class Writer:
                 return
 
     def _next(self) -> RunEntry | None:
-        """Take the run that has waited longest; None when all is said and done."""
+        """Take the run that has waited longest; None when everything is written."""
         with self._changed:
             while (key := self._ripe()) is None:
                 if self._is_closing.is_set():
-                    if not self._given_up or self._is_last_round:
+                    if not self._set_aside or self._is_last_round:
                         return None
                     self._is_last_round = True
-                    self._pending, self._given_up = self._given_up, {}
+                    self._pending, self._set_aside = self._set_aside, {}
                     continue
                 self._changed.wait(self._live_pause_s if self._pending else None)
             self._writing = key
             return self._pending.pop(key)
 
     def _ripe(self) -> RunKey | None:
-        """Find the first run that need not wait for more values to come."""
+        """Find the first run that need not wait for further values."""
         latest_s = time.monotonic() - self._live_pause_s
         for key, entry in self._pending.items():
             is_live = entry.status is None and not self._is_closing.is_set()
@@ -151,11 +157,11 @@ class Writer:
         return None
 
     def _write(self, entry: RunEntry) -> bool:
-        """Write one run; on failure put it back and pause. Returns False when the store is away."""
+        """Write one run; on failure requeue it and pause. Returns False if the store is unreachable."""
         try:
             backend = self._open()
             backend.write(entry)
-        except Exception as error:  # drivers, networks, disks: whatever it is, training goes on
+        except Exception as error:  # of the network, the disk or a database driver: training must go on
             return self._failed(entry, error)
         self._attempts.pop(entry.key, None)
         self._written_s[entry.key] = time.monotonic()
@@ -164,7 +170,7 @@ class Writer:
             self._num_outages = 0
             if self._is_warned:
                 self._is_warned = False
-                _log.warning("%s answers again", self._name)
+                _log.warning("%s responds again", self._name)
         return True
 
     def _open(self) -> Backend:
@@ -189,7 +195,7 @@ class Writer:
             merged = entry.merge(newer) if newer else entry
             self._writing = None
             if is_reachable:
-                self._step_back(merged, error)
+                self._retry_later(merged, error)
             else:
                 self._pending = {entry.key: merged} | self._pending
         if is_reachable:
@@ -198,22 +204,22 @@ class Writer:
             self._away(error)
         return is_reachable
 
-    def _step_back(self, entry: RunEntry, error: Exception) -> None:
+    def _retry_later(self, entry: RunEntry, error: Exception) -> None:
         attempts = self._attempts[entry.key] = self._attempts.get(entry.key, 0) + 1
         if attempts < _MAX_ATTEMPTS:
             self._pending[entry.key] = entry
             return
-        self._given_up[entry.key] = entry
+        self._set_aside[entry.key] = entry
         if attempts == _MAX_ATTEMPTS:
-            what = f"{entry.key.kind} run {entry.name or entry.key.fingerprint[:12]}"
-            _log.warning("%s does not take the %s: %s", self._name, what, public_text(str(error)))
+            run = f"{entry.key.kind} run {entry.name or entry.key.fingerprint[:12]}"
+            _log.warning("%s rejects the %s: %s", self._name, run, public_text(str(error)))
 
     def _away(self, error: Exception) -> None:
         self._num_outages += 1
         if not self._is_warned:
             self._is_warned = True
             _log.warning(
-                "%s does not answer; training goes on, and what is missed is written later: %s",
+                "%s does not respond; training continues, and missing entries are written later: %s",
                 self._name,
                 public_text(str(error)),
             )

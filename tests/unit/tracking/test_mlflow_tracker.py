@@ -22,7 +22,7 @@ def runs_by_name(client, experiment="demo", view=1):
 
 
 def snapshot(client, experiment="demo"):
-    """Everything of every run that a replay must not change."""
+    """Everything of every run that a second report must not change."""
     return {
         name: (
             run.info.run_id,
@@ -44,7 +44,7 @@ def run_study(tracker, toy, store, report):
         tracker.trial_started(trial)
         tracker.trial_metrics(trial.fingerprint, 10, {"train/loss": 2.5}, 1_000_010)
         toy.publish(store, trial)
-        tracker.trial_finished(trial, toy.record(trial), store)
+        tracker.trial_ended(trial, toy.record(trial), store)
     report.mkdir(exist_ok=True)
     (report / "report.html").write_text("<p>")
     tracker.finish_study(toy.result(), "| cell | bleu |", report)
@@ -130,15 +130,16 @@ def test_tags_data_sets_and_artifacts_of_a_trial(open_tracker, client, toy, stor
     assert (directory / "hypotheses-test.txt").read_text() == '"a b"\n'
 
 
-def test_telling_a_finished_study_again_changes_nothing(open_tracker, client, toy, store, tmp_path):
-    """design.md §8: replaying after a crash changes nothing."""
+def test_reporting_a_finished_study_again_changes_nothing(open_tracker, client, toy, store, tmp_path):
+    """design.md §8: reporting again after a crash changes nothing."""
     tracker = open_tracker()
     run_study(tracker, toy, store, tmp_path / "reports")
     tracker.close()
     before = snapshot(client)
     for _ in range(2):
         tracker = open_tracker()
-        tracker.replay([(trial, toy.record(trial)) for trial in toy.trials], store)
+        for trial in toy.trials:
+            tracker.trial_ended(trial, toy.record(trial), store)
         tracker.finish_study(toy.result(), "| cell | bleu |")
         tracker.close()
     after = snapshot(client)
@@ -150,13 +151,14 @@ def test_telling_a_finished_study_again_changes_nothing(open_tracker, client, to
         assert (after[name][0], after[name][1], list(after[name][3:])) == (run_id, status, rest)
 
 
-def test_replay_alone_equals_what_was_told_live(open_tracker, client, toy, store, tmp_path):
+def test_records_alone_give_the_same_runs_as_live_reports(open_tracker, client, toy, store, tmp_path):
     tracker = open_tracker()
     run_study(tracker, toy, store, tmp_path / "reports")
     tracker.close()
     live = snapshot(client)
     tracker = open_tracker(experiment="again")
-    tracker.replay([(trial, toy.record(trial)) for trial in toy.trials], store)
+    for trial in toy.trials:
+        tracker.trial_ended(trial, toy.record(trial), store)
     tracker.finish_study(toy.result(), "| cell | bleu |")
     tracker.close()
     replayed = snapshot(client, "again")
@@ -187,7 +189,7 @@ def test_a_crash_leaves_orphans_that_the_next_driver_ends_or_continues(open_trac
     wait_until(lambda: runs_by_name(client)["baseline, seed 1"].info.status == "KILLED")
     tracker.trial_started(first)
     wait_until(lambda: runs_by_name(client)["baseline, seed 1"].info.status == "RUNNING")
-    tracker.trial_finished(first, toy.record(first))
+    tracker.trial_ended(first, toy.record(first))
     tracker.finish_study(toy.result(), "")
     tracker.close()
     runs = runs_by_name(client)
@@ -195,7 +197,7 @@ def test_a_crash_leaves_orphans_that_the_next_driver_ends_or_continues(open_trac
     assert runs["baseline, seed 1"].info.status == "FINISHED"
     assert runs["baseline, seed 1"].data.tags["nlgraft.end_reason"] == "done"
     assert runs["baseline, seed 2"].info.status == "KILLED"
-    assert "driver died" in runs["baseline, seed 2"].data.tags["nlgraft.end_reason"]
+    assert "driver ended" in runs["baseline, seed 2"].data.tags["nlgraft.end_reason"]
     history = client.get_metric_history(runs["baseline, seed 1"].info.run_id, "train/loss")
     assert [m.step for m in history] == [10, 20]  # step 10 was told before the crash, at another time
 
@@ -208,7 +210,7 @@ def test_what_the_record_says_of_a_step_is_there_even_if_something_else_was_told
     tracker.trial_started(trial)
     tracker.trial_metrics(trial.fingerprint, 10, {"train/loss": 9.0}, 1_000_001)
     tracker.trial_metrics(trial.fingerprint, 20, {"train/loss": 1.5}, 1_000_002)
-    tracker.trial_finished(trial, toy.record(trial))
+    tracker.trial_ended(trial, toy.record(trial))
     tracker.close()
     run = runs_by_name(client)["baseline, seed 1"]
     history = client.get_metric_history(run.info.run_id, "train/loss")
@@ -227,7 +229,7 @@ def test_states_of_a_trial(open_tracker, client, toy, state, reason, status):
     tracker = open_tracker()
     trial = toy.trials[0]
     tracker.trial_started(trial)
-    tracker.trial_finished(trial, toy.record(trial, state, reason))
+    tracker.trial_ended(trial, toy.record(trial, state, reason))
     tracker.close()
     run = runs_by_name(client)["baseline, seed 1"]
     assert run.info.status == status
@@ -248,7 +250,7 @@ def test_values_that_are_not_finite_are_kept_and_kept_once(open_tracker, client,
     for _ in range(2):
         tracker = open_tracker()
         tracker.trial_started(trial)
-        tracker.trial_finished(trial, record)
+        tracker.trial_ended(trial, record)
         tracker.close()
     run = runs_by_name(client)["baseline, seed 1"]
     assert math.isnan(run.data.metrics["dev/loss"])
@@ -262,7 +264,7 @@ def test_more_points_than_one_batch_holds(open_tracker, client, toy):
     trial = toy.trials[0]
     curve = [[step, step / 7, 1_000_000 + step] for step in range(2500)]
     tracker = open_tracker()
-    tracker.replay([(trial, toy.record(trial, curves={"train/loss": curve}))])
+    tracker.trial_ended(trial, toy.record(trial, curves={"train/loss": curve}))
     tracker.close()
     run = runs_by_name(client)["baseline, seed 1"]
     history = client.get_metric_history(run.info.run_id, "train/loss")
@@ -274,7 +276,7 @@ def test_interrupt_kills_what_runs(open_tracker, client, toy):
     done, running = toy.trials[:2]
     for trial in (done, running):
         tracker.trial_started(trial)
-    tracker.trial_finished(done, toy.record(done))
+    tracker.trial_ended(done, toy.record(done))
     tracker.interrupt("SIGTERM")
     tracker.close()
     runs = runs_by_name(client)
@@ -300,7 +302,7 @@ def test_one_trial_in_two_cells_is_one_run_in_each(open_tracker, client, toy):
     for trial in same:
         tracker.trial_started(trial)
     for trial in same:
-        tracker.trial_finished(trial, toy.record(trial))
+        tracker.trial_ended(trial, toy.record(trial))
     tracker.close()
     runs = runs_by_name(client)
     assert {runs[name].info.status for name in ("baseline, seed 1", "arm=avg_eg, seed 1")} == {"FINISHED"}
@@ -310,7 +312,7 @@ def test_an_edited_study_is_another_tree(open_tracker, client, toy):
     """What a finished study shows never changes because its file was edited."""
     for fingerprint in ("a" * 64, "b" * 64):
         tracker = open_tracker(fingerprint=fingerprint)
-        tracker.replay([(toy.trials[0], toy.record(toy.trials[0]))])
+        tracker.trial_ended(toy.trials[0], toy.record(toy.trials[0]))
         tracker.close()
     experiment = client.get_experiment_by_name("demo").experiment_id
     runs = client.search_runs([experiment], "tags.`nlgraft.kind` = 'trial'")
@@ -321,7 +323,7 @@ def test_a_cell_that_start_study_did_not_name_gets_its_run(open_tracker, client,
     cell = toy.Cell("arm=att_eg", {"arm": "att_eg"}, "c2")
     trial = toy.Trial(cell, "c2-1")
     tracker = open_tracker()
-    tracker.replay([(trial, toy.record(trial))])
+    tracker.trial_ended(trial, toy.record(trial))
     tracker.close()
     runs = runs_by_name(client)
     assert runs["arm=att_eg, seed 1"].data.tags[NESTED] == runs["arm=att_eg"].info.run_id
@@ -330,7 +332,7 @@ def test_a_cell_that_start_study_did_not_name_gets_its_run(open_tracker, client,
 def test_a_final_value_that_the_curve_ends_with_is_one_point(open_tracker, client, toy):
     trial = toy.trials[0]
     tracker = open_tracker()
-    tracker.trial_finished(trial, toy.record(trial, metrics={"dev/bleu": 19.0, "train/loss": 1.4}))
+    tracker.trial_ended(trial, toy.record(trial, metrics={"dev/bleu": 19.0, "train/loss": 1.4}))
     tracker.close()
     run_id = runs_by_name(client)["baseline, seed 1"].info.run_id
     assert len(client.get_metric_history(run_id, "dev/bleu")) == 1
@@ -347,7 +349,7 @@ def test_two_studies_at_once_on_one_database(open_tracker, client, toy):
     for trial in trials:
         for tracker in trackers:
             tracker.trial_started(trial)
-            tracker.trial_finished(trial, toy.record(trial))
+            tracker.trial_ended(trial, toy.record(trial))
     for tracker in trackers:
         tracker.finish_study(toy.result(), "")
     assert [tracker.close() for tracker in trackers] == [0, 0]
@@ -363,7 +365,7 @@ def test_two_studies_at_once_on_one_database(open_tracker, client, toy):
 def test_search_trials_carry_their_proposal(open_tracker, client, toy):
     trial = toy.Trial(toy.cells[0], "s3", kind="search", number=3, params={"train.peak_lr": 0.002})
     tracker = open_tracker()
-    tracker.replay([(trial, toy.record(trial))])
+    tracker.trial_ended(trial, toy.record(trial))
     tracker.close()
     run = runs_by_name(client)["baseline, search 3"]
     assert {given.dataset.name for given in run.inputs.dataset_inputs} == {"conlang/train", "conlang/dev"}
@@ -388,7 +390,7 @@ def test_a_run_that_was_made_twice_is_reduced_to_the_older_one(open_tracker, cli
     """A request that was carried out although its answer was lost."""
     trial = toy.trials[0]
     tracker = open_tracker()
-    tracker.replay([(trial, toy.record(trial))])
+    tracker.trial_ended(trial, toy.record(trial))
     tracker.close()
     run = runs_by_name(client)["baseline, seed 1"]
     client.create_run(run.info.experiment_id, run.info.start_time + 5, run.data.tags)
@@ -417,7 +419,8 @@ def test_file_stores_are_refused_with_the_way_out(uri):
 
 def test_importing_and_naming_a_tracker_does_not_import_mlflow():
     code = (
-        "import sys; from nlgraft.tracking import MlflowTracker; MlflowTracker('sqlite:///x.db', 'e');"
+        "import sys; from nlgraft.tracking.mlflow_tracker import MlflowTracker;"
+        "MlflowTracker('sqlite:///x.db', 'e');"
         "assert not {'mlflow', 'torch', 'ray', 'pandas'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, env={"PYTHONPATH": "platform"})

@@ -72,7 +72,7 @@ def test_a_tag_that_is_too_long_says_so():
     assert tag_value("x" * 8000) == "x" * 8000
     shortened = tag_value("x" * 8001)
     assert len(shortened) == 8000
-    assert shortened.endswith("the whole text is among the artifacts)")
+    assert shortened.endswith("the full text is among the artifacts)")
 
 
 def test_levels_differ_in_their_first_ten_characters():

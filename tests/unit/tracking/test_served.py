@@ -55,7 +55,7 @@ def test_the_best_replicate_is_served_once(
     for _ in range(2):
         tracker = open_tracker()
         for trial, fields in zip(trials, dev, strict=True):
-            tracker.trial_finished(trial, toy.record(trial, **fields), store)
+            tracker.trial_ended(trial, toy.record(trial, **fields), store)
         tracker.finish_study(toy.result(), "")
         assert tracker.close() == 0
     experiment = client.get_experiment_by_name("demo").experiment_id
@@ -77,7 +77,7 @@ def test_a_study_whose_best_trial_has_no_predictor_ends_without_a_model(open_tra
     trial = toy.trials[0]
     toy.publish(store, trial)
     tracker = open_tracker()
-    tracker.trial_finished(trial, toy.record(trial, metrics={"dev/bleu": 30.0}), store)
+    tracker.trial_ended(trial, toy.record(trial, metrics={"dev/bleu": 30.0}), store)
     tracker.finish_study(toy.result(), "")
     assert tracker.close() == 0
     assert not client.search_logged_models([client.get_experiment_by_name("demo").experiment_id])

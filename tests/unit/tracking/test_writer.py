@@ -95,7 +95,7 @@ def test_a_store_that_is_away_is_warned_of_once_and_told_everything_in_order_lat
         writer.put(entry("trial", curve=[point(step)]))
     writer.put(entry("trial", status="FINISHED"))
     time.sleep(0.2)
-    assert caplog.text.count("does not answer") == 1
+    assert caplog.text.count("does not respond") == 1
     store.is_away = False
     wait_until(lambda: len(store.writes) == 2)
     assert writer.close(60) == 0
@@ -103,7 +103,7 @@ def test_a_store_that_is_away_is_warned_of_once_and_told_everything_in_order_lat
     (trial,) = [run for key, run in store.runs.items() if key.fingerprint == "trial"]
     assert [p.step for p in trial.curve] == list(range(100))
     assert trial.status == "FINISHED"
-    assert "answers again" in caplog.text
+    assert "responds again" in caplog.text
 
 
 def test_an_outage_in_the_middle_looks_again_before_it_writes_again(store, writer):
@@ -127,7 +127,7 @@ def test_close_tries_once_more_and_says_what_is_missing(store, writer, caplog):
     began = time.monotonic()
     assert writer.close(60) == 2
     assert time.monotonic() - began < 10
-    assert "has not been told 2 runs in full" in caplog.text
+    assert "lacks a part of 2 runs" in caplog.text
 
 
 def test_the_last_try_of_close_succeeds_if_the_store_is_back(store):
@@ -146,9 +146,9 @@ def test_a_run_that_the_store_refuses_holds_up_no_other(store, writer, caplog):
         writer.put(entry(fingerprint, name=fingerprint))
     writer.start(60)
     wait_until(lambda: store.writes == ["good"])
-    wait_until(lambda: "does not take the trial run bad: param train.peak_lr changed" in caplog.text)
+    wait_until(lambda: "rejects the trial run bad: param train.peak_lr changed" in caplog.text)
     assert writer.close(60) == 1
-    assert caplog.text.count("does not take") == 1
+    assert caplog.text.count("rejects") == 1
 
 
 def test_values_of_a_running_trial_are_written_together(store):
@@ -169,7 +169,7 @@ def test_what_was_given_up_gets_a_last_chance_with_what_came_since(store, writer
     store.refused = {"a"}
     writer.put(entry("a", curve=[point(1)], status="RUNNING"))
     writer.start(60)
-    wait_until(lambda: "does not take" in caplog.text)
+    wait_until(lambda: "rejects" in caplog.text)
     writer.put(entry("a", curve=[point(2)], status="FINISHED"))
     store.refused = set()
     assert writer.close(60) == 0
@@ -207,7 +207,7 @@ def test_no_method_of_the_tracker_raises_or_waits_while_mlflow_is_away(store, to
         tracker.trial_started(trial)
         for step in range(100):
             tracker.trial_metrics(trial.fingerprint, step, {"train/loss": 1.0}, step)
-        tracker.trial_finished(trial, toy.record(trial))
+        tracker.trial_ended(trial, toy.record(trial))
     tracker.trial_metrics("unknown", 1, {}, 1)
     tracker.finish_cell("no such cell", {})
     tracker.finish_study(toy.result(), "note")

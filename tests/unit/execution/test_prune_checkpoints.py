@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nlgraft.execution.events import TrialEnded, Unit
-from nlgraft.execution.prune_checkpoints import remove_stopped_checkpoints
+from nlgraft.execution.events import PlannedTrial, TrialEnded
+from nlgraft.execution.prune_checkpoints import prune_checkpoints
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord, TrialState
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> ArtifactStore:
 def ended(kind: str, state: TrialState, result: Stage) -> TrialEnded:
     graph = StageGraph(result)
     cell = Cell(levels={}, overrides={}, is_baseline=True, label="baseline")
-    unit = Unit(kind=kind, cell=cell, seed=1, config={}, graph=graph)
+    unit = PlannedTrial(kind=kind, cell=cell, seed=1, config={}, graph=graph)
     record = TrialRecord(
         fingerprint=graph.fingerprint, config={}, seed=1, state=state, started_at=0.0, ended_at=1.0, host="h"
     )
@@ -46,9 +46,9 @@ def left(store: ArtifactStore) -> list[str]:
 
 
 def test_all_stages_of_a_stopped_proposal_lose_theirs(store: ArtifactStore) -> None:
-    assert remove_stopped_checkpoints(store, [ended("search", "stopped", TRAINING)]) == 2
+    assert prune_checkpoints(store, [ended("search", "stopped", TRAINING)]) == 2
     assert left(store) == []
-    assert remove_stopped_checkpoints(store, [ended("search", "stopped", TRAINING)]) == 0
+    assert prune_checkpoints(store, [ended("search", "stopped", TRAINING)]) == 0
 
 
 @pytest.mark.parametrize("state", ["failed", "killed"])
@@ -56,19 +56,19 @@ def test_what_the_next_sweep_runs_again_goes_on_from_its_checkpoint(
     store: ArtifactStore, state: TrialState
 ) -> None:
     events = [ended("search", "stopped", TRAINING), ended("replicate", state, UPSTREAM)]
-    assert remove_stopped_checkpoints(store, events) == 1
+    assert prune_checkpoints(store, events) == 1
     assert left(store) == ["upstream"]
 
 
 def test_only_proposals_are_never_run_again(store: ArtifactStore) -> None:
     """A replicate that its owner stopped is not finished, so the next sweep takes it up."""
     events = [ended("replicate", "stopped", TRAINING), ended("search", "finished", TRAINING)]
-    assert remove_stopped_checkpoints(store, events) == 0
+    assert prune_checkpoints(store, events) == 0
     assert left(store) == ["upstream", "training"]
 
 
 def test_what_another_sweep_computes_stays(store: ArtifactStore) -> None:
     with store.leases.acquire(TRAINING.fingerprint, "another sweep"):
-        assert remove_stopped_checkpoints(store, [ended("search", "stopped", TRAINING)]) == 1
+        assert prune_checkpoints(store, [ended("search", "stopped", TRAINING)]) == 1
     assert left(store) == ["training"]
     assert store.leases.busy() == set()

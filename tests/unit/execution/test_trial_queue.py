@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from nlgraft.errors import TrialFailed
-from nlgraft.execution.events import CellSearched, Event, Notice, SweepStarted, TrialEnded, Unit
-from nlgraft.execution.optuna_study import CellSearch
-from nlgraft.execution.trial_queue import WorkQueue
+from nlgraft.execution.events import CellSearched, Event, Notice, PlannedTrial, SweepStarted, TrialEnded
+from nlgraft.execution.optuna_study import OptunaStudy
+from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
@@ -28,41 +28,41 @@ class Bench:
         self.store = ArtifactStore.open(self.study.storage.path)
         self.events: list[Event] = []
         self.clock_s = 0.0
-        self.queue = WorkQueue(
+        self.queue = TrialQueue(
             self.study,
             self.store,
             cells(self.study),
-            self.new_search,
+            self.open_optuna,
             self.events.append,
             max_concurrent,
             clock=lambda: self.clock_s,
         )
         self.queue.open()
 
-    def new_search(self, cell: Cell) -> CellSearch:
+    def open_optuna(self, cell: Cell) -> OptunaStudy:
         assert self.study.search is not None
-        return CellSearch(cell.label, self.study.search, self.study.objectives, None)
+        return OptunaStudy(cell.label, self.study.search, self.study.objectives, None)
 
-    def take(self) -> Unit | None:
+    def take(self) -> PlannedTrial | None:
         self.clock_s += 10.0  # past every pause
         return self.queue.take()
 
-    def run(self, unit: Unit) -> TrialRecord:
+    def run(self, trial: PlannedTrial) -> TrialRecord:
         with contextlib.suppress(TrialFailed):
             run_trial(
-                unit.graph, self.store, reporter=NullReporter(), config=dict(unit.config), is_waiting=False
+                trial.graph, self.store, reporter=NullReporter(), config=dict(trial.config), is_waiting=False
             )
-        document = self.store.read_record("trials", unit.fingerprint)
+        document = self.store.read_record("trials", trial.fingerprint)
         assert document is not None
         record = TrialRecord.from_json(document)
-        self.queue.end(unit, record)
+        self.queue.end(trial, record)
         return record
 
     def run_all(self) -> None:
         while not self.queue.is_done:
-            unit = self.take()
-            assert unit is not None
-            self.run(unit)
+            trial = self.take()
+            assert trial is not None
+            self.run(trial)
 
     def ended(self) -> list[TrialEnded]:
         return [event for event in self.events if isinstance(event, TrialEnded)]
@@ -71,7 +71,7 @@ class Bench:
 def test_every_trial_is_handed_out_once_and_reused_afterwards(toy_document: dict[str, Any]) -> None:
     first = Bench(toy_document)
     first.run_all()
-    assert [event.unit.name for event in first.ended()] == [
+    assert [event.trial.name for event in first.ended()] == [
         "baseline, seed 1",
         "baseline, seed 2",
         "gain=1.0, seed 1",
@@ -87,10 +87,10 @@ def test_every_trial_is_handed_out_once_and_reused_afterwards(toy_document: dict
 
 def test_a_stage_in_work_holds_back_those_who_need_it(toy_document: dict[str, Any]) -> None:
     bench = Bench(toy_document, max_concurrent=4)
-    unit = bench.take()
-    assert unit is not None
+    trial = bench.take()
+    assert trial is not None
     assert bench.take() is None, "the others need the upstream stage that the first one computes"
-    upstream = unit.graph.find("upstream")
+    upstream = trial.graph.find("upstream")
     scratch = bench.store.new_scratch(upstream)
     (scratch / "upstream.json").write_text("0")
     bench.store.publish(upstream, scratch)
@@ -115,7 +115,7 @@ def test_a_failed_stage_fails_those_who_need_it_without_running_them(toy_documen
     }
     bench = Bench(toy_document)
     bench.run_all()
-    states = {(event.unit.name, event.record.state) for event in bench.ended()}
+    states = {(event.trial.name, event.record.state) for event in bench.ended()}
     assert ("behaviour=raise, seed 1", "failed") in states
     assert ("gain=1.0, seed 2", "finished") in states
     reasons = [event.record.reason for event in bench.ended() if event.record.state == "failed"]
@@ -134,9 +134,9 @@ def test_max_failed_fraction_stops_the_sweep(toy_document: dict[str, Any]) -> No
     toy_document["base"]["behaviour"] = "raise"
     toy_document["budget"] = {"max_failed_fraction": 0.5}
     bench = Bench(toy_document)
-    unit = bench.take()
-    assert unit is not None
-    bench.run(unit)
+    trial = bench.take()
+    assert trial is not None
+    bench.run(trial)
     assert bench.take() is None
     assert bench.queue.is_done
     assert "max_failed_fraction" in str(bench.queue.stop_reason)
@@ -145,18 +145,18 @@ def test_max_failed_fraction_stops_the_sweep(toy_document: dict[str, Any]) -> No
 def test_wall_clock_and_trial_budgets(toy_document: dict[str, Any]) -> None:
     toy_document["budget"] = {"wall_clock": 15}
     bench = Bench(toy_document)
-    unit = bench.take()
-    assert unit is not None
-    bench.run(unit)
+    trial = bench.take()
+    assert trial is not None
+    bench.run(trial)
     assert bench.take() is None
     assert "wall clock" in str(bench.queue.stop_reason)
 
     toy_document["budget"] = {"trials": 1}
     bench = Bench(toy_document)
-    unit = bench.take()
-    assert unit is not None
+    trial = bench.take()
+    assert trial is not None
     assert bench.take() is None
-    bench.run(unit)
+    bench.run(trial)
     assert bench.take() is None
     assert bench.queue.is_done
     assert any(isinstance(event, Notice) for event in bench.events)
@@ -164,12 +164,12 @@ def test_wall_clock_and_trial_budgets(toy_document: dict[str, Any]) -> None:
 
 def test_a_busy_stage_defers_a_trial(toy_document: dict[str, Any]) -> None:
     bench = Bench(toy_document)
-    unit = bench.take()
-    assert unit is not None
-    bench.queue.defer(unit, "another sweep")
+    trial = bench.take()
+    assert trial is not None
+    bench.queue.defer(trial, "another sweep")
     other = bench.queue.take()
     assert other is not None
-    assert other.key != unit.key, "the deferred one comes back after a pause"
+    assert other.key != trial.key, "the deferred one comes back after a pause"
 
 
 @pytest.fixture
@@ -188,15 +188,15 @@ def test_search_proposes_equally_and_replicates_the_best(search_document: dict[s
     bench.run_all()
     searched = [event for event in bench.events if isinstance(event, CellSearched)]
     assert [event.cell.label for event in searched] == ["baseline", "upstream=1"]
-    kinds = [(event.unit.cell.label, event.unit.kind) for event in bench.ended()]
+    kinds = [(event.trial.cell.label, event.trial.kind) for event in bench.ended()]
     for label in ("baseline", "upstream=1"):
         assert kinds.count((label, "search")) == 3
         assert kinds.count((label, "replicate")) == 2
     for event in searched:
         gains = [
-            e.unit.params["gain"]
+            e.trial.params["gain"]
             for e in bench.ended()
-            if e.unit.kind == "search" and e.unit.cell == event.cell
+            if e.trial.kind == "search" and e.trial.cell == event.cell
         ]
         assert event.params == {"gain": max(gains)}
 
@@ -210,28 +210,28 @@ def test_an_interrupted_search_makes_the_same_proposals(
     search_document["storage"] = {"path": str(tmp_path / "second")}
     cut = Bench(search_document)
     for _ in range(2):
-        unit = cut.take()
-        assert unit is not None
-        cut.run(unit)
+        trial = cut.take()
+        assert trial is not None
+        cut.run(trial)
     assert cut.take() is not None, "this one is lost with its driver"
     resumed = Bench(search_document)
     resumed.run_all()
 
     def proposals(bench: Bench) -> set[tuple[str, int | None, float]]:
-        ended = [event.unit for event in bench.ended() if event.unit.kind == "search"]
-        return {(unit.cell.label, unit.number, unit.params["gain"]) for unit in ended}
+        ended = [event.trial for event in bench.ended() if event.trial.kind == "search"]
+        return {(trial.cell.label, trial.number, trial.params["gain"]) for trial in ended}
 
     assert proposals(resumed) == proposals(whole)
 
 
 def test_killed_trials_are_recorded_and_run_again(toy_document: dict[str, Any]) -> None:
     bench = Bench(toy_document)
-    unit = bench.take()
-    assert unit is not None
+    trial = bench.take()
+    assert trial is not None
     bench.queue.stop("SIGTERM")
-    bench.queue.kill(unit, "SIGTERM")
+    bench.queue.kill(trial, "SIGTERM")
     assert bench.queue.is_done
-    document = bench.store.read_record("trials", unit.fingerprint)
+    document = bench.store.read_record("trials", trial.fingerprint)
     assert document is not None
     assert document["state"] == "killed"
     assert Bench(toy_document).take() is not None
