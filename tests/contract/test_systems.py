@@ -1,4 +1,4 @@
-"""What every system promises, tested over all folders of trainables."""
+"""The contract of systems, tested over all folders of trainables and over the worked example."""
 
 from __future__ import annotations
 
@@ -22,7 +22,11 @@ from nlgraft.pipeline.trial import run_trial
 from nlgraft.study.reading.system import System, load_system
 
 ROOT = Path(__file__).parents[2]
-SYSTEMS = sorted(f"trainables.{path.parent.name}" for path in ROOT.glob("trainables/*/config.py"))
+SYSTEMS = sorted(
+    f"{folder}.{path.parent.name}"
+    for folder in ("examples", "trainables")
+    for path in ROOT.glob(f"{folder}/*/config.py")
+)
 SPLITS = ("dev", "test")
 SEED = 5
 """Of the trial; unlike the default of any other seed, so that a setting that says whose seed counts shows."""

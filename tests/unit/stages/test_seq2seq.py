@@ -20,6 +20,7 @@ from nlgraft.stages.metrics import (
     NATS_PER_CHAR,
     greedy_metrics,
     output_metrics,
+    saved_metrics,
     text_metrics,
     training_metrics,
 )
@@ -68,7 +69,13 @@ def test_two_sources_from_pieces(store):
     text = texts(is_shared=False)
     settings = TrainSettings(train=TRAIN, model=model(num_sources=2), view=view)
     record, at = run(store, scored(pieces.train("trained", text, settings, seed=1), text, view))
-    declared = {**text_metrics(), **output_metrics(), **training_metrics(), **NATS_PER_CHAR}
+    declared = {
+        **text_metrics(),
+        **output_metrics(),
+        **saved_metrics(),
+        **training_metrics(),
+        **NATS_PER_CHAR,
+    }
     assert set(record.metrics) <= set(declared)
     assert {"test/bleu", "test/reference_length", "test/hypothesis_length", "dev/nats_per_char"} <= set(
         record.metrics

@@ -1,0 +1,49 @@
+"""Settings of the example. No torch here: a study is read with it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.stages.config import ConfigPart, ScoreConfig
+from nlgraft.text.config import CorpusConfig, TokenizerConfig
+from nlgraft.training.config import TrainConfig
+
+SOURCES = {"first": ("source 0",), "second": ("source 1",), "both": ("source 0", "source 1")}
+"""Roles of the text that is read."""
+
+
+class Config(ConfigPart):
+    """A trial: train a translation model on one or two source languages, and test it."""
+
+    data: CorpusConfig
+    """Examples with two sources and a target."""
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    """Vocabulary of all three languages, or one for the sources and one for the target."""
+    max_tokens: int = Field(default=256, ge=1)
+    """Longest sequence in tokens, without begin and end; longer ones are truncated and counted."""
+    read: Literal["first", "second", "both"] = "both"
+    """Sources that the model reads; both are encoded as one sequence."""
+    model: TransformerConfig = TransformerConfig()
+    """The encoder-decoder."""
+    train: TrainConfig = TrainConfig()
+    """Its training."""
+    decode: GenerationConfig = GenerationConfig()
+    """Beam search."""
+    score: ScoreConfig = ScoreConfig()
+    """Measures of the output."""
+
+    @model_validator(mode="after")
+    def _read_decides_the_sources(self) -> Config:
+        if self.model.num_sources != 1:
+            raise ValueError(
+                f"model.num_sources is {self.model.num_sources}: `read` decides it; leave it out"
+            )
+        return self
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Roles of the text that the model reads."""
+        return SOURCES[self.read]

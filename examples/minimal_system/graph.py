@@ -1,0 +1,35 @@
+"""The stages of a trial: corpus, tokenizers, encoded text, training, translation, scores."""
+
+from __future__ import annotations
+
+from examples.minimal_system.config import Config
+from nlgraft.pipeline.stage import StageGraph
+from nlgraft.stages import graph
+from nlgraft.stages.kinds.seq2seq import TrainSettings
+from nlgraft.training.config import Side, View
+
+
+def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+    """Build the stage graph of a trial.
+
+    All cells share corpus and tokenizers; only training and what follows depend on the seed.
+    """
+    corpus = graph.corpus("bitext", config.data)
+    tokenizers = graph.tokenizers("bitext", config.tokenizer, {"bitext": corpus}, num_sources=2)
+    text = graph.encode(
+        "bitext",
+        corpus,
+        {role: tokenizers[role] for role in (*config.sources, graph.TARGET)},
+        max_tokens=config.max_tokens,
+    )
+    view = View(sources=tuple(Side(stream=role) for role in config.sources))
+    settings = TrainSettings(
+        train=config.train,
+        model=config.model.model_copy(update={"num_sources": len(config.sources)}),
+        view=view,
+        sampling_alpha=config.tokenizer.sampling_alpha,
+    )
+    trained = graph.train("trained", text, settings, seed=seed)
+    return StageGraph(
+        graph.scores(trained, text, splits, decode=config.decode, score=config.score, view=view)
+    )

@@ -1,0 +1,17 @@
+"""Every cell of the minimal example at a size of seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_BASE: dict[str, Any] = {
+    "data": {"corpus": "conlang", "task": "multi_source", "train": 100, "dev": 8, "test": 6},
+    "tokenizer": {"vocab_size": 200},
+    "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2},
+    "train": {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01},
+    "decode": {"beam": 1, "max_length_offset": 5},
+}
+ARMS = {read: {**_BASE, "read": read} for read in ("first", "second", "both")}
+ARMS["both"] |= {
+    "score": {"metrics": ["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"], "is_calibrated": True}
+}
