@@ -8,7 +8,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
-from nlgraft.text.config import CorpusConfig, TokenizerConfig
+from nlgraft.text.config import CorpusConfig, TokenizerConfig, role_problem
 from nlgraft.training.config import TrainConfig
 from trainables.embedding_transfer.arms import KEPT_METHODS, PRETRAINED_VOCABULARIES, VECTOR_METHODS, Method
 from trainables.embedding_transfer.masked_lm_config import MaskedLMConfig, conflicts
@@ -283,6 +283,7 @@ class Config(_Part):
         return self
 
     def _problems(self) -> Iterator[str]:
+        yield from self._role_problems()
         if self.masked_lm is not None:
             yield from conflicts(self)
         if self.model.num_sources != 1 or self.model.contexts:
@@ -312,6 +313,18 @@ class Config(_Part):
             yield f"transfer.new_rows_first_steps is {steps}, more than downstream.train.max_steps {limit}"
         if self.decode.num_return != 1:
             yield f"decode.num_return is {self.decode.num_return}: one translation per sentence is scored"
+
+    def _role_problems(self) -> Iterator[str]:
+        for name in ("upstream", "downstream"):
+            corpus = getattr(self.data, name)
+            if self.masked_lm is not None:
+                problem = role_problem(corpus, "source 0", is_exact=True)
+            elif name == "upstream" and self.upstream.objective != "translation":
+                problem = None  # any line of any role is text
+            else:
+                problem = role_problem(corpus, "source 0", "target")
+            if problem:
+                yield f"data.{name} {problem}"
 
     def _objective_problems(self) -> Iterator[str]:
         upstream, tokenizer, method = self.upstream, self.tokenizers.upstream, self.transfer.method

@@ -7,9 +7,18 @@ A study's ``data`` is one of four kinds, told apart by ``corpus``: ``conlang`` (
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from nlgraft.errors import DataError
 from nlgraft.text.files import file_digest
@@ -27,6 +36,17 @@ Task = Literal[
     "monolingual",
 ]
 Language = Literal["first", "second", "target"]
+TASK_ROLES: dict[Task, tuple[str, ...]] = {
+    "translation": ("source 0", "target"),
+    "multi_source": ("source 0", "source 1", "target"),
+    "post_editing": ("source 0", "source 1", "target"),
+    "document_translation": ("source 0", "target", "document"),
+    "question_generation": ("source 0", "source 1", "target"),
+    "summarisation": ("source 0", "target"),
+    "classification": ("source 0", "label"),
+    "monolingual": ("source 0",),
+}
+"""Roles of the streams of constructed text."""
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
@@ -85,6 +105,11 @@ class ConlangConfig(_Config):
     """Number of test examples."""
     seed: int = Field(default=0, ge=0)
     """Seed of the language family and of the sentences. Corpora with the same seed share their languages."""
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Roles of the corpus's streams, e.g. ``source 0`` and ``target``."""
+        return TASK_ROLES[self.task]
 
     @model_validator(mode="after")
     def _language_fits_task(self) -> ConlangConfig:
@@ -187,16 +212,21 @@ class FilesConfig(_Selection):
     test: SplitFiles
     """Files of the test split."""
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Roles of the corpus's streams, e.g. ``source 0`` and ``target``."""
+        return tuple(self.train.streams())
+
     @model_validator(mode="after")
     def _splits_alike(self) -> FilesConfig:
-        shapes = {split: list(getattr(self, split).streams()) for split in SPLITS}
+        shapes = {split: tuple(getattr(self, split).streams()) for split in SPLITS}
         for split in ("dev", "test"):
             if shapes[split] != shapes["train"]:
                 raise ValueError(
                     f"{split} has {', '.join(shapes[split])} but train has {', '.join(shapes['train'])}; "
                     "every split needs the same files"
                 )
-        _check_side(self.keep, shapes["train"])
+        _check_side(self.keep, self.roles)
         return self
 
 
@@ -221,12 +251,17 @@ class HuggingFaceConfig(_Selection):
     splits: dict[Split, str] = {"train": "train", "dev": "validation", "test": "test"}
     """The dataset's own name for each of our splits, slices allowed: ``train[:1%]``."""
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Roles of the corpus's streams, e.g. ``source 0`` and ``target``."""
+        return tuple(self.columns())
+
     @model_validator(mode="after")
     def _is_whole(self) -> HuggingFaceConfig:
         missing = [split for split in SPLITS if split not in self.splits]
         if missing:
             raise ValueError(f"splits names no {', '.join(missing)}; give train, dev and test")
-        _check_side(self.keep, list(self.columns()))
+        _check_side(self.keep, self.roles)
         return self
 
     def columns(self) -> dict[str, str]:
@@ -248,18 +283,22 @@ class SacreBleuConfig(_Selection):
     test: str
     """Test set, e.g. ``wmt14/full``."""
 
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """Roles of the corpus's streams: ``source 0`` and ``target``."""
+        return tuple(self.train.streams())
+
     @model_validator(mode="after")
     def _one_source_one_target(self) -> SacreBleuConfig:
-        roles = list(self.train.streams())
-        if roles != ["source 0", "target"]:
+        if self.roles != ("source 0", "target"):
             raise ValueError(
-                f"train has {', '.join(roles)}; sacreBLEU test sets have one source and a target"
+                f"train has {', '.join(self.roles)}; sacreBLEU test sets have one source and a target"
             )
-        _check_side(self.keep, roles)
+        _check_side(self.keep, self.roles)
         return self
 
 
-def _check_side(rule: WordRule | None, roles: list[str]) -> None:
+def _check_side(rule: WordRule | None, roles: Sequence[str]) -> None:
     if rule is not None and side_role(rule) not in roles:
         raise ValueError(f"keep.side is {rule.side!r}, but the corpus has {', '.join(roles)}")
 
@@ -274,6 +313,37 @@ def side_role(rule: WordRule) -> str:
 CorpusConfig = Annotated[
     ConlangConfig | FilesConfig | HuggingFaceConfig | SacreBleuConfig, Field(discriminator="corpus")
 ]
+
+
+def role_problem(corpus: CorpusConfig, *required: str, is_exact: bool = False) -> str | None:
+    """Explain why a corpus cannot be used, by its roles; None when it can.
+
+    Args:
+        corpus: The corpus.
+        required: Roles that it must have.
+        is_exact: Refuse all other roles.
+    """
+    missing = [role for role in required if role not in corpus.roles]
+    others = [role for role in corpus.roles if role not in required] if is_exact else []
+    if not missing and not others:
+        return None
+    wanted = f"{'exactly ' if is_exact else ''}{' and '.join(required)}"
+    task = f" of task {corpus.task}" if isinstance(corpus, ConlangConfig) else ""
+    return f"needs {wanted}; the {corpus.corpus} corpus{task} has {', '.join(corpus.roles)}"
+
+
+def requires(*roles: str) -> AfterValidator:
+    """Make the annotation of a corpus that needs these roles.
+
+    In a system's config: ``text: Annotated[CorpusConfig, requires("source 0", "target")]``.
+    """
+
+    def check(corpus: CorpusConfig) -> CorpusConfig:
+        if problem := role_problem(corpus, *roles):
+            raise ValueError(problem)
+        return corpus
+
+    return AfterValidator(check)
 
 
 class TokenizerConfig(_Config):

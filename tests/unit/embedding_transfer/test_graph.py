@@ -254,6 +254,10 @@ def test_the_system_keeps_the_contract():
         ({"decode": {"num_return": 2}}, "num_return"),
         ({"downstream": {"train": {"best_metric": "dev/greedy_bleu"}}}, "num_bleu_sentences"),
         ({"model": {"num_sources": 2}}, "one source"),
+        (
+            {"data": {**DATA, "downstream": {"corpus": "conlang", "task": "monolingual"}}},
+            "data.downstream needs source 0 and target; the conlang corpus of task monolingual has source 0",
+        ),
         ({"transfer": {"method": "bpe_dropout"}}, "sampling_alpha"),
         ({"independent": {"train": {"freeze": ["^encoder"]}}}, "new layers alone"),
         ({"transfer": {"new_rows_first_steps": 20_000}}, "more than downstream.train.max_steps 10000"),
@@ -261,4 +265,4 @@ def test_the_system_keeps_the_contract():
 )
 def test_contradictions_are_refused_when_read(changes, message):
     with pytest.raises(ValueError, match=message):
-        Config(data=DATA, **changes)
+        Config(**{"data": DATA, **changes})

@@ -3,10 +3,10 @@ from __future__ import annotations
 import hashlib
 import subprocess
 import sys
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from nlgraft.errors import DataError
 from nlgraft.text.config import (
@@ -17,6 +17,8 @@ from nlgraft.text.config import (
     TokenizerConfig,
     WordRule,
     digest,
+    requires,
+    role_problem,
     word_tokens,
 )
 
@@ -65,6 +67,32 @@ def test_a_language_belongs_to_tasks_of_one_language():
     assert ConlangConfig(corpus="conlang", task="monolingual", language="second").language == "second"
     with pytest.raises(ValidationError, match="which has its own"):
         ConlangConfig(corpus="conlang", task="translation", language="second")
+
+
+def test_a_corpus_knows_its_roles_without_its_text(tmp_path):
+    hub = {"corpus": "huggingface", "path": "x", "revision": "main", "sources": ["a", "b"], "label": "c"}
+    assert CORPUS.validate_python(hub).roles == ("source 0", "source 1", "label")
+    assert CORPUS.validate_python(files(tmp_path)).roles == ("source 0", "target")
+    assert CORPUS.validate_python({"corpus": "conlang", "task": "monolingual"}).roles == ("source 0",)
+
+
+class _Pairs(BaseModel):
+    text: Annotated[CorpusConfig, requires("source 0", "target")]
+
+
+def test_a_config_says_which_roles_its_corpus_needs(tmp_path):
+    assert _Pairs.model_validate({"text": files(tmp_path)}).text.roles == ("source 0", "target")
+    message = "needs source 0 and target; the conlang corpus of task monolingual has source 0"
+    with pytest.raises(ValidationError, match=message) as caught:
+        _Pairs.model_validate({"text": {"corpus": "conlang", "task": "monolingual"}})
+    assert caught.value.errors()[0]["loc"][:1] == ("text",)
+
+
+def test_more_roles_than_needed_are_refused_only_when_they_must_be_exact():
+    corpus = ConlangConfig(corpus="conlang", task="translation")
+    assert role_problem(corpus, "source 0") is None
+    message = "needs exactly source 0; the conlang corpus of task translation has source 0, target"
+    assert role_problem(corpus, "source 0", is_exact=True) == message
 
 
 def test_sacrebleu_takes_one_source_and_a_target():

@@ -45,6 +45,12 @@ def tells_apart(one, other):
     return {language for language in FAMILY.languages if says(language, **one) != says(language, **other)}
 
 
+@pytest.mark.parametrize("task", TASKS)
+def test_every_task_makes_the_roles_that_its_config_names(task):
+    config = ConlangConfig(corpus="conlang", task=task, dev=2)
+    assert tuple(generate(config, "dev")) == config.roles
+
+
 def test_the_text_is_the_same_in_every_process_and_version():
     """Golden: CONLANG_VERSION 1. Text that changes needs a new version, since digests hold it."""
     code = (
