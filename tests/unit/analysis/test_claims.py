@@ -34,7 +34,7 @@ def test_significant_in_the_other_direction_is_contradicted():
 def test_an_exact_difference_needs_no_p():
     found = judge(comparison(-127e6, None, is_exact=True), "minimize")
     assert (found.verdict, found.explanation) == (
-        "supported", "the same with every seed, in the claimed direction",
+        "supported", "identical for every seed, in the claimed direction",
     )  # fmt: skip
     assert judge(comparison(1.0, None, is_exact=True), "minimize").verdict == "contradicted"
 
@@ -48,7 +48,7 @@ def test_undecided_says_how_many_seeds_more():
 def test_too_small_a_difference_asks_for_segments_and_not_for_seeds():
     found = judge(comparison(0.01, 0.9))
     assert (found.verdict, found.seeds_more) == ("undecided", None)
-    assert "1000 seeds" in found.explanation
+    assert "1,000 seeds" in found.explanation
 
 
 def test_one_seed_decides_nothing():
@@ -88,9 +88,9 @@ def test_a_figure_is_held_against_the_interval():
     [
         (OURS.replace("2.6.0", "1.5.1"), OURS, ""),
         ("tok:13a|case:mixed", OURS, ""),
-        ("tok:zh", OURS, "signatures differ (tok:zh against 13a)"),
-        ("case:lc|tok:13a", OURS, "signatures differ (case:lc against mixed)"),
-        (None, OURS, "the paper does not say how its metric was computed"),
+        ("tok:zh", OURS, "signatures differ (tok:zh, ours 13a)"),
+        ("case:lc|tok:13a", OURS, "signatures differ (case:lc, ours mixed)"),
+        (None, OURS, "the paper does not state how its metric was computed"),
         ("tok:13a", None, "our metric has no signature"),
     ],
 )

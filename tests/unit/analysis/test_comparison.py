@@ -104,7 +104,7 @@ def test_a_constant_quantity_has_an_exact_difference_and_no_p():
     assert found.difference == 2.0
     assert found.ci == (2.0, 2.0)
     assert found.p is None
-    assert "same with every seed" in found.notes[-1]
+    assert "identical for every seed" in found.notes[-1]
     assert found.is_exact
     assert found.is_significant(0.05, is_corrected=True)
     assert found.to_json()["is_exact"]
@@ -129,7 +129,7 @@ def test_missing_seeds_are_left_out_on_both_sides():
     found = compare(a, b)
     assert found.seeds == (2, 3)
     assert found.difference == 0.75
-    assert found.notes[0] == "seeds 1, 4 finished in one of the two cells only"
+    assert found.notes[0] == "seeds 1, 4 finished in only one of the two cells"
 
 
 def test_no_common_seed_has_no_difference():
@@ -147,7 +147,7 @@ def test_a_score_that_is_no_number_counts_as_missing():
 def test_different_signatures_are_not_compared():
     found = compare({1: Measured(1.0, None, "tok:13a")}, {1: Measured(2.0, None, "tok:zh")})
     assert found.difference is None
-    assert found.notes[-1] == "computed in different ways: tok:13a, tok:zh"
+    assert found.notes[-1] == "the metric was computed in different ways: tok:13a, tok:zh"
 
 
 def test_different_segments_leave_the_seeds():
@@ -161,7 +161,7 @@ def test_constant_segments_give_a_certain_difference():
     assert found.ci == (1.0, 1.0)
     assert found.p_bootstrap == 1 / 1001
     assert found.smallest_detectable is None
-    assert "nothing varies" in found.notes[0]
+    assert "no variation" in found.notes[0]
 
 
 def test_a_seed_can_decide_nothing_that_one_seed_of_three_contradicts():

@@ -144,7 +144,8 @@ def test_a_crossed_study_reports_its_effects(make_study, run, store):
     assert [one["effect"] for one in document["effects"]] == [effect.contrast.label for effect in effects]
     assert document["effects"][3]["levels"] == {"arm": "avg_eg", "lr": 0.01}
     assert crossed.effect_rows()[4][:3] == ["arm=avg_eg × lr=0.01", "interaction", "3"]
-    assert "averaged over the other factors" in crossed.render("md")
+    assert "Significant main effects: " in crossed.render("md")
     for text in (crossed.render("md"), crossed.render("html"), crossed.note()):
         assert "arm=avg_eg × lr=0.01" in text
     assert "effects" in crossed.render("latex")
+    assert crossed.render("latex").isascii()

@@ -152,7 +152,7 @@ def test_trials_that_have_not_run_are_planned(make_small_study, store, run):
     one = found.compare("patt_eg")
     assert one.scope == "segments"
     assert one.num_seeds == 1
-    assert one.notes[0] == "seeds 2, 3 finished in one of the two cells only"
+    assert one.notes[0] == "seeds 2, 3 finished in only one of the two cells"
     assert found.claims[0].text == "undecided (1 seed more)"
 
 

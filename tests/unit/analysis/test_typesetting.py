@@ -6,10 +6,14 @@ import pytest
 from nlgraft.analysis.rendering.figures import Band, make_band, share
 from nlgraft.analysis.rendering.typesetting import (
     Entry,
+    count,
+    inert,
+    interval,
     make_table,
     num_decimals,
     number,
     probability,
+    to_latex,
     to_markdown,
 )
 
@@ -41,8 +45,42 @@ def test_decimals_follow_the_largest_value():
 
 def test_probability():
     assert [probability(p) for p in (0.0002, 0.00099, 0.05, 1.0, None)] == [
-        "< 0.001", "0.001", "0.050", "1.000", "–",
+        "<\u00a00.001", "0.001", "0.050", "1.000", "–",
     ]  # fmt: skip
+
+
+def test_intervals_do_not_break():
+    assert interval((-0.5, 12.25), 1) == "[−0.5,\u00a0+12.2]"
+    assert interval(None, 1) == "–"
+    table = make_table(["a"], [[interval((-0.5, 1.0), 1)]])
+    assert table.plain()[1] == ["[−0.5, +1.0]"]
+    assert "−0.5".replace("−", "$-$") + ",~+1.0]" in to_latex(table, "c", "l")
+
+
+def test_one_thing_is_singular():
+    assert [count(number, "seed") for number in (0, 1, 2, 1200)] == [
+        "0 seeds",
+        "1 seed",
+        "2 seeds",
+        "1,200 seeds",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+cmd", "'+cmd"),
+        ("-x", "'-x"),
+        ("@sum", "'@sum"),
+        ("-1.5e-3", "-1.5e-3"),
+        ("a=1", "a=1"),
+        (-2.5, -2.5),
+        (None, None),
+    ],
+)
+def test_formulas_are_inert(value, cell):
+    assert inert(value) == cell
 
 
 def test_markdown_escapes_bars_and_aligns_numbers():

@@ -1,4 +1,4 @@
-"""The result of a study as JSON: what ``run --json`` and ``report --format json`` print.
+"""The result of a study as JSON, as printed by ``run --json`` and ``report --format json``.
 
 Apart from metrics that are times it depends on the scores and the study only: no dates, hosts or durations.
 """
@@ -13,16 +13,12 @@ from nlgraft.analysis.statistics.comparison import rounded
 
 
 def result_document(result: ComparedResults) -> dict[str, Any]:
-    """Write a result as JSON values.
-
-    Args:
-        result: The result.
+    """Return a result as JSON values.
 
     Returns:
         ``study``, ``fingerprint``, ``baseline``, ``cells`` (each with ``cell``, ``state``, ``metrics``,
         ``comparison``), ``effects`` on the main metric, ``claims``, ``report_dir``, ``tracking_uri``,
-        ``experiment``, ``trials`` and more.
-        Without an invocation ``trials`` counts what is on record as reused.
+        ``experiment``, ``trials`` and more. Without an invocation ``trials`` counts finished ones as reused.
     """
     study, run = result.study, result.invocation
     states = [trial.state for trial in result.trials]

@@ -1,7 +1,7 @@
-"""Figures of a report as inline SVG that follows the page's light or dark colours.
+"""Figures of a report as inline SVG that follows the page's light or dark theme.
 
-Matplotlib draws with stand-in colours; the SVG is then told to take its colours from CSS variables, so that
-one figure serves both themes. Drawing goes through `Figure` objects only and needs no display.
+Matplotlib draws with placeholder colours, which the SVG text then replaces by CSS variables, so that one
+figure serves both themes. Drawing goes through `Figure` objects only and needs no display.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import html
 import io
 import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -55,15 +54,15 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Band:
-    """A curve of several seeds.
+    """A learning curve over several seeds.
 
     Attributes:
-        labels: The cells that it belongs to: several where they share the stage that reported it.
+        labels: Cells of the curve; several where they share the stage that reported it.
         steps: Optimiser steps.
         mean: Mean over the seeds that reported a step.
-        low: Smallest of them.
-        high: Largest of them.
-        num_seeds: How many seeds there are.
+        low: Their minimum.
+        high: Their maximum.
+        num_seeds: Number of seeds.
     """
 
     labels: tuple[str, ...]
@@ -75,15 +74,7 @@ class Band:
 
 
 def forest_plot(result: ComparedResults, metric: str) -> str | None:
-    """Draw every cell's difference from the baseline with its interval.
-
-    Args:
-        result: The result.
-        metric: The metric.
-
-    Returns:
-        SVG; None when there is no difference to draw.
-    """
+    """Draw every cell's difference from the baseline with its interval, as SVG; None without any."""
     compared = [result.compare(cell.cell, metric=metric) for cell in result.cells[1:]]
     found = [(one, one.difference) for one in compared if one.difference is not None]
     if not found:
@@ -107,14 +98,7 @@ def forest_plot(result: ComparedResults, metric: str) -> str | None:
 
 
 def learning_curves(result: ComparedResults) -> list[tuple[str, str]]:
-    """Draw the learning curves of all cells, one panel per curve.
-
-    Args:
-        result: The result.
-
-    Returns:
-        Name of the curve and SVG, at most six, dev curves first.
-    """
+    """Draw the learning curves of all cells as pairs of name and SVG, at most six, dev curves first."""
     names = {
         name: None
         for cell in result.cells
@@ -131,15 +115,7 @@ def learning_curves(result: ComparedResults) -> list[tuple[str, str]]:
 
 
 def make_band(cell: CellResult, name: str) -> Band | None:
-    """Bring the curves of a cell's seeds together.
-
-    Args:
-        cell: The cell.
-        name: Name of the curve.
-
-    Returns:
-        The band; None when no seed has such a curve with a finite point.
-    """
+    """Combine the curves of a cell's seeds; None when no seed has a finite point of this name."""
     curves = [trial.record.curves.get(name, []) for trial in cell.trials if trial.record is not None]
     by_step: dict[float, list[float]] = {}
     num_seeds = 0
@@ -164,17 +140,10 @@ def make_band(cell: CellResult, name: str) -> Band | None:
 
 
 def share(bands: Sequence[Band]) -> list[Band]:
-    """Join bands that are the same because their cells share the stage behind them.
-
-    Args:
-        bands: One per cell.
-
-    Returns:
-        Distinct bands in the order of their first cell.
-    """
+    """Join equal bands, of cells that share a stage, in the order of their first cell."""
     joined: dict[tuple[bytes, ...], Band] = {}
     for band in bands:
-        # a mean over four seeds and one over five of the same curve differ in their last bits
+        # Means of one curve over four and over five seeds differ in their last bits.
         key = tuple(np.round(part, 9).tobytes() for part in (band.steps, band.mean, band.low, band.high))
         same = joined.get(key)
         labels = band.labels if same is None else (*same.labels, *band.labels)
@@ -186,7 +155,7 @@ _NOT_DRAWN = 9
 
 
 def _curve_rank(name: str) -> tuple[int, int, str]:
-    """Dev curves of the last stage first; learning rates and speeds not at all."""
+    """Rank dev curves of the last stage first; learning rates and speeds are not drawn."""
     last = name.rsplit("/", 1)[-1]
     if last == "lr" or last.endswith(("_per_s", "_s", "_efficiency", "_norm")):
         return _NOT_DRAWN, 0, name
@@ -199,8 +168,8 @@ def _draw_bands(result: ComparedResults, name: str, bands: Sequence[Band]) -> st
         figure = Figure(figsize=(_PANEL_WIDTH, _PANEL_HEIGHT), layout="constrained")
         axes = figure.add_subplot()
         series = [cell.cell.label for cell in result.cells]
+        is_shared = len(bands[0].labels) == len(result.cells) > 1
         for band in bands:
-            is_shared = len(band.labels) == len(result.cells) > 1
             index = series.index(band.labels[0])
             color = _INK if is_shared else _SERIES[index % NUM_SERIES]
             dashes = _DASHES[index // NUM_SERIES % len(_DASHES)]
@@ -208,19 +177,11 @@ def _draw_bands(result: ComparedResults, name: str, bands: Sequence[Band]) -> st
                 axes.fill_between(band.steps, band.low, band.high, color=color, alpha=0.15, linewidth=0)
             marker = "o" if len(band.steps) == 1 else None
             axes.plot(band.steps, band.mean, color=color, linestyle=dashes, linewidth=1.6, marker=marker)
-        _label(axes, "all cells share this stage" if _is_shared(result, bands) else "")
+        axes.set_xlabel("optimiser steps" + (" (all cells share this stage)" if is_shared else ""))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
+        axes.margins(x=0.02)
         return _to_svg(figure, f"Learning curves of {name}")
-
-
-def _is_shared(result: ComparedResults, bands: Sequence[Band]) -> bool:
-    return len(bands) == 1 and len(bands[0].labels) == len(result.cells) > 1
-
-
-def _label(axes: Axes, remark: str) -> None:
-    axes.set_xlabel("optimiser steps" + (f" ({remark})" if remark else ""))
-    axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
-    axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
-    axes.margins(x=0.02)
 
 
 def _spaced(length: int) -> Sequence[int]:
@@ -232,25 +193,20 @@ def _spaced(length: int) -> Sequence[int]:
 def _to_svg(figure: Figure, title: str) -> str:
     buffer = io.StringIO()
     with warnings.catch_warnings():
-        # the page's fonts set the text; Matplotlib's own only measure it
+        # The page's fonts set the text; Matplotlib's own only measure it.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>\s*", "", text, flags=re.DOTALL)
     prefix = "fig-" + re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-    # several figures share one page: their ids must not meet
+    # Several figures share one page, so their ids must differ.
     text = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', text)
     text = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", text)
     text = re.sub(r'xlink:href="#([^"]+)"', rf'href="#{prefix}-\1"', text)
-    text = _themed(text, _VARIABLES)
+    for color, variable in _VARIABLES.items():
+        text = text.replace(color, f"var({variable})")
     text = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font: \1px var(--sans)", text)
     label = html.escape(title)
     opening = rf'<svg xmlns="http://www.w3.org/2000/svg" viewBox="\1" role="img" aria-label="{label}">'
     return re.sub(r"<svg [^>]*?viewBox=\"([^\"]+)\"[^>]*>", opening, text, count=1)
-
-
-def _themed(text: str, variables: Mapping[str, str]) -> str:
-    for color, variable in variables.items():
-        text = text.replace(color, f"var({variable})")
-    return text

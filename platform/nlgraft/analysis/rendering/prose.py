@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+from nlgraft.analysis.rendering.typesetting import count
 from nlgraft.analysis.statistics.compared import ComparedResults
+
+_STANDINGS = {"better": "better than the baseline", "worse": "worse than the baseline", "open": "undecided"}
 
 
 def headline(result: ComparedResults) -> str:
-    """Say in one or two sentences what the comparison with the baseline shows.
-
-    Args:
-        result: The result.
-
-    Returns:
-        Sentences.
-    """
+    """Summarise the comparison with the baseline in one or two sentences."""
     main = result.main_metric
     compared = [result.compare(cell.cell, metric=main) for cell in result.cells[1:]]
     known = [found for found in compared if found.difference is not None]
     if not known:
         return f"No cell can be compared with the baseline on {main} yet."
-    by_kind: dict[str, list[str]] = {"better": [], "worse": [], "open": []}
+    by_kind: dict[str, list[str]] = {kind: [] for kind in _STANDINGS}
     for found in known:
         by_kind[result.standing(found)].append(found.a)
-    words = {"better": "better than the baseline", "worse": "worse than the baseline", "open": "undecided"}
     parts = [
-        f"{len(labels)} {words[kind]} ({'; '.join(labels)})" for kind, labels in by_kind.items() if labels
+        f"{count(len(labels), 'cell')} {_STANDINGS[kind]} ({'; '.join(labels)})"
+        for kind, labels in by_kind.items()
+        if labels
     ]
     text = f"On {main}: {', '.join(parts)}."
     if max(found.num_seeds for found in known) < 2:
-        text += " One seed tells nothing about training noise, so nothing can be decided."
+        text += " One seed says nothing about training noise, so nothing is decided."
     return text + _effects_headline(result)
 
 
@@ -37,88 +34,64 @@ def _effects_headline(result: ComparedResults) -> str:
     if not effects:
         return ""
     shown = [effect for effect in effects if result.standing(effect.comparison) != "open"]
-    kinds = {"averaged over the other factors": False, "together beyond their sum": True}
     parts = []
-    for words, is_interaction in kinds.items():
+    for title, is_interaction in {"main effects": False, "interactions": True}.items():
         labels = [one.contrast.label for one in shown if one.is_interaction == is_interaction]
-        parts.append(f"{'; '.join(labels) or 'nothing'} {words}")
-    return f" Effects that show: {', '.join(parts)}."
+        parts.append(f"{title}: {'; '.join(labels) or 'none'}")
+    return f" Significant {', '.join(parts)}."
 
 
 def fairness(result: ComparedResults) -> str:
-    """Say whether every cell had the same budget, and name those that had less.
-
-    Args:
-        result: The result.
-
-    Returns:
-        One sentence.
-    """
+    """State in one sentence that every cell had the same budget, or name those that had less."""
     finished = {
         cell.cell.label: len([t for t in cell.trials if t.state == "finished"]) for cell in result.cells
     }
     searched = {cell.cell.label: len([t for t in cell.search if t.record]) for cell in result.cells}
-    budget = [f"{len(result.study.seeds)} seeds"]
-    short = [
-        f"{name} finished {n} of {budget[0]}" for name, n in finished.items() if n < len(result.study.seeds)
-    ]
+    num_seeds = len(result.study.seeds)
+    budget = [count(num_seeds, "seed")]
+    short = [f"{name} finished {n} of {budget[0]}" for name, n in finished.items() if n < num_seeds]
     if result.study.search is not None:
         trials = result.study.search.trials
-        budget.append(f"{trials} search trials")
-        short += [f"{name} ended {n} of {trials} search trials" for name, n in searched.items() if n < trials]
+        budget.append(count(trials, "search trial"))
+        short += [f"{name} ended {n} of {budget[1]}" for name, n in searched.items() if n < trials]
     if short:
         return f"Planned for every cell: {' and '.join(budget)}. Less so far: {'; '.join(short)}."
     return f"Every cell had the same budget: {' and '.join(budget)}."
 
 
 def method(result: ComparedResults) -> list[str]:
-    """Say how the figures were computed.
-
-    Args:
-        result: The result.
-
-    Returns:
-        Sentences.
-    """
+    """Describe the statistics, one sentence each."""
     settings = result.study.analysis
     family = "every cell against the baseline and the claims' pairs, metric by metric"
     if settings.family == "claims":
         family = "the claims' pairs"
-    correction = f"Holm's correction over {family}" if result.is_corrected else "no correction"
-    test = settings.test.replace("_", " ")
+    correction = "p is not corrected for multiple comparisons"
+    if result.is_corrected:
+        correction = f"p (Holm) is corrected over the family of {family}"
     return [
         "A difference is the mean over seeds of cell minus baseline, paired by seed and by test segment.",
-        f"Intervals cover {100 * (1 - settings.alpha):g} %: segments are resampled {settings.samples} times, "
-        "the same for all cells and seeds; the seed level is Student's t on the paired differences, because "
-        "resampling a handful of seeds gives intervals that are far too narrow.",
-        f"p is two-sided, from the {test} test with both levels of noise, and never below 1 / (samples + 1); "
-        f"{correction}; an asterisk marks what is significant at {settings.alpha:g}.",
+        f"Intervals have {100 * (1 - settings.alpha):g} % confidence. Segments are resampled "
+        f"{settings.samples:,} times, identically for all cells and seeds; variation over seeds follows "
+        "Student's t on the paired differences, because resampling a handful of seeds gives intervals that "
+        "are far too narrow.",
+        f"p is two-sided, by {settings.test.replace('_', ' ')} with both sources of variation, and at least "
+        f"1 / {settings.samples + 1:,}; {correction}; an asterisk marks significance at {settings.alpha:g}.",
         *_effects_method(result),
-        "† marks one seed: the figure covers other test segments, not another training run.",
-        "Detectable is the true difference that this many seeds find with probability 0.8 at the uncorrected "
-        "level; seeds needed is how many would find one as large as the observed.",
+        "The detectable difference is the true difference that this many seeds detect with probability 0.8 "
+        "at the uncorrected level; seeds needed is the number that would detect the observed one.",
         "Search and selection use dev only; test scores come from the replicates of the chosen config.",
     ]
 
 
 def sharing(result: ComparedResults) -> str:
-    """Say what sharing stages between trials saved.
-
-    Args:
-        result: The result.
-
-    Returns:
-        One sentence; empty when nothing has run.
-    """
+    """State in one sentence what sharing stages between trials saved; empty when nothing has run."""
     facts = result.provenance
     if not facts.num_stages:
         return ""
-    saved = (
-        f"{_duration(facts.saved_s)} of computing were saved" if facts.saved_s > 0 else "nothing was saved"
-    )
+    saved = f"sharing them saved {_duration(facts.saved_s)}" if facts.saved_s > 0 else "sharing saved nothing"
     return (
-        f"The trials consist of {facts.num_stages} stages, {facts.num_distinct} of them different; these "
-        f"took {_duration(facts.computed_s)}, and by sharing them {saved}."
+        f"The trials consist of {count(facts.num_stages, 'stage')}, {facts.num_distinct} of them distinct; "
+        f"these took {_duration(facts.computed_s)} to compute, and {saved}."
     )
 
 
@@ -134,6 +107,6 @@ def _effects_method(result: ComparedResults) -> list[str]:
     correction = "; Holm's correction is over all effects" if result.is_corrected else ""
     return [
         "Effects of crossed factors are averaged over the levels of the others with equal weights. An "
-        "interaction is what two levels do together beyond the sum of what each does. Their p is the paired "
-        f"bootstrap's{correction}."
+        "interaction is the change due to two levels together beyond the sum of their separate changes. "
+        f"p is the paired bootstrap's{correction}."
     ]

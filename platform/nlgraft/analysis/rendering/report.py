@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import time
 from collections.abc import Callable, Sequence
@@ -23,14 +21,7 @@ _COMPARED = ("difference", "ci_low", "ci_high", "p", "p_holm", "p_segments", "sm
 
 
 def render(result: ComparedResults, kind: str) -> str:
-    """Write a report as text.
-
-    Args:
-        result: The result.
-        kind: ``md``, ``html``, ``latex``, ``csv`` or ``json``.
-
-    Returns:
-        The text.
+    """Render a report as ``md``, ``html``, ``latex``, ``csv`` or ``json``.
 
     Raises:
         NlgraftError: There is no such format.
@@ -45,7 +36,7 @@ def write_report(result: ComparedResults, out: Path, formats: Sequence[str]) -> 
 
     Args:
         result: The result.
-        out: Directory to write into; made when missing.
+        out: Directory to write into; created when missing.
         formats: Any of ``md``, ``html``, ``latex``, ``csv``, ``json``.
 
     Returns:
@@ -63,19 +54,12 @@ def write_report(result: ComparedResults, out: Path, formats: Sequence[str]) -> 
         written[-1].write_text(text, encoding="utf-8")
         if kind == "csv":
             written.append(out / "trials.csv")
-            result.frame().to_csv(written[-1], index=False)
+            result.frame().map(typesetting.inert).to_csv(written[-1], index=False)
     return written
 
 
 def describe(result: ComparedResults) -> dict[str, Any]:
-    """Gather what a report tells, whatever its format.
-
-    Args:
-        result: The result.
-
-    Returns:
-        Tables, sentences and figures by the names that the templates use.
-    """
+    """Gather the tables and sentences of a report by their names in the templates."""
     main = result.main_metric
     known = result.metrics
     lengths = [name for name in known if "length" in name.rpartition("/")[2]]
@@ -116,18 +100,11 @@ def describe(result: ComparedResults) -> dict[str, Any]:
 
 
 def comparison_csv(result: ComparedResults) -> str:
-    """Write one line per cell and metric.
-
-    Args:
-        result: The result.
-
-    Returns:
-        CSV with full precision.
-    """
+    """Render one CSV line per cell and metric, in full precision."""
     factors = list(result.baseline.cell.levels)
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED, "seeds_needed"])
+    rows: list[list[Any]] = [
+        ["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED, "seeds_needed"]
+    ]
     for cell in result.cells:
         levels = [cell.cell.levels[factor] for factor in factors]
         for name in result.metrics:
@@ -137,8 +114,8 @@ def comparison_csv(result: ComparedResults) -> str:
                 found = result.compare(cell.cell, metric=name).to_json()
                 found["ci_low"], found["ci_high"] = found["ci"] or (None, None)
                 compared = [found[key] for key in (*_COMPARED, "seeds_needed")]
-            writer.writerow([cell.cell.label, *levels, cell.state, name, *values, *compared])
-    return buffer.getvalue()
+            rows.append([cell.cell.label, *levels, cell.state, name, *values, *compared])
+    return typesetting.to_csv(rows)
 
 
 def _environment_of(is_html: bool) -> jinja2.Environment:

@@ -1,15 +1,17 @@
-"""The tables of a report, as text cells that Markdown, LaTeX, HTML and terminals can all set."""
+"""The tables of a report, as text entries for Markdown, LaTeX, HTML and terminals alike."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.analysis.rendering.typesetting import (
+    NO_BREAK,
     NOTHING,
     Entry,
     Table,
+    interval,
     make_table,
     num_decimals,
     number,
@@ -18,32 +20,24 @@ from nlgraft.analysis.rendering.typesetting import (
 )
 from nlgraft.analysis.statistics.claims import ClaimResult
 from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.analysis.statistics.comparison import Comparison
+from nlgraft.analysis.statistics.comparison import ONE_SEED, Comparison
 from nlgraft.study.data.design import level_text
 
 _FEW_LEVELS = 2
 
 
 def mean_and_std(cell: CellResult, metric: str, decimals: int) -> str:
-    """Set mean ± standard deviation over seeds of a metric."""
+    """Format mean ± standard deviation over seeds of a metric."""
     mean, std = cell.mean(metric), cell.std(metric)
     return number(mean, decimals) + (f" ± {number(std, decimals)}" if std is not None else "")
 
 
 def comparison_table(result: ComparedResults, metric: str) -> Table:
-    """Set every cell against the baseline on one metric.
-
-    Args:
-        result: The result.
-        metric: The metric.
-
-    Returns:
-        One row per cell, the baseline first.
-    """
+    """Tabulate the difference of every cell from the baseline, the baseline first."""
     header = ["cell", "seeds", metric, *_comparison_header(result)]
     decimals = num_decimals(cell.mean(metric) for cell in result.cells)
     rows: list[list[Entry | str]] = []
-    notes: dict[str, list[str]] = {}
+    compared: list[tuple[str, Comparison]] = []
     for cell in result.cells:
         row: list[Entry | str] = [_cell_entry(cell), str(len(cell.measured(metric)))]
         row.append(mean_and_std(cell, metric, decimals))
@@ -52,57 +46,28 @@ def comparison_table(result: ComparedResults, metric: str) -> Table:
             continue
         found = result.compare(cell.cell, metric=metric)
         rows.append([*row, *_comparison_entries(result, found, decimals)])
-        for note in found.notes:
-            notes.setdefault(note, []).append(cell.cell.label)
-    return make_table(header, rows, notes=[*_grouped(notes), *_state_notes(result)])
+        compared.append((cell.cell.label, found))
+    return make_table(header, rows, notes=[*_notes(result, compared), *_state_notes(result)])
 
 
 def effects_table(result: ComparedResults, metric: str) -> Table | None:
-    """Set the main effects and interactions of crossed factors on one metric.
-
-    Args:
-        result: The result.
-        metric: The metric.
-
-    Returns:
-        One row per effect; None where the design crosses no factors.
-    """
+    """Tabulate main effects and interactions; None where the design crosses no factors."""
     effects = result.effects(metric)
     if not effects:
         return None
     decimals = num_decimals(cell.mean(metric) for cell in result.cells)
     rows: list[list[Entry | str]] = []
-    notes: dict[str, list[str]] = {}
     for effect in effects:
         found, label = effect.comparison, effect.contrast.label
         kind = "interaction" if effect.is_interaction else "on average"
         rows.append([label, kind, str(found.num_seeds), *_comparison_entries(result, found, decimals)])
-        for note in found.notes:
-            notes.setdefault(note, []).append(label)
     header = ["effect", "kind", "seeds", *_comparison_header(result)]
-    return make_table(header, rows, num_text=2, notes=_grouped(notes))
-
-
-def _comparison_header(result: ComparedResults) -> list[str]:
-    percent = f"{100 * (1 - result.study.analysis.alpha):g} %"
-    corrected = ["p (Holm)"] if result.is_corrected else []
-    return ["difference", f"{percent} interval", "p", *corrected, "detectable", "seeds needed"]
-
-
-def _grouped(notes: Mapping[str, Sequence[str]]) -> list[str]:
-    return [f"{', '.join(labels)}: {note}." for note, labels in notes.items()]
+    compared = [(effect.contrast.label, effect.comparison) for effect in effects]
+    return make_table(header, rows, num_text=2, notes=_notes(result, compared))
 
 
 def metrics_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
-    """Set mean ± standard deviation over seeds of several metrics.
-
-    Args:
-        result: The result.
-        metrics: The metrics.
-
-    Returns:
-        One row per cell.
-    """
+    """Tabulate mean ± standard deviation over seeds of several metrics, one row per cell."""
     decimals = {name: num_decimals(cell.mean(name) for cell in result.cells) for name in metrics}
     rows = [
         [_cell_entry(cell), *(mean_and_std(cell, name, decimals[name]) for name in metrics)]
@@ -112,14 +77,9 @@ def metrics_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
 
 
 def length_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
-    """Set sequence lengths and what each cell saves.
+    """Tabulate sequence lengths, one row per cell.
 
-    Args:
-        result: The result.
-        metrics: Metrics that are lengths, or shares of a length that is saved.
-
-    Returns:
-        One row per cell; a share has one column, a length a second one with its ratio to the baseline's.
+    A length has a second column, its change against the baseline; a share of saved tokens has one column.
     """
     shares = {name for name in metrics if result.metrics[name].unit.startswith("share")}
     header = ["cell"]
@@ -142,14 +102,7 @@ def length_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
 
 
 def claims_table(result: ComparedResults) -> Table:
-    """Set the claims with our answers and, where they can be compared, the papers' figures.
-
-    Args:
-        result: The result.
-
-    Returns:
-        One row per claim.
-    """
+    """Tabulate the claims with our answers and, where they are comparable, the published figures."""
     header = ("claim", "source", "verdict", "because", "ours", "published")
     rows: list[list[Entry | str]] = []
     notes: dict[str, list[str]] = {}
@@ -158,25 +111,20 @@ def claims_table(result: ComparedResults) -> Table:
         answer = Entry(claim.text, claim.verdict)
         rows.append([claim.claim.text, claim.claim.source, answer, claim.explanation, ours, theirs])
         if claim.why_not_comparable and claim.figures:
-            reason = f"the published figures are not set beside ours: {claim.why_not_comparable}."
-            notes.setdefault(reason, []).append(claim.claim.text)
+            notes.setdefault(claim.why_not_comparable, []).append(claim.claim.text)
     return make_table(
         header,
         rows,
         num_text=len(header),
-        notes=[f"{'; '.join(claims)}: {reason}" for reason, claims in notes.items()],
+        notes=[
+            f"Published figures not shown for {'; '.join(claims)}: {reason}."
+            for reason, claims in notes.items()
+        ],
     )
 
 
 def search_table(result: ComparedResults) -> Table:
-    """Set what the search did in each cell and what it chose.
-
-    Args:
-        result: A result of a study with a search.
-
-    Returns:
-        One row per cell.
-    """
+    """Tabulate the search of each cell and the values it chose."""
     assert result.study.search is not None
     space = list(result.study.search.space)
     objective = result.study.objectives[0].metric
@@ -194,14 +142,7 @@ def search_table(result: ComparedResults) -> Table:
 
 
 def trials_table(result: ComparedResults) -> Table:
-    """Set every trial with its state, main metric, time and what was done about its stages.
-
-    Args:
-        result: The result.
-
-    Returns:
-        One row per trial.
-    """
+    """Tabulate every trial with its state, main metric, time and the cache decisions of its stages."""
     objective = result.study.objectives[0].metric
     shown = list(dict.fromkeys([result.main_metric, objective]))
     header = ["cell", "seed", "kind", "state", "stages", *shown, "seconds", "trial"]
@@ -210,26 +151,19 @@ def trials_table(result: ComparedResults) -> Table:
 
 
 def short_note(result: ComparedResults) -> str:
-    """Write the comparison table and the claims as Markdown, short enough for MLflow's note.
-
-    Args:
-        result: The result.
-
-    Returns:
-        Markdown.
-    """
+    """Write the comparison table and the claims as Markdown, short enough for MLflow's note."""
     parts = [f"**{result.main_metric}**", to_markdown(comparison_table(result, result.main_metric))]
     if (effects := effects_table(result, result.main_metric)) is not None:
         parts += ["**Effects**", to_markdown(effects)]
     if result.is_constructed:
-        parts.insert(0, "The data is constructed (conlang), not written by people.")
+        parts.insert(0, "The data is constructed (conlang), not natural language.")
     if result.claims:
         parts += ["**Claims**", *(f"- {claim.claim.text}: {claim.text}" for claim in result.claims)]
     return "\n\n".join(parts) + "\n"
 
 
 def cell_name(cell: CellResult) -> str:
-    """Name a cell; the baseline by its levels too, when these are few."""
+    """Name a cell; the baseline by its levels, too, when these are few."""
     levels = [f"{name}={level_text(level)}" for name, level in cell.cell.levels.items()]
     if not cell.cell.is_baseline or not levels or len(levels) > _FEW_LEVELS:
         return cell.cell.label
@@ -241,16 +175,19 @@ def _cell_entry(cell: CellResult) -> Entry:
     return Entry(cell_name(cell) + mark, "", "; ".join(cell.reasons))
 
 
-def _comparison_entries(result: ComparedResults, found: Comparison, decimals: int) -> list[Entry | str]:
-    def signed(value: float | None) -> str:
-        return number(value, decimals, is_signed=True)
+def _comparison_header(result: ComparedResults) -> list[str]:
+    percent = f"{100 * (1 - result.study.analysis.alpha):g} %"
+    corrected = ["p (Holm)"] if result.is_corrected else []
+    return ["difference", f"{percent} interval", "p", *corrected, "detectable", "seeds needed"]
 
+
+def _comparison_entries(result: ComparedResults, found: Comparison, decimals: int) -> list[Entry | str]:
     kind = result.standing(found)
-    star = "" if kind == "open" else " *"
-    interval = NOTHING if found.ci is None else f"[{signed(found.ci[0])}, {signed(found.ci[1])}]"
-    hint = f"{found.scope}; segments alone: p = {probability(found.p_segments)}"
+    star = "" if kind == "open" else f"{NO_BREAK}*"
     dagger = "†" if found.scope == "segments" else ""
-    entries: list[Entry | str] = [Entry(signed(found.difference), kind), interval + dagger]
+    hint = f"variation over {found.scope}; over segments alone: p = {probability(found.p_segments)}"
+    difference = number(found.difference, decimals, is_signed=True)
+    entries: list[Entry | str] = [Entry(difference, kind), interval(found.ci, decimals) + dagger]
     entries.append(Entry(probability(found.p) + dagger + ("" if result.is_corrected else star), "", hint))
     if result.is_corrected:
         entries.append(Entry(probability(found.p_holm) + star, kind))
@@ -259,20 +196,33 @@ def _comparison_entries(result: ComparedResults, found: Comparison, decimals: in
     return entries
 
 
+def _notes(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) -> list[str]:
+    """Explain the marks in a table of comparisons, then list the comparisons' own notes."""
+    marks = []
+    if any(result.standing(found) != "open" for _, found in compared):
+        marks.append(f"* significant at {result.study.analysis.alpha:g}.")
+    if any(found.scope == "segments" for _, found in compared):
+        marks.append(f"† {ONE_SEED}.")
+    notes: dict[str, list[str]] = {}
+    for label, found in compared:
+        for note in found.notes:
+            if note != ONE_SEED:
+                notes.setdefault(note, []).append(label)
+    return [*marks, *(f"{', '.join(labels)}: {note}." for note, labels in notes.items())]
+
+
 def _state_notes(result: ComparedResults) -> list[str]:
     return [f"{cell.cell.label}: {reason}" for cell in result.cells for reason in cell.reasons]
 
 
 def _claim_figures(claim: ClaimResult) -> tuple[str, str]:
+    """Format our means with their difference, and the published figures with theirs."""
     decimals = num_decimals([*claim.ours, *claim.figures])
     found = claim.comparison
     ours = " against ".join(number(value, decimals) for value in claim.ours)
     if claim.claim.is_ordering and found.difference is not None:
-        interval = ""
-        if found.ci is not None:
-            low, high = (number(end, decimals, is_signed=True) for end in found.ci)
-            interval = f" [{low}, {high}]"
-        ours += f" ({number(found.difference, decimals, is_signed=True)}{interval})"
+        ends = f" {interval(found.ci, decimals)}" if found.ci is not None else ""
+        ours += f" ({number(found.difference, decimals, is_signed=True)}{ends})"
     if not claim.figures or claim.why_not_comparable:
         return ours, NOTHING
     theirs = " against ".join(number(value, decimals) for value in claim.figures)
@@ -302,7 +252,7 @@ def _pareto_notes(result: ComparedResults) -> list[str]:
     notes = []
     for cell in result.cells:
         best = ", ".join(str(trial.number) for trial in cell.pareto(objectives)) or "none"
-        notes.append(f"{cell.cell.label}: not beaten on {names} at once: trials {best}.")
+        notes.append(f"{cell.cell.label}: Pareto-optimal trials on {names}: {best}.")
     return notes
 
 

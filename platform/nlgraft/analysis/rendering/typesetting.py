@@ -1,41 +1,55 @@
-"""Tables of text cells, and how Markdown and LaTeX set them."""
+"""Numbers and tables as text: plain, Markdown, LaTeX and CSV.
+
+tabulate would replace some ten lines of this module; it escapes neither captions and notes nor ``± − †``, and
+pandas' Styler not even ``<``.
+"""
 
 from __future__ import annotations
 
+import csv
+import io
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 NOTHING = "–"
+NO_BREAK = "\u00a0"
 _MINUS = "−"
-_LATEX_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "&": r"\&",
-    "%": r"\%",
-    "$": r"\$",
-    "#": r"\#",
-    "_": r"\_",
-    "{": r"\{",
-    "}": r"\}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": "$-$",
-    "–": "--",
-    "<": "$<$",
-    ">": "$>$",
-    "†": r"\textsuperscript{\dag}",
-    "α": r"$\alpha$",
-}
+_LATEX = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "&": r"\&",
+        "%": r"\%",
+        "$": r"\$",
+        "#": r"\#",
+        "_": r"\_",
+        "{": r"\{",
+        "}": r"\}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        "−": "$-$",
+        "–": "--",
+        "×": r"$\times$",
+        "<": "$<$",
+        ">": "$>$",
+        "†": r"\textsuperscript{\dag}",
+        NO_BREAK: "~",
+    }
+)
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_NUMBER = re.compile(r"[+-]\d+(\.\d+)?([eE][+-]?\d+)?")
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One cell of a table.
+    """One entry of a table.
 
     Attributes:
-        text: What it says.
-        kind: ``better``, ``worse``, ``open``, a trial state or a verdict: how it may be coloured.
-        hint: More, for those who point at it.
+        text: Its text.
+        kind: ``better``, ``worse``, ``open``, a trial state or a verdict, by which it may be coloured.
+        hint: Further text, shown on hovering.
     """
 
     text: str
@@ -50,47 +64,31 @@ class Table:
     Attributes:
         header: Column titles.
         rows: As long as the header each.
-        num_text: How many columns, from the left, hold text; the others hold numbers.
+        num_text: Number of columns, from the left, that hold text; the others hold numbers.
         notes: Sentences to print below it.
     """
 
     header: tuple[str, ...]
     rows: tuple[tuple[Entry, ...], ...]
     num_text: int = 1
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
 
     def plain(self) -> list[list[str]]:
-        """Give the texts, the header first."""
-        return [list(self.header), *([entry.text for entry in row] for row in self.rows)]
+        """Return the texts for a terminal, the header first."""
+        rows = [list(self.header), *([entry.text for entry in row] for row in self.rows)]
+        return [[text.replace(NO_BREAK, " ") for text in row] for row in rows]
 
 
 def make_table(
     header: Sequence[str], rows: Iterable[Sequence[Entry | str]], num_text: int = 1, notes: Sequence[str] = ()
 ) -> Table:
-    """Build a table from entries and plain texts.
-
-    Args:
-        header: Column titles.
-        rows: Rows.
-        num_text: Columns that hold text.
-        notes: Sentences to print below it.
-
-    Returns:
-        The table.
-    """
+    """Build a table from entries and plain texts."""
     full = tuple(tuple(one if isinstance(one, Entry) else Entry(one) for one in row) for row in rows)
     return Table(tuple(header), full, num_text, tuple(notes))
 
 
 def num_decimals(values: Iterable[float | None]) -> int:
-    """Choose how many decimals a column needs: about four significant digits of its largest value.
-
-    Args:
-        values: The column.
-
-    Returns:
-        0 to 4.
-    """
+    """Choose the decimals of a column, 0 to 4: about four significant digits of its largest value."""
     largest = max((abs(value) for value in values if value is not None), default=0.0)
     for decimals, limit in enumerate((1000.0, 100.0, 5.0, 0.5)):
         if largest >= limit:
@@ -99,16 +97,7 @@ def num_decimals(values: Iterable[float | None]) -> int:
 
 
 def number(value: float | None, decimals: int, *, is_signed: bool = False) -> str:
-    """Set a number.
-
-    Args:
-        value: The number; None becomes a dash.
-        decimals: Digits after the point.
-        is_signed: Whether a plus sign is wanted.
-
-    Returns:
-        Text with a real minus sign.
-    """
+    """Format a number with a typographic minus, and a plus if ``is_signed``; None becomes a dash."""
     if value is None:
         return NOTHING
     text = f"{value:{'+' if is_signed else ''},.{decimals}f}"
@@ -117,22 +106,28 @@ def number(value: float | None, decimals: int, *, is_signed: bool = False) -> st
     return text.replace("-", _MINUS)
 
 
+def interval(ends: tuple[float, float] | None, decimals: int) -> str:
+    """Format an interval so that no line breaks inside its brackets; None becomes a dash."""
+    if ends is None:
+        return NOTHING
+    low, high = (number(end, decimals, is_signed=True) for end in ends)
+    return f"[{low},{NO_BREAK}{high}]"
+
+
 def probability(p: float | None) -> str:
-    """Set a p-value with three decimals."""
+    """Format a p-value with three decimals."""
     if p is None:
         return NOTHING
-    return "< 0.001" if p < 0.0005 else f"{p:.3f}"
+    return f"<{NO_BREAK}0.001" if p < 0.0005 else f"{p:.3f}"
+
+
+def count(number: int, noun: str) -> str:
+    """Format a number of things: ``1 seed``, ``3 seeds``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def to_markdown(table: Table) -> str:
-    """Set a table in Markdown.
-
-    Args:
-        table: The table.
-
-    Returns:
-        Lines without a final newline, the notes as a list below.
-    """
+    """Format a table as Markdown without a final newline, its notes as a list below."""
     rule = ["---" if column < table.num_text else "---:" for column in range(len(table.header))]
     lines = [table.header, rule, *([entry.text for entry in row] for row in table.rows)]
     text = "\n".join("| " + " | ".join(part.replace("|", r"\|") for part in line) + " |" for line in lines)
@@ -140,16 +135,7 @@ def to_markdown(table: Table) -> str:
 
 
 def to_latex(table: Table, caption: str, label: str) -> str:
-    """Set a table for a paper; needs the booktabs package.
-
-    Args:
-        table: The table.
-        caption: Its caption.
-        label: Its label.
-
-    Returns:
-        A ``table`` environment.
-    """
+    """Format a table as a LaTeX ``table`` environment; needs the booktabs package."""
     columns = "l" * table.num_text + "r" * (len(table.header) - table.num_text)
     lines = [" & ".join(escape_latex(part) for part in table.header) + r" \\"]
     rows = [" & ".join(escape_latex(entry.text) for entry in row) + r" \\" for row in table.rows]
@@ -164,4 +150,17 @@ def to_latex(table: Table, caption: str, label: str) -> str:
 
 def escape_latex(text: str) -> str:
     """Make a text safe for LaTeX."""
-    return "".join(_LATEX_SPECIAL.get(character, character) for character in text)
+    return text.translate(_LATEX)
+
+
+def to_csv(rows: Iterable[Iterable[Any]]) -> str:
+    """Format rows as CSV that no spreadsheet runs; see `inert`."""
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows([inert(value) for value in row] for row in rows)
+    return buffer.getvalue()
+
+
+def inert(value: Any) -> Any:
+    """Put an apostrophe before a text that a spreadsheet would run as a formula."""
+    is_formula = isinstance(value, str) and value.startswith(_FORMULA) and not _NUMBER.fullmatch(value)
+    return "'" + value if is_formula else value

@@ -1,11 +1,11 @@
-"""Verdicts on what the papers claim.
+"""Verdicts on published claims.
 
 An ordering (``better``, ``worse``) is *supported* when our difference has the claimed sign and is
 significant, *contradicted* when it has the other sign and is significant, else *undecided*. A figure
 (``cell``, ``value``) is supported when it lies inside our interval, contradicted when it lies outside,
-undecided when it cannot be compared at all. One seed decides nothing.
+undecided when it cannot be compared. One seed decides nothing.
 
-The paper's figures are printed beside ours only when both were computed in the same way.
+Published figures are printed beside ours only when both were computed in the same way.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ class ClaimResult:
     Attributes:
         claim: The claim.
         verdict: The answer.
-        explanation: Why, as one sentence.
-        seeds_more: Seeds to add until an undecided ordering of this size could be told; None when no number
-            of seeds would do, or when seeds are not what is missing.
-        comparison: Ours: ``better`` minus ``worse``, or the cell's mean minus the published value.
+        explanation: The reason, as one sentence.
+        seeds_more: Seeds to add before an ordering of this size could be decided; None when no number of
+            seeds suffices, or when seeds are not what is missing.
+        comparison: Our ``better`` minus ``worse``, or our mean minus the published value.
         ours: Our means, of ``better`` and ``worse`` or of the cell.
-        why_not_comparable: Why the paper's figures cannot stand beside ours; empty when they can.
+        why_not_comparable: Why the published figures are not shown beside ours; empty when they are.
     """
 
     claim: Claim
@@ -49,20 +49,20 @@ class ClaimResult:
 
     @property
     def figures(self) -> tuple[float, ...]:
-        """What the paper prints: of ``better`` and ``worse``, or of the cell."""
+        """The published figures, of ``better`` and ``worse`` or of the cell."""
         if self.claim.is_ordering:
             return tuple(self.claim.figures)
         return () if self.claim.value is None else (self.claim.value,)
 
     @property
     def text(self) -> str:
-        """The verdict in words, with what an undecided one would take."""
+        """The verdict in words, with the number of seeds that an undecided one lacks."""
         if self.verdict != "undecided" or self.seeds_more is None:
             return self.verdict
         return f"undecided ({self.seeds_more} {'seed' if self.seeds_more == 1 else 'seeds'} more)"
 
     def to_json(self) -> dict[str, Any]:
-        """Give the answer as JSON values."""
+        """Return the answer as JSON values."""
         return {
             "text": self.claim.text,
             "source": self.claim.source,
@@ -80,15 +80,10 @@ class ClaimResult:
 
 
 def why_not_comparable(published: str | None, ours: str | None, is_constructed: bool) -> str:
-    """Say why a published figure cannot stand beside ours.
+    """Say why a published figure cannot be compared with ours.
 
-    Signatures are read as ``key:value`` pairs joined by ``|``, as sacreBLEU prints them. A published one may
-    be partial: what it says must hold for ours. Versions and random seeds are not compared.
-
-    Args:
-        published: Signature of the paper's metric, None when it gives none.
-        ours: Signature of our metric.
-        is_constructed: Whether our data is constructed.
+    Signatures are ``key:value`` pairs joined by ``|``, as sacreBLEU prints them. A published one may be
+    partial: ours must agree on the keys that it has. Versions and random seeds are not compared.
 
     Returns:
         A sentence without full stop; empty when the figures can be compared.
@@ -96,11 +91,11 @@ def why_not_comparable(published: str | None, ours: str | None, is_constructed: 
     if is_constructed:
         return "our data is constructed, the paper's is not"
     if published is None:
-        return "the paper does not say how its metric was computed"
+        return "the paper does not state how its metric was computed"
     if ours is None:
         return "our metric has no signature"
     theirs, known = _settings(published), _settings(ours)
-    clashes = [f"{key}:{value} against {known.get(key, 'nothing')}" for key, value in theirs.items()]
+    clashes = [f"{key}:{value}, ours {known.get(key, 'unknown')}" for key, value in theirs.items()]
     clashes = [text for text, key in zip(clashes, theirs, strict=True) if known.get(key) != theirs[key]]
     return f"signatures differ ({', '.join(clashes)})" if clashes else ""
 
@@ -121,13 +116,10 @@ def judge_ordering(
         claim: The claim.
         comparison: ``better`` minus ``worse``.
         ours: Our means of ``better`` and ``worse``.
-        direction: Which way the metric is better.
+        direction: Direction in which the metric improves.
         alpha: Level of significance.
-        is_corrected: Whether Holm-adjusted p-values decide.
-        why_not: Why the paper's figures cannot stand beside ours.
-
-    Returns:
-        The verdict.
+        is_corrected: If true, Holm-adjusted p-values decide.
+        why_not: Why the published figures are not shown beside ours; empty when they are.
     """
     verdict, seeds_more = "undecided", None
     difference = comparison.difference
@@ -139,14 +131,14 @@ def judge_ordering(
         side = "in the claimed direction" if is_claimed else "in the other direction"
         explanation = f"significant {side} at {alpha:g}"
         if comparison.is_exact:
-            explanation = f"the same with every seed, {side}"
+            explanation = f"identical for every seed, {side}"
     elif comparison.num_seeds < _FEW:
         seeds_more, explanation = _FEW - comparison.num_seeds, "one seed decides nothing"
     elif comparison.seeds_needed is not None:
         seeds_more = max(1, comparison.seeds_needed - comparison.num_seeds)
         explanation = f"not significant at {alpha:g} with {comparison.num_seeds} seeds"
     else:
-        explanation = f"a difference this small would not show with {MAX_SEEDS} seeds on this test set"
+        explanation = f"more than {MAX_SEEDS:,} seeds needed for so small a difference on this test set"
         if comparison.p is None:
             explanation = "; ".join(comparison.notes)
     return ClaimResult(
@@ -156,7 +148,7 @@ def judge_ordering(
         seeds_more=seeds_more,
         comparison=comparison,
         ours=ours,
-        why_not_comparable=why_not if claim.figures else "the paper prints no figures",
+        why_not_comparable=why_not if claim.figures else "no published figures",
     )
 
 
@@ -167,10 +159,7 @@ def judge_figure(claim: Claim, comparison: Comparison, ours: float | None, *, wh
         claim: The claim.
         comparison: The cell's mean minus the published value.
         ours: Our mean.
-        why_not: Why the paper's figure cannot stand beside ours.
-
-    Returns:
-        The verdict.
+        why_not: Why the published figure cannot be compared with ours; empty when it can.
     """
     verdict, seeds_more = "undecided", None
     if why_not:

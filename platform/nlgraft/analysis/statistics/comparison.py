@@ -1,18 +1,18 @@
-"""One cell against another on one metric: the difference and how sure we are of it.
+"""One cell against another on one metric: the difference and how certain it is.
 
-What is defined when, for S seeds finished in both cells:
+Defined quantities for S seeds finished in both cells:
 
 | S | per-segment statistics | interval, p | smallest detectable, seeds needed |
 |---|---|---|---|
-| >= 2 | yes | seeds and segments | yes |
-| >= 2 | no | seeds only (Student's t) | yes |
-| 1 | yes | segments only: these two trained models, not the two recipes | None |
+| >= 2 | yes | over seeds and segments | yes |
+| >= 2 | no | over seeds only (Student's t) | yes |
+| 1 | yes | over segments only: these two trained models, not the two recipes | None |
 | 1 | no | None | None |
 | 0 | - | None, the difference too | None |
 
-Whatever is None has its reason in ``notes``. Identical systems have p = 1. A quantity that no cell varies
-over two seeds or more and that has no segments (a number of parameters) has an exact difference: it needs no
-p-value, its sign is certain.
+``notes`` gives the reason for whatever is None. Identical systems have p = 1. A quantity without segments
+that does not vary over two or more seeds in any cell (a number of parameters) has an exact difference: its
+sign is certain, so it needs no p-value.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from nlgraft.analysis.statistics import resampling
 from nlgraft.analysis.statistics.resampling import Score, Spread
 from nlgraft.evaluation.sufficient import aggregate
 
+ONE_SEED = "one seed: the interval and p cover test-set sampling only, not training noise"
 _ROUNDED = 1e-12
 
 Test = Literal["paired_bootstrap", "approximate_randomisation"]
@@ -42,8 +43,8 @@ class Comparison:
     Attributes:
         metric: Name of the metric, e.g. ``test/bleu``.
         a: Label of the first cell.
-        b: Label of the second cell, or the published value it is held against.
-        seeds: Seeds that finished in both cells; the comparison is paired on them.
+        b: Label of the second cell, or the published value in its place.
+        seeds: Seeds that finished in both cells, over which the comparison is paired.
         num_segments: Segments of the test set, paired too; None when only the seeds could be used.
         difference: Mean over seeds of ``a`` minus ``b``.
         ci: Ends of the 1 - alpha interval of the difference.
@@ -51,11 +52,11 @@ class Comparison:
         p_bootstrap: The same by paired bootstrap.
         p_randomisation: The same by approximate randomisation.
         p_segments: By paired bootstrap over segments alone: these trained models, as papers report it.
-        p_holm: ``p`` adjusted for the family that the study declared.
-        smallest_detectable: True difference that this many seeds would have found with probability 0.8.
-        seeds_needed: Fewest seeds that could show a difference as large as the observed one.
-        scope: What the interval and the p-value cover.
-        is_exact: Whether it is a difference of constants, which no seed changes.
+        p_holm: ``p`` adjusted for the study's family of comparisons.
+        smallest_detectable: True difference that this many seeds detect with probability 0.8.
+        seeds_needed: Fewest seeds that detect a difference as large as the observed one.
+        scope: Sources of variation in the interval and the p-value.
+        is_exact: True for a difference of constants, which no seed changes.
         notes: Reasons for what is missing or limited, as sentences.
     """
 
@@ -83,15 +84,10 @@ class Comparison:
         return len(self.seeds)
 
     def is_significant(self, alpha: float, *, is_corrected: bool) -> bool:
-        """Tell whether training noise and test noise together leave the sign of the difference in no doubt.
+        """True if the sign of the difference is certain at level alpha, given training and test noise.
 
-        Args:
-            alpha: Level.
-            is_corrected: Whether the Holm-adjusted p-value decides.
-
-        Returns:
-            True for an exact difference; False with fewer than two seeds, whatever the p-value: it then says
-            nothing about training.
+        Always true for an exact difference; never with fewer than two seeds, whose p-value says nothing about
+        training.
         """
         if self.is_exact:
             return True
@@ -99,7 +95,7 @@ class Comparison:
         return self.num_seeds >= 2 and p is not None and p <= alpha
 
     def to_json(self) -> dict[str, Any]:
-        """Give all figures as JSON values, rounded to ten significant digits."""
+        """Return all figures as JSON values, rounded to ten significant digits."""
         return {
             "difference": rounded(self.difference),
             "ci": None if self.ci is None else [rounded(end) for end in self.ci],
@@ -119,13 +115,10 @@ class Comparison:
 
 
 def rounded(value: float | None) -> float | None:
-    """Round to ten significant digits: what is left does not depend on how sums were ordered.
-
-    Args:
-        value: A number or None.
+    """Round to ten significant digits, which do not depend on the order of summation.
 
     Returns:
-        The rounded number; None for None and for what JSON has no number for.
+        None for None and for values that JSON cannot express.
     """
     return None if value is None or not math.isfinite(value) else float(f"{value:.10g}")
 
@@ -138,7 +131,7 @@ class Comparer:
     compared or in what order.
 
     Attributes:
-        test: Which p-value is ``Comparison.p``.
+        test: The test that gives ``Comparison.p``.
         samples: Number of resamples.
         alpha: One minus the confidence of intervals, and the level of the smallest detectable difference.
     """
@@ -149,12 +142,7 @@ class Comparer:
     _draws: dict[Measured, Array] = field(default_factory=dict, repr=False)
 
     def prepare(self, metric: str, measured: Iterable[Measured]) -> None:
-        """Bootstrap many trials in one pass over the resamples; later comparisons find the scores ready.
-
-        Args:
-            metric: Name of the metric.
-            measured: The metric of any number of trials.
-        """
+        """Bootstrap many trials of one metric in one pass, so that later comparisons find their scores."""
         by_size: dict[int, list[Measured]] = {}
         for trial in measured:
             if trial.segments is not None and trial not in self._draws:
@@ -177,26 +165,26 @@ class Comparer:
             b_trials: Likewise.
 
         Returns:
-            The comparison, ``p_holm`` left open.
+            The comparison without ``p_holm``.
         """
         sides = (_finite(a_trials), _finite(b_trials))
         empty = Comparison(metric=metric, a=a, b=b)
-        return self._weigh(empty, (1.0, -1.0), sides, "finished in one of the two cells only")
+        return self._weigh(empty, (1.0, -1.0), sides, "finished in only one of the two cells")
 
     def contrast(
         self, metric: str, a: str, b: str, terms: Sequence[tuple[float, Mapping[int, Measured]]]
     ) -> Comparison:
-        """Weigh several cells against each other, paired by seed and by segment.
+        """Compare weighted means of several cells, paired by seed and by segment.
 
         Args:
             metric: Name of the metric.
-            a: What the positive weights stand for.
-            b: What the negative weights stand for.
-            terms: Weight, summing to zero, and the metric by seed, finished trials only, of each cell.
+            a: Meaning of the positive weights.
+            b: Meaning of the negative weights.
+            terms: For each cell its weight, summing to zero, and the metric by seed, finished trials only.
 
         Returns:
-            The weighted sum as a difference, ``p_holm`` left open. There are no two outputs to exchange, so
-            ``p`` is the bootstrap's.
+            The weighted sum as a difference, without ``p_holm``. ``p`` is the bootstrap's, as there are no
+            two outputs to exchange.
         """
         empty = Comparison(metric=metric, a=a, b=b)
         weights, cells = zip(*((weight, _finite(trials)) for weight, trials in terms), strict=True)
@@ -213,9 +201,8 @@ class Comparer:
         seeds = tuple(seed for seed in every if all(seed in cell for cell in cells))
         empty = replace(empty, seeds=seeds)
         if not seeds:
-            return replace(
-                empty, notes=(f"no seed finished in {'both' if len(cells) == 2 else 'all'} cells",)
-            )
+            note = f"no seed finished in {'both' if len(cells) == 2 else 'all'} cells"
+            return replace(empty, notes=(note,))
         left_out = [str(seed) for seed in every if seed not in seeds]
         word = "seed" if len(left_out) == 1 else "seeds"
         notes = [f"{word} {', '.join(left_out)} {missing}"] if left_out else []
@@ -223,18 +210,17 @@ class Comparer:
         signatures = {trial.signature for row in rows for trial in row}
         if len(signatures) > 1:
             listed = ", ".join(sorted(map(str, signatures)))
-            return replace(empty, notes=(*notes, f"computed in different ways: {listed}"))
+            return replace(empty, notes=(*notes, f"the metric was computed in different ways: {listed}"))
         weighed = np.array(weights)
         values = np.array([[trial.value for trial in row] for row in rows])
         differences = values @ weighed
-        differences[np.abs(differences) <= _ROUNDED * np.abs(values).max()] = (
-            0.0  # weights of a third add up so
-        )
+        # Equal cells under weights such as 1/3 leave a rounding error, not a difference.
+        differences[np.abs(differences) <= _ROUNDED * np.abs(values).max()] = 0.0
         empty = replace(empty, difference=float(differences.mean()))
         reason = _why_unpaired(rows)
         if empty.difference != 0 and _are_constant(rows):
             low = high = _known(empty.difference)
-            notes.append("exact: the same with every seed")
+            notes.append("exact: identical for every seed")
             return replace(empty, is_exact=True, scope="seeds", ci=(low, high), notes=tuple(notes))
         if reason is not None:
             return self._by_seeds(empty, differences, [*notes, reason])
@@ -250,16 +236,16 @@ class Comparer:
     def against_value(
         self, metric: str, a: str, a_trials: Mapping[int, Measured], value: float
     ) -> Comparison:
-        """Compare the mean of a cell with a published value.
+        """Compare the mean of a cell with a published value, taken as exact.
 
         Args:
             metric: Name of the metric.
             a: Label of the cell.
             a_trials: The metric by seed, finished trials only.
-            value: The published value, taken as exact.
+            value: The published value.
 
         Returns:
-            The comparison; there are no pairs to exchange, so ``p`` is the bootstrap's.
+            The comparison; ``p`` is the bootstrap's, as there are no pairs to exchange.
         """
         a_trials = _finite(a_trials)
         found = Comparison(metric=metric, a=a, b=f"published {value:g}", seeds=tuple(a_trials))
@@ -276,12 +262,12 @@ class Comparer:
 
     def _by_seeds(self, found: Comparison, differences: Array, notes: list[str]) -> Comparison:
         if len(differences) < 2:
-            notes.append("one seed and no segments to resample: no interval, no p-value")
+            notes.append("one seed and no segments to resample: no interval and no p-value")
             return replace(found, notes=tuple(notes))
         noise = resampling.spread(differences, None, self.samples)
         found = replace(found, scope="seeds", ci=self._interval(found, noise))
         if noise.seed_variance == 0 and found.difference != 0:
-            notes.append("the difference is the same with every seed: nothing to test")
+            notes.append("the difference is identical for every seed, so there is nothing to test")
             return replace(found, notes=tuple(notes))
         p = resampling.p_value(_known(found.difference), noise.draws)
         found = replace(found, p=p, p_bootstrap=p, p_randomisation=p)
@@ -323,16 +309,14 @@ class Comparer:
     def _with_power(self, found: Comparison, noise: Spread, notes: list[str]) -> Comparison:
         variance, segments = noise.seed_variance, noise.segment_variance
         if variance is None:
-            notes.append(
-                "one seed: the interval and the p-value cover other test segments, not another training run"
-            )
+            notes.append(ONE_SEED)
         elif variance + segments == 0:
-            notes.append("nothing varies, neither over seeds nor over segments")
+            notes.append("no variation over seeds or segments")
         else:
             size = resampling.smallest_detectable(variance, segments, noise.num_seeds, self.alpha)
             needed = resampling.seeds_needed(_known(found.difference), variance, segments, self.alpha)
             if needed is None:
-                notes.append(f"not even {resampling.MAX_SEEDS} seeds could show so small a difference")
+                notes.append(f"more than {resampling.MAX_SEEDS:,} seeds needed for so small a difference")
             found = replace(found, smallest_detectable=size, seeds_needed=needed)
         return replace(found, notes=tuple(notes))
 
@@ -356,19 +340,20 @@ def _segments(trial: Measured) -> Array:
 
 
 def _are_constant(rows: Sequence[Sequence[Measured]]) -> bool:
-    """Tell whether no cell varies over seeds or has segments to resample."""
+    """True if no cell varies over its seeds or has segments to resample."""
     values = [[(trial.value, trial.segments is None) for trial in row] for row in rows]
     return len(rows) > 1 and all(row == values[0] for row in values) and all(one for _, one in values[0])
 
 
 def _why_unpaired(rows: Sequence[Sequence[Measured]]) -> str | None:
+    """Say why segments cannot be paired; None if they can."""
     shapes = {None if trial.segments is None else trial.segments.shape for row in rows for trial in row}
     if shapes == {None}:
-        return "no per-segment statistics: the interval and the p-value cover the seeds only"
-    if None in shapes:
-        return "some trials have no per-segment statistics: the interval and the p-value cover the seeds only"
-    if len(shapes) > 1:
-        return (
-            "the cells were scored on different segments: the interval and the p-value cover the seeds only"
-        )
-    return None
+        reason = "no per-segment statistics"
+    elif None in shapes:
+        reason = "some trials have no per-segment statistics"
+    elif len(shapes) > 1:
+        reason = "the cells were scored on different segments"
+    else:
+        return None
+    return f"{reason}: the interval and p cover variation over seeds only"

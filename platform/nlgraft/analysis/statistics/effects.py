@@ -1,13 +1,13 @@
-"""Effects of factors that are crossed: what a level does on average, and whether two need each other.
+"""Effects of crossed factors: what a level changes on average, and whether two levels interact.
 
 Factors are coded against their baseline, so that with two factors of two levels, scores y and baseline 0:
 
-- main effect of A: ((y10 - y00) + (y11 - y01)) / 2, what A does averaged over the levels of the others;
-- interaction of A and B: (y11 - y01) - (y10 - y00), how much more A does where B is off its baseline; 0 when
-  the effects of the two just add up.
+- main effect of A: ((y10 - y00) + (y11 - y01)) / 2, the change due to A averaged over the levels of B;
+- interaction of A and B: (y11 - y01) - (y10 - y00), how much more A changes where B is off its baseline; 0
+  when the effects of the two add up.
 
-Source: Montgomery, Design and Analysis of Experiments, chapter 5; interactions are not halved, as there for
-factors coded -1 and 1, so that they are in the unit of a difference between cells.
+Source: Montgomery, Design and Analysis of Experiments, chapter 5. Differs: interactions are not halved, so
+that they are in the unit of a difference between cells.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from nlgraft.study.data.space import same
 
 @dataclass(frozen=True)
 class Contrast:
-    """Cells weighed against each other so that one effect is left.
+    """Weights of cells that isolate one effect.
 
     Attributes:
-        levels: The levels off their baseline whose effect it is: one of a main effect, two of an interaction.
+        levels: The levels off their baseline: one for a main effect, two for an interaction.
         label: ``generator=att_eg``, ``without segments``, or two of them joined by ``×``.
         terms: Weight and cell; the weights sum to zero.
     """
@@ -43,8 +43,8 @@ class Effect:
     """An effect on one metric.
 
     Attributes:
-        contrast: Whose effect it is.
-        comparison: The effect as a difference; ``p_holm`` is adjusted over all effects on the metric.
+        contrast: The contrast that isolates it.
+        comparison: Its size as a difference; ``p_holm`` is adjusted over all effects on the metric.
     """
 
     contrast: Contrast
@@ -52,23 +52,19 @@ class Effect:
 
     @property
     def is_interaction(self) -> bool:
-        """Whether it says how two levels depend on each other."""
+        """True for an interaction, False for a main effect."""
         return len(self.contrast.levels) > 1
 
 
 def contrasts(axes: Axes, cells: Sequence[Cell]) -> list[Contrast]:
-    """List the effects that cells show.
+    """List the effects that can be estimated from cells.
 
     Every effect is averaged, with equal weights, over those combinations of the other factors for which all
-    the cells it needs are there, so that excluded combinations leave it balanced.
-
-    Args:
-        axes: Factors, components and their baselines.
-        cells: The cells of the study.
+    the cells it needs exist, so that excluded combinations leave it balanced.
 
     Returns:
-        Main effects, then interactions of two, in the study's order; nothing where no two factors are
-        crossed, because the comparisons with the baseline are then all there is.
+        Main effects, then interactions of two, in the study's order; empty where no two factors are crossed,
+        because the effects are then the comparisons with the baseline.
     """
     known = {canonical_json(cell.levels): cell for cell in cells}
     baseline = axes.baseline
@@ -100,7 +96,7 @@ def _contrast(axes: Axes, known: Mapping[str, Cell], levels: Mapping[str, Any]) 
 
 
 def _corners(levels: Mapping[str, Any], baseline: Mapping[str, Any]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Walk the combinations of levels and baselines; minus where an odd number is at the baseline."""
+    """Yield the combinations of levels and baselines; the sign is -1 for an odd number of baselines."""
     for is_off in itertools.product((True, False), repeat=len(levels)):
         corner = {
             name: levels[name] if off else baseline[name] for name, off in zip(levels, is_off, strict=True)

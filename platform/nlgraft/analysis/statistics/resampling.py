@@ -1,21 +1,22 @@
 """Resampling of segments and seeds: the arithmetic behind every interval and p-value.
 
-Two things make a difference between two cells uncertain. Another training seed gives another model, and
+A difference between two cells is uncertain for two reasons: another training seed gives another model, and
 another test set gives another score. Test segments and seeds are *crossed* (every model is scored on the same
-segments), so a difference of corpus scores has three random parts: seed, segment, and their interaction.
+segments), so a difference of corpus scores has three random components: seed, segment, and their interaction.
 
 **Segments** are resampled from sufficient statistics: a matrix of resample counts times the statistics gives
-the corpus statistics of all resamples at once. The same resamples serve both systems and all seeds, hence the
-pairing. With one seed the draws are those of ``sacrebleu.significance.PairedTest`` for the same random seed.
+the corpus statistics of all resamples at once. Both systems and all seeds are scored on the same resamples,
+hence the pairing. With one seed the draws are those of ``sacrebleu.significance.PairedTest`` for the same
+random seed.
 
-**Seeds** are few. Resampling three seeds with replacement gives intervals that hold the truth three times in
-four instead of nineteen times in twenty (a test in ``tests/unit/analysis`` measures it), because a bootstrap
-knows no Student's t. The seed level is therefore drawn from Student's t with ``S - 1`` degrees of freedom
-and the standard error of the mean over seeds, and added to the segment draws (the Behrens-Fisher
-distribution: exact when either level dominates, a little too wide in between).
+**Seeds** are few. Resampling three seeds with replacement gives intervals that cover the truth three times in
+four instead of nineteen times in twenty (``tests/invariants/test_statistics.py`` measures it), because the
+bootstrap ignores that the variance itself is estimated. The seed component is therefore drawn from Student's
+t with ``S - 1`` degrees of freedom and the standard error of the mean over seeds, and added to the segment
+draws (the Behrens-Fisher distribution: exact when either component dominates, slightly wide in between).
 
-**Interaction** would be counted in both levels; the segment draws are shrunk by the share of their variance
-that changing the seed also changes, estimated from the same draws.
+**Interaction** would be counted in both components; the segment draws are shrunk by the share of their
+variance that changes with the seed, estimated from the same draws.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ RANDOM_SEED = 12345
 """sacreBLEU's default, so that one-seed tests draw the same resamples as ``sacrebleu --paired-bs``."""
 
 POWER = 0.8
-"""Probability with which the smallest detectable difference is found."""
+"""Probability of detecting the smallest detectable difference."""
 
 MAX_SEEDS = 1000
-"""Beyond this many seeds ``seeds_needed`` answers None."""
+"""Largest answer of ``seeds_needed``."""
 
 _COUNT_CELLS = 1 << 21
 _MASK_CELLS = 1 << 24
@@ -46,15 +47,11 @@ _TIE = 1e-9
 
 
 def bootstrap_counts(num_segments: int, num_samples: int, seed: int = RANDOM_SEED) -> Iterator[Array]:
-    """Draw how often each segment occurs in each bootstrap resample, in chunks of resamples.
-
-    Args:
-        num_segments: Segments of the test set.
-        num_samples: Resamples in all.
-        seed: Random seed; the draws do not depend on the chunking.
+    """Draw how often each segment occurs in each bootstrap resample.
 
     Yields:
-        Counts, shape (chunk, num_segments); each row sums to num_segments.
+        Counts in chunks of resamples, shape (chunk, num_segments); each row sums to num_segments. The draws
+        do not depend on the chunking.
     """
     rng = np.random.default_rng(seed)
     rows = max(1, _COUNT_CELLS // num_segments)
@@ -75,7 +72,7 @@ def bootstrap_scores(
         statistics: Per system the sufficient statistics of its segments, each of shape (N, k).
         score: Corpus score of summed statistics.
         num_samples: Number of resamples n.
-        seed: Random seed.
+        seed: Seed of the draws.
 
     Returns:
         Scores, shape (len(statistics), n).
@@ -93,16 +90,16 @@ def bootstrap_scores(
 def randomised_differences(
     a: Array, b: Array, score: Score, num_samples: int, seed: int = RANDOM_SEED
 ) -> Array:
-    """Differences of scores after exchanging the two systems' outputs on random segments.
+    """Compute differences of scores after exchanging the two systems' outputs on random segments.
 
-    The exchanged segments are the same for all seeds, as the segments are.
+    The same segments are exchanged for all training seeds, since all are scored on the same segments.
 
     Args:
         a: Statistics of the first system, shape (S, N, k): S seeds, N segments.
         b: Statistics of the second system, same shape.
         score: Corpus score of summed statistics.
         num_samples: Number of random exchanges n.
-        seed: Random seed.
+        seed: Seed of the draws.
 
     Returns:
         Score of the shuffled first system minus that of the shuffled second, shape (S, n).
@@ -124,13 +121,13 @@ def randomised_differences(
 
 @dataclass(frozen=True)
 class Spread:
-    """How uncertain a mean difference over seeds is, split by where the uncertainty comes from.
+    """The uncertainty of a mean difference over seeds, by source.
 
     Attributes:
         draws: Errors of the mean difference, centred at zero, shape (n,).
         seed_variance: Variance between the seeds' differences; None with one seed.
-        segment_variance: Variance of the mean difference from the choice of segments alone, interaction
-            with the seeds taken out; 0 without segment statistics.
+        segment_variance: Variance of the mean difference from the choice of segments, without the interaction
+            with the seeds; 0 without segment statistics.
         num_seeds: Number of paired seeds.
     """
 
@@ -146,8 +143,8 @@ def spread(differences: Array, segment_draws: Array | None, num_samples: int) ->
     With S seeds let A = (variance of the S differences) / S, B = the variance of the draws of the mean
     difference, W = the mean over seeds of the variance of one seed's draws. Then (W - B) / (S - 1) is the
     part of B that is interaction of seed and segment and already in A (a difference of mean squares, as in a
-    two-way layout without replication); C = B - (W - B) / (S - 1), not below zero, is the segments' own.
-    One draw is sqrt(A) t + sqrt(C / B) (segment draw), t from Student's t with S - 1 degrees of freedom,
+    two-way layout without replication); C = max(0, B - (W - B) / (S - 1)) is due to segments alone.
+    One draw is sqrt(A) t + sqrt(C / B) (segment draw), with t from Student's t with S - 1 degrees of freedom,
     taken at evenly spaced quantiles in random order so that the tails carry no Monte-Carlo noise.
 
     Args:
@@ -157,7 +154,7 @@ def spread(differences: Array, segment_draws: Array | None, num_samples: int) ->
         num_samples: Number of draws n.
 
     Returns:
-        The combined draws and both variance components. With one seed the segment draws as they are.
+        The combined draws and both variance components. With one seed the draws are the segment draws.
     """
     num_seeds = len(differences)
     draws = np.zeros(num_samples)
@@ -182,34 +179,19 @@ def spread(differences: Array, segment_draws: Array | None, num_samples: int) ->
 
 
 def p_value(difference: float, draws: Array) -> float:
-    """Two-sided p-value of an observed difference under draws of its error.
+    """Compute the two-sided p-value of a difference from draws of its error, centred at zero, shape (n,).
 
-    (1 + number of draws at least as far from zero as the difference) / (n + 1): never 0, and exactly 1 for
-    identical systems. sacreBLEU's paired bootstrap instead compares ``|d*| - mean |d*|`` with ``|d|``, which
-    counts one tail only and gives about half of this value; its approximate randomisation agrees with ours.
-
-    Args:
-        difference: Observed difference.
-        draws: Errors centred at zero, shape (n,).
-
-    Returns:
-        A probability in [1 / (n + 1), 1].
+    (1 + number of draws at least as far from zero as the difference) / (n + 1): never below 1 / (n + 1), and
+    exactly 1 for identical systems. sacreBLEU's paired bootstrap instead compares ``|d*| - mean |d*|`` with
+    ``|d|``, which counts one tail only and gives about half of this value; its approximate randomisation
+    agrees with ours.
     """
     limit = abs(difference) * (1 - _TIE)
     return float(1 + np.count_nonzero(np.abs(draws) >= limit)) / (len(draws) + 1)
 
 
 def interval(difference: float, draws: Array, alpha: float) -> tuple[float, float]:
-    """Percentile interval of a difference.
-
-    Args:
-        difference: Observed difference.
-        draws: Errors centred at zero, shape (n,).
-        alpha: One minus the confidence, e.g. 0.05.
-
-    Returns:
-        Lower and upper end.
-    """
+    """Compute the percentile interval, confidence 1 - alpha, from draws centred at zero, shape (n,)."""
     low, high = np.quantile(draws, [alpha / 2, 1 - alpha / 2])
     return difference + float(low), difference + float(high)
 
@@ -217,11 +199,8 @@ def interval(difference: float, draws: Array, alpha: float) -> tuple[float, floa
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Adjust the p-values of one family after Holm (1979).
 
-    Args:
-        p_values: One per comparison; None stays None and does not count.
-
     Returns:
-        Adjusted values in the same order, never above 1, monotone in the raw values.
+        Adjusted values in the same order, never above 1; None stays None and does not count.
     """
     known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     adjusted: list[float | None] = [None] * len(p_values)
@@ -245,21 +224,12 @@ def _detectable(seed_variance: float, segment_variance: float, num_seeds: Array,
 
 
 def smallest_detectable(seed_variance: float, segment_variance: float, num_seeds: int, alpha: float) -> float:
-    """The true difference that this many seeds find with probability 0.8 at level alpha (uncorrected).
+    """Compute the true difference that n seeds detect with probability 0.8 at level alpha (uncorrected).
 
-    ``(q(1 - alpha/2) + q(0.8)) * sqrt(V / n + C)`` with V the variance between seeds of the paired
-    difference, C the segments' variance, and q a quantile between Student's t with n - 1 degrees of freedom
-    and the normal, weighted by V/n and C (Cochran and Cox 1957): Student's when the seeds are all the noise,
-    the normal when the segments are.
-
-    Args:
-        seed_variance: V, as in ``Spread``.
-        segment_variance: C, as in ``Spread``.
-        num_seeds: n, at least 2.
-        alpha: Level of the two-sided test.
-
-    Returns:
-        A difference in the metric's unit; 0 when nothing varies.
+    ``(q(1 - alpha/2) + q(0.8)) * sqrt(V / n + C)`` with V the variance of the paired difference over seeds, C
+    the segments' variance, and q a quantile between Student's t with n - 1 degrees of freedom and the normal,
+    weighted by V/n and C (Cochran and Cox 1957): Student's when all noise is between seeds, the normal when
+    all is between segments. Needs n >= 2; 0 when nothing varies.
     """
     return float(_detectable(seed_variance, segment_variance, np.array([float(num_seeds)]), alpha)[0])
 
@@ -267,17 +237,11 @@ def smallest_detectable(seed_variance: float, segment_variance: float, num_seeds
 def seeds_needed(
     difference: float, seed_variance: float, segment_variance: float, alpha: float
 ) -> int | None:
-    """The fewest seeds whose smallest detectable difference is no larger than the observed one.
-
-    Args:
-        difference: Observed difference.
-        seed_variance: V, as in ``Spread``.
-        segment_variance: C, as in ``Spread``.
-        alpha: Level of the two-sided test.
+    """Find the fewest seeds whose smallest detectable difference is no larger than the observed one.
 
     Returns:
-        A number from 2 to ``MAX_SEEDS``; None when no such number is enough, which says that the test set is
-        too small or that there is no difference to find.
+        A number from 2 to ``MAX_SEEDS``; None when none is enough: the test set is too small, or there is no
+        difference to detect.
     """
     if difference == 0:
         return None
