@@ -1,6 +1,6 @@
-"""Multi-head attention over one memory or a bank of them.
+"""Multi-head attention over one memory or a bank of memories.
 
-Shape letters: B sentences, R rows = B x hypotheses of a sentence (R = B while training), T queries of a row,
+Shape letters: B sentences, R rows = B x hypotheses per sentence (R = B in training), T queries per row,
 S positions of a memory, N heads, H width of a head, D model width, C width of a memory.
 """
 
@@ -19,14 +19,15 @@ from nlgraft.nn.memory import Memory
 
 @dataclass(frozen=True)
 class KeyValue:
-    """A memory seen through one attention: can be computed once and attended to many times.
+    """Keys and values of a memory in one attention; computed once and attended to many times.
 
     Attributes:
         key: Float [B, N, S, H].
         value: Float [B, N, S, H].
-        mask: True where a query may look, bool [B, 1, 1 or queries, S]; no row is all False.
+        mask: True where a query may attend, bool [B, 1, 1 or queries, S]; no row is all False.
             None: everywhere.
-        present: Where the result counts; elsewhere it is zero; bool [B, 1 or queries]. None: everywhere.
+        present: True where the result counts, elsewhere it becomes zero; bool [B, 1 or queries].
+            None: everywhere.
     """
 
     key: Tensor
@@ -35,14 +36,7 @@ class KeyValue:
     present: Tensor | None = None
 
     def select(self, rows_B: Tensor) -> KeyValue:
-        """Take some sentences.
-
-        Args:
-            rows_B: Their indices, int64.
-
-        Returns:
-            The same for those sentences.
-        """
+        """Take the sentences at these indices (int64)."""
         return KeyValue(
             self.key[rows_B],
             self.value[rows_B],
@@ -52,11 +46,17 @@ class KeyValue:
 
 
 class Attention(nn.Module):
-    """Scaled dot-product attention whose memory may have another width than the model.
+    """Scaled dot-product attention; the memory may have another width than the model.
 
-    Nothing to attend to gives exactly zero, the output bias included; several memories give the mean over
-    those that are present (TRICE's separated cross-attention), taken before the output projection, which is
-    linear.
+    Attending to nothing gives exactly zero, output bias included. Several memories give the mean over those
+    present (TRICE's separated cross-attention), taken before the output projection, which is linear.
+
+    Args:
+        d_model: Width of queries and output.
+        num_heads: Number of heads.
+        dropout: Dropout on attention weights.
+        memory_dim: Width of the memory; None: ``d_model``.
+        has_open_slot: Add one learned position that can always be attended to (fairseq's add_bias_kv).
     """
 
     def __init__(
@@ -68,15 +68,6 @@ class Attention(nn.Module):
         memory_dim: int | None = None,
         has_open_slot: bool = False,
     ) -> None:
-        """Build the projections.
-
-        Args:
-            d_model: Width of queries and output.
-            num_heads: Number of heads.
-            dropout: Dropout on attention weights.
-            memory_dim: Width of the memory; the model's unless given.
-            has_open_slot: Add one learned position that can always be attended to (fairseq's add_bias_kv).
-        """
         super().__init__()
         memory_dim = memory_dim or d_model
         self.num_heads = num_heads
@@ -88,7 +79,7 @@ class Attention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Xavier, with fairseq's gain for query, key and value; biases zero."""
+        """Initialise with Xavier, fairseq's gain for query, key and value; biases are zero."""
         gain = 1 / math.sqrt(2)
         d_model = self.query.out_features
         for weight in (self.query.weight, self.key_value.weight[:d_model], self.key_value.weight[d_model:]):
@@ -100,29 +91,19 @@ class Attention(nn.Module):
             nn.init.normal_(self.open_slot, std=d_model**-0.5)
 
     def project(self, memory: Memory) -> KeyValue:
-        """Turn a memory into keys and values.
-
-        Args:
-            memory: States [B, S, C].
-
-        Returns:
-            Keys and values [B, N, S, H] with the memory's mask.
-        """
+        """Compute the keys and values of a memory [B, S, C]."""
         present = None if memory.present is None else memory.present[:, None]
         return self.project_states(memory.states, memory.mask, present)
 
     def project_states(
         self, states_BSC: Tensor, mask: Tensor | None = None, present: Tensor | None = None
     ) -> KeyValue:
-        """Turn states into keys and values under a mask of one's own.
+        """Compute the keys and values of states under a given mask; an open slot is appended last.
 
         Args:
             states_BSC: States [B, S, C].
             mask: As in ``KeyValue``, without the open slot, bool [B, 1, 1 or queries, S].
             present: As in ``KeyValue``, bool [B, 1 or queries].
-
-        Returns:
-            Keys and values [B, N, S, H], the open slot last where there is one.
         """
         key_value = self.key_value(states_BSC)
         if self.open_slot is not None:
@@ -134,15 +115,15 @@ class Attention(nn.Module):
         return KeyValue(key, value, mask, present)
 
     def forward(self, x_RTD: Tensor, memories: Sequence[KeyValue], *, is_causal: bool = False) -> Tensor:
-        """Attend to each memory and take the mean over those that are present.
+        """Attend to each memory and average over those present.
 
-        Hypotheses of one sentence (R = B x hypotheses, side by side) are treated as more queries to that
-        sentence's memory, so a memory is never repeated for them.
+        The hypotheses of a sentence (R = B x hypotheses, side by side) become further queries to that
+        sentence's memory, so memories are never repeated for them.
 
         Args:
             x_RTD: Queries [R, T, D].
-            memories: At least one; batch size B divides R.
-            is_causal: Query t sees positions 0..t only; for a single memory without mask and T = S.
+            memories: At least one; their batch size B divides R.
+            is_causal: Query t attends to positions 0..t only; for a single memory without mask and T = S.
 
         Returns:
             Output [R, T, D].
@@ -169,14 +150,14 @@ class Attention(nn.Module):
 def mean_over_present(
     results: Sequence[Tensor], presents: Sequence[Tensor | None]
 ) -> tuple[Tensor, Tensor | None]:
-    """Average the results of several memories over those that are present.
+    """Average the results [B, N, T, H] of several memories over those present.
 
     Args:
-        results: One tensor [B, N, T, H] for each memory.
+        results: One tensor [B, N, T, H] per memory.
         presents: Where each counts, bool [B, 1 or T]; None: everywhere.
 
     Returns:
-        The mean [B, N, T, H], zero where none is present, and where at least one is, bool [B, 1 or T]
+        The mean [B, N, T, H], zero where no memory is present, and where at least one is, bool [B, 1 or T]
         (None: everywhere).
 
     Source: Huang et al. (2021), Eq. 16. Differs: absent sources are left out of the mean.

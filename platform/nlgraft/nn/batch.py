@@ -1,4 +1,4 @@
-"""What the model is fed.
+"""Batches of tokens.
 
 Shape letters: B sentences, T tokens of a sequence, J target tokens, L layers, H width of a context.
 """
@@ -19,9 +19,9 @@ class Tokens:
 
     Attributes:
         ids: Token ids, int64 [B, T].
-        valid: True where a token is real, bool [B, T].
-        layers: Precomputed hidden states of a frozen context, float [L, B, T, H]: exactly the layers its
-            pooling asks for. None: the context is run.
+        valid: True at real tokens, bool [B, T].
+        layers: Precomputed hidden states of a frozen context, float [L, B, T, H]: the layers that its pooling
+            selects. None: the context is run.
     """
 
     ids: Tensor
@@ -30,15 +30,7 @@ class Tokens:
 
     @classmethod
     def from_lists(cls, sequences: Sequence[Sequence[int]], pad_id: int = 0) -> Tokens:
-        """Pad token lists on the right.
-
-        Args:
-            sequences: One list of ids per sentence; may be empty lists.
-            pad_id: Id put where no token is.
-
-        Returns:
-            Tokens [B, longest].
-        """
+        """Pad lists of ids, some of which may be empty, on the right."""
         width = max((len(sequence) for sequence in sequences), default=0)
         ids = torch.full((len(sequences), width), pad_id, dtype=torch.int64)
         lengths = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
@@ -47,14 +39,7 @@ class Tokens:
         return cls(ids, valid)
 
     def with_layers(self, layers: Tensor) -> Tokens:
-        """The same tokens with the hidden states of their context.
-
-        Args:
-            layers: States [L, B, T, H].
-
-        Returns:
-            Tokens whose context need not be run.
-        """
+        """Attach the hidden states [L, B, T, H] of a context, so that it need not be run."""
         return self._like(Tokens(self.ids, self.valid, layers))
 
     def _like(self, other: Tokens) -> Tokens:
@@ -64,36 +49,22 @@ class Tokens:
 
     @cached_property
     def has_padding(self) -> bool:
-        """Some position holds no token, or there is no position."""
+        """True if some position holds no token, or there is no position."""
         return self.valid.shape[1] == 0 or not bool(self.valid.all())
 
     @cached_property
     def has_absent(self) -> bool:
-        """Some sentence has no token at all."""
+        """True if some sentence has no token at all."""
         return self.has_padding and not bool(self.valid.any(1).all())
 
     def to(self, device: torch.device | str) -> Tokens:
-        """Move to a device.
-
-        Args:
-            device: Where to.
-
-        Returns:
-            The same tokens there.
-        """
+        """Move to a device."""
         layers = None if self.layers is None else self.layers.to(device, non_blocking=True)
         ids, valid = self.ids.to(device, non_blocking=True), self.valid.to(device, non_blocking=True)
         return self._like(Tokens(ids, valid, layers))
 
     def select(self, rows_B: Tensor) -> Tokens:
-        """Take some sentences.
-
-        Args:
-            rows_B: Indices of the sentences, int64.
-
-        Returns:
-            Those sentences, with the columns cut that none of them fills.
-        """
+        """Take the sentences at these indices (int64) and cut the columns that none of them fills."""
         valid = self.valid[rows_B]
         width = int(valid.any(0).sum()) if valid.numel() else valid.shape[1]
         layers = None if self.layers is None else self.layers[:, rows_B, :width]
@@ -102,13 +73,13 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Batch:
-    """Examples to train on.
+    """Training examples.
 
     Attributes:
-        sources: One entry for each source, all with the same B; an absent source has no valid token.
-        target_input: What the decoder reads, [B, J].
-        target_output: What it must say, int64 [B, J]; the pad id where ``target_input.valid`` is False.
-        contexts: Input of each context that feeds a fusion branch, by its name.
+        sources: One entry per source, all with the same B; an absent source has no valid token.
+        target_input: Decoder input, [B, J].
+        target_output: Tokens to predict, int64 [B, J]; the pad id where ``target_input.valid`` is False.
+        contexts: Input of each context that feeds a fusion branch, by name.
     """
 
     sources: list[Tokens]
@@ -117,14 +88,7 @@ class Batch:
     contexts: dict[str, Tokens] = field(default_factory=dict)
 
     def to(self, device: torch.device | str) -> Batch:
-        """Move to a device.
-
-        Args:
-            device: Where to.
-
-        Returns:
-            The same batch there.
-        """
+        """Move to a device."""
         return Batch(
             [source.to(device) for source in self.sources],
             self.target_input.to(device),
@@ -134,14 +98,7 @@ class Batch:
 
 
 def truncate_middle(tokens: Tokens, max_tokens: int) -> Tokens:
-    """Keep the first and the last tokens of sequences that are too long.
-
-    Args:
-        tokens: Right-padded tokens [B, T].
-        max_tokens: Most tokens to keep: the first half from the front, the rest from the end.
-
-    Returns:
-        Tokens [B, at most max_tokens].
+    """Keep the first and last halves of sequences longer than ``max_tokens``.
 
     Source: released code of Park and Zhao (2021), 256 + 256.
     """

@@ -1,7 +1,7 @@
-"""Every knob of the model, as typed and frozen configuration. No torch here: studies are read with it.
+"""Typed, frozen configuration of the model and of decoding. No torch here: studies are read with it.
 
 A Transformer encoder-decoder whose input embeddings, sublayers and encoder-decoder memory can be fed from
-elsewhere. Options that contradict each other are refused here, naming both, before anything is trained.
+elsewhere. Contradictory options are refused here, naming both, before anything is trained.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Site = Literal["self", "self_norm", "ffn", "ffn_norm"]
 MergeName = Literal["sum", "average", "gate", "dropnet"]
 
 NORM_EPS = 1e-5
-"""Added to the variance in a layer norm unless a configuration says otherwise."""
+"""Default of what is added to the variance in layer norms."""
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
@@ -52,11 +52,11 @@ SIZES: dict[str, dict[str, Any]] = {
         "ffn_dim": 4096,
     },
 }
-"""What each preset sets; a field that is given wins over its preset."""
+"""Sizes of each preset; explicit fields override them."""
 
 
 def _tupled(value: Any) -> Any:
-    """Turn lists into tuples: behind a validator of ours pydantic's strict mode takes no list for one."""
+    """Turn lists into tuples: after a before-validator, pydantic's strict mode does not accept lists."""
     if isinstance(value, dict):
         return {key: _tupled(entry) for key, entry in value.items()}
     return tuple(_tupled(entry) for entry in value) if isinstance(value, list) else value
@@ -66,10 +66,10 @@ class FineEncoderConfig(StrictConfig):
     """The TRICE fine encoder over the coarse encoder's bank (Huang et al. 2021, Eqs. 11-14)."""
 
     num_layers: int = Field(default=0, ge=0)
-    """Depth N_f; 0 leaves the coarse bank as it is (Table 5)."""
+    """Depth N_f; 0 leaves the coarse bank unchanged (Table 5)."""
     cross_memory: Literal["same_layer", "coarse", "none"] = "same_layer"
-    """What a source sees of the others: their states in the same layer (paper), the coarse encoder's
-    output in every layer (released code), or nothing (Table 5, without cross-attention)."""
+    """Memory of the attention to other sources: their states in the same layer (paper), the coarse encoder's
+    output in every layer (released code), or none (Table 5, without cross-attention)."""
     self_scope: Literal["per_source", "joint"] = "per_source"
     """Self-attention within each source (Eq. 11) or over all sources at once (released "Self-attn")."""
     ffn_adapter: Literal["none", "per_layer", "top"] = "none"
@@ -91,11 +91,11 @@ class FusionConfig(StrictConfig):
     side: Literal["source", "target", "both"] = "source"
     """Encoder layers, decoder layers (parallel to cross-attention) or both (Table 3d)."""
     site: Site = "ffn"
-    """Where the flows meet: before or after the norm of attention or of the FFN (Table 3c)."""
+    """Where the flows are merged: before or after the norm of attention or of the FFN (Table 3c)."""
     merge: MergeName = "sum"
     """How the flows are merged (Table 3b); sources in ``nlgraft.nn.fusion.MERGES``."""
     dropnet_probability: float | None = Field(default=None, ge=0, le=1)
-    """Zhu et al.'s p_net: either flow alone with p_net/2 each while training; 1.0 unless given."""
+    """Zhu et al.'s p_net: in training, either flow alone with p_net/2 each; null: 1.0."""
     dropnet_probabilities: tuple[float, float] | None = None
     """(own flow alone, branch alone) instead of p_net; (0.5, 0.25) is the released code of Park and Zhao."""
 
@@ -103,10 +103,10 @@ class FusionConfig(StrictConfig):
     def _check(self) -> FusionConfig:
         is_dropnet_tuned = self.dropnet_probability is not None or self.dropnet_probabilities is not None
         if self.dropnet_probability is not None and self.dropnet_probabilities is not None:
-            raise ValueError("dropnet_probability and dropnet_probabilities say the same twice: keep one")
+            raise ValueError("dropnet_probability and dropnet_probabilities set the same thing: keep one")
         if is_dropnet_tuned and self.merge != "dropnet":
             raise ValueError(
-                f"dropnet probabilities do nothing with merge '{self.merge}': set merge to dropnet"
+                f"dropnet probabilities have no effect with merge '{self.merge}': set merge to dropnet"
             )
         if self.dropnet_probabilities and (
             min(self.dropnet_probabilities) < 0 or sum(self.dropnet_probabilities) > 1
@@ -121,7 +121,7 @@ class TransformerConfig(StrictConfig):
     """The encoder-decoder of which every system is a configuration (specification: fusion, section 4)."""
 
     preset: Literal["tiny", "small", "base", "big"] = "base"
-    """Sizes to start from; any size that is given wins."""
+    """Default sizes; explicit sizes override them."""
     d_model: int = Field(default=512, ge=2)
     """Width of the residual stream."""
     num_encoder_layers: int = Field(default=6, ge=0)
@@ -150,24 +150,24 @@ class TransformerConfig(StrictConfig):
     """Sinusoids: sines then cosines (tensor2tensor, fairseq), alternating (Vaswani et al. 2017), or Marian's
     halves with Vaswani's frequencies."""
     max_positions: int = Field(default=1024, ge=1)
-    """Longest sequence learned positions can hold, in tokens; sinusoids have no limit."""
+    """Length of the table of learned positions, in tokens; sinusoids have no limit."""
     has_source_scale: bool = True
     """Multiply source embeddings by sqrt(d_model)."""
     has_target_scale: bool = True
     """Multiply target embeddings by sqrt(d_model)."""
     has_embedding_norm: bool = False
     """Layer norm after the input sum (mBART, BERT)."""
-    # not written at its default, so that nothing made before it existed changes its fingerprint
+    # excluded at its default, so that fingerprints from before this field existed stay valid
     norm_eps: float = Field(default=NORM_EPS, gt=0, exclude_if=lambda value: value == NORM_EPS)
     """Added to the variance in the layer norms of the model's own layers (BERT: 1e-12)."""
     has_output_bias: bool = False
     """A bias on the output projection (Marian's final_logits_bias)."""
     tying: Literal["none", "decoder", "all"] = "decoder"
-    """Which tables are one: none; decoder input and output (SHDEMB); source too (SHARED)."""
+    """Shared tables: none; decoder input and output (SHDEMB); these and the source (SHARED)."""
     pad_id: int = Field(default=0, ge=0)
     """Padding token; its embedding starts at zero and stays there."""
     num_sources: int = Field(default=1, ge=1)
-    """Most sources an example can have (K)."""
+    """Largest number of sources of an example (K)."""
     encoding: Literal["joint", "separate"] = "joint"
     """Self-attention over all sources at once, or the encoder once per source (TRICE Table 6)."""
     cross_attention: Literal["joint", "separated"] = "joint"
@@ -179,7 +179,7 @@ class TransformerConfig(StrictConfig):
     fine_encoder: FineEncoderConfig = FineEncoderConfig()
     """The TRICE fine encoder."""
     contexts: dict[str, ContextConfig] = Field(default_factory=dict)
-    """Pretrained encoders by name: what feeds fusion branches or replaces an embedding table."""
+    """Pretrained encoders by name; each feeds fusion branches or replaces an embedding table."""
     fusion: FusionConfig = FusionConfig()
     """Branches from contexts inside the layers."""
     source_context: str | None = None
@@ -315,7 +315,7 @@ class GenerationConfig(StrictConfig):
             raise ValueError(f"num_return {self.num_return} is more than beam {self.beam}")
         if self.length_penalty == "none" and self.alpha != type(self).model_fields["alpha"].default:
             raise ValueError(
-                f"alpha {self.alpha} does nothing with length_penalty 'none': choose gnmt or average"
+                f"alpha {self.alpha} has no effect with length_penalty 'none': choose gnmt or average"
             )
         if self.max_length_ratio == 0 and self.min_length > self.max_length_offset:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Contexts: which pretrained encoder feeds the model, how its layers are pooled, whether it is trained."""
+"""Contexts: pretrained encoders that feed a model, the pooling of their layers, and their training."""
 
 from __future__ import annotations
 
@@ -10,30 +10,31 @@ PoolingName = Literal["index", "output", "sum", "mean", "scalar_mix", "dynamic_c
 
 
 class StrictConfig(BaseModel):
-    """Base of the model's configs: frozen, unknown keys refused, attribute docstrings kept."""
+    """Base of the model's configurations: frozen, without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class PoolingConfig(StrictConfig):
-    """How the L+1 hidden states of an encoder become one (Park and Zhao Table 3a, Edunov et al. 3.2)."""
+    """Pooling of an encoder's L+1 hidden states (Park and Zhao, Table 3a; Edunov et al., section 3.2)."""
 
     kind: PoolingName = "index"
-    """One hidden state; the last one before the softmax; sum or mean of layers 1..L; ELMo's mix of all
-    layers; weights predicted per sentence from the first token or from the mean of each layer."""
+    """index: one hidden state; output: the last one before the softmax; sum, mean: of layers 1..L;
+    scalar_mix: ELMo's mixture of all states; dynamic_cls, dynamic_mean: layer weights predicted per sentence
+    from the first token or from the mean of each layer. Sources in ``nlgraft.nn.pooling.POOLINGS``."""
     index: int = -2
-    """Which hidden state (0: embeddings, -1: last), for kind index only; -2 is the paper's best."""
+    """Hidden state that kind index takes (0: embeddings, -1: last); -2 is best in the paper."""
     weight_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Scalar mix: dropout on the softmaxed layer weights, whole layers at once (0.2 in the recipe)."""
+    """Scalar mix: dropout on the softmaxed layer weights, which removes whole layers (0.2 in the recipe)."""
     is_norm_affine: bool = True
-    """Scalar mix: the layer norm shared by all layers has a gain and a bias (--elmo-affine)."""
+    """Scalar mix: the layer norm shared by all layers has a gain and a bias (``--elmo-affine``)."""
 
     @model_validator(mode="after")
     def _check(self) -> PoolingConfig:
         if self.kind != "index" and "index" in self.model_fields_set and self.index != -2:
-            raise ValueError(f"index {self.index} does nothing with kind '{self.kind}': set kind to index")
+            raise ValueError(f"index {self.index} has no effect with kind '{self.kind}': set kind to index")
         if self.kind != "scalar_mix" and (self.weight_dropout or not self.is_norm_affine):
-            raise ValueError(f"weight_dropout and is_norm_affine do nothing with kind '{self.kind}'")
+            raise ValueError(f"weight_dropout and is_norm_affine have no effect with kind '{self.kind}'")
         return self
 
 
@@ -41,24 +42,20 @@ class HuggingFaceEncoderConfig(StrictConfig):
     """An encoder, decoder-only or encoder-decoder checkpoint read by transformers."""
 
     kind: Literal["hugging_face"] = "hugging_face"
-    """Which kind of encoder."""
+    """Kind of encoder."""
     checkpoint: str
     """Hub name or local directory."""
     is_causal: bool = False
-    """The checkpoint is a left-to-right model (GPT-2); checked when it is loaded."""
+    """The checkpoint is a left-to-right model (GPT-2); verified when it is loaded."""
 
 
-class UniLMConfig(StrictConfig):
-    """Our own left-to-right language model (Edunov et al. 2019: pre-norm, no final norm, tied softmax)."""
+class LanguageModelSizes(StrictConfig):
+    """Sizes and dropouts of our own language models (Edunov et al. 2019)."""
 
-    kind: Literal["uni_lm"] = "uni_lm"
-    """Which kind of encoder."""
-    vocab_size: int = Field(ge=1)
-    """Rows of its table."""
     d_model: int = Field(default=1024, ge=2)
-    """Width."""
+    """Width, of each tower if there are two."""
     num_layers: int = Field(default=12, ge=1)
-    """Depth."""
+    """Depth, of each tower if there are two."""
     num_heads: int = Field(default=16, ge=1)
     """Attention heads."""
     ffn_dim: int = Field(default=4096, ge=1)
@@ -70,13 +67,8 @@ class UniLMConfig(StrictConfig):
     activation_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout after the FFN's non-linearity (0.05 in pretraining)."""
 
-    @property
-    def is_causal(self) -> bool:
-        """A left-to-right model never sees the future."""
-        return True
-
     @model_validator(mode="after")
-    def _check(self) -> UniLMConfig:
+    def _check(self) -> LanguageModelSizes:
         if self.d_model % self.num_heads or self.d_model % 2:
             raise ValueError(
                 f"d_model {self.d_model} must be even and divisible by num_heads {self.num_heads}"
@@ -84,68 +76,61 @@ class UniLMConfig(StrictConfig):
         return self
 
 
-class BiLMConfig(StrictConfig):
+class UniLMConfig(LanguageModelSizes):
+    """Our own left-to-right language model: pre-norm, no final norm, tied softmax (Edunov et al. 2019)."""
+
+    kind: Literal["uni_lm"] = "uni_lm"
+    """Kind of encoder."""
+    vocab_size: int = Field(ge=1)
+    """Rows of its table."""
+
+    @property
+    def is_causal(self) -> bool:
+        """True: a left-to-right model never sees the future."""
+        return True
+
+
+class BiLMConfig(LanguageModelSizes):
     """Our own two-tower bi-directional language model (Edunov et al. 2019; Baevski et al. 2019)."""
 
     kind: Literal["bi_lm"] = "bi_lm"
-    """Which kind of encoder."""
+    """Kind of encoder."""
     vocab_size: int = Field(ge=1)
     """Rows of its table."""
-    d_model: int = Field(default=1024, ge=2)
-    """Width of each tower."""
-    num_layers: int = Field(default=12, ge=1)
-    """Depth of each tower."""
-    num_heads: int = Field(default=16, ge=1)
-    """Attention heads."""
-    ffn_dim: int = Field(default=4096, ge=1)
-    """Inner width of the feed-forward blocks."""
     combiner: Literal["attention", "linear"] = "attention"
-    """How the towers predict a token: attention over both, or one linear map of the neighbours' states."""
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Dropout on embeddings and sublayers."""
-    attention_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout on attention weights (0.1 in pretraining)."""
-    activation_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout after the FFN's non-linearity (0.05 in pretraining)."""
+    """How the towers predict a token: attention over both, or one linear map of the neighbouring states."""
 
     @property
     def is_causal(self) -> bool:
-        """The backward tower sees the future."""
+        """False: the backward tower sees the future."""
         return False
-
-    @model_validator(mode="after")
-    def _check(self) -> BiLMConfig:
-        if self.d_model % self.num_heads or self.d_model % 2:
-            raise ValueError(
-                f"d_model {self.d_model} must be even and divisible by num_heads {self.num_heads}"
-            )
-        return self
 
 
 EncoderConfig = Annotated[HuggingFaceEncoderConfig | UniLMConfig | BiLMConfig, Field(discriminator="kind")]
 
 
 class ContextConfig(StrictConfig):
-    """One pretrained encoder in use."""
+    """One pretrained encoder and its use."""
 
     encoder: EncoderConfig
-    """The model behind it."""
+    """The pretrained model."""
     pooling: PoolingConfig = PoolingConfig()
-    """How its layers become one memory."""
+    """Pooling of its layers into one memory."""
     is_frozen: bool = True
-    """Frozen: no gradient, evaluation mode always, out of the optimiser. Else it is finetuned."""
+    """No gradient, evaluation mode always, not in the optimiser; if false, the encoder is finetuned."""
     lr_multiplier: float = Field(default=1.0, gt=0)
-    """Learning rate of a finetuned encoder relative to the rest."""
+    """Learning rate of a finetuned encoder relative to the rest of the model."""
     has_frozen_dropout: bool = False
-    """Keep a frozen encoder's dropout active while training (the released code of Park and Zhao)."""
+    """Keep a frozen encoder's dropout active in training (released code of Park and Zhao)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the pooled states (0.3 in the released code of Park and Zhao)."""
     has_memory_norm: bool = False
-    """Layer norm on the pooled states, for encoders whose inner states have none (GPT-2, mBART)."""
+    """Layer norm on the pooled states, for encoders whose inner states are not normalised (GPT-2, mBART)."""
     prepend_id: int | None = None
-    """Embeddings only: token put before every sentence, dropped after pooling (Edunov et al.: the end)."""
+    """For embeddings only: token put before every sentence and dropped after pooling (Edunov et al.: EOS)."""
     max_tokens: int | None = Field(default=None, ge=2)
-    """Longer inputs keep their first and last halves of this many tokens (512 for BERT); none: all."""
+    """Longest input; longer ones keep their first and last halves of this many tokens (512 for BERT). Null:
+    no limit."""
 
     @model_validator(mode="after")
     def _check(self) -> ContextConfig:
@@ -155,6 +140,6 @@ class ContextConfig(StrictConfig):
             )
         if not self.is_frozen and self.has_frozen_dropout:
             raise ValueError(
-                "has_frozen_dropout with is_frozen false: a finetuned encoder has its dropout anyway"
+                "has_frozen_dropout with is_frozen false: a finetuned encoder always has its dropout"
             )
         return self

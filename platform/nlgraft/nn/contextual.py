@@ -1,7 +1,7 @@
-"""Pretrained encoders behind one interface, frozen truly or finetuned.
+"""Pretrained encoders behind one interface, truly frozen or finetuned.
 
 Shape letters: B sentences, R rows = B x hypotheses, T tokens, H width of the encoder, D model width,
-L layers that a pooling asks for.
+L layers that a pooling selects.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from nlgraft.nn.pooling import EncoderShape, LayerStates, build_pooling
 
 
 class ContextualEncoder(Protocol):
-    """What a pretrained encoder offers. It is always an ``nn.Module`` as well.
+    """Interface of a pretrained encoder, which is also an ``nn.Module``.
 
-    **Padding** is on the right and changes no state of a real token.
+    **Padding** is on the right and does not change the state of a real token.
     **Steps**: a causal encoder gives the same states token by token as in one pass.
     """
 
@@ -34,46 +34,37 @@ class ContextualEncoder(Protocol):
     vocab_size: int
 
     def __call__(self, tokens: Tokens) -> LayerStates:
-        """Read whole sentences [B, T]."""
+        """Encode whole sentences [B, T]."""
         ...
 
     def new_cache(self) -> Any:
-        """An empty cache, for causal encoders."""
+        """Return an empty cache; causal encoders only."""
 
     def step(self, ids_R1: Tensor, cache: Any) -> LayerStates:
-        """Read one more token of every row, for causal encoders."""
+        """Encode one more token per row; causal encoders only."""
         ...
 
 
 def load_encoder(config: EncoderConfig) -> ContextualEncoder:
-    """Build the encoder that a context names: a checkpoint with its weights, our own models with fresh ones.
-
-    Args:
-        config: Which encoder.
-
-    Returns:
-        The encoder.
-    """
+    """Build an encoder: a checkpoint with its weights, our own language models with fresh ones."""
     if isinstance(config, HuggingFaceEncoderConfig):
         return HuggingFaceEncoder.load(config)
     return cast("ContextualEncoder", BiLM(config) if isinstance(config, BiLMConfig) else UniLM(config))
 
 
 class Context(nn.Module):
-    """A pretrained encoder in use: run, pooled, frozen or not.
+    """A pretrained encoder in use: run, pooled, frozen or finetuned.
 
-    **Frozen** means: no gradient, evaluation mode whatever ``train`` says, nothing for the optimiser.
-    **Finetuned** means: parameters that the pooled states do not depend on are frozen, so that every
-    trainable one gets a gradient.
+    **Frozen**: no gradient, evaluation mode whatever ``train`` is given, nothing for the optimiser.
+    **Finetuned**: parameters on which the pooled states do not depend are frozen, so that every trainable one
+    gets a gradient.
+
+    Args:
+        config: Encoder, pooling, freezing.
+        encoder: The encoder, if it is already built.
     """
 
     def __init__(self, config: ContextConfig, encoder: ContextualEncoder | None = None) -> None:
-        """Build the context.
-
-        Args:
-            config: Encoder, pooling, freezing.
-            encoder: The encoder, where it is already there.
-        """
         super().__init__()
         self.config = config
         encoder = encoder or load_encoder(config.encoder)
@@ -104,56 +95,27 @@ class Context(nn.Module):
             parameter.requires_grad_(gradient is not None)
 
     def train(self, mode: bool = True) -> Context:
-        """Set the mode of everything but a frozen encoder.
-
-        Args:
-            mode: Training.
-
-        Returns:
-            Itself.
-        """
+        """Set the mode of everything but a frozen encoder."""
         super().train(mode)
         if self.config.is_frozen and not self.config.has_frozen_dropout:
             cast("nn.Module", self.encoder).eval()
         return self
 
     def layers(self, tokens: Tokens) -> Tensor:
-        """The hidden states that the pooling reads, computed or precomputed.
-
-        Args:
-            tokens: Input of the encoder [B, T].
-
-        Returns:
-            States [L, B, T, H].
-        """
+        """Return the hidden states that the pooling selects, computed or precomputed, [L, B, T, H]."""
         if tokens.layers is not None:
             return tokens.layers
         with torch.no_grad() if self.config.is_frozen else nullcontext():
             return self.pooling.select(self.encoder(tokens))
 
     def forward(self, tokens: Tokens) -> Memory:
-        """Read sentences.
-
-        Args:
-            tokens: Input of the encoder [B, T].
-
-        Returns:
-            Pooled states [B, T, H].
-        """
+        """Encode sentences [B, T] into pooled states [B, T, H]."""
         if self.config.max_tokens is not None and tokens.layers is None:
             tokens = truncate_middle(tokens, self.config.max_tokens)
         return Memory.of(self._finish(self.layers(tokens), tokens.valid), tokens)
 
     def step(self, ids_R1: Tensor, cache: EmbeddingCache) -> Tensor:
-        """Read one more token of every row.
-
-        Args:
-            ids_R1: Its ids, int64 [R, 1].
-            cache: Updated in place.
-
-        Returns:
-            Pooled states [R, 1, H].
-        """
+        """Encode one more token per row, ids [R, 1], into pooled states [R, 1, H]; updates the cache."""
         with torch.no_grad() if self.config.is_frozen else nullcontext():
             layers_LR1H = self.pooling.select(self.encoder.step(ids_R1, cache))
         return self._finish(layers_LR1H, torch.ones_like(ids_R1, dtype=torch.bool))
@@ -164,18 +126,14 @@ class Context(nn.Module):
 
 
 class ContextualEmbedding(nn.Module):
-    """Token vectors from a context instead of a table; tokens are the encoder's own.
+    """Token embeddings from a context instead of a table; the tokens are the encoder's own.
+
+    A projection follows where the widths differ.
 
     Source: Edunov et al. (2019), section 3.1; Clinchant et al. (2019) (Direct).
     """
 
     def __init__(self, context: Context, d_model: int) -> None:
-        """Put a projection behind the context where widths differ.
-
-        Args:
-            context: Where vectors come from.
-            d_model: Width that is needed.
-        """
         super().__init__()
         self.context = context
         self.prepend_id = context.config.prepend_id
@@ -185,14 +143,7 @@ class ContextualEmbedding(nn.Module):
             nn.init.xavier_uniform_(self.projection.weight)
 
     def inputs(self, tokens: Tokens) -> Tokens:
-        """What the encoder is given for some tokens.
-
-        Args:
-            tokens: The sequence that is embedded, [B, T].
-
-        Returns:
-            The same, or one token longer, [B, T + 1].
-        """
+        """Return the encoder's input for some tokens: the same, or one token longer, [B, T + 1]."""
         if self.prepend_id is None:
             return tokens
         first_B1 = torch.full_like(tokens.ids[:, :1], self.prepend_id)
@@ -200,47 +151,21 @@ class ContextualEmbedding(nn.Module):
         return Tokens(torch.cat([first_B1, tokens.ids], 1), torch.cat([real_B1, tokens.valid], 1))
 
     def layers(self, tokens: Tokens) -> Tensor:
-        """The hidden states that the pooling reads, without the token that was prepended.
-
-        Args:
-            tokens: The sequence that is embedded, [B, T].
-
-        Returns:
-            States [L, B, T, H].
-        """
+        """Return the hidden states that the pooling selects, without the prepended token, [L, B, T, H]."""
         if tokens.layers is not None or self.prepend_id is None:
             return self.context.layers(tokens)
         return self.context.layers(self.inputs(tokens))[:, :, 1:]
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """Embed tokens.
-
-        Args:
-            tokens: Ids [B, T].
-
-        Returns:
-            Vectors [B, T, D].
-        """
+        """Embed tokens [B, T]; returns [B, T, D]."""
         return self._project(self.context(tokens.with_layers(self.layers(tokens))).states)
 
     def new_cache(self) -> EmbeddingCache:
-        """Prepare embedding token by token.
-
-        Returns:
-            An empty cache.
-        """
+        """Return an empty cache of the encoder."""
         return self.context.encoder.new_cache()
 
     def step(self, ids_R1: Tensor, cache: EmbeddingCache | None) -> Tensor:
-        """Embed one more token of every row.
-
-        Args:
-            ids_R1: Ids [R, 1].
-            cache: Updated in place.
-
-        Returns:
-            Vectors [R, 1, D].
-        """
+        """Embed one more token per row, [R, 1], into [R, 1, D]; updates the cache."""
         assert cache is not None, "a contextual embedding is stepped with a cache of its own"
         return self._project(self.context.step(ids_R1, cache))
 
@@ -251,20 +176,17 @@ class ContextualEmbedding(nn.Module):
 def build_contexts(
     configs: Mapping[str, ContextConfig], encoders: Mapping[str, ContextualEncoder] | None = None
 ) -> dict[str, Context]:
-    """Build every context a model names.
+    """Build every context that a model names.
 
     Args:
         configs: Contexts by name.
-        encoders: Encoders that are already there, by name.
-
-    Returns:
-        The contexts by name.
+        encoders: Encoders that are already built, by name.
 
     Raises:
         ContractError: An encoder is given for a name that no context has.
     """
-    given = dict(encoders or {})
-    unknown = sorted(set(given) - set(configs))
+    built = dict(encoders or {})
+    unknown = sorted(set(built) - set(configs))
     if unknown:
         raise ContractError(f"encoders for {unknown} but contexts has: {', '.join(configs) or 'nothing'}")
-    return {name: Context(config, given.get(name)) for name, config in configs.items()}
+    return {name: Context(config, built.get(name)) for name, config in configs.items()}

@@ -1,10 +1,10 @@
-"""What the decoder remembers between steps.
+"""State that the decoder keeps between steps.
 
-Hypotheses of one sentence lie side by side, and the keys of all of them form one memory of the sentence: a
-hypothesis sees those of its ancestors through a mask. Reordering hypotheses therefore moves a few booleans
-and never the keys and values; what no hypothesis descends from any more is dropped now and then.
+The hypotheses of a sentence lie side by side, and the keys of all of them form one memory of that sentence:
+a hypothesis sees those of its ancestors through a mask. Reordering hypotheses thus moves a few booleans and
+never the keys and values; slots without living descendants are dropped from time to time.
 
-Shape letters: B sentences, K hypotheses of a sentence, S slots = steps x K, N heads, H width of a head.
+Shape letters: B sentences, K hypotheses per sentence, S slots = steps x K, N heads, H width of a head.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from nlgraft.nn.attention import KeyValue
 
 
 class Ancestry:
-    """Which slots belong to each hypothesis; shared by the caches of all layers."""
+    """The slots that belong to each hypothesis; shared by the caches of all layers."""
 
     def __init__(self) -> None:
-        """Begin with one hypothesis for each sentence and no token."""
         self.beam = 1
         self.num_steps = 0
         self.num_shared = 0
@@ -31,23 +30,14 @@ class Ancestry:
         self.room = 0
 
     def expand(self, beam: int) -> None:
-        """Let each sentence have several hypotheses that share what was said so far.
-
-        Args:
-            beam: How many; there was one until now.
-        """
+        """Turn the single hypothesis of each sentence into ``beam`` hypotheses that share their prefix."""
         assert self.beam == 1, "hypotheses are expanded once"
         self.beam = beam
         self.num_shared = self.num_steps
         self.room = 16 * beam
 
     def step(self, num_sentences: int, device: torch.device) -> None:
-        """Give every hypothesis a slot for its next token.
-
-        Args:
-            num_sentences: B.
-            device: Where the states are.
-        """
+        """Give every hypothesis a slot for its next token."""
         self.num_steps += 1
         if self.beam == 1:
             return
@@ -58,10 +48,10 @@ class Ancestry:
         self.mask_BKS = torch.cat([self.mask_BKS, own], dim=2)
 
     def forget(self) -> Tensor | None:
-        """Drop slots that no hypothesis descends from, once they have become many.
+        """Drop slots without living descendants once there are many of them.
 
         Returns:
-            The slots that are left, int64 [B, S]; None: all. Sentences with fewer keep a few dead ones.
+            The slots that remain, int64 [B, S]; None: all. Sentences with fewer keep a few dead ones.
         """
         if self.mask_BKS is None or self.mask_BKS.shape[2] < self.room:
             return None
@@ -73,43 +63,30 @@ class Ancestry:
         return kept_BS
 
     def reorder(self, parent_BK: Tensor) -> None:
-        """Replace each hypothesis by a continuation of another one of its sentence.
-
-        Args:
-            parent_BK: Which of the K hypotheses is continued, int64 [B, K].
-        """
+        """Replace hypothesis k by a copy of hypothesis ``parent_BK[:, k]`` (int64) of its sentence."""
         if self.mask_BKS is not None:
             self.mask_BKS = self.mask_BKS.gather(1, parent_BK[:, :, None].expand_as(self.mask_BKS))
 
     def select(self, rows_B: Tensor) -> None:
-        """Keep some sentences.
-
-        Args:
-            rows_B: Their indices, int64.
-        """
+        """Keep the sentences at these indices (int64)."""
         if self.mask_BKS is not None:
             self.mask_BKS = self.mask_BKS[rows_B]
 
 
 class SelfCache:
-    """Keys and values of the tokens so far in one self-attention, in buffers that grow by doubling."""
+    """Keys and values of the tokens so far in one self-attention, in buffers that grow by doubling.
+
+    The owner of ``ancestry`` steps it once before all caches are appended to.
+    """
 
     def __init__(self, ancestry: Ancestry) -> None:
-        """Begin without tokens.
-
-        Args:
-            ancestry: Which slots belong to each hypothesis; its owner steps it once before all caches.
-        """
         self.ancestry = ancestry
         self.key_BNSH: Tensor | None = None
         self.value_BNSH: Tensor | None = None
         self.length = 0
 
     def append(self, new: KeyValue) -> KeyValue:
-        """Add one token of every hypothesis.
-
-        Args:
-            new: Its keys and values, [B x K, N, 1, H].
+        """Append one token per hypothesis, keys and values [B x K, N, 1, H].
 
         Returns:
             Keys and values of all tokens so far, [B, N, S, H], with each hypothesis' own mask.
@@ -128,11 +105,7 @@ class SelfCache:
         )
 
     def keep(self, slots_BS: Tensor) -> None:
-        """Keep some slots of each sentence.
-
-        Args:
-            slots_BS: Their indices, int64 [B, S].
-        """
+        """Keep some slots of each sentence, int64 [B, S]."""
         if self.key_BNSH is not None and self.value_BNSH is not None:
             _, num_heads, _, width = self.key_BNSH.shape
             index = slots_BS[:, None, :, None].expand(-1, num_heads, -1, width)
@@ -140,11 +113,7 @@ class SelfCache:
             self.length = slots_BS.shape[1]
 
     def select(self, rows_B: Tensor) -> None:
-        """Keep some sentences.
-
-        Args:
-            rows_B: Their indices, int64.
-        """
+        """Keep the sentences at these indices (int64)."""
         if self.key_BNSH is not None and self.value_BNSH is not None:
             self.key_BNSH, self.value_BNSH = self.key_BNSH[rows_B], self.value_BNSH[rows_B]
 
@@ -153,24 +122,11 @@ class StackCache:
     """The caches of a stack of self-attention layers."""
 
     def __init__(self, num_layers: int) -> None:
-        """Begin without tokens.
-
-        Args:
-            num_layers: Layers of the stack.
-        """
         self.ancestry = Ancestry()
         self.layers = [SelfCache(self.ancestry) for _ in range(num_layers)]
 
     def step(self, num_rows: int, device: torch.device) -> int:
-        """Make room for one more token of every hypothesis.
-
-        Args:
-            num_rows: R.
-            device: Where the states are.
-
-        Returns:
-            Position of that token.
-        """
+        """Make room for one more token per hypothesis; returns its position."""
         slots_BS = self.ancestry.forget()
         if slots_BS is not None:
             for layer in self.layers:
@@ -179,27 +135,15 @@ class StackCache:
         return self.ancestry.num_steps - 1
 
     def expand(self, beam: int) -> None:
-        """Let each sentence have several hypotheses that share what was said so far.
-
-        Args:
-            beam: How many; there was one until now.
-        """
+        """Turn the single hypothesis of each sentence into ``beam`` hypotheses that share their prefix."""
         self.ancestry.expand(beam)
 
     def reorder(self, parent_BK: Tensor) -> None:
-        """Replace each hypothesis by a continuation of another one of its sentence.
-
-        Args:
-            parent_BK: Which of the K hypotheses is continued, int64 [B, K].
-        """
+        """Replace hypothesis k by a copy of hypothesis ``parent_BK[:, k]`` (int64) of its sentence."""
         self.ancestry.reorder(parent_BK)
 
     def select(self, rows_B: Tensor) -> None:
-        """Keep some sentences.
-
-        Args:
-            rows_B: Their indices, int64.
-        """
+        """Keep the sentences at these indices (int64)."""
         self.ancestry.select(rows_B)
         for layer in self.layers:
             layer.select(rows_B)
@@ -207,87 +151,64 @@ class StackCache:
 
 @dataclass(frozen=True)
 class LayerMemory:
-    """What one decoder layer reads besides the target: computed once for a source.
+    """The keys and values that one decoder layer reads besides the target; computed once per source.
 
     Attributes:
-        cross: The encoder's memories as this layer's cross-attention sees them.
-        branches: The contexts as this layer's fusion branches see them.
+        cross: The encoder's memories, projected by this layer's cross-attention.
+        branches: The contexts, projected by this layer's fusion branches.
     """
 
     cross: list[KeyValue]
     branches: list[KeyValue]
 
     def select(self, rows_B: Tensor) -> LayerMemory:
-        """Take some sentences.
-
-        Args:
-            rows_B: Their indices, int64.
-
-        Returns:
-            The same for those sentences.
-        """
+        """Take the sentences at these indices (int64)."""
         return LayerMemory([m.select(rows_B) for m in self.cross], [m.select(rows_B) for m in self.branches])
 
 
 class EmbeddingCache(Protocol):
-    """What a contextual target embedding remembers between steps; ``None`` stands for a table's nothing."""
+    """State of a contextual target embedding between steps; a table has None instead."""
 
     def expand(self, beam: int) -> None:
-        """Let each sentence have several hypotheses that share what was said so far."""
+        """Turn the single hypothesis of each sentence into ``beam`` hypotheses that share their prefix."""
 
     def reorder(self, parent_BK: Tensor) -> None:
-        """Replace each hypothesis by a continuation of another one of its sentence, int64 [B, K]."""
+        """Replace hypothesis k by a copy of hypothesis ``parent_BK[:, k]`` (int64) of its sentence."""
 
     def select(self, rows_B: Tensor) -> None:
-        """Keep some sentences, int64 [B]."""
+        """Keep the sentences at these indices (int64)."""
 
 
 class DecoderState:
-    """All that is kept between two steps of decoding.
+    """Everything that is kept between two decoding steps.
 
-    Attributes:
-        memories: What each layer reads of the source.
-        own: Earlier tokens in each layer.
-        embedding: What the target embedding remembers.
+    Args:
+        memories: One per decoder layer.
+        embedding: Empty cache of the target embedding, if it needs one.
     """
 
     def __init__(self, memories: Sequence[LayerMemory], embedding: EmbeddingCache | None = None) -> None:
-        """Begin to decode.
-
-        Args:
-            memories: One for each decoder layer.
-            embedding: Empty cache of the target embedding, if it needs one.
-        """
         self.memories = list(memories)
         self.own = StackCache(len(self.memories))
         self.embedding = embedding
 
     def expand(self, beam: int) -> None:
-        """Let each sentence have several hypotheses that share what was said so far.
+        """Turn the single hypothesis of each sentence into ``beam`` (K) hypotheses that share their prefix.
 
-        Args:
-            beam: How many, K. From now on there are R = B x K rows, those of a sentence side by side.
+        From then on there are R = B x K rows, those of a sentence side by side.
         """
         self.own.expand(beam)
         if self.embedding is not None:
             self.embedding.expand(beam)
 
     def reorder(self, parent_BK: Tensor) -> None:
-        """Replace each hypothesis by a continuation of another one of its sentence.
-
-        Args:
-            parent_BK: Which of the K hypotheses is continued, int64 [B, K].
-        """
+        """Replace hypothesis k by a copy of hypothesis ``parent_BK[:, k]`` (int64) of its sentence."""
         self.own.reorder(parent_BK)
         if self.embedding is not None:
             self.embedding.reorder(parent_BK)
 
     def select(self, rows_B: Tensor) -> None:
-        """Keep some sentences and forget the others.
-
-        Args:
-            rows_B: Indices of those kept, int64, at most B.
-        """
+        """Keep the sentences at these indices (int64)."""
         self.own.select(rows_B)
         self.memories = [memory.select(rows_B) for memory in self.memories]
         if self.embedding is not None:

@@ -1,7 +1,7 @@
-"""What a hypothesis may say next, how long it may be, and how hypotheses of different length compare.
+"""Rules of decoding: allowed tokens, length limits, and the comparison of hypotheses of different length.
 
-Shape letters: B sentences, K hypotheses of a sentence, R = B x K rows, V vocabulary, T tokens so far,
-C candidates of a sentence, N blocks of L tokens, X places that are searched.
+Shape letters: B sentences, K hypotheses per sentence, R = B x K rows, V vocabulary, T tokens so far,
+C candidates per sentence, N blocks of L tokens, X positions searched.
 """
 
 from __future__ import annotations
@@ -20,15 +20,12 @@ _BLOCK = 64
 
 
 def length_limits(tokens: Tokens, ratio: float, offset: int) -> Tensor:
-    """Longest hypothesis of each sentence, its end token not counted.
+    """Compute the longest hypothesis of each sentence without its end token, int64 [B], at least 1.
 
     Args:
         tokens: The first source, [B, T].
-        ratio: Tokens allowed for each source token.
+        ratio: Tokens allowed per source token.
         offset: Tokens added.
-
-    Returns:
-        Limits, int64 [B], at least 1.
     """
     return (tokens.valid.sum(1) * ratio).floor().long().add(offset).clamp(min=1)
 
@@ -38,15 +35,12 @@ def penalty(length: float, kind: LengthPenalty, alpha: float) -> float: ...
 @overload
 def penalty(length: Tensor, kind: LengthPenalty, alpha: float) -> Tensor: ...
 def penalty(length: float | Tensor, kind: LengthPenalty, alpha: float) -> float | Tensor:
-    """What a log-probability is divided by.
+    """Compute the divisor of a log-probability; 1 for ``none``.
 
     Args:
-        length: Tokens of the hypothesis, its end token counted; a tensor may have any shape [...].
+        length: Tokens of the hypothesis, its end token included; a tensor may have any shape.
         kind: Formula.
-        alpha: Its strength.
-
-    Returns:
-        The divisor [...]; 1 for ``none``.
+        alpha: Its exponent.
 
     Source: Wu et al. (2016), Eq. 14 (gnmt); fairseq's lenpen (average).
     """
@@ -56,11 +50,11 @@ def penalty(length: float | Tensor, kind: LengthPenalty, alpha: float) -> float 
 
 
 def forbid_repeats(logits_RV: Tensor, tokens_RT: Tensor, size: int) -> None:
-    """Give minus infinity to every token that would end an n-gram the row already has.
+    """Set to minus infinity, in place, every token that would repeat an n-gram of its row.
 
     Args:
-        logits_RV: Changed in place, [R, V].
-        tokens_RT: What each row said so far, int64 [R, T].
+        logits_RV: Scores of the next token.
+        tokens_RT: Tokens of each row so far, int64.
         size: The n of the n-gram; 0 forbids nothing.
     """
     if size == 0 or tokens_RT.shape[1] < size:
@@ -73,18 +67,18 @@ def forbid_repeats(logits_RV: Tensor, tokens_RT: Tensor, size: int) -> None:
 
 
 def top_candidates(scores_RV: Tensor, before_BK: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The best continuations of each sentence over all its hypotheses; exact.
+    """Find the best continuations of each sentence over all its hypotheses; exact.
 
-    The best values lie in the blocks with the largest maxima, so only as many blocks as values are searched:
-    one vectorised pass over the vocabulary instead of a partial sort of it.
+    The C best values lie in the C blocks with the largest maxima, so only these are searched: one vectorised
+    pass over the vocabulary instead of a partial sort of it.
 
     Args:
-        scores_RV: Log-probability of each next token, [B x K, V], hypotheses of a sentence side by side.
-        before_BK: What each hypothesis has gathered so far, [B, K].
-        count: How many, C; fewer are returned when there are no more.
+        scores_RV: Log-probability of each next token, hypotheses of a sentence side by side.
+        before_BK: Log-probability of each hypothesis so far.
+        count: Number of candidates, C; fewer are returned if there are no more.
 
     Returns:
-        Best first, [B, C] each: the sums, which hypothesis is continued, and by which token (int64).
+        Best first, [B, C] each: the sums, the hypothesis that is continued, and the token (int64).
     """
     num_sentences, width = before_BK.shape
     vocab = scores_RV.shape[1]
@@ -101,7 +95,7 @@ def top_candidates(scores_RV: Tensor, before_BK: Tensor, count: int) -> tuple[Te
     inside_L = torch.arange(_BLOCK, device=scores_RV.device)
     row_BC = parent_BC + width * torch.arange(num_sentences, device=scores_RV.device)[:, None]
     place_BX = (row_BC * vocab + start_BC)[:, :, None] + inside_L
-    if vocab % _BLOCK:  # the end of the vocabulary that fills no block
+    if vocab % _BLOCK:  # the tail of the vocabulary, shorter than a block
         row_B1 = torch.arange(num_sentences * width, device=scores_RV.device).view(num_sentences, width, 1)
         rest_BKL = row_B1 * vocab + torch.arange(num_blocks * _BLOCK, vocab, device=scores_RV.device)
         place_BX = torch.cat([place_BX.flatten(1), rest_BKL.flatten(1)], dim=1)

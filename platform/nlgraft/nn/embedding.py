@@ -1,6 +1,6 @@
-"""Where token vectors come from, and how they become the first layer's input.
+"""Token embeddings, and the input of the first layer made from them.
 
-Shape letters: B sentences, R rows, T tokens, D model width, V vocabulary.
+Shape letters: B sentences, R rows, T tokens, D model width.
 """
 
 from __future__ import annotations
@@ -17,52 +17,36 @@ from nlgraft.nn.positions import LearnedPositions, SinusoidalPositions, sinusoid
 
 
 class TableEmbedding(nn.Module):
-    """One learned vector for each token of a vocabulary."""
+    """One learned vector per token: N(0, 1/sqrt(D)), the padding row zero."""
 
     def __init__(self, vocab_size: int, d_model: int, pad_id: int) -> None:
-        """Make the table: N(0, 1/sqrt(D)), padding zero.
-
-        Args:
-            vocab_size: Rows V.
-            d_model: Width D.
-            pad_id: Row that stays zero.
-        """
         super().__init__()
         self.table = nn.Embedding(vocab_size, d_model, padding_idx=pad_id)
         nn.init.normal_(self.table.weight, std=d_model**-0.5)
         nn.init.zeros_(self.table.weight[pad_id])
 
     def forward(self, tokens: Tokens) -> Tensor:
-        """Look tokens up.
-
-        Args:
-            tokens: Ids [B, T].
-
-        Returns:
-            Vectors [B, T, D].
-        """
+        """Look up tokens [B, T]; returns [B, T, D]."""
         return self.table(tokens.ids)
 
     def new_cache(self) -> None:
-        """A table remembers nothing between steps."""
+        """Return None: a table keeps nothing between steps."""
 
     def step(self, ids_R1: Tensor, cache: EmbeddingCache | None) -> Tensor:
-        """Look up one more token of every row.
-
-        Args:
-            ids_R1: Ids [R, 1].
-            cache: A table needs none.
-
-        Returns:
-            Vectors [R, 1, D].
-        """
+        """Look up one more token per row, [R, 1]; returns [R, 1, D]."""
         return self.table(ids_R1)
 
 
 class InputLayer(nn.Module):
     """Scale, positions, segment, norm and dropout.
 
-    Source: Huang et al. (2021), Eq. 8 (with mBART's norm); Vaswani et al. (2017) without.
+    Source: Huang et al. (2021), Eq. 8 (with mBART's norm); Vaswani et al. (2017) (without).
+
+    Args:
+        config: The model's configuration.
+        positions: Kind of positions on this side.
+        has_scale: Multiply embeddings by sqrt(D).
+        has_segments: Add segment embeddings, which tell sources apart, if the configuration has them.
     """
 
     segments: Tensor | None
@@ -70,14 +54,6 @@ class InputLayer(nn.Module):
     def __init__(
         self, config: TransformerConfig, positions: Positions, *, has_scale: bool, has_segments: bool
     ) -> None:
-        """Build the layer.
-
-        Args:
-            config: The model's configuration.
-            positions: Kind of positions on this side.
-            has_scale: Multiply embeddings by sqrt(D).
-            has_segments: Sources are told apart here.
-        """
         super().__init__()
         d_model = config.d_model
         self.scale = math.sqrt(d_model) if has_scale else 1.0
@@ -92,15 +68,12 @@ class InputLayer(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, embedded_BTD: Tensor, *, segment: int | None = None, start: int = 0) -> Tensor:
-        """Make the first layer's input.
+        """Make the first layer's input [B, T, D].
 
         Args:
-            embedded_BTD: Token vectors [B, T, D].
+            embedded_BTD: Token embeddings.
             segment: Index of the source; None on the target side.
             start: Position of the first token.
-
-        Returns:
-            Input [B, T, D].
         """
         x_BTD = embedded_BTD * self.scale
         if self.positions is not None:

@@ -1,4 +1,4 @@
-"""The TRICE fine encoder: sources that were encoded look at one another once more.
+"""The TRICE fine encoder: further layers in which encoded sources attend to one another.
 
 Shape letters: B sentences, T positions of a source, D model width.
 """
@@ -18,24 +18,15 @@ from nlgraft.nn.residual import FeedForward, Residual
 
 
 class FineLayer(nn.Module):
-    """Self-attention, attention to the other sources, FFN; the same weights for every source.
+    """Self-attention, attention to the other sources, FFN; all sources share the weights.
 
     Source: Huang et al. (2021), Eqs. 11-14. Differs: a source without others, or whose others are all absent,
-    attends to nothing and gets zero.
+    gets zero from the attention to them.
     """
 
     def __init__(
         self, config: FineEncoderConfig, d_model: int, num_heads: int, ffn_dim: int, eps: float = NORM_EPS
     ) -> None:
-        """Build the layer.
-
-        Args:
-            config: The fine encoder's configuration.
-            d_model: Width.
-            num_heads: Attention heads.
-            ffn_dim: Inner width of the FFN.
-            eps: Added to the variance in norms.
-        """
         super().__init__()
         self.config = config
         dims = (d_model, config.norm, config.dropout)
@@ -48,28 +39,13 @@ class FineLayer(nn.Module):
         self.ffn_residual = Residual(*dims, eps=eps)
 
     def forward(self, bank: Sequence[Memory], coarse: Sequence[Memory]) -> list[Memory]:
-        """Refine every source.
-
-        Args:
-            bank: States of each source, [B, T, D]: A^(i-1).
-            coarse: The coarse encoder's states of each source: R.
-
-        Returns:
-            Refined states of each source: A^i.
-        """
+        """Refine every source, A^(i-1) to A^i, each [B, T, D]; ``coarse`` holds the coarse encoder's R."""
         attended = self.attend_self(bank)
         crossed = [self._attend_others(attended, coarse, k) for k in range(len(bank))]
         return [m.with_states(self._feed(x)) for m, x in zip(bank, crossed, strict=True)]
 
     def attend_self(self, bank: Sequence[Memory]) -> list[Memory]:
-        """The first sublayer, within each source or over all of them.
-
-        Args:
-            bank: States of each source, [B, T, D].
-
-        Returns:
-            States of each source: B_k of Eq. 11.
-        """
+        """Apply self-attention within each source or over all of them (B_k of Eq. 11)."""
         if self.config.self_scope == "joint":
             joint = concatenate(bank)
             return split(joint.with_states(self._attend_self(joint)), bank)
@@ -99,14 +75,9 @@ class FineLayer(nn.Module):
 
 
 class FFNAdapter(nn.Module):
-    """A residual FFN block; its norm has no parameters, so that it counts as Table 5 of the paper does."""
+    """A residual FFN block; its norm has no parameters, so that its size is that of the paper's Table 5."""
 
     def __init__(self, config: TransformerConfig) -> None:
-        """Build the block.
-
-        Args:
-            config: The model's configuration.
-        """
         super().__init__()
         fine = config.fine_encoder
         self.ffn = FeedForward(config.d_model, config.ffn_dim, fine.activation, fine.dropout)
@@ -115,29 +86,18 @@ class FFNAdapter(nn.Module):
         )
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """Transform each position.
-
-        Args:
-            x_BTD: States [B, T, D].
-
-        Returns:
-            States [B, T, D].
-        """
+        """Transform each position, [B, T, D]."""
         return self.residual.leave(x_BTD, self.ffn(self.residual.enter(x_BTD)))
 
 
 class FineEncoder(nn.Module):
     """Fine layers over the coarse bank, and the FFN adapters that Table 5 compares them with.
 
-    Everything that is trained from scratch on top of a pretrained encoder-decoder lies in this module.
+    Everything trained from scratch on top of a pretrained encoder-decoder lies in this module. It has no
+    parameters by default.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
-        """Build the layers; none of them with the default configuration.
-
-        Args:
-            config: The model's configuration.
-        """
         super().__init__()
         fine = config.fine_encoder
         sizes = (config.d_model, config.num_heads, config.ffn_dim, config.norm_eps)
@@ -149,26 +109,11 @@ class FineEncoder(nn.Module):
         self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps) if has_norm else None
 
     def after_layer(self, index: int, x_BTD: Tensor) -> Tensor:
-        """What follows a coarse encoder layer.
-
-        Args:
-            index: The layer.
-            x_BTD: Its output [B, T, D].
-
-        Returns:
-            The same, adapted where there is an adapter after every layer, [B, T, D].
-        """
+        """Adapt the output [B, T, D] of a coarse encoder layer if there is an adapter after every layer."""
         return self.adapters[index](x_BTD) if self.ffn_adapter == "per_layer" else x_BTD
 
     def forward(self, coarse: Sequence[Memory]) -> list[Memory]:
-        """Refine the coarse encoder's output.
-
-        Args:
-            coarse: One memory [B, T, D] for each source.
-
-        Returns:
-            The refined bank; the coarse one when there is nothing to do.
-        """
+        """Refine the coarse encoder's output, one memory [B, T, D] per source."""
         if self.ffn_adapter == "top":
             coarse = [memory.with_states(self.adapters[0](memory.states)) for memory in coarse]
         bank = list(coarse)

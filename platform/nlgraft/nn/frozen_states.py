@@ -1,9 +1,9 @@
-"""Hidden states of a frozen context, computed once for a corpus and read by every trial that wants them.
+"""Hidden states of a frozen context, computed once for a corpus and read by every trial that needs them.
 
 One safetensors file: ``states`` [tokens of all sentences, L, H] and ``offsets`` [sentences + 1]. It is memory
-mapped, so that trials on one machine share the pages.
+mapped, so trials on one machine share its pages.
 
-Shape letters: B sentences, T tokens, H width of the encoder, L layers that the pooling asks for.
+Shape letters: B sentences, T tokens, H width of the encoder, L layers that the pooling selects.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def write_frozen_states(
     precision: Precision = "fp32",
     batch_tokens: int = 8192,
 ) -> None:
-    """Run a frozen encoder over a corpus and store the layers that its pooling reads.
+    """Run a frozen encoder over a corpus and store the layers that its pooling selects.
 
     Args:
         path: File to write.
         reader: The context of a fusion branch, or an embedding made of one.
         sequences: Token ids of every sentence, in the encoder's vocabulary.
-        precision: fp32 reproduces a live encoder exactly, fp16 halves the file.
-        batch_tokens: Padded tokens that are run at once.
+        precision: fp32 reproduces the live encoder exactly, fp16 halves the file.
+        batch_tokens: Padded tokens per forward pass.
 
     Raises:
         ContractError: The encoder is finetuned or keeps its dropout, so its states vary.
@@ -77,17 +77,13 @@ def write_frozen_states(
 
 
 class FrozenStates:
-    """States that were written, by sentence."""
+    """Memory-mapped states written by ``write_frozen_states``, by sentence.
+
+    Raises:
+        StoreError: The file is missing or holds something else.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Map the file.
-
-        Args:
-            path: What ``write_frozen_states`` wrote.
-
-        Raises:
-            StoreError: It is no such file.
-        """
         try:
             with path.open("rb") as file:
                 (size,) = struct.unpack("<Q", file.read(8))
@@ -105,14 +101,7 @@ class FrozenStates:
         return len(self.offsets) - 1
 
     def tokens(self, rows: Sequence[int]) -> Tokens:
-        """What a model is fed instead of the encoder's tokens.
-
-        Args:
-            rows: Indices of sentences.
-
-        Returns:
-            Tokens [B, T] whose layers [L, B, T, H] are there; their ids are all zero, for nothing reads them.
-        """
+        """Make tokens with the layers [L, B, T, H] of some sentences; their ids are zero and not used."""
         lengths = [int(self.offsets[row + 1] - self.offsets[row]) for row in rows]
         _, num_layers, width = self.states.shape
         layers_BTLH = np.zeros((len(rows), max(lengths, default=0), num_layers, width), dtype=np.float32)

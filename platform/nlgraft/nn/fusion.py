@@ -28,7 +28,7 @@ class Sum(nn.Module):
         super().__init__()
 
     def forward(self, own_RTD: Tensor, flows: Sequence[Tensor]) -> Tensor:
-        """Merge the layer's own flow with those of its branches, each [R, T, D]."""
+        """Merge the layer's own flow with those of its branches, [R, T, D] each."""
         return sum(flows, start=own_RTD)
 
 
@@ -39,7 +39,7 @@ class Average(nn.Module):
         super().__init__()
 
     def forward(self, own_RTD: Tensor, flows: Sequence[Tensor]) -> Tensor:
-        """Merge the layer's own flow with those of its branches, each [R, T, D]."""
+        """Merge the layer's own flow with those of its branches, [R, T, D] each."""
         return sum(flows, start=own_RTD) / (len(flows) + 1)
 
 
@@ -54,7 +54,7 @@ class Gate(nn.Module):
         nn.init.zeros_(self.gate.bias)
 
     def forward(self, own_RTD: Tensor, flows: Sequence[Tensor]) -> Tensor:
-        """Merge the layer's own flow with those of its branches, each [R, T, D]."""
+        """Merge the layer's own flow with those of its branches, [R, T, D] each."""
         logits = self.gate(torch.cat([own_RTD, *flows], dim=-1))
         if len(flows) == 1:
             share_RTD = logits.sigmoid()
@@ -72,7 +72,7 @@ class Dropnet(nn.Module):
         self.own_alone, self.branch_alone = config.dropnet_probabilities or (p_net / 2, p_net / 2)
 
     def forward(self, own_RTD: Tensor, flows: Sequence[Tensor]) -> Tensor:
-        """Merge the layer's own flow with those of its branches, each [R, T, D]."""
+        """Merge the layer's own flow with those of its branches, [R, T, D] each."""
         num_branches = len(flows)
         mean = 1 / (num_branches + 1)
         if not self.training:
@@ -187,5 +187,5 @@ class Fusion(nn.Module):
         return [branch(query_RTD, x_RTD, memory) for branch, memory in pairs]
 
     def at(self, site: Site, own_RTD: Tensor, flows: Sequence[Tensor]) -> Tensor:
-        """Merge the flows if ``site``, the point that the layer has reached, is the merge site."""
+        """Merge the flows [R, T, D] if ``site``, the point that the layer has reached, is the merge site."""
         return own_RTD if self.merge is None or site != self.site else self.merge(own_RTD, flows)

@@ -1,10 +1,10 @@
 """Batched decoding of any configuration: beam search, greedy search (beam 1) and sampling.
 
-Hypotheses that ended leave their beam, sentences that are done leave the batch. Nothing here loops over
-sentences or hypotheses except the one that hands the results back.
+Ended hypotheses leave their beam, finished sentences leave the batch. Nothing here loops over sentences or
+hypotheses except the collection of results.
 
-Shape letters: B sentences still being decoded, K hypotheses of a sentence, R = B x K rows, V vocabulary,
-T tokens so far, C candidates of a row.
+Shape letters: B sentences still being decoded, K hypotheses per sentence, R = B x K rows, V vocabulary,
+T tokens so far, C candidates per row.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from nlgraft.nn.model import Seq2Seq
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """One thing the model could say.
+    """One output of a search.
 
     Attributes:
         ids: Its tokens, without start and end.
-        score: What it was ranked by: log-probability over length penalty.
-        log_probability: Natural logarithm, its end token included.
+        score: Ranking criterion: log-probability over length penalty.
+        log_probability: Natural logarithm, the end token included.
     """
 
     ids: list[int]
@@ -48,13 +48,13 @@ def beam_search(
     """Find the best continuations of every sentence; beam 1 is greedy search.
 
     Args:
-        model: Used in evaluation mode and left in the mode it was in.
+        model: Run in evaluation mode and left in the mode it had.
         sources: At most ``num_sources`` entries [B, T], any number of sentences on any device.
         contexts: Input of each fusion context.
-        config: Beam, length rules, blocking; the default unless given.
+        config: Beam, length rules, blocking; None: the defaults.
 
     Returns:
-        For each sentence ``num_return`` hypotheses, best first (fewer where there are no more).
+        Per sentence ``num_return`` hypotheses, best first (fewer if there are no more).
     """
     config = config or GenerationConfig()
 
@@ -78,15 +78,15 @@ def sample(
     """Draw continuations of every sentence.
 
     Args:
-        model: Used in evaluation mode and left in the mode it was in.
+        model: Run in evaluation mode and left in the mode it had.
         sources: At most ``num_sources`` entries [B, T].
         contexts: Input of each fusion context.
-        config: Temperature, top-k, top-p, length rules; the default unless given.
-        generator: Where randomness comes from; torch's global generator unless given.
+        config: Temperature, top-k, top-p, length rules; None: the defaults.
+        generator: Source of randomness; None: torch's global generator.
 
     Returns:
-        For each sentence ``num_return`` samples in the order they were drawn; their score is the
-        log-probability under the model, not under the sharpened distribution.
+        Per sentence ``num_return`` samples in the order of drawing; their score is the log-probability under
+        the model, not under the sharpened distribution.
     """
     config = config or SamplingConfig()
 
@@ -105,24 +105,15 @@ def sample(
 
 
 def _limits(model: Seq2Seq, tokens: Tokens, config: GenerationConfig | SamplingConfig) -> Tensor:
-    """Longest hypothesis of each sentence [B]: what the rules say, and what learned positions can hold."""
+    """Compute the longest hypothesis of each sentence [B]: limited by the rules and by the position table."""
     limits_B = length_limits(tokens, config.max_length_ratio, config.max_length_offset)
     if model.config.target_positions != "learned":
         return limits_B
-    return limits_B.clamp(max=max(1, model.config.max_positions - 1))  # the start token has a position, too
+    return limits_B.clamp(max=max(1, model.config.max_positions - 1))  # the start token takes a position, too
 
 
 def draw_tokens(scores_RV: Tensor, config: SamplingConfig, generator: torch.Generator | None) -> Tensor:
-    """Draw one token for each row.
-
-    Args:
-        scores_RV: Logits or log-probabilities [R, V].
-        config: Temperature, top-k and top-p.
-        generator: Where randomness comes from.
-
-    Returns:
-        Ids, int64 [R].
-    """
+    """Draw one token per row from logits or log-probabilities [R, V]; returns ids, int64 [R]."""
     count = config.top_k or scores_RV.shape[1]
     scores_RC, ids_RC = (scores_RV / config.temperature).topk(min(count, scores_RV.shape[1]), dim=1)
     probabilities_RC = scores_RC.softmax(1)
@@ -139,7 +130,7 @@ def _in_chunks(
     size: int,
     decode: Callable[[list[Tokens], dict[str, Tokens]], list[list[Hypothesis]]],
 ) -> list[list[Hypothesis]]:
-    # Sentences of one length end at about one time, so chunks are cut from the longest to the shortest.
+    # Sentences of similar length finish at about the same step, so chunks are taken in order of length.
     lengths = sum(tokens.valid.sum(1) for tokens in sources)
     assert isinstance(lengths, Tensor)
     order = lengths.argsort(descending=True, stable=True)
@@ -171,7 +162,7 @@ def _evaluating(model: Seq2Seq) -> Iterator[None]:
 
 
 class _Search:
-    """What beam search and single paths share: rows, rules for the next token, results."""
+    """Rows, rules for the next token and results, common to beam search and single paths."""
 
     def __init__(
         self, model: Seq2Seq, state: DecoderState, limits_B: Tensor, config: GenerationConfig, width: int
@@ -182,32 +173,32 @@ class _Search:
         self.index_B = torch.arange(len(limits_B), device=limits_B.device)
         self.tokens_BKT = limits_B.new_full((len(limits_B), width, 1), config.start_id)
         self.results: list[list[Hypothesis]] = [[] for _ in range(len(limits_B))]
-        self.num_said = 0
+        self.num_generated = 0
         if width > 1:
             state.expand(width)
 
     def next_scores(self) -> Tensor:
-        """Log-probabilities of the next token, minus infinity where the rules forbid it, [R, V]."""
+        """Compute log-probabilities of the next token, minus infinity where the rules forbid it, [R, V]."""
         hidden_RD = self.model.decode_step(self.state, self.tokens_BKT[:, :, -1].flatten())
         logits_RV = self.model.logits(hidden_RD)
         is_half = logits_RV.dtype in (torch.float16, torch.bfloat16)
         scores_RV = logits_RV.log_softmax(1, dtype=torch.float32 if is_half else None)
         end_R = scores_RV[:, self.config.end_id].clone()
         scores_RV[:, self.model.config.pad_id] = -math.inf
-        if self.num_said < self.config.min_length:
+        if self.num_generated < self.config.min_length:
             scores_RV[:, self.config.end_id] = -math.inf
         forbid_repeats(scores_RV, self.tokens_BKT[:, :, 1:].flatten(0, 1), self.config.no_repeat_ngram)
-        if self.num_said >= self.shortest:
-            must_end_R = (self.num_said >= self.limits_B).repeat_interleave(self.tokens_BKT.shape[1])
+        if self.num_generated >= self.shortest:
+            must_end_R = (self.num_generated >= self.limits_B).repeat_interleave(self.tokens_BKT.shape[1])
             scores_RV[must_end_R] = -math.inf
             scores_RV[must_end_R, self.config.end_id] = end_R[must_end_R]
-        if self.config.no_repeat_ngram and self.num_said < self.config.min_length:
+        if self.config.no_repeat_ngram and self.num_generated < self.config.min_length:
             is_stuck_R = scores_RV.amax(1) == -math.inf
             scores_RV[is_stuck_R, self.config.end_id] = end_R[is_stuck_R]
         return scores_RV
 
     def collect(self, index: int, tokens: Tensor, lengths: Tensor, scores: Tensor, logs: Tensor) -> None:
-        """Hand back the hypotheses of one sentence: tokens [N, T], the rest [N]."""
+        """Store the hypotheses of one sentence: tokens [N, T], the rest [N]."""
         rows = zip(tokens.tolist(), lengths.tolist(), scores.tolist(), logs.tolist(), strict=True)
         self.results[index] = [
             Hypothesis(ids[:length], score, log) for ids, length, score, log in rows if score > -math.inf
@@ -215,7 +206,7 @@ class _Search:
 
 
 class _Paths(_Search):
-    """One continuation for each row: greedy search and sampling."""
+    """One continuation per row: greedy search and sampling."""
 
     def __init__(
         self,
@@ -244,7 +235,7 @@ class _Paths(_Search):
             is_live_BK &= chosen_BK != self.config.end_id
             lengths_BK += is_live_BK
             self.tokens_BKT = torch.cat([self.tokens_BKT, chosen_BK[:, :, None]], dim=2)
-            self.num_said += 1
+            self.num_generated += 1
             is_going_B = is_live_BK.any(1)
             if bool(is_going_B.all()):
                 continue
@@ -265,12 +256,12 @@ class _Paths(_Search):
 
 
 class _Beams(_Search):
-    """Beam search; ended hypotheses are kept apart, so that every beam stays full of live ones."""
+    """Beam search; ended hypotheses are stored apart, so that beams stay full of live ones."""
 
     def __init__(
         self, model: Seq2Seq, state: DecoderState, limits_B: Tensor, config: GenerationConfig
     ) -> None:
-        super().__init__(model, state, limits_B, config, 1)  # at first there is one hypothesis
+        super().__init__(model, state, limits_B, config, 1)  # the search starts from one hypothesis
         shape = (len(limits_B), config.beam)
         self.logs_BK = torch.zeros(len(limits_B), 1, device=limits_B.device)
         self.ended_scores_BK = torch.full(shape, -math.inf, device=limits_B.device)
@@ -280,7 +271,7 @@ class _Beams(_Search):
         self.num_ended_B = torch.zeros_like(limits_B)
 
     def run(self) -> list[list[Hypothesis]]:
-        """Extend all beams until each sentence is done."""
+        """Extend all beams until each sentence is finished."""
         while len(self.index_B):
             logs_BC, parent_BC, token_BC = self._candidates()
             is_end_BC = token_BC == self.config.end_id
@@ -290,44 +281,48 @@ class _Beams(_Search):
         return self.results
 
     def _candidates(self) -> tuple[Tensor, Tensor, Tensor]:
-        # Twice the beam: at most one candidate of each hypothesis is its end, so enough live ones remain.
+        # Twice the beam: at most one candidate per hypothesis is its end token, so enough live ones remain.
         return top_candidates(self.next_scores(), self.logs_BK, 2 * self.config.beam)
 
     def _keep_ended(self, logs_BC: Tensor, parent_BC: Tensor, is_end_BC: Tensor) -> None:
         beam = self.config.beam
         is_new_BK = (is_end_BC & (logs_BC > -math.inf))[:, :beam]
-        self.num_said += 1  # the end token is counted by the penalty, not by the hypothesis' length
+        self.num_generated += 1  # the penalty counts the end token, the length of the hypothesis does not
         if not bool(is_new_BK.any()):
             return
         logs_BK = logs_BC[:, :beam].where(is_new_BK, -math.inf)
-        scores_BK = logs_BK / penalty(float(self.num_said), self.config.length_penalty, self.config.alpha)
-        said = self.num_said - 1
-        tokens_BKT = self.tokens_BKT[:, :, 1:].gather(1, parent_BC[:, :beam, None].expand(-1, -1, said))
-        room = self.ended_tokens_BKT.new_zeros(*self.ended_tokens_BKT.shape[:2], said)
+        scores_BK = logs_BK / penalty(
+            float(self.num_generated), self.config.length_penalty, self.config.alpha
+        )
+        length = self.num_generated - 1
+        tokens_BKT = self.tokens_BKT[:, :, 1:].gather(1, parent_BC[:, :beam, None].expand(-1, -1, length))
+        room = self.ended_tokens_BKT.new_zeros(*self.ended_tokens_BKT.shape[:2], length)
         room[:, :, : self.ended_tokens_BKT.shape[2]] = self.ended_tokens_BKT
         scores = torch.cat([self.ended_scores_BK, scores_BK], dim=1)
         self.ended_scores_BK, place_BK = scores.topk(beam, dim=1)
         self.ended_logs_BK = torch.cat([self.ended_logs_BK, logs_BK], dim=1).gather(1, place_BK)
-        lengths = torch.cat([self.ended_lengths_BK, torch.full_like(self.ended_lengths_BK, said)], dim=1)
+        lengths = torch.cat([self.ended_lengths_BK, torch.full_like(self.ended_lengths_BK, length)], dim=1)
         self.ended_lengths_BK = lengths.gather(1, place_BK)
         tokens = torch.cat([room, tokens_BKT], dim=1)
-        self.ended_tokens_BKT = tokens.gather(1, place_BK[:, :, None].expand(-1, -1, said))
+        self.ended_tokens_BKT = tokens.gather(1, place_BK[:, :, None].expand(-1, -1, length))
         self.num_ended_B += is_new_BK.sum(1)
 
     def _keep_live(self, logs_BC: Tensor, parent_BC: Tensor, token_BC: Tensor, is_end_BC: Tensor) -> None:
         beam, num_candidates = self.config.beam, logs_BC.shape[1]
         order_BC = torch.arange(num_candidates, device=logs_BC.device) + num_candidates * is_end_BC
         chosen_BK = order_BC.topk(min(beam, num_candidates), dim=1, largest=False).indices
-        if num_candidates < beam:  # a vocabulary smaller than the beam: repeat the last one, dead
+        if (
+            num_candidates < beam
+        ):  # vocabulary smaller than the beam: fill it with dead copies of the last one
             chosen_BK = torch.cat([chosen_BK, chosen_BK[:, -1:].expand(-1, beam - num_candidates)], dim=1)
         logs_BK = logs_BC.gather(1, chosen_BK).masked_fill(is_end_BC.gather(1, chosen_BK), -math.inf)
         logs_BK[:, num_candidates:] = -math.inf
         parent_BK = parent_BC.gather(1, chosen_BK)
-        if self.num_said == 1:
+        if self.num_generated == 1:
             self.state.expand(beam)
         else:
             self.state.reorder(parent_BK)
-        tokens_BKT = self.tokens_BKT.gather(1, parent_BK[:, :, None].expand(-1, -1, self.num_said))
+        tokens_BKT = self.tokens_BKT.gather(1, parent_BK[:, :, None].expand(-1, -1, self.num_generated))
         token_BK1 = token_BC.gather(1, chosen_BK)[:, :, None]
         self.logs_BK, self.tokens_BKT = logs_BK, torch.cat([tokens_BKT, token_BK1], dim=2)
 

@@ -1,4 +1,4 @@
-"""What pins a pretrained checkpoint. No torch here: fingerprints are made with it."""
+"""The identity of a pretrained checkpoint. No torch here: fingerprints are made with it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from nlgraft.text.files import expand, file_digest
 
 
 def checkpoint_identity(checkpoint: str) -> dict[str, Any]:
-    """Say which checkpoint is meant, for a stage's config slice and for models saved without it.
-
-    Args:
-        checkpoint: Hub name or local directory.
+    """Identify a checkpoint, for a stage's settings and for models saved without it.
 
     Returns:
-        ``files``: the SHA-256 of every file of a directory, wherever it lies. Of a hub name ``checkpoint``,
-        the name: what the hub holds under it may change, a directory pins it.
+        For a directory ``files``, the SHA-256 of every file, wherever the directory lies. For a hub name
+        ``checkpoint``, the name: its content may change on the hub, whereas a directory pins it.
 
     Raises:
         DataError: A file of the directory cannot be read.

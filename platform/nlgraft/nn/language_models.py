@@ -1,4 +1,4 @@
-"""Our own language models: one that reads left to right, and one of two towers that fills every gap.
+"""Our own language models: a left-to-right one, and a bi-directional one of two towers.
 
 Shape letters: B sentences, R rows, T tokens, D model width, V vocabulary, S positions attended to, P tokens
 that are predicted.
@@ -23,15 +23,9 @@ from nlgraft.nn.residual import FeedForward, Residual
 
 
 class LanguageModelLayer(nn.Module):
-    """A pre-norm self-attention block; who sees whom is the caller's business."""
+    """A pre-norm self-attention block; the caller decides which positions attend to which."""
 
     def __init__(self, config: UniLMConfig | BiLMConfig, *, has_open_slot: bool) -> None:
-        """Build the layer.
-
-        Args:
-            config: Sizes and dropouts.
-            has_open_slot: See ``Attention``.
-        """
         super().__init__()
         self.attention = Attention(
             config.d_model, config.num_heads, config.attention_dropout, has_open_slot=has_open_slot
@@ -40,25 +34,24 @@ class LanguageModelLayer(nn.Module):
         self.ffn = FeedForward(config.d_model, config.ffn_dim, "relu", config.activation_dropout)
         self.ffn_residual = Residual(config.d_model, "pre", config.dropout)
 
-    def forward(self, x_RTD: Tensor, see: Callable[[Attention, Tensor], KeyValue], is_causal: bool) -> Tensor:
-        """Transform the states.
+    def forward(
+        self, x_RTD: Tensor, project: Callable[[Attention, Tensor], KeyValue], is_causal: bool
+    ) -> Tensor:
+        """Transform states [R, T, D].
 
         Args:
-            x_RTD: States [R, T, D].
-            see: Makes keys and values [R, N, S, H] of the normalised states [R, T, D].
-            is_causal: See ``Attention.forward``.
-
-        Returns:
-            States [R, T, D].
+            x_RTD: States.
+            project: Computes keys and values [R, N, S, H] from the normalised states [R, T, D].
+            is_causal: As in ``Attention.forward``.
         """
         query = self.attention_residual.enter(x_RTD)
-        attended = self.attention(query, [see(self.attention, query)], is_causal=is_causal)
+        attended = self.attention(query, [project(self.attention, query)], is_causal=is_causal)
         x_RTD = self.attention_residual.leave(x_RTD, attended)
         return self.ffn_residual.leave(x_RTD, self.ffn(self.ffn_residual.enter(x_RTD)))
 
 
 class Predictions(NamedTuple):
-    """What pretraining compares.
+    """The tokens that pretraining predicts.
 
     Attributes:
         states: The states from which tokens are predicted, [P, D].
@@ -78,11 +71,6 @@ class UniLM(nn.Module):
     """
 
     def __init__(self, config: UniLMConfig) -> None:
-        """Build the model.
-
-        Args:
-            config: Sizes and dropouts.
-        """
         super().__init__()
         self.config = config
         self.shape = EncoderShape(config.num_layers + 1, config.d_model, config.d_model)
@@ -94,10 +82,7 @@ class UniLM(nn.Module):
         )
 
     def forward(self, tokens: Tokens) -> LayerStates:
-        """Read sentences; ``logits(output)`` predicts the next token at every position.
-
-        Args:
-            tokens: Right-padded tokens [B, T], the start token first.
+        """Encode sentences [B, T], the start token first; ``logits(output)`` predicts the next tokens.
 
         Returns:
             L+1 states [B, T, D]; the output is the last of them.
@@ -108,54 +93,28 @@ class UniLM(nn.Module):
         return LayerStates(states, states[-1])
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Score the vocabulary.
-
-        Args:
-            hidden: Output states [..., D].
-
-        Returns:
-            Logits [..., V].
-        """
+        """Compute logits [..., V] from output states [..., D]."""
         return hidden @ self.embedding.table.weight.T
 
     def predictions(self, tokens: Tokens) -> Predictions:
-        """Predict every token but the first from those before it.
-
-        Args:
-            tokens: Right-padded tokens [B, T], the end token at both ends.
-
-        Returns:
-            States, tokens and sentences of the P predicted tokens, row by row.
-        """
+        """Predict every token but the first from those before it; EOS stands at both ends of a sentence."""
         rows_P, places_P = tokens.valid[:, 1:].nonzero(as_tuple=True)
         return Predictions(self(tokens).output[rows_P, places_P], tokens.ids[rows_P, places_P + 1], rows_P)
 
     def new_cache(self) -> StackCache:
-        """Prepare reading token by token.
-
-        Returns:
-            An empty cache.
-        """
+        """Return an empty cache."""
         return StackCache(self.config.num_layers)
 
     def step(self, ids_R1: Tensor, cache: StackCache) -> LayerStates:
-        """Read one more token of every row.
-
-        Args:
-            ids_R1: Its ids, int64 [R, 1].
-            cache: Updated in place.
-
-        Returns:
-            L+1 states [R, 1, D].
-        """
+        """Encode one more token per row, ids [R, 1], into L+1 states [R, 1, D]; updates the cache."""
         position = cache.step(len(ids_R1), ids_R1.device)
         states = [self.input(self.embedding.step(ids_R1, None), start=position)]
         for layer, own in zip(self.layers, cache.layers, strict=True):
 
-            def see(attention: Attention, x: Tensor, own: SelfCache = own) -> KeyValue:
+            def project(attention: Attention, x: Tensor, own: SelfCache = own) -> KeyValue:
                 return own.append(attention.project_states(x))
 
-            states.append(layer(states[-1], see, False))
+            states.append(layer(states[-1], project, False))
         return LayerStates(states, states[-1])
 
 
@@ -167,11 +126,6 @@ class Combiner(nn.Module):
     """
 
     def __init__(self, config: BiLMConfig) -> None:
-        """Build the combiner.
-
-        Args:
-            config: Sizes, dropouts and kind.
-        """
         super().__init__()
         d_model = config.d_model
         self.forward_norm = nn.LayerNorm(d_model)
@@ -186,17 +140,14 @@ class Combiner(nn.Module):
             self.linear = nn.Linear(2 * d_model, d_model)
 
     def forward(self, ahead_BTD: Tensor, back_BTD: Tensor, valid_BT: Tensor, *, sees_current: bool) -> Tensor:
-        """Combine the towers.
+        """Combine the last states of both towers into one state per token, [B, T, D].
 
         Args:
-            ahead_BTD: Last states of the forward tower [B, T, D].
-            back_BTD: Last states of the backward tower [B, T, D].
-            valid_BT: True where a token is real.
-            sees_current: Position i may look at both towers' states at i: when states are extracted, never
-                while training.
-
-        Returns:
-            One state for each token [B, T, D].
+            ahead_BTD: Last states of the forward tower.
+            back_BTD: Last states of the backward tower.
+            valid_BT: True at real tokens.
+            sees_current: Position i may attend to both towers' states at i: when representations are
+                extracted, never in training.
         """
         ahead_BTD, back_BTD = self.forward_norm(ahead_BTD), self.backward_norm(back_BTD)
         before_BTD, after_BTD = neighbours(ahead_BTD, back_BTD, valid_BT)
@@ -204,10 +155,10 @@ class Combiner(nn.Module):
             return self.linear(torch.cat([before_BTD, after_BTD], dim=2))
         assert self.attention is not None
         length = valid_BT.shape[1]
-        everyone = torch.ones(length, length, dtype=torch.bool, device=valid_BT.device)
+        all_TT = torch.ones(length, length, dtype=torch.bool, device=valid_BT.device)
         reach = 0 if sees_current else 1
-        seen_TS = torch.cat([everyone.tril(-reach), everyone.triu(reach)], dim=1)
-        mask_BTS = seen_TS & torch.cat([valid_BT, valid_BT], dim=1)[:, None, :]
+        allowed_TS = torch.cat([all_TT.tril(-reach), all_TT.triu(reach)], dim=1)
+        mask_BTS = allowed_TS & torch.cat([valid_BT, valid_BT], dim=1)[:, None, :]
         present_BT = mask_BTS.any(2)
         mask_BTS = mask_BTS | ~present_BT[:, :, None]
         towers_BSD = torch.cat([ahead_BTD, back_BTD], dim=1)
@@ -217,12 +168,12 @@ class Combiner(nn.Module):
 
 
 def neighbours(left_BTD: Tensor, right_BTD: Tensor, valid_BT: Tensor) -> tuple[Tensor, Tensor]:
-    """States of the token before and of the token after each position, zero where there is none.
+    """Return the states of the token before and of the token after each position, zero where there is none.
 
     Args:
-        left_BTD: States that are moved one position to the right, [B, T, D].
-        right_BTD: States that are moved one position to the left, [B, T, D].
-        valid_BT: True where a token is real.
+        left_BTD: States to move one position to the right.
+        right_BTD: States to move one position to the left.
+        valid_BT: True at real tokens.
 
     Returns:
         Both moved, [B, T, D] each.
@@ -239,11 +190,6 @@ class BiLM(nn.Module):
     """
 
     def __init__(self, config: BiLMConfig) -> None:
-        """Build the model.
-
-        Args:
-            config: Sizes, dropouts, combiner.
-        """
         super().__init__()
         self.config = config
         self.shape = EncoderShape(config.num_layers + 3, 2 * config.d_model, config.d_model)
@@ -258,74 +204,46 @@ class BiLM(nn.Module):
         self.combiner = Combiner(config)
 
     def towers(self, x_BTD: Tensor, valid_BT: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-        """Run both towers.
-
-        Args:
-            x_BTD: Embedded tokens [B, T, D].
-            valid_BT: True where a token is real.
+        """Run both towers on embedded tokens.
 
         Returns:
-            States of the forward and of the backward tower, one [B, T, D] for each layer.
+            States of the forward and of the backward tower, one [B, T, D] per layer.
         """
         length = valid_BT.shape[1]
-        everyone_1TS = torch.ones(1, length, length, dtype=torch.bool, device=valid_BT.device)
-        masks = (everyone_1TS.tril(), everyone_1TS.triu() & valid_BT[:, None, :])
+        all_1TS = torch.ones(1, length, length, dtype=torch.bool, device=valid_BT.device)
+        masks = (all_1TS.tril(), all_1TS.triu() & valid_BT[:, None, :])
         results: list[list[Tensor]] = []
         for tower, mask in zip((self.forward_tower, self.backward_tower), masks, strict=True):
             states = [x_BTD]
             for layer in tower:
 
-                def see(attention: Attention, x: Tensor, mask: Tensor = mask) -> KeyValue:
+                def project(attention: Attention, x: Tensor, mask: Tensor = mask) -> KeyValue:
                     return attention.project_states(x, mask[:, None].expand(x.shape[0], -1, -1, -1))
 
-                states.append(layer(states[-1], see, False))
+                states.append(layer(states[-1], project, False))
             results.append(states[1:])
         return results[0], results[1]
 
     def cloze(self, tokens: Tokens) -> Tensor:
-        """For training: the state from which each token is predicted without being seen.
-
-        Args:
-            tokens: Right-padded tokens [B, T], the end token at both ends.
-
-        Returns:
-            States [B, T, D]; ``logits`` of position i predicts token i.
-        """
+        """Compute the training states [B, T, D]: state i does not depend on token i, which it predicts."""
         ahead, back = self.towers(self.input(self.embedding(tokens)), tokens.valid)
         return self.combiner(ahead[-1], back[-1], tokens.valid, sees_current=False)
 
     def predictions(self, tokens: Tokens) -> Predictions:
-        """Predict every token, the end token at both ends too, from all others.
-
-        Args:
-            tokens: Right-padded tokens [B, T], the end token at both ends.
-
-        Returns:
-            States, tokens and sentences of the P predicted tokens, row by row.
-        """
+        """Predict every token from all others, including the EOS at both ends of a sentence."""
         rows_P, places_P = tokens.valid.nonzero(as_tuple=True)
         return Predictions(self.cloze(tokens)[rows_P, places_P], tokens.ids[rows_P, places_P], rows_P)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Score the vocabulary.
-
-        Args:
-            hidden: Combined states [..., D].
-
-        Returns:
-            Logits [..., V].
-        """
+        """Compute logits [..., V] from combined states [..., D]."""
         return hidden @ self.embedding.table.weight.T
 
     def forward(self, tokens: Tokens) -> LayerStates:
-        """Extract representations; here each position sees itself.
-
-        Args:
-            tokens: Right-padded tokens [B, T], the end token at both ends.
+        """Extract representations; unlike in training, each position attends to itself.
 
         Returns:
-            L+3 states [B, T, 2D]: the embedding twice, both towers layer by layer, the combiner's neighbours
-            and the combiner twice. The output is the combiner, [B, T, D].
+            L+3 states [B, T, 2D]: the embedding twice, both towers layer by layer, the combiner's neighbours,
+            and the combiner twice. The output is the combiner's, [B, T, D].
 
         Source: Edunov et al.'s released elmo_token_embedder2 (15 states for 12 layers).
         """

@@ -1,6 +1,6 @@
-"""Encoder and decoder layers: sublayers, their residual skeleton, and the four points where flows are fused.
+"""Encoder and decoder layers: sublayers, residual connections, and the four sites where flows are merged.
 
-Shape letters: B sentences, R rows = B x hypotheses, T positions, D model width, F inner width.
+Shape letters: B sentences, R rows = B x hypotheses, T positions, D model width.
 """
 
 from __future__ import annotations
@@ -18,39 +18,19 @@ from nlgraft.nn.residual import FeedForward, Residual
 
 
 def feed_forward(config: TransformerConfig) -> FeedForward:
-    """The feed-forward block of one of the model's own layers.
-
-    Args:
-        config: The model's configuration.
-
-    Returns:
-        The block.
-    """
+    """Build the feed-forward block of one of the model's own layers."""
     return FeedForward(config.d_model, config.ffn_dim, config.activation, config.activation_dropout)
 
 
 def residual(config: TransformerConfig) -> Residual:
-    """The way around a sublayer of one of the model's own layers.
-
-    Args:
-        config: The model's configuration.
-
-    Returns:
-        The skeleton.
-    """
+    """Build the residual connection of one of the model's own layers."""
     return Residual(config.d_model, config.norm, config.dropout, eps=config.norm_eps)
 
 
 class EncoderLayer(nn.Module):
-    """Self-attention and FFN; branches of fusion run beside them."""
+    """Self-attention and FFN; fusion branches run in parallel."""
 
     def __init__(self, config: TransformerConfig, fusion: Fusion) -> None:
-        """Build the layer.
-
-        Args:
-            config: The model's configuration.
-            fusion: Branches of this layer, possibly none.
-        """
         super().__init__()
         self.attention = Attention(config.d_model, config.num_heads, config.attention_dropout)
         self.attention_residual = residual(config)
@@ -59,15 +39,7 @@ class EncoderLayer(nn.Module):
         self.fusion = fusion
 
     def forward(self, x: Memory, contexts: Sequence[Memory]) -> Tensor:
-        """Encode one layer further.
-
-        Args:
-            x: The layer's input, states [B, T, D].
-            contexts: Pooled states of each branch's context.
-
-        Returns:
-            The layer's output [B, T, D].
-        """
+        """Run the layer on states [B, T, D] with one context per branch; returns [B, T, D]."""
         query = self.attention_residual.enter(x.states)
         flows = self.fusion.flows(query, x.states, self.fusion.project(contexts))
         attended = self.attention(query, [self.attention.project(x.with_states(query))])
@@ -78,15 +50,9 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, cross-attention over a bank, FFN; branches run beside the last two."""
+    """Causal self-attention, cross-attention over a bank, FFN; fusion branches run beside the last two."""
 
     def __init__(self, config: TransformerConfig, fusion: Fusion) -> None:
-        """Build the layer.
-
-        Args:
-            config: The model's configuration.
-            fusion: Branches of this layer, possibly none.
-        """
         super().__init__()
         self.attention = Attention(config.d_model, config.num_heads, config.attention_dropout)
         self.attention_residual = residual(config)
@@ -97,29 +63,21 @@ class DecoderLayer(nn.Module):
         self.fusion = fusion
 
     def project(self, bank: Sequence[Memory], contexts: Sequence[Memory]) -> LayerMemory:
-        """Prepare what this layer reads.
-
-        Args:
-            bank: The encoder's memories.
-            contexts: Pooled states of each branch's context.
-
-        Returns:
-            Keys and values.
-        """
+        """Compute the keys and values of the encoder's bank and of each branch's context."""
         return LayerMemory(
             [self.cross_attention.project(memory) for memory in bank], self.fusion.project(contexts)
         )
 
     def forward(self, x_RTD: Tensor, memory: LayerMemory, cache: SelfCache | None = None) -> Tensor:
-        """Decode one layer further: whole targets without a cache, one token of each row with it.
+        """Run the layer: on whole targets without a cache, on one token per row with it.
 
         Args:
-            x_RTD: The layer's input [R, T, D]; T = 1 with a cache.
-            memory: What ``project`` returned.
-            cache: Earlier tokens of each row; the new one is added.
+            x_RTD: Input [R, T, D]; T = 1 with a cache.
+            memory: Result of ``project``.
+            cache: Earlier tokens of each row; the new one is appended.
 
         Returns:
-            The layer's output [R, T, D].
+            Output [R, T, D].
         """
         query = self.attention_residual.enter(x_RTD)
         own = self.attention.project_states(query)

@@ -1,4 +1,4 @@
-"""Memories: what attention reads. The plain Transformer has a bank of one.
+"""Memories: the states that attention reads. The plain Transformer has a bank of one.
 
 Shape letters: B sentences, S positions of a memory, D its width.
 """
@@ -22,8 +22,9 @@ class Memory:
     Attributes:
         states: Float [B, S, D].
         valid: True where a state stands for a real token, bool [B, S].
-        has_padding: Some position is not real. Known beforehand, so that no mask is made when none is needed.
-        has_absent: Some sentence has no real position at all.
+        has_padding: True if some position is not real; known in advance, so that masks are built only if
+            needed.
+        has_absent: True if some sentence has no real position at all.
     """
 
     states: Tensor
@@ -33,34 +34,19 @@ class Memory:
 
     @classmethod
     def of(cls, states: Tensor, tokens: Tokens) -> Memory:
-        """The states of some tokens.
-
-        Args:
-            states: Float [B, S, D].
-            tokens: The tokens they stand for, [B, S].
-
-        Returns:
-            The memory.
-        """
+        """Make the memory of states [B, S, D] that stand for these tokens."""
         return cls(states, tokens.valid, tokens.has_padding, tokens.has_absent)
 
     def with_states(self, states: Tensor) -> Memory:
-        """The same positions with other states.
-
-        Args:
-            states: Float [B, S, any width].
-
-        Returns:
-            The memory.
-        """
+        """Replace the states, [B, S, any width]; positions and padding stay."""
         return Memory(states, self.valid, self.has_padding, self.has_absent)
 
     @cached_property
     def mask(self) -> Tensor | None:
-        """Which positions may be attended to, bool [B, 1, 1, S]; None: all.
+        """Positions that may be attended to, bool [B, 1, 1, S]; None: all.
 
-        A sentence without a real position is given all of them, so that no softmax is taken over nothing:
-        ``present`` then says that its result counts as zero.
+        A sentence without a real position gets all of them, so that no softmax is over an empty set;
+        ``present`` marks its result as void.
         """
         if not self.has_padding:
             return None
@@ -69,19 +55,12 @@ class Memory:
 
     @cached_property
     def present(self) -> Tensor | None:
-        """Which sentences have a real position, bool [B]; None: all."""
+        """Sentences with at least one real position, bool [B]; None: all."""
         return self.valid.any(1) if self.has_absent else None
 
 
 def concatenate(bank: Sequence[Memory]) -> Memory:
-    """Put memories behind one another.
-
-    Args:
-        bank: At least one memory, all with the same B and D.
-
-    Returns:
-        One memory [B, sum of S, D]; padding stays between the parts.
-    """
+    """Concatenate memories of the same B and D along their positions; padding stays between the parts."""
     if len(bank) == 1:
         return bank[0]
     valid = torch.cat([memory.valid for memory in bank], dim=1)
@@ -95,15 +74,7 @@ def concatenate(bank: Sequence[Memory]) -> Memory:
 
 
 def split(joint: Memory, bank: Sequence[Memory]) -> list[Memory]:
-    """Undo ``concatenate``.
-
-    Args:
-        joint: A memory over the concatenated positions, [B, sum of S, D].
-        bank: The memories whose positions it has.
-
-    Returns:
-        One memory for each, with the joint memory's states.
-    """
+    """Undo ``concatenate``: cut the joint memory's states at the widths of ``bank``."""
     widths = [memory.valid.shape[1] for memory in bank]
     return [
         memory.with_states(part) for memory, part in zip(bank, joint.states.split(widths, dim=1), strict=True)

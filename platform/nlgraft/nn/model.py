@@ -26,10 +26,10 @@ from nlgraft.nn.memory import Memory, concatenate, split
 
 @dataclass(frozen=True)
 class Encoding:
-    """All that the decoder reads.
+    """Everything that the decoder reads.
 
     Attributes:
-        bank: One memory [B, T, D] for each source.
+        bank: One memory [B, T, D] per source.
         contexts: Pooled states [B, M, H] of each context that feeds a fusion branch.
     """
 
@@ -42,6 +42,17 @@ class Seq2Seq(nn.Module):
 
     **Padding** changes nothing: a sentence gives the same logits alone and in any batch.
     **Decoding** step by step gives the same logits as one pass over the whole target.
+    **Initialisation** draws from torch's global generator.
+
+    Args:
+        config: Its configuration.
+        source_vocab_size: Rows of the source table.
+        target_vocab_size: Rows of the target table, V.
+        encoders: Contexts' encoders that are already built, by the context's name; the others are loaded
+            (checkpoints) or made afresh (our own language models).
+
+    Raises:
+        ContractError: Vocabularies do not fit the tying or the contexts.
     """
 
     def __init__(
@@ -51,18 +62,6 @@ class Seq2Seq(nn.Module):
         target_vocab_size: int,
         encoders: Mapping[str, ContextualEncoder] | None = None,
     ) -> None:
-        """Build the model with fresh weights from torch's global generator.
-
-        Args:
-            config: Its configuration.
-            source_vocab_size: Rows of the source table.
-            target_vocab_size: Rows of the target table, V.
-            encoders: Encoders of contexts that are already there, by the context's name; the others are
-                loaded (checkpoints) or made anew (our own language models).
-
-        Raises:
-            ContractError: Vocabularies do not fit the tying or the contexts.
-        """
         super().__init__()
         if config.tying == "all" and source_vocab_size != target_vocab_size:
             raise ContractError(
@@ -111,18 +110,15 @@ class Seq2Seq(nn.Module):
 
         Args:
             sources: At most ``num_sources`` entries [B, T].
-            contexts: Input of each fusion context.
-
-        Returns:
-            What the decoder reads.
+            contexts: Input of each fusion context, [B, M].
         """
-        given = contexts or {}
-        self._check_inputs(len(sources), given)
+        contexts = contexts or {}
+        self._check_inputs(len(sources), contexts)
         bank = [
             Memory.of(self.source_input(self.source_embedding(tokens), segment=k), tokens)
             for k, tokens in enumerate(sources)
         ]
-        read = {name: self.contexts[name](given[name]) for name in self.config.fusion.contexts}
+        read = {name: self.contexts[name](contexts[name]) for name in self.config.fusion.contexts}
         if self.config.encoding == "separate":
             coarse = [self._encode(memory, read) for memory in bank]
         else:
@@ -149,14 +145,7 @@ class Seq2Seq(nn.Module):
             )
 
     def forward(self, batch: Batch) -> Tensor:
-        """Decode given targets in one pass; ``logits`` turns what is needed of it into scores.
-
-        Args:
-            batch: Sources and target input [B, J].
-
-        Returns:
-            The decoder's last states [B, J, D].
-        """
+        """Decode given targets in one pass; returns the decoder's last states [B, J, D] for ``logits``."""
         encoding = self.encode(batch.sources, batch.contexts)
         x_BJD = self.target_input(self.target_embedding(batch.target_input))
         bank, contexts = self._decoder_reads(encoding)
@@ -165,35 +154,21 @@ class Seq2Seq(nn.Module):
         return x_BJD if self.decoder_norm is None else self.decoder_norm(x_BJD)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Score the target vocabulary.
-
-        Args:
-            hidden: Decoder states [..., D]; pass only the rows that are needed.
-
-        Returns:
-            Logits [..., V].
-        """
+        """Compute logits [..., V] over the target vocabulary from decoder states [..., D]."""
         return self.output_projection(hidden)
 
     def start(self, encoding: Encoding) -> DecoderState:
-        """Prepare step-by-step decoding.
-
-        Args:
-            encoding: What ``encode`` returned.
-
-        Returns:
-            A state before the first token, one hypothesis for each sentence.
-        """
+        """Prepare step-by-step decoding: a state before the first token, one hypothesis per sentence."""
         bank, contexts = self._decoder_reads(encoding)
         memories = [layer.project(bank, contexts) for layer in self._decoder_layers()]
         return DecoderState(memories, self.target_embedding.new_cache())
 
     def decode_step(self, state: DecoderState, ids_R: Tensor) -> Tensor:
-        """Decode one more token of every row.
+        """Decode one more token per row.
 
         Args:
             state: Updated in place.
-            ids_R: The newest token of each row, int64 [R].
+            ids_R: The newest token of each row, int64.
 
         Returns:
             Decoder states [R, D]; ``logits`` scores the next token.
@@ -218,11 +193,7 @@ class Seq2Seq(nn.Module):
         return bank, list(encoding.contexts.values()) if is_fused else []
 
     def lr_multipliers(self) -> dict[str, float]:
-        """Learning rates that differ from the rest.
-
-        Returns:
-            Multiplier by prefix of parameter names; finetuned contexts only.
-        """
+        """Return the learning-rate multipliers of finetuned contexts, by prefix of parameter names."""
         multipliers = {}
         for name, module in self.named_modules():
             if isinstance(module, Context) and module.config.lr_multiplier != 1.0:

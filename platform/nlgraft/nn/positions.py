@@ -1,4 +1,4 @@
-"""Sinusoids: positions, and the constant segment embedding made of them.
+"""Sinusoids: positions, and the constant segment embeddings made of them.
 
 Shape letters: P positions, D model width.
 """
@@ -17,17 +17,11 @@ Layout = Literal["halves", "interleaved", "marian"]
 
 
 def sinusoids(positions_P: Tensor, d_model: int, layout: Layout) -> Tensor:
-    """Sinusoid of each position.
+    """Compute the sinusoid of each position (any real numbers), float32 [P, D].
 
-    Args:
-        positions_P: Positions, any real numbers, [P].
-        d_model: Even width D.
-        layout: ``halves``: sines, then cosines, frequencies from 1 to exactly 1/10000 (tensor2tensor);
-            ``interleaved``: sine and cosine alternate, frequency 10000^(-2i/D); ``marian``: those
-            frequencies in halves.
-
-    Returns:
-        Float32 [P, D].
+    Layouts: ``halves``: sines, then cosines, frequencies from 1 to exactly 1/10000 (tensor2tensor);
+    ``interleaved``: sine and cosine alternate, frequencies 10000^(-2i/D); ``marian``: the latter frequencies
+    in halves.
 
     Source: Vaswani et al. (2017), section 3.5.
     """
@@ -41,18 +35,11 @@ def sinusoids(positions_P: Tensor, d_model: int, layout: Layout) -> Tensor:
 
 
 class SinusoidalPositions(nn.Module):
-    """Sinusoids of positions 0, 1, 2...; the table grows as needed and is no part of the weights."""
+    """Sinusoids of positions 0, 1, 2...; the table grows on demand and is not part of the weights."""
 
     table: Tensor
 
     def __init__(self, d_model: int, layout: Layout, num_positions: int = 256) -> None:
-        """Make the table.
-
-        Args:
-            d_model: Even width.
-            layout: See ``sinusoids``.
-            num_positions: Rows to begin with.
-        """
         super().__init__()
         self.layout: Layout = layout
         self.register_buffer(
@@ -60,15 +47,7 @@ class SinusoidalPositions(nn.Module):
         )
 
     def forward(self, start: int, length: int) -> Tensor:
-        """Embed consecutive positions.
-
-        Args:
-            start: First position.
-            length: How many, T.
-
-        Returns:
-            Float [T, D].
-        """
+        """Embed ``length`` consecutive positions from ``start``, [length, D]."""
         if start + length > self.table.shape[0]:
             with torch.inference_mode(False):  # a table that grew while decoding is trained with later
                 positions = torch.arange(2 * (start + length))
@@ -77,30 +56,17 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """A learned vector for each position."""
+    """A learned vector per position."""
 
     def __init__(self, d_model: int, num_positions: int) -> None:
-        """Make the table.
-
-        Args:
-            d_model: Width.
-            num_positions: Rows.
-        """
         super().__init__()
         self.table = nn.Parameter(torch.randn(num_positions, d_model) * d_model**-0.5)
 
     def forward(self, start: int, length: int) -> Tensor:
-        """Embed consecutive positions.
-
-        Args:
-            start: First position.
-            length: How many, T.
-
-        Returns:
-            Float [T, D].
+        """Embed ``length`` consecutive positions from ``start``, [length, D].
 
         Raises:
-            ContractError: The table has no such position.
+            ContractError: The input is longer than the position table.
         """
         if start + length > self.table.shape[0]:
             raise ContractError(

@@ -17,7 +17,7 @@ MBART_STYLE: dict[str, Any] = {
     "has_embedding_norm": True,
     "tying": "all",
 }
-"""What makes a model an mBART in all but size (Liu et al. 2020)."""
+"""Settings that make a model an mBART in all but size (Liu et al. 2020)."""
 
 FAMILIES: dict[str, str] = {
     "transformer": "the plain encoder-decoder (Vaswani et al. 2017)",
@@ -33,25 +33,22 @@ FAMILIES: dict[str, str] = {
     "src_elmo+shdemb": "src_elmo with decoder input and output tied (Edunov et al. 2019)",
     "src_ft+shdemb": "src_ft with decoder input and output tied (Edunov et al. 2019)",
 }
-"""Every family and where it was published."""
+"""The families and their sources."""
 
 
 def preset(
     family: str, *, encoder: EncoderConfig | None = None, num_sources: int = 2, **settings: Any
 ) -> TransformerConfig:
-    """The configuration of a published family.
+    """Make the configuration of a published family.
 
     Args:
         family: A key of ``FAMILIES``.
         encoder: The pretrained encoder, for families that have one.
-        num_sources: Sources of an example, for families with several.
-        **settings: Fields of ``TransformerConfig`` that win over the family's, e.g. ``preset="tiny"``.
-
-    Returns:
-        The configuration.
+        num_sources: Sources per example, for families with several.
+        **settings: Fields of ``TransformerConfig`` that override the family's, e.g. ``preset="tiny"``.
 
     Raises:
-        ContractError: There is no such family, or it lacks its encoder.
+        ContractError: There is no such family, or its encoder is missing.
     """
     if family not in FAMILIES:
         raise ContractError(f"no model family '{family}'. {nearest(family, list(FAMILIES))}")

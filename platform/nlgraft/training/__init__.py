@@ -1,1 +1,1 @@
-"""How weights are learned: data, objectives, schedules, the loop, and what is carried between stages."""
+"""Training: data, objectives, schedules, the loop, and the transfer of weights between stages."""

@@ -1,11 +1,11 @@
-"""Label-smoothed cross-entropy, from logits and from what is projected to them.
+"""Label-smoothed cross-entropy, from logits or from the states that are projected to logits.
 
 ``uniform_all``: q = (1 - e) [v = y] + e / V, so the true token keeps 1 - e + e / V.
 ``uniform_others``: q = 1 - e for the true token, e / (V - 1) for each other one.
 
 The projection to the vocabulary is the largest tensor of a training. ``projected_cross_entropy`` therefore
-takes rows in slices that stay in the cache and works out their gradient while they are there: no logits are
-kept, and exponentials are the only pass over them besides the matrix products.
+takes rows in slices that fit the cache and computes their gradient while they are there: no logits are
+stored, and the exponential is the only pass over them besides the matrix products.
 
 Shape letters: R real target positions, C rows of a slice, V vocabulary, d model width.
 """
@@ -24,23 +24,20 @@ _SLICE_ELEMENTS = {"cpu": 2**22, "cuda": 2**26}
 
 
 def _mass_over_all(smoothing: float, kind: SmoothingKind, vocabulary: int) -> float:
-    """Give the e of ``uniform_all`` whose q is that of the asked kind."""
+    """Return the e of ``uniform_all`` whose q is that of the requested kind."""
     return smoothing * vocabulary / (vocabulary - 1) if kind == "uniform_others" else smoothing
 
 
 def smoothed_cross_entropy(
     logits_RV: Tensor, target_R: Tensor, smoothing: float, kind: SmoothingKind
 ) -> Tensor:
-    """Sum the cross-entropy of logits against smoothed targets.
+    """Sum the cross-entropy of logits against smoothed targets, ``-sum_r sum_v q log p``, a scalar.
 
     Args:
         logits_RV: Unnormalised log-probabilities; computed in at least fp32.
         target_R: True tokens, int64.
         smoothing: e, the probability mass taken from the true token.
-        kind: Who gets it.
-
-    Returns:
-        ``-sum_r sum_v q log p``, scalar.
+        kind: Tokens among which that mass is distributed.
 
     Source: Szegedy et al. (2016), section 7; fusion.md invariant 30.
     """
@@ -63,10 +60,10 @@ def projected_cross_entropy(
     smoothing: float,
     kind: SmoothingKind,
 ) -> Tensor:
-    """Sum the cross-entropy of ``hidden @ weight.T + bias`` against smoothed targets.
+    """Sum the cross-entropy of ``hidden @ weight.T + bias`` against smoothed targets, a scalar.
 
-    Equal to ``smoothed_cross_entropy`` of the logits up to rounding; under autocast the matrix products are
-    in its type and all else is in fp32. It can be differentiated once.
+    Equal to ``smoothed_cross_entropy`` of the logits up to rounding. Under autocast the matrix products have
+    its type and all else is fp32. Differentiable once.
 
     Args:
         hidden_Rd: States of real target positions.
@@ -74,12 +71,10 @@ def projected_cross_entropy(
         bias_V: Its bias, or None.
         target_R: True tokens, int64.
         smoothing: e, the probability mass taken from the true token.
-        kind: Who gets it.
+        kind: Tokens among which that mass is distributed.
 
-    Returns:
-        ``-sum_r sum_v q log p``, scalar.
-
-    Source: slicing as in Wijmans et al. (2025), Cut Your Losses; here the gradient is taken going forward.
+    Source: slicing as in Wijmans et al. (2025), Cut Your Losses. Differs: the gradient is computed in the
+    forward pass.
     """
     vocabulary = len(weight_Vd)
     mass = _mass_over_all(smoothing, kind, vocabulary)
@@ -94,7 +89,7 @@ class _Projected(torch.autograd.Function):
     """Loss and gradient, slice by slice.
 
     With logits l, m = max l, x = exp(l - m) and z = sum x, the gradient with respect to l is
-    x / z - (1 - e) [v = y] - e / V. Dividing by z and the constant e / V are moved out of the products.
+    x / z - (1 - e) [v = y] - e / V. The division by z and the constant e / V are moved out of the products.
     """
 
     @staticmethod

@@ -1,9 +1,10 @@
 """The training loop: the same function in a Tune actor, in a Ray Train worker and in a test.
 
-**Global batches**: a step takes ``accumulation`` batches of the data, whose rows are dealt to the workers;
-the gradient is that of the loss summed over all their tokens, divided by the number of all their tokens. One
-worker, two workers and accumulation therefore give the same curve to within floating point (without dropout).
-**Resume**: killed at any moment and started again, it ends with the bits of an undisturbed run on the CPU.
+**Global batches**: a step takes ``accumulation`` batches of the data, whose rows are distributed over the
+workers; the gradient is that of the loss summed over all their tokens, divided by the number of these tokens.
+One worker, two workers and accumulation therefore give the same curve up to rounding (without dropout).
+**Resume**: killed at any moment and started again, training ends with the bits of an uninterrupted run on
+the CPU.
 """
 
 from __future__ import annotations
@@ -48,17 +49,17 @@ Evaluate = Callable[[Any], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class TrainOutcome:
-    """What came of a training.
+    """Result of a training.
 
     Attributes:
-        steps: Optimiser steps done.
+        steps: Optimiser steps taken.
         end_reason: ``max_steps`` or ``patience``.
         best_step: Step of the best evaluation, None without evaluations.
         best_value: Its value.
-        num_tokens: Tokens learned from.
-        seconds: Time spent in steps, evaluation not counted, resumed parts included.
-        num_parameters: Of the model, tied ones once.
-        num_trained_parameters: Those that learned.
+        num_tokens: Tokens trained on.
+        seconds: Time spent in steps, without evaluation, resumed parts included.
+        num_parameters: Parameters of the model, tied ones counted once.
+        num_trained_parameters: Those that were trained.
         curves: Points [step, value, unix milliseconds] by metric.
     """
 
@@ -88,28 +89,25 @@ def train(
 
     Args:
         model: Initialised from the stage's seed; moved to the context's device and changed in place. It ends
-            with the weights that are the result, on every worker.
+            with the resulting weights on every worker.
         objective: Loss of a batch, summed over tokens, and their number.
         data: Batches.
-        config: How long, how fast, what is kept.
+        config: Length, learning rates, evaluation, selection of the result.
         context: Seed, device, workers, checkpoints, reporter, artifact directory.
         evaluate: Dev metrics of the model, called on the first worker with the model in eval mode and without
             gradients.
-        save: Writes the model into the artifact; gets the model and the directory.
-        rows_first: Rows that learn alone in the first steps; None: all learns from the beginning.
-
-    Returns:
-        What came of it.
+        save: Writes the model into a directory.
+        rows_first: Rows that are trained alone in the first steps; None: everything from the start.
 
     Raises:
         TrainingDiverged: A loss, gradient or dev metric is not finite.
-        TrialStopped: The reporter said so; a checkpoint was left.
-        ContractError: The stage has no seed, a pattern matches nothing, what is best is asked for but cannot
-            be known, or rows that are to learn first cannot.
+        TrialStopped: The reporter requested it; a checkpoint was written.
+        ContractError: The stage has no seed, a pattern matches nothing, the best weights are requested but
+            cannot be determined, or rows that are to be trained first cannot be.
     """
     loop = _Loop(model, objective, data, config, context, evaluate, rows_first)
     cuda = [loop.device] if loop.device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):  # the caller's own draws stay as if nothing was trained
+    with torch.random.fork_rng(devices=cuda):  # training must not shift the caller's own draws
         loop.run()
     loop.choose_result()
     if loop.workers.is_first:
@@ -120,7 +118,7 @@ def train(
 
 
 class _Loop:
-    """One training in progress."""
+    """A training in progress."""
 
     def __init__(
         self,
@@ -155,7 +153,7 @@ class _Loop:
         self._epoch: tuple[int, Sequence[Rows]] | None = None
 
     def _resume(self) -> None:
-        """Take up the newest checkpoint; the first worker reads it and tells the others."""
+        """Restore the newest checkpoint; the first worker reads it and sends it to the others."""
 
         def read() -> Any:
             latest = self.context.checkpoints.latest()
@@ -163,13 +161,13 @@ class _Loop:
                 self.state.read(latest[1])
             return self.state.progress
 
-        self.state.progress = self.workers.ask_first(read)
+        self.state.progress = self.workers.compute_on_first(read)
         if self.state.progress.step:
-            self.workers.take_from_first(optimizer_state(self.state.optimizer).values())
-        self.workers.take_from_first(learned_state(self.model).values())
+            self.workers.broadcast(optimizer_state(self.state.optimizer).values())
+        self.workers.broadcast(learned_state(self.model).values())
 
     def run(self) -> None:
-        """Train until something ends it."""
+        """Train until an end condition holds."""
         progress, config = self.state.progress, self.config
         self.model.train()
         if config.is_evaluated_at_start and progress.step == 0:
@@ -225,7 +223,7 @@ class _Loop:
         return taken
 
     def _evaluate(self) -> dict[str, float]:
-        """Measure on dev, keep what is best, take the snapshot to average."""
+        """Measure on dev; keep the best weights and the snapshot to average."""
         if self.config.average_last and self.workers.is_first:
             self.state.snapshots.append(copy_to_cpu(learned_state(self.model)))
             del self.state.snapshots[: -self.config.average_last]
@@ -234,7 +232,7 @@ class _Loop:
             return {}
         self.model.eval()
         with torch.no_grad():
-            metrics = dict(self.workers.ask_first(lambda: evaluate(self.model)))
+            metrics = dict(self.workers.compute_on_first(lambda: evaluate(self.model)))
         self.model.train()
         for name, value in metrics.items():
             if not math.isfinite(value):
@@ -245,7 +243,7 @@ class _Loop:
         return metrics
 
     def _judge(self, metrics: Mapping[str, float]) -> None:
-        """Decide whether these dev metrics are the best so far and whether patience has run out."""
+        """Update the best value and patience from these dev metrics."""
         progress, config = self.state.progress, self.config
         value = metrics.get(config.best_metric)
         if value is None:
@@ -266,12 +264,12 @@ class _Loop:
                 progress.end_reason = "patience"
 
     def _report(self, metrics: Mapping[str, float]) -> None:
-        """Report metrics, then ask whether to go on."""
+        """Report metrics, then stop if that is requested."""
         progress = self.state.progress
         self.context.report(progress.step, metrics)
         if progress.end_reason is not None:
             return
-        reason = self.workers.ask_first(self.context.should_stop)
+        reason = self.workers.compute_on_first(self.context.should_stop)
         if reason is not None:
             self.context.checkpoints.save(progress.step, self.state.write)
             raise TrialStopped(reason)
@@ -286,10 +284,10 @@ class _Loop:
                 overwrite(
                     learned_state(self.model), average_weights(self.state.snapshots), "averaged weights"
                 )
-        self.workers.take_from_first(learned_state(self.model).values())
+        self.workers.broadcast(learned_state(self.model).values())
 
     def outcome(self) -> TrainOutcome:
-        """Say what came of it."""
+        """Summarise the training."""
         progress = self.state.progress
         num_parameters, num_trained = count_parameters(self.model)
         assert progress.end_reason is not None

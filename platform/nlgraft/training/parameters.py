@@ -1,4 +1,4 @@
-"""Which parameters learn and how fast: freezing, training only some, learning-rate groups."""
+"""Selection of trained parameters and their learning rates: freezing, partial training, groups."""
 
 from __future__ import annotations
 
@@ -14,20 +14,12 @@ from nlgraft.training.config import TrainConfig
 
 
 @runtime_checkable
-class _OwnPace(Protocol):
+class _HasMultipliers(Protocol):
     def lr_multipliers(self) -> dict[str, float]: ...
 
 
 def match_names(patterns: Sequence[str], names: Sequence[str], purpose: str) -> set[str]:
-    """Find the names that any of the patterns matches.
-
-    Args:
-        patterns: Regular expressions, searched for anywhere in a name.
-        names: Dotted parameter names.
-        purpose: What the patterns are for, in error messages.
-
-    Returns:
-        The matching names.
+    """Find the names that any of the regular expressions matches anywhere; ``purpose`` goes into the message.
 
     Raises:
         ContractError: A pattern matches nothing.
@@ -45,19 +37,12 @@ def match_names(patterns: Sequence[str], names: Sequence[str], purpose: str) -> 
 
 
 def choose_trained(model: nn.Module, config: TrainConfig) -> list[str]:
-    """Set ``requires_grad`` of every parameter as ``freeze`` and ``train_only`` say.
+    """Set ``requires_grad`` of every parameter from ``freeze`` and ``train_only``; returns the trained names.
 
-    Parameters that the model itself has frozen (a frozen contextual encoder) stay frozen.
-
-    Args:
-        model: The model; changed in place.
-        config: ``freeze`` and ``train_only``.
-
-    Returns:
-        Names of the parameters that learn.
+    Parameters frozen by the model itself (a frozen contextual encoder) stay frozen.
 
     Raises:
-        ContractError: A pattern matches nothing, or nothing is left to learn.
+        ContractError: A pattern matches nothing, or no parameter is left to train.
     """
     names = [name for name, _ in model.named_parameters()]
     frozen = match_names(config.freeze, names, "freeze")
@@ -69,34 +54,28 @@ def choose_trained(model: nn.Module, config: TrainConfig) -> list[str]:
             trained.append(name)
     if not trained:
         raise ContractError(
-            f"nothing learns: freeze={list(config.freeze)} and train_only={list(config.train_only)} leave "
-            f"none of {len(names)} parameters"
+            f"no parameter is left to train: freeze={list(config.freeze)} and "
+            f"train_only={list(config.train_only)} leave none of {len(names)}"
         )
     return trained
 
 
 def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
-    """Group the trained parameters by learning-rate multiplier and weight decay.
+    """Group the trained parameters by learning-rate multiplier and weight decay, for a torch optimiser.
 
     A model may have multipliers of its own (``lr_multipliers()``, by prefix of names: finetuned contexts);
-    they and the config's multiply.
-
-    Args:
-        model: A model on which ``choose_trained`` has run.
-        config: ``groups``, ``peak_lr`` and ``weight_decay``.
-
-    Returns:
-        Groups for a torch optimiser, each with its ``lr_multiplier`` and the ``names`` of its parameters.
+    they and the config's multiply. Each group carries its ``lr_multiplier`` and the ``names`` of its
+    parameters.
 
     Raises:
         ContractError: A group's pattern matches no trained parameter.
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     multipliers = dict.fromkeys(trained, 1.0)
-    for group in reversed(config.groups):  # the first group that matches has the last word
+    for group in reversed(config.groups):  # the first matching group is applied last
         for name in match_names([group.pattern], list(trained), "groups"):
             multipliers[name] = group.lr_multiplier
-    own = model.lr_multipliers() if isinstance(model, _OwnPace) else {}
+    own = model.lr_multipliers() if isinstance(model, _HasMultipliers) else {}
     for prefix, multiplier in own.items():
         for name in trained:
             if name.startswith(prefix):
@@ -120,14 +99,7 @@ def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, An
 
 
 def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """Make AdamW over the trained parameters.
-
-    Args:
-        model: A model on which ``choose_trained`` has run.
-        config: Learning rate, moments, decay, groups.
-
-    Returns:
-        The optimiser, with the fused kernel where one exists.
+    """Make AdamW over the parameters that ``choose_trained`` selected, with the fused kernel if there is one.
 
     Raises:
         ContractError: A group's pattern matches no trained parameter.

@@ -1,4 +1,4 @@
-"""Training that begins with some rows of some tables alone: those that a pretrained model did not learn."""
+"""Training of some rows of some tables before everything else: rows that no pretrained model has learned."""
 
 from __future__ import annotations
 
@@ -13,47 +13,43 @@ from nlgraft.errors import ContractError
 
 @dataclass(frozen=True)
 class RowsFirst:
-    """In the first steps only some rows learn, then all that learns at all.
+    """First steps in which only some rows are trained.
 
-    All else stays bit for bit as it was: it has no gradient, so neither moments nor a part in the gradient's
-    norm, and no weight decay. The count of steps, and with it the learning rate, goes on where all join in.
+    Everything else stays unchanged to the bit: without a gradient it has no moments, no share in the
+    gradient's norm and no weight decay. The step count, and with it the learning rate, continues when the
+    rest joins in.
 
     Attributes:
-        num_steps: Steps in which only these rows learn.
-        rows: Which rows learn, bool [V], by name of the parameter, whose first axis has length V.
+        num_steps: Steps in which only these rows are trained.
+        rows: The trained rows, bool [V], by name of the parameter, whose first axis has length V.
     """
 
     num_steps: int
     rows: Mapping[str, Tensor]
 
     def check(self, model: nn.Module) -> None:
-        """Make sure that the rows can learn.
-
-        Args:
-            model: On which ``choose_trained`` has run.
+        """Verify that the rows can be trained in a model on which ``choose_trained`` has run.
 
         Raises:
-            ContractError: A parameter does not exist, does not learn or has another number of rows, or no row
-                is left to learn.
+            ContractError: A parameter is missing, frozen or has another number of rows, or no row is
+                selected.
         """
         parameters = dict(model.named_parameters())
         for name, rows in self.rows.items():
             if name not in parameters or not parameters[name].requires_grad:
                 raise ContractError(
-                    f"rows of '{name}' are to learn first, but it does not learn at all; leave it out of "
-                    "train.freeze, and name it in train.train_only if that is given"
+                    f"rows of '{name}' are to be trained first, but it is frozen; leave it out of "
+                    "train.freeze, and name it in train.train_only if that is set"
                 )
             if len(rows) != len(parameters[name]):
-                raise ContractError(f"'{name}' has {len(parameters[name])} rows, {len(rows)} were named")
+                raise ContractError(f"'{name}' has {len(parameters[name])} rows, the mask has {len(rows)}")
         if not any(bool(rows.any()) for rows in self.rows.values()):
-            raise ContractError("no row is new, so none can learn first; ask for 0 such steps")
+            raise ContractError(
+                "no row is new, so none can be trained first; set the number of such steps to 0"
+            )
 
     def mask_gradients(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take the gradients of all but the rows away.
-
-        Args:
-            optimizer: AdamW of ``make_optimizer``.
-        """
+        """Remove the gradients of everything but the rows."""
         for name, parameter, _ in _parameters(optimizer):
             if name not in self.rows:
                 parameter.grad = None
@@ -62,10 +58,9 @@ class RowsFirst:
 
     @torch.no_grad()
     def step(self, optimizer: torch.optim.Optimizer) -> None:
-        """Take an optimiser step whose weight decay is that of the rows alone.
+        """Take a step of AdamW whose weight decay acts on the rows alone.
 
-        Args:
-            optimizer: AdamW of ``make_optimizer``; its decay is decoupled, so it may act before the update.
+        The decay is decoupled from the gradient, so it can be applied before the update.
         """
         decays = [group["weight_decay"] for group in optimizer.param_groups]
         for name, parameter, group in _parameters(optimizer):

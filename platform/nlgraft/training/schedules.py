@@ -9,7 +9,7 @@ constant      t > w      p
 linear        t > w      p * (f + (1 - f) * (1 - s))                     s = (t - w) / (T + 1 - w)
 cosine        t > w      p * (f + (1 - f) * (1 + cos(pi * s)) / 2)
 
-s would reach 1 at step T + 1, so the last step still learns.
+s would reach 1 at step T + 1, so the last step still has a positive rate.
 """
 
 from __future__ import annotations
@@ -20,14 +20,7 @@ from nlgraft.training.config import TrainConfig
 
 
 def learning_rate(config: TrainConfig, step: int) -> float:
-    """Compute the learning rate of a step.
-
-    Args:
-        config: Peak, warm-up and schedule.
-        step: Step, counted from 1.
-
-    Returns:
-        The learning rate, before group multipliers.
+    """Compute the learning rate of a step, counted from 1, before group multipliers.
 
     Source: Vaswani et al. (2017), section 5.3, with a free peak; fusion.md invariant 31.
     """

@@ -1,4 +1,4 @@
-"""One optimiser step: gradients of a global batch, whoever holds its rows, divided by all its tokens."""
+"""One optimiser step: the gradient of a global batch over all workers, divided by its number of tokens."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ Rows = NDArray[np.int64]
 
 
 class TrainingDiverged(NlgraftError, FloatingPointError):
-    """A loss, a gradient or a dev metric is not a finite number."""
+    """A loss, a gradient or a dev metric is not finite."""
 
 
 class TrainData(Protocol):
-    """What the loop draws its batches from.
+    """Interface of the data that the loop trains on.
 
     **Determinism**: both methods depend on their arguments alone, not on earlier calls.
     """
 
     def epoch(self, index: int) -> Sequence[Rows]:
-        """Give the rows of each global batch of an epoch, in training order."""
+        """Return the rows of each global batch of an epoch, in training order."""
         ...
 
     def batch(self, rows: Rows, epoch: int) -> Any:
-        """Make the batch of some rows; it must have ``to(device)``."""
+        """Make the batch of some rows; it has ``to(device)``."""
         ...
 
 
 @dataclass(frozen=True)
 class StepSums:
-    """What one step saw, over all workers.
+    """Sums over one step and all workers.
 
     Attributes:
         tokens: Tokens of the global batch.
         losses: Sums over these tokens: ``loss`` and the objective's terms.
-        gradient_norm: Norm of the mean gradient before clipping; None when it is not clipped.
+        gradient_norm: Norm of the mean gradient before clipping; None if it is not clipped.
     """
 
     tokens: int
@@ -60,7 +60,7 @@ class StepSums:
 
 
 class _Objective(nn.Module):
-    """The objective as a module, so that all of a step's computation lies inside DDP's forward."""
+    """The objective as a module, so that all computation of a step lies inside DDP's forward."""
 
     def __init__(self, model: nn.Module, objective: Objective) -> None:
         super().__init__()
@@ -75,9 +75,15 @@ class _Objective(nn.Module):
 class Stepper:
     """Takes optimiser steps.
 
-    Attributes:
+    Args:
+        model: The model.
+        objective: Loss of a batch.
+        data: Makes the batches.
+        config: Precision, clipping, learning rate.
         optimizer: AdamW of ``make_optimizer``.
-        workers: Who shares the rows.
+        workers: The worker group.
+        seed: Seed of dropout and any other draw of a forward pass.
+        rows_first: Rows that are trained alone in the first steps; None: everything from the start.
     """
 
     def __init__(
@@ -91,18 +97,6 @@ class Stepper:
         seed: int,
         rows_first: RowsFirst | None = None,
     ) -> None:
-        """Set up the steps of a training.
-
-        Args:
-            model: The model.
-            objective: Loss of a batch.
-            data: Makes the batches.
-            config: Precision, clipping, learning rate.
-            optimizer: AdamW of ``make_optimizer``.
-            workers: Who shares the rows.
-            seed: Of dropout and whatever else a forward pass draws.
-            rows_first: Rows that learn alone in the first steps; None: all learns from the beginning.
-        """
         self.optimizer, self.workers = optimizer, workers
         self._data, self._config, self._seed = data, config, seed
         self._module: nn.Module = _Objective(model, objective)
@@ -118,12 +112,9 @@ class Stepper:
             step: Step, counted from 1.
             batches: Epoch and rows of each global batch.
 
-        Returns:
-            What the step saw.
-
         Raises:
             TrainingDiverged: The loss or the gradient is not finite; the weights were not updated.
-            DataError: There was no token to learn from.
+            DataError: There was no token to train on.
         """
         sums: dict[str, Tensor] = {}
         my_tokens = 0
@@ -136,8 +127,8 @@ class Stepper:
             for name, value in {"loss": loss.loss_sum, **loss.terms}.items():
                 sums[name] = sums.get(name, 0.0) + value.detach().double()
         if self._loss_names is None:
-            # another worker may have got no row of the first batch; the first worker always gets one
-            self._loss_names = self.workers.ask_first(lambda: list(sums))
+            # another worker may have no row of the first batch; the first worker always has one
+            self._loss_names = self.workers.compute_on_first(lambda: list(sums))
         alone = self._rows_first if self._rows_first and step <= self._rows_first.num_steps else None
         if alone is not None:
             alone.mask_gradients(self.optimizer)
@@ -153,7 +144,7 @@ class Stepper:
         return seen
 
     def _measure(self, my_tokens: int, my_losses: Sequence[Tensor | float], step: int) -> StepSums:
-        """Add up over the workers what the step saw; all numbers leave the device at once."""
+        """Sum the step's counts and losses over the workers; all numbers leave the device at once."""
         assert self._loss_names is not None
         device = self.workers.device
         mine = [
@@ -168,18 +159,18 @@ class Stepper:
         if not math.isfinite(losses["loss"]):
             raise TrainingDiverged(f"the loss is {losses['loss']} at step {step}")
         if not tokens:
-            raise DataError(f"the batches of step {step} hold no target token to learn from")
-        # DDP has divided the sum of the workers' gradients by their number
+            raise DataError(f"the batches of step {step} hold no token to train on")
+        # DDP divides the sum of the workers' gradients by their number
         norm = values[-1] * self.workers.size / tokens if self._config.clip_norm is not None else None
         if norm is not None and not math.isfinite(norm):
             raise TrainingDiverged(f"the gradient's norm is {norm} at step {step}")
         return StepSums(int(tokens), losses, norm)
 
     def _add_gradient(self, rows: Rows, epoch: int, *, is_last: bool) -> Loss | None:
-        """Run this worker's rows of a global batch forward and backward; None when it got none."""
+        """Run this worker's rows of a global batch forward and backward; None if it has none."""
         mine = rows[self.workers.rank :: self.workers.size]
         has_rows = len(mine) > 0
-        # DDP waits for a gradient of every worker: one without rows sends that of another's row times zero
+        # DDP waits for a gradient from every worker: one without rows sends that of another's row times zero
         batch = self._data.batch(mine if has_rows else rows[:1], epoch).to(self.workers.device)
         is_bf16 = self._config.precision == "bf16"
         module = self._module

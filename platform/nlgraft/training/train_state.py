@@ -1,9 +1,9 @@
-"""Where a training stands, and the checkpoint from which it goes on bit for bit.
+"""State of a training, and the checkpoint from which it resumes bit for bit.
 
-A checkpoint holds the learned weights, both moments of the optimiser, the best weights and the snapshots to
-average, all as safetensors, and ``progress.json``: the step, the position in the data, what is best so far
-and the curves. Random generators are not in it: every draw is made from the seed and its place
-(``nlgraft.training.seeds``). Frozen parameters are not in it either, since they are as the stage built them.
+A checkpoint holds the trained weights, both moments of the optimiser, the best weights and the snapshots to
+average, all as safetensors, and ``progress.json``: the step, the position in the data, the best value so far
+and the curves. It holds no generator state, since every draw is made from the seed and its place
+(``nlgraft.training.seeds``), and no frozen parameters, since the stage builds them again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Window:
         losses: Sums over tokens: ``loss`` and the objective's terms.
         tokens: Tokens.
         seconds: Time spent in the steps.
-        gradient_norm: Sum of the steps' norms before clipping; None when the gradient is not clipped.
+        gradient_norm: Sum of the steps' norms before clipping; None if the gradient is not clipped.
         steps: Number of steps.
     """
 
@@ -43,12 +43,7 @@ class Window:
     steps: int = 0
 
     def add(self, sums: StepSums, seconds: float) -> None:
-        """Add a step.
-
-        Args:
-            sums: What the step saw.
-            seconds: How long it took.
-        """
+        """Add a step that took ``seconds``."""
         for name, amount in sums.losses.items():
             self.losses[name] = self.losses.get(name, 0.0) + amount
         self.tokens += sums.tokens
@@ -58,11 +53,7 @@ class Window:
             self.gradient_norm = (self.gradient_norm or 0.0) + sums.gradient_norm
 
     def metrics(self) -> dict[str, float]:
-        """Give means: of losses per token, of gradient norms per step.
-
-        Returns:
-            ``train/loss`` and the terms, ``train/tokens_per_s``, ``train/gradient_norm`` if clipped.
-        """
+        """Compute means: losses per token, gradient norms per step, tokens per second."""
         metrics = {f"train/{name}": amount / self.tokens for name, amount in self.losses.items()}
         metrics["train/tokens_per_s"] = self.tokens / self.seconds
         if self.gradient_norm is not None:
@@ -75,15 +66,15 @@ class Progress:
     """Everything about a training that is not a tensor.
 
     Attributes:
-        step: Optimiser steps done.
+        step: Optimiser steps taken.
         epoch: Epoch of the next batch.
         batch: Number of the next batch within its epoch.
-        num_tokens: Tokens learned from, over all workers.
-        seconds: Time spent in steps, evaluation not counted.
-        best_value: Best value of the metric that decides, None before the first evaluation.
+        num_tokens: Tokens trained on, over all workers.
+        seconds: Time spent in steps, without evaluation.
+        best_value: Best value of ``best_metric``, None before the first evaluation.
         best_step: Step of the best value.
         num_since_best: Evaluations since then.
-        end_reason: Why training ended; None while it goes on.
+        end_reason: Why training ended; None while it continues.
         window: Sums since the last report.
         curves: Points [step, value, unix milliseconds] by metric.
     """
@@ -101,24 +92,16 @@ class Progress:
     curves: Curves = field(default_factory=dict)
 
     def record(self, metrics: Mapping[str, float]) -> None:
-        """Add a point to the curve of each metric.
-
-        Args:
-            metrics: Values by name at the present step.
-        """
+        """Append a point at the present step to the curve of each metric."""
         now_ms = int(time.time() * 1000)
         for name, value in metrics.items():
             self.curves.setdefault(name, []).append([self.step, value, now_ms])
 
 
 def learned_state(model: nn.Module) -> dict[str, Tensor]:
-    """List the tensors that training changes: parameters that learn and buffers.
+    """Return the tensors that training changes, trained parameters and buffers, each of its own shape.
 
-    Args:
-        model: Any module.
-
-    Returns:
-        The module's own tensors by name, each of its own shape; a tied tensor stands under one name.
+    A tied tensor is listed under one name.
     """
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     state = model.state_dict()
@@ -127,25 +110,13 @@ def learned_state(model: nn.Module) -> dict[str, Tensor]:
 
 
 def copy_to_cpu(state: Mapping[str, Tensor]) -> Weights:
-    """Copy tensors so that further steps do not change them.
-
-    Args:
-        state: Tensors by name.
-
-    Returns:
-        Copies on the CPU.
-    """
+    """Copy tensors, each of its own shape, to the CPU."""
     return {name: tensor.detach().to("cpu", copy=True) for name, tensor in state.items()}
 
 
 @torch.no_grad()
 def overwrite(state: Mapping[str, Tensor], weights: Mapping[str, Tensor], source: str) -> None:
-    """Copy weights into tensors of the same names.
-
-    Args:
-        state: Tensors to overwrite.
-        weights: What to write.
-        source: Where the weights come from, for messages.
+    """Copy weights into tensors of the same names; ``source`` names them in messages.
 
     Raises:
         StoreError: The names or shapes differ.
@@ -159,14 +130,9 @@ def overwrite(state: Mapping[str, Tensor], weights: Mapping[str, Tensor], source
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """List an optimiser's tensors by parameter name, making them if no step was taken yet.
+    """Return AdamW's tensors as ``<moment>/<parameter>``, creating them if no step was taken yet.
 
-    Args:
-        optimizer: AdamW of ``make_optimizer``, whose groups carry ``names``.
-
-    Returns:
-        The optimiser's own tensors, ``<moment>/<parameter>``: ``step`` is a scalar, the
-        moments have the parameter's shape.
+    ``step`` is a scalar, the moments have the parameter's shape.
     """
     tensors = {}
     for group in optimizer.param_groups:
@@ -183,13 +149,13 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 @dataclass
 class TrainState:
-    """What a checkpoint holds.
+    """Content of a checkpoint.
 
     Attributes:
         model: The model in training.
         optimizer: Its optimiser.
-        progress: Where training stands.
-        best: Copy of the best weights, None before the first evaluation or when not kept.
+        progress: Position, best value and curves.
+        best: Copy of the best weights, None before the first evaluation or if not kept.
         snapshots: Copies of the weights at the last evaluation points, oldest first.
     """
 
@@ -200,11 +166,7 @@ class TrainState:
     snapshots: list[Weights] = field(default_factory=list)
 
     def write(self, directory: Path) -> None:
-        """Write the state.
-
-        Args:
-            directory: An empty directory.
-        """
+        """Write the state into an empty directory."""
         save_weights(learned_state(self.model), directory / "model.safetensors")
         save_weights(optimizer_state(self.optimizer), directory / "optimizer.safetensors")
         if self.best is not None:
@@ -215,10 +177,7 @@ class TrainState:
         (directory / "progress.json").write_text(text + "\n", encoding="utf-8")
 
     def read(self, directory: Path) -> None:
-        """Take up a written state.
-
-        Args:
-            directory: What ``write`` filled.
+        """Restore the state from a directory of ``write``.
 
         Raises:
             StoreError: The checkpoint belongs to another model or cannot be read.

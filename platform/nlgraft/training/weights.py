@@ -24,14 +24,7 @@ def _storage_key(tensor: Tensor) -> tuple[int, int, torch.Size]:
 
 
 def tied_names(state: Mapping[str, Tensor]) -> dict[str, str]:
-    """Find names that share one tensor.
-
-    Args:
-        state: Tensors by name, as ``state_dict`` gives them.
-
-    Returns:
-        For each further name of a tensor its first name in sorted order.
-    """
+    """Map each further name of a shared tensor to its first name in sorted order."""
     first: dict[tuple[int, int, torch.Size], str] = {}
     aliases = {}
     for name in sorted(state):
@@ -46,12 +39,7 @@ def tied_names(state: Mapping[str, Tensor]) -> dict[str, str]:
 
 
 def save_weights(state: Mapping[str, Tensor], path: Path) -> None:
-    """Write named tensors as safetensors; a tied tensor is written once.
-
-    Args:
-        state: Tensors by name.
-        path: File to write.
-    """
+    """Write named tensors, each of its own shape, as safetensors; a tied tensor is written once."""
     aliases = tied_names(state)
     tensors = {
         name: tensor.detach().to("cpu").contiguous()
@@ -62,13 +50,7 @@ def save_weights(state: Mapping[str, Tensor], path: Path) -> None:
 
 
 def load_weights(path: Path) -> Weights:
-    """Read what ``save_weights`` wrote, every name of a tied tensor included.
-
-    Args:
-        path: File to read.
-
-    Returns:
-        Tensors by name, on the CPU.
+    """Read tensors written by ``save_weights``, under every name of a tied tensor, on the CPU.
 
     Raises:
         StoreError: The file is missing or no safetensors file.
@@ -87,21 +69,21 @@ def load_weights(path: Path) -> Weights:
 def save_model(
     model: nn.Module, directory: Path, omitted: Mapping[str, Mapping[str, str]] | None = None
 ) -> None:
-    """Write a model's weights into an artifact.
+    """Write a model's weights into an artifact as ``model.safetensors``.
 
     Args:
         model: Any module.
-        directory: Artifact being written; gets ``model.safetensors``.
-        omitted: Prefixes of frozen parts that are not written, each with what identifies them (checkpoint id
-            and sha256), which goes into ``omitted.json``; whoever loads the model builds them from there.
+        directory: Artifact being written.
+        omitted: Prefixes of frozen parts that are not written, each with its identity (checkpoint id and
+            sha256), which goes into ``omitted.json``; whoever loads the model builds them from there.
 
     Raises:
-        ContractError: A part that would be left out has learned.
+        ContractError: A part that would be omitted was trained.
     """
     omitted = omitted or {}
     for name, parameter in model.named_parameters():
         if parameter.requires_grad and name.startswith(tuple(omitted)):
-            raise ContractError(f"'{name}' learns, so it cannot be left out of the saved model")
+            raise ContractError(f"'{name}' was trained, so it cannot be omitted from the saved model")
     state = {
         name: tensor for name, tensor in model.state_dict().items() if not name.startswith(tuple(omitted))
     }
@@ -112,11 +94,7 @@ def save_model(
 
 
 def load_model(model: nn.Module, directory: Path) -> None:
-    """Load an artifact's weights into a model of the same architecture.
-
-    Args:
-        model: Changed in place; parts that were omitted when saving keep the weights they have.
-        directory: An artifact with ``model.safetensors``.
+    """Load an artifact's weights into a model of the same architecture; omitted parts keep their weights.
 
     Raises:
         StoreError: The file is missing or unreadable.
@@ -133,7 +111,7 @@ def load_model(model: nn.Module, directory: Path) -> None:
 
 @dataclass(frozen=True)
 class CarryReport:
-    """What became of the weights between two stages.
+    """Outcome of carrying weights from one stage to the next.
 
     Attributes:
         carried: Names whose tensor was copied, bit for bit.
@@ -146,11 +124,7 @@ class CarryReport:
     dropped: list[str]
 
     def write(self, path: Path) -> None:
-        """Write the report as JSON.
-
-        Args:
-            path: File to write.
-        """
+        """Write the report as JSON."""
         path.write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
 
@@ -179,7 +153,7 @@ def carry_over(
     fresh: Sequence[str] = (),
     drop: Sequence[str] = (),
 ) -> CarryReport:
-    """Copy an earlier stage's weights into a model by name; what is not declared is an error.
+    """Copy an earlier stage's weights into a model by name; anything undeclared is an error.
 
     Args:
         model: Freshly initialised; changed in place.
@@ -188,12 +162,9 @@ def carry_over(
         fresh: Patterns of names that keep their initialisation (new parts, parts to reset).
         drop: Patterns of earlier names, after renaming, that are not used.
 
-    Returns:
-        What was carried, initialised and dropped.
-
     Raises:
-        ContractError: A name is missing, left over, or of another shape, and no pattern says that it may be;
-            or two names that the model ties would get different weights.
+        ContractError: A name is missing, left over or of another shape, and no pattern allows it; or two
+            names that the model ties would get different weights.
 
     Source: fusion.md section 2 (gradual finetuning), invariants 10 and 12.
     """
@@ -229,14 +200,10 @@ def carry_over(
 
 
 def average_weights(snapshots: Sequence[Mapping[str, Tensor]]) -> Weights:
-    """Average weights name by name.
+    """Average weights of the same names and shapes, oldest first, name by name.
 
-    Args:
-        snapshots: Weights of the same names and shapes, oldest first.
-
-    Returns:
-        Means, computed in fp64 and given in the original type; integer tensors and tensors that are the same
-        in all snapshots are the newest's own.
+    Means are computed in fp64 and returned in the original type; integer tensors and tensors that are equal
+    in all snapshots are the newest's own.
 
     Raises:
         ContractError: There is nothing to average, or the names differ.

@@ -1,4 +1,4 @@
-"""What the processes of one training say to each other. With one worker nothing is said."""
+"""Communication between the processes of one training; nothing is sent if there is one worker."""
 
 from __future__ import annotations
 
@@ -22,20 +22,13 @@ class Workers:
     Attributes:
         rank: This process's number.
         size: Number of processes.
-        device: Where tensors for the others are put: the CPU for gloo, the GPU for nccl.
+        device: Device of tensors to send: the CPU for gloo, the GPU for nccl.
+
+    Raises:
+        ContractError: There are several workers but no process group.
     """
 
     def __init__(self, rank: int, size: int, device: torch.device) -> None:
-        """Join the worker group.
-
-        Args:
-            rank: This process's number.
-            size: Number of processes.
-            device: Where tensors for the others are put.
-
-        Raises:
-            ContractError: There are several workers but no process group.
-        """
         if size > 1 and not (dist.is_available() and dist.is_initialized()):
             raise ContractError(
                 f"{size} workers but no torch process group; start one before training "
@@ -47,40 +40,27 @@ class Workers:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process evaluates, decides and writes."""
+        """True in the process that evaluates, decides and writes."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """Add numbers over all workers.
-
-        Args:
-            values: Any shape [...], the same on each worker, on its device; overwritten.
-
-        Returns:
-            The sums [...], on every worker.
-        """
+        """Sum a tensor of any shape [...] over all workers, in place."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
-    def ask_first(self, question: Callable[[], Value]) -> Value:
-        """Let the first worker answer for all.
-
-        Args:
-            question: Called on the first worker only.
-
-        Returns:
-            Its answer, on every worker.
+    def compute_on_first(self, compute: Callable[[], Value]) -> Value:
+        """Compute a value on the first worker and return it on every worker.
 
         Raises:
-            Exception: Whatever the question raised, on every worker: none is left waiting.
+            Exception: Whatever the computation raised, on every worker, so that none is left waiting.
         """
         if self.size == 1:
-            return question()
+            return compute()
         answer: list[tuple[Value | None, Exception | None] | None] = [None]
         if self.is_first:
             try:
-                answer = [(question(), None)]
+                answer = [(compute(), None)]
             except Exception as error:
                 answer = [(None, error)]
         dist.broadcast_object_list(answer, device=self.device)
@@ -91,12 +71,8 @@ class Workers:
             raise error
         return value  # type: ignore[return-value]
 
-    def take_from_first(self, tensors: Iterable[Tensor]) -> None:
-        """Overwrite tensors with those of the first worker.
-
-        Args:
-            tensors: The same shapes in the same order on each worker.
-        """
+    def broadcast(self, tensors: Iterable[Tensor]) -> None:
+        """Overwrite tensors [...] with those of the first worker."""
         if self.size == 1:
             return
         for tensor in tensors:

@@ -363,7 +363,7 @@ def test_other_models_are_refused(store, bert, tmp_path):
     shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
     settings = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(settings | {"model_type": "electra"}))
-    with pytest.raises(TrialFailed, match="model type 'electra' cannot be read"):
+    with pytest.raises(TrialFailed, match="model type 'electra' cannot be converted"):
         run(store, configured(tmp_path, "pretrain_finetune"))
 
 

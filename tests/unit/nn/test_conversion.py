@@ -174,10 +174,10 @@ def test_architecture_is_found():
         choose_architecture(TransformerConfig(**SIZES), Architecture.MBART)
 
 
-def test_several_sources_are_told(tmp_path):
+def test_several_sources_are_noted(tmp_path):
     config = TransformerConfig(**SIZES, num_sources=2, position_layout="marian")
     notes = to_hugging_face(Seq2Seq(config, 20, 20), tmp_path, generation=GenerationConfig(beam=1))
-    assert any("one source there" in note for note in notes)
+    assert any("transformers has one source" in note for note in notes)
 
 
 def test_generation_is_read():

@@ -102,7 +102,7 @@ def test_files_with_and_without_head(kind, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"model_type": "roberta"}, "model type 'roberta' cannot be read as an encoder"),
+        ({"model_type": "roberta"}, "model type 'roberta' cannot be converted into an encoder"),
         (
             {"hidden_act": "gelu_new", "is_decoder": True},
             "'gelu_new': Did you mean.*; is_decoder is set",
@@ -126,7 +126,7 @@ def test_other_files_are_refused(tmp_path):
         encoder_from_hugging_face(tmp_path)
     with torch.no_grad():
         theirs.cls.predictions.decoder.weight = torch.nn.Parameter(torch.zeros(40, 16))
-    with pytest.raises(ContractError, match="an output table of its own"):
+    with pytest.raises(ContractError, match="an untied output table"):
         encoder_from_hugging_face(theirs)
 
 

@@ -293,5 +293,5 @@ def test_what_cannot_be_trained_is_refused(tmp_path):
         train(*usual, make_context(tmp_path, world_size=2))
     with pytest.raises(DataError, match="has no batches"):
         run(tmp_path / "empty", data=ToyData(num=0))
-    with pytest.raises(DataError, match="no target token"):
+    with pytest.raises(DataError, match="hold no token"):
         run(tmp_path / "silent", objective=lambda model, batch: (model.mix.bias.sum() * 0, 0))

@@ -32,7 +32,7 @@ def test_what_the_model_froze_stays_frozen():
     [
         ({"freeze": ("fine_encoder",)}, "freeze: pattern 'fine_encoder' matches no parameter"),
         ({"train_only": ("adapter",)}, "train_only: pattern 'adapter' matches no parameter"),
-        ({"freeze": (".",)}, "nothing learns"),
+        ({"freeze": (".",)}, "no parameter is left to train"),
     ],
 )
 def test_patterns_must_match_something_but_not_everything(fields, message):

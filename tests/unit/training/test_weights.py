@@ -39,7 +39,7 @@ def test_nothing_but_safetensors_is_read(tmp_path):
 def test_frozen_part_may_be_omitted_but_is_identified(tmp_path):
     """Invariant 38."""
     model = ToyModel(1)
-    with pytest.raises(ContractError, match=r"'source\.weight' learns"):
+    with pytest.raises(ContractError, match=r"'source\.weight' was trained"):
         save_model(model, tmp_path, omitted={"source.": {"checkpoint": "x", "sha256": "ab"}})
     model.source.weight.requires_grad_(False)
     save_model(model, tmp_path, omitted={"source.": {"checkpoint": "x", "sha256": "ab"}})

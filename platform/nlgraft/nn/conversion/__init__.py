@@ -1,1 +1,1 @@
-"""Encoder-decoder checkpoints of transformers, read into our Transformer and written back."""
+"""Encoder-decoder checkpoints of transformers, converted into our Transformer and back."""

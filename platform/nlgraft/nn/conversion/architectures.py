@@ -1,4 +1,4 @@
-"""What mBART and Marian are in our terms, and which of our configurations they can hold. No torch here."""
+"""mBART and Marian as configurations of ours, and ours as theirs where possible. No torch here."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Architecture(StrEnum):
 
 
 ACTIVATIONS: dict[str, Activation] = {"relu": "relu", "gelu": "gelu", "silu": "silu", "swish": "silu"}
-"""Our name of each activation that is named in checkpoints."""
+"""Our names of the activations in checkpoints."""
 
 STYLES: dict[Architecture, dict[str, Any]] = {
     Architecture.MBART: {
@@ -51,17 +51,10 @@ _SAME_ON_BOTH_SIDES = (
 
 
 def architecture_of(model_type: str, where: str) -> Architecture:
-    """Look up an architecture.
-
-    Args:
-        model_type: What a checkpoint's config.json says.
-        where: The checkpoint, for the message.
-
-    Returns:
-        The architecture.
+    """Look up the architecture of a checkpoint's model type; ``where`` names the checkpoint in the message.
 
     Raises:
-        ContractError: It is none that can be converted.
+        ContractError: The model type cannot be converted.
     """
     allowed = [str(architecture) for architecture in Architecture]
     if model_type not in allowed:
@@ -75,18 +68,18 @@ def architecture_of(model_type: str, where: str) -> Architecture:
 def read_config(
     architecture: Architecture, theirs: Mapping[str, Any], **found: Any
 ) -> tuple[TransformerConfig, list[str]]:
-    """Say in our terms what a checkpoint is.
+    """Translate a checkpoint's config.json into our configuration.
 
     Args:
-        architecture: Which one.
+        architecture: The checkpoint's architecture.
         theirs: Its config.json.
-        **found: Settings of ours that its tensors tell: tying, has_output_bias, position_layout.
+        **found: Settings of ours that follow from its tensors: tying, has_output_bias, position_layout.
 
     Returns:
         Our configuration, and notes on what it leaves out.
 
     Raises:
-        ContractError: Names every setting that we have no counterpart for.
+        ContractError: Some settings have no counterpart; all are named.
     """
     problems = [
         f"{one} {theirs[one]} and {other} {theirs[other]}: they must be equal"
@@ -127,25 +120,24 @@ def read_config(
 
 
 def choose_architecture(config: TransformerConfig, wanted: Architecture | None = None) -> Architecture:
-    """Find the architecture that can hold a model.
+    """Find the architecture that can express a model.
 
     Args:
         config: Our configuration.
-        wanted: Which one it must be; None: any.
-
-    Returns:
-        The architecture.
+        wanted: The only one allowed; None: any.
 
     Raises:
-        ContractError: None of them can; names every setting in the way.
+        ContractError: None of them can; every setting in the way is named.
     """
     candidates = [wanted] if wanted else list(Architecture)
     problems = {architecture: [*_misfits(config, architecture)] for architecture in candidates}
     for architecture, misfits in problems.items():
         if not misfits:
             return architecture
-    told = " | ".join(f"{architecture}: {'; '.join(misfits)}" for architecture, misfits in problems.items())
-    raise ContractError(f"transformers cannot hold this model. {told}")
+    reasons = " | ".join(
+        f"{architecture}: {'; '.join(misfits)}" for architecture, misfits in problems.items()
+    )
+    raise ContractError(f"transformers cannot express this model. {reasons}")
 
 
 def _misfits(config: TransformerConfig, architecture: Architecture) -> Iterator[str]:
@@ -165,7 +157,7 @@ def _misfits(config: TransformerConfig, architecture: Architecture) -> Iterator[
         "fine_encoder.ffn_adapter": config.fine_encoder.ffn_adapter != "none",
     }.items():
         if is_used:
-            yield f"{setting} is set, there is no such part"
+            yield f"{setting} is set, but the architecture has no such part"
 
 
 def write_config(
@@ -176,17 +168,14 @@ def write_config(
     *,
     has_shared_table: bool,
 ) -> dict[str, Any]:
-    """Say in the checkpoint's terms what a model of ours is.
+    """Translate our configuration into the part of config.json that follows from it.
 
     Args:
-        architecture: What ``choose_architecture`` found.
+        architecture: Result of ``choose_architecture``.
         config: Our configuration.
         source_vocab_size: Rows of the source table.
         target_vocab_size: Rows of the target table.
-        has_shared_table: A shared table is written, read or not.
-
-    Returns:
-        The part of config.json that follows from the configuration.
+        has_shared_table: The checkpoint contains a shared table, whether the model reads it or not.
 
     Raises:
         ContractError: The architecture has one vocabulary and the model two.
@@ -215,7 +204,7 @@ def write_config(
         theirs["decoder_vocab_size"] = target_vocab_size
     elif source_vocab_size != target_vocab_size:
         raise ContractError(
-            f"an mBART has one vocabulary, this model reads {source_vocab_size} and says "
-            f"{target_vocab_size} tokens"
+            f"an mBART has one vocabulary, this model has {source_vocab_size} source and "
+            f"{target_vocab_size} target tokens"
         )
     return theirs

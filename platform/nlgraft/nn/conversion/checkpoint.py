@@ -1,6 +1,6 @@
-"""Reading mBART and Marian checkpoints into our Transformer, and writing it as one of them.
+"""Conversion of mBART and Marian checkpoints into our Transformer and back.
 
-transformers is imported only when a checkpoint is read. Writing needs nothing of it.
+transformers is imported only to load a checkpoint; writing one does not need it.
 """
 
 from __future__ import annotations
@@ -41,24 +41,24 @@ from nlgraft.nn.positions import Layout, sinusoids
 
 WEIGHTS_FILE, CONFIG_FILE, GENERATION_FILE = "model.safetensors", "config.json", "generation_config.json"
 _LAYOUTS: tuple[Layout, ...] = ("marian", "halves", "interleaved")
-_ROUNDED = 1e-3  # what storing sinusoids in fp16 or bf16 may have cost
+_ROUNDED = 1e-3  # largest error of sinusoids stored in fp16 or bf16
 _EXACT = 1e-6
 
 
 def from_hugging_face(checkpoint: str | Path | nn.Module) -> tuple[Seq2Seq, CheckpointInfo]:
-    """Read an mBART or Marian checkpoint into our Transformer, in fp32.
+    """Convert an mBART or Marian checkpoint into our Transformer, in fp32.
 
-    Every tensor is used and every parameter filled exactly once; torch's random numbers are left alone.
+    Every tensor is used and every parameter filled exactly once; torch's random state is left alone.
 
     Args:
         checkpoint: Hub name, local directory, or a model of transformers, which is copied.
 
     Returns:
-        The model, in evaluation mode, and what else the checkpoint says.
+        The model, in evaluation mode, and the rest of the checkpoint's information.
 
     Raises:
-        ContractError: It is another architecture, has settings we have no counterpart for, or its tensors do
-            not fit; all that is wrong is named.
+        ContractError: Another architecture, settings without a counterpart, or tensors that do not fit; all
+            problems are named.
 
     Source: fusion.md section 5.
     """
@@ -77,7 +77,7 @@ def from_hugging_face(checkpoint: str | Path | nn.Module) -> tuple[Seq2Seq, Chec
         architecture, settings, tying=tying, has_output_bias=has_bias, position_layout=layout
     )
     if has_bias:
-        notes.append(f"{OUTPUT_BIAS} is a parameter here: it learns unless it is frozen")
+        notes.append(f"{OUTPUT_BIAS} is a parameter here: it is trained unless it is frozen")
     with torch.random.fork_rng(devices=[]):
         model = Seq2Seq(config, len(tensors[SOURCE_TABLE]), len(tensors[OUTPUT_TABLE])).float()
     unread = _fill(model, tensors)
@@ -99,14 +99,14 @@ def _load(checkpoint: str, notes: list[str]) -> nn.Module:
     if config.dtype not in (None, torch.float32):
         notes.append(f"stored in {str(config.dtype).removeprefix('torch.')}: fp32 here")
     problems = []
-    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         # "version" is fairseq's mark in the first mBART files, no weight
-        names = [key for key in sorted(map(str, report[what])) if not key.endswith(".version")]
+        names = [key for key in sorted(map(str, report[kind])) if not key.endswith(".version")]
         if names:
-            problems.append(f"{what.removesuffix('_keys')} {', '.join(names)}")
+            problems.append(f"{kind.removesuffix('_keys')} {', '.join(names)}")
     if problems:
         raise ContractError(
-            f"{checkpoint}: the file does not hold the model that config.json names: {'; '.join(problems)}"
+            f"{checkpoint}: its weights are not those of the model in config.json: {'; '.join(problems)}"
         )
     return model
 
@@ -133,7 +133,7 @@ def _layout(tensors: Mapping[str, Tensor], notes: list[str]) -> Layout:
         error = max(float((table - expected).abs().max()) for table in tables)
         if error < _ROUNDED:
             if error > _EXACT:
-                notes.append(f"position tables were rounded by up to {error:.1e}: exact here")
+                notes.append(f"position tables were rounded by up to {error:.1e}; ours are exact")
             return layout
     raise ContractError(
         f"{' and '.join(POSITION_TABLES)} hold none of the known sinusoids ({', '.join(_LAYOUTS)}): "
@@ -142,7 +142,7 @@ def _layout(tensors: Mapping[str, Tensor], notes: list[str]) -> Layout:
 
 
 def _constants(config: TransformerConfig) -> set[str]:
-    """Names of tensors that are not read: copies of tied ones, and what follows from the configuration."""
+    """Name the tensors that are not converted: copies of tied ones, and those the configuration implies."""
     names = {"all": {SOURCE_TABLE, TARGET_TABLE, OUTPUT_TABLE}, "decoder": {SHARED, OUTPUT_TABLE}}.get(
         config.tying, {SHARED}
     )
@@ -153,7 +153,7 @@ def _constants(config: TransformerConfig) -> set[str]:
 
 @torch.no_grad()
 def _fill(model: Seq2Seq, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copy the checkpoint's tensors; returns what no model reads."""
+    """Copy the checkpoint's tensors into the model; returns the values that no model reads."""
     found, parameters = places(model.config), dict(model.named_parameters())
     check_places(found, parameters, set(tensors) - _constants(model.config))
     unread = {}
@@ -161,7 +161,7 @@ def _fill(model: Seq2Seq, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         values = place.read(tensors)
         if values.shape != parameters[place.ours].shape:
             raise ContractError(
-                f"'{', '.join(place.theirs)}' make {tuple(values.shape)}, our '{place.ours}' is "
+                f"'{', '.join(place.theirs)}' form {tuple(values.shape)}, our '{place.ours}' has shape "
                 f"{tuple(parameters[place.ours].shape)}"
             )
         parameters[place.ours].copy_(values)
@@ -185,16 +185,17 @@ def to_hugging_face(
 
     Args:
         model: A model without contexts, segments and fine encoder.
-        directory: Made if missing; gets ``model.safetensors``, ``config.json``, ``generation_config.json``.
-        info: What ``from_hugging_face`` said of the checkpoint that the model began as; what it says is
-            kept wherever the model does not say otherwise.
-        generation: How the model is decoded; unless given, as ``info`` says, or else our default.
+        directory: Created if missing; gets ``model.safetensors``, ``config.json``,
+            ``generation_config.json``.
+        info: Information on the checkpoint that the model was converted from; kept wherever the model does
+            not determine the value.
+        generation: Decoding settings; None: those of ``info``, or else our defaults.
 
     Returns:
-        Notes on what transformers will do otherwise than our model.
+        Notes on how transformers will differ from our model.
 
     Raises:
-        ContractError: transformers has no such model; names every setting in the way.
+        ContractError: transformers cannot express the model; every setting in the way is named.
     """
     config = model.config
     architecture = choose_architecture(config, info.architecture if info else None)
@@ -216,7 +217,7 @@ def to_hugging_face(
     _write_json(directory / CONFIG_FILE, {**before, **written})
     _write_json(directory / GENERATION_FILE, decoding)
     if config.num_sources > 1:
-        notes.append(f"num_sources {config.num_sources}: one source there")
+        notes.append(f"num_sources {config.num_sources}: transformers has one source")
     return [*notes, *more]
 
 
@@ -238,7 +239,7 @@ def _tensors(
         if kept is not None and kept.shape == tensors[SOURCE_TABLE].shape == weight.shape:
             tensors[SHARED] = kept.to(weight.dtype)
         elif architecture is Architecture.MBART:
-            tensors[SHARED] = tensors[SOURCE_TABLE].clone()  # never read, but transformers asks for it
+            tensors[SHARED] = tensors[SOURCE_TABLE].clone()  # never read, but required by transformers
     if architecture is Architecture.MARIAN and config.position_layout != "marian":
         table = sinusoids(torch.arange(config.max_positions), config.d_model, config.position_layout)
         tensors |= {name: table.to(weight.dtype, copy=True) for name in POSITION_TABLES}

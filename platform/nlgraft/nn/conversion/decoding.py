@@ -1,4 +1,4 @@
-"""How a checkpoint is meant to be decoded, in our terms and back. No torch here."""
+"""Translation between a checkpoint's decoding settings and ours. No torch here."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ _STOPPING: dict[Any, str] = {True: "first", False: "exact", "never": "exact"}
 def read_generation(
     theirs: Mapping[str, Any], start_id: int | None = None
 ) -> tuple[GenerationConfig, list[str]]:
-    """Say in our terms how a checkpoint is decoded.
+    """Translate a checkpoint's generation_config.json into our decoding settings.
 
     Args:
-        theirs: Its generation_config.json; what it does not set has transformers' default, except that
-            without a length our own limits hold.
-        start_id: First decoder input, where the checkpoint has none of its own (mBART: the language id).
+        theirs: Its generation_config.json; what is not set has transformers' default, except that without a
+            length our own limits hold.
+        start_id: First decoder input, if the checkpoint does not fix it (mBART: the language id).
 
     Returns:
-        The nearest configuration of ours, and notes on every way in which it differs.
+        The nearest configuration of ours, and notes on every difference.
 
     Raises:
         ContractError: There is no start token, or no single end token.
@@ -70,20 +70,20 @@ def read_generation(
         "beam": theirs.get("num_beams") or 1,
         "num_return": theirs.get("num_return_sequences") or 1,
         "length_penalty": "average",
-        "alpha": max(0.0, _given(theirs, "length_penalty", 1.0)),
+        "alpha": max(0.0, _value_or(theirs, "length_penalty", 1.0)),
         "stopping": _STOPPING.get(theirs.get("early_stopping") or False, "exact"),
         "no_repeat_ngram": theirs.get("no_repeat_ngram_size") or 0,
-        "min_length": _given(theirs, "min_new_tokens", max(0, _given(theirs, "min_length", 0) - 1)),
+        "min_length": _value_or(theirs, "min_new_tokens", max(0, _value_or(theirs, "min_length", 0) - 1)),
         "start_id": first,
         "end_id": ends[0],
     }
-    longest = theirs.get("max_new_tokens") or _given(theirs, "max_length", 0) - 1
+    longest = theirs.get("max_new_tokens") or _value_or(theirs, "max_length", 0) - 1
     if longest > 0:  # the end token is counted there
         settings |= {"max_length_ratio": 0.0, "max_length_offset": longest - 1}
     return GenerationConfig(**settings), [*_differences(theirs, settings)]
 
 
-def _given(theirs: Mapping[str, Any], name: str, default: Any) -> Any:
+def _value_or(theirs: Mapping[str, Any], name: str, default: Any) -> Any:
     value = theirs.get(name)
     return default if value is None else value
 
@@ -102,12 +102,12 @@ def _differences(theirs: Mapping[str, Any], settings: Mapping[str, Any]) -> list
     pad = [theirs.get("pad_token_id")]
     forbidden = theirs.get("bad_words_ids") or []
     if pad not in forbidden:
-        notes.append(f"bad_words_ids {forbidden}: the pad token {pad[0]} is never said here")
+        notes.append(f"bad_words_ids {forbidden}: the pad token {pad[0]} is never generated here")
     if any(word != pad for word in forbidden):
         notes.append(f"bad_words_ids {forbidden}: only the pad token is forbidden here")
     if settings["beam"] > 1 and not theirs.get("early_stopping"):
         notes.append("early_stopping false: a heuristic there, exact here")
-    if _given(theirs, "length_penalty", 1.0) < 0:
+    if _value_or(theirs, "length_penalty", 1.0) < 0:
         notes.append(f"length_penalty {theirs['length_penalty']}: 0 here, negative ones are refused")
     if theirs.get("do_sample"):
         notes.append("do_sample true: beam search here; see sample")
@@ -122,15 +122,15 @@ def _differences(theirs: Mapping[str, Any], settings: Mapping[str, Any]) -> list
 def write_generation(
     config: GenerationConfig, pad_id: int, max_positions: int
 ) -> tuple[dict[str, Any], list[str]]:
-    """Say in transformers' terms how a model of ours is decoded.
+    """Translate our decoding settings into generation_config.json.
 
     Args:
         config: Our configuration.
-        pad_id: Padding token; never said.
-        max_positions: Most tokens a target can have, for a limit that follows the source.
+        pad_id: Padding token, which is never generated.
+        max_positions: Longest target, used if the limit depends on the source.
 
     Returns:
-        Content of generation_config.json, and notes on every way in which it differs.
+        Content of generation_config.json, and notes on every difference.
     """
     notes = []
     longest = config.max_length_offset

@@ -1,6 +1,6 @@
-"""Reading a BERT as the encoder of our Transformer, with the head by which it predicts hidden tokens.
+"""Conversion of a BERT into the encoder of our Transformer, with its masked-token prediction head.
 
-transformers is imported only when a checkpoint is read.
+transformers is imported only to load a checkpoint.
 
 Shape letters: B sentences, T positions, D model width, V vocabulary.
 Source: Devlin et al. (2019), section 3; names of tensors as transformers 5 writes them.
@@ -27,7 +27,7 @@ from nlgraft.nn.residual import ACTIVATIONS as FUNCTIONS
 
 BERT = "bert"
 MAIN = "main"
-"""Branch of a hub name whose revision is not said."""
+"""Branch of a hub name without a revision."""
 POSITIONS, SEGMENTS = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
 TRANSFORM, PREDICTION_BIAS = "cls.predictions.transform", "cls.predictions.bias"
 _ENCODER_PARTS = ("source_embedding.", "source_input.", "encoder.")
@@ -35,40 +35,28 @@ _UNREAD = ("pooler.", "embeddings.position_ids")
 
 
 class PredictionHead(nn.Module):
-    """What a BERT does to its states before it compares them with the embedding table: LN(act(W h + b))."""
+    """The transform between a BERT's states and its output table: LN(act(W h + b))."""
 
     def __init__(self, config: TransformerConfig) -> None:
-        """Build the head.
-
-        Args:
-            config: Of the model that it belongs to: width, activation, ``norm_eps``.
-        """
         super().__init__()
         self.dense = nn.Linear(config.d_model, config.d_model)
         self.activate = FUNCTIONS[config.activation]
         self.norm = nn.LayerNorm(config.d_model, eps=config.norm_eps)
 
     def forward(self, states: Tensor) -> Tensor:
-        """Transform states.
-
-        Args:
-            states: Float [..., D].
-
-        Returns:
-            What the output table reads, [..., D].
-        """
+        """Transform states [..., D] into the input of the output table, [..., D]."""
         return self.norm(self.activate(self.dense(states)))
 
 
 @dataclass(frozen=True)
 class MaskedEncoder:
-    """A BERT in our terms.
+    """A BERT converted into our modules.
 
     Attributes:
-        model: A model whose encoder is the BERT's and whose tables are one; in evaluation mode. What its
-            decoder holds means nothing. It has an output bias where there is a head: the head's.
-        head: The rest of the prediction head; None where the checkpoint has none.
-        notes: What is left out.
+        model: A model with the BERT's encoder and tied tables, in evaluation mode; its decoder is arbitrary.
+            It has an output bias, the head's, if there is a head.
+        head: The rest of the prediction head; None if the checkpoint has none.
+        notes: Notes on what is left out.
     """
 
     model: Seq2Seq
@@ -77,22 +65,21 @@ class MaskedEncoder:
 
 
 def read_encoder_config(theirs: Mapping[str, Any], where: str) -> TransformerConfig:
-    """Say in our terms what an encoder-decoder of a BERT on both sides is (Rothe et al. 2020, BERT2BERT).
+    """Make the configuration of an encoder-decoder with a BERT on both sides (Rothe et al. 2020, BERT2BERT).
+
+    The decoder is as deep as the encoder; decoder input and output are tied.
 
     Args:
         theirs: The checkpoint's config.json.
         where: The checkpoint, for messages.
 
-    Returns:
-        The configuration: decoder as deep as the encoder, decoder input and output tied.
-
     Raises:
-        ContractError: It is no BERT, or has settings that we have no counterpart for; all are named.
+        ContractError: Not a BERT, or settings without a counterpart; all are named.
     """
     model_type = theirs.get("model_type")
     if model_type != BERT:
         raise ContractError(
-            f"{where}: model type '{model_type}' cannot be read as an encoder here, only '{BERT}'. Any "
+            f"{where}: model type '{model_type}' cannot be converted into an encoder, only '{BERT}'. Any "
             "encoder can be used as a context instead"
         )
     activation = theirs["hidden_act"]
@@ -100,7 +87,7 @@ def read_encoder_config(theirs: Mapping[str, Any], where: str) -> TransformerCon
     if activation not in ACTIVATIONS:
         problems.append(f"hidden_act '{activation}': {nearest(activation, list(ACTIVATIONS))}")
     if (kind := theirs.get("position_embedding_type", "absolute")) != "absolute":
-        problems.append(f"position_embedding_type '{kind}': only 'absolute' can be read")
+        problems.append(f"position_embedding_type '{kind}': only 'absolute' can be converted")
     problems += [f"{name} is set" for name in ("is_decoder", "add_cross_attention") if theirs.get(name)]
     if problems:
         raise ContractError(f"{where}: {'; '.join(problems)}")
@@ -127,17 +114,14 @@ def read_encoder_config(theirs: Mapping[str, Any], where: str) -> TransformerCon
 
 
 def read_checkpoint_config(checkpoint: str, revision: str | None = None) -> dict[str, Any]:
-    """Read a checkpoint's config.json with the defaults of its kind filled in.
+    """Read a checkpoint's config.json with the defaults of its model type filled in.
 
     Args:
         checkpoint: Hub name or local directory.
         revision: Commit, tag or branch of a hub name; None: main.
 
-    Returns:
-        Its settings.
-
     Raises:
-        ContractError: There is none, or of an unknown kind.
+        ContractError: It is missing or of an unknown model type.
     """
     import transformers
 
@@ -152,7 +136,7 @@ def read_checkpoint_config(checkpoint: str, revision: str | None = None) -> dict
 def encoder_from_hugging_face(
     checkpoint: str | Path | nn.Module, revision: str | None = None
 ) -> MaskedEncoder:
-    """Read a BERT, in fp32; torch's random numbers are left alone.
+    """Convert a BERT, in fp32; torch's random state is left alone.
 
     The vector of the first segment, which every token of a single text has, is added to the positions.
 
@@ -160,17 +144,14 @@ def encoder_from_hugging_face(
         checkpoint: Hub name, local directory, or a BERT of transformers, which is copied.
         revision: Commit, tag or branch of a hub name; None: main.
 
-    Returns:
-        The encoder, its prediction head if it has one, and what was left out.
-
     Raises:
-        ContractError: It is no BERT, has settings we have no counterpart for, or its tensors do not fit.
+        ContractError: Not a BERT, settings without a counterpart, or tensors that do not fit.
     """
     theirs: Any = checkpoint
     notes: list[str] = []
     has_head = hasattr(theirs, "cls")
     if not isinstance(checkpoint, nn.Module):
-        # before its weights: they may be large, and of another kind
+        # checked before the weights are loaded, which may be large and of another kind
         read_encoder_config(read_checkpoint_config(str(checkpoint), revision), str(checkpoint))
         theirs, has_head = _load(str(checkpoint), revision, notes)
     where = type(theirs).__name__ if isinstance(checkpoint, nn.Module) else str(checkpoint)
@@ -181,7 +162,7 @@ def encoder_from_hugging_face(
     tensors[POSITIONS] = tensors[POSITIONS].float() + tensors.pop(SEGMENTS)[0].float()
     size = len(tensors["embeddings.word_embeddings.weight"])
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # of a decoder that nothing reads: the same checkpoint gives the same bytes
+        torch.manual_seed(0)  # the unused decoder gets the same bytes for every conversion of a checkpoint
         model = Seq2Seq(config, size, size).float()
         head = PredictionHead(config).float() if has_head else None
     _fill(model, tensors)
@@ -201,7 +182,7 @@ def _fill(model: Seq2Seq, tensors: Mapping[str, Tensor]) -> None:
 def _fill_head(model: Seq2Seq, head: PredictionHead, tensors: Mapping[str, Tensor], where: str) -> None:
     table = tensors["bert.embeddings.word_embeddings.weight"]
     if not torch.equal(tensors["cls.predictions.decoder.weight"], table):
-        raise ContractError(f"{where}: predicts with an output table of its own; only tied ones can be read")
+        raise ContractError(f"{where}: predicts with an untied output table; only tied ones can be converted")
     for part in ("weight", "bias"):
         head.dense.get_parameter(part).copy_(tensors[f"{TRANSFORM}.dense.{part}"])
         head.norm.get_parameter(part).copy_(tensors[f"{TRANSFORM}.LayerNorm.{part}"])
@@ -209,11 +190,11 @@ def _fill_head(model: Seq2Seq, head: PredictionHead, tensors: Mapping[str, Tenso
 
 
 def _load(checkpoint: str, revision: str | None, notes: list[str]) -> tuple[nn.Module, bool]:
-    """Load the weights; says whether a prediction head is among them."""
+    """Load the weights; returns the model and whether it has a prediction head."""
     import transformers
 
     try:
-        # what the file lacks is drawn
+        # transformers draws weights that the file lacks
         with _quiet(), torch.random.fork_rng(devices=[]):
             loaded: Any = transformers.BertForMaskedLM.from_pretrained(
                 checkpoint, revision=revision or MAIN, dtype=torch.float32, output_loading_info=True
@@ -227,7 +208,7 @@ def _load(checkpoint: str, revision: str | None, notes: list[str]) -> tuple[nn.M
     if lost:
         raise ContractError(f"{checkpoint}: the file lacks {', '.join(lost[:3])} of the model it names")
     if not has_head:
-        notes.append("no prediction head: it says no tokens")
+        notes.append("no prediction head: it predicts no tokens")
     unexpected = (str(name).removeprefix("bert.").split(".") for name in report["unexpected_keys"])
     unread = sorted({".".join(parts[:2]) for parts in unexpected})
     if unread:
@@ -237,7 +218,7 @@ def _load(checkpoint: str, revision: str | None, notes: list[str]) -> tuple[nn.M
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep transformers from drawing bars and telling what a checkpoint lacks: our notes do."""
+    """Silence transformers' progress bars and warnings about missing weights; our notes report them."""
     from transformers.utils import logging
 
     level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -1,4 +1,4 @@
-"""What a checkpoint says besides its weights."""
+"""Information of a checkpoint besides its weights."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _INFO_FILE, _UNREAD_FILE = "hugging_face.json", "hugging_face_unread.safetensors
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What a checkpoint says besides the weights that are read.
+    """Information of a checkpoint besides the weights that are converted.
 
     Attributes:
-        architecture: Which one it is.
+        architecture: Its architecture.
         config: Its config.json.
         generation: Its generation_config.json.
-        unread: Tensors, and leading rows of tensors, that no model reads: kept so that what is written back
-            is the same to the bit.
-        notes: What our model does not do as transformers would.
+        unread: Tensors, and leading rows of tensors, that no model reads; kept so that writing the checkpoint
+            back reproduces it to the bit.
+        notes: Notes on how our model differs from transformers'.
     """
 
     architecture: Architecture
@@ -38,58 +38,38 @@ class CheckpointInfo:
     notes: tuple[str, ...] = ()
 
     def generation_config(self, start_id: int | None = None) -> tuple[GenerationConfig, list[str]]:
-        """How the checkpoint is meant to be decoded.
-
-        Args:
-            start_id: First decoder input, where the checkpoint has none of its own (mBART: a language id).
-
-        Returns:
-            The nearest configuration of ours, and notes on every way in which it differs.
-
-        Raises:
-            ContractError: There is no start token, or no single end token.
-        """
+        """Translate the checkpoint's decoding settings into ours; see ``read_generation``."""
         return read_generation(self.generation, start_id)
 
     def write(self, directory: Path) -> None:
-        """Put it beside a model of ours.
-
-        Args:
-            directory: Where to; gets ``hugging_face.json`` and, if needed, a safetensors file.
-        """
-        told = {
+        """Write ``hugging_face.json`` and, if needed, a safetensors file beside a model of ours."""
+        values = {
             "architecture": self.architecture,
             "config": self.config,
             "generation": self.generation,
             "notes": list(self.notes),
         }
-        text = json.dumps(told, indent=1, sort_keys=True)
+        text = json.dumps(values, indent=1, sort_keys=True)
         (directory / _INFO_FILE).write_text(text + "\n", encoding="utf-8")
         if self.unread:
             save_file(self.unread, directory / _UNREAD_FILE)
 
     @staticmethod
     def read(directory: Path) -> CheckpointInfo:
-        """Read what ``write`` wrote.
-
-        Args:
-            directory: Where it is.
-
-        Returns:
-            The same information.
+        """Read the files of ``write``.
 
         Raises:
-            StoreError: It is missing or broken.
+            StoreError: They are missing or broken.
         """
         try:
-            told = json.loads((directory / _INFO_FILE).read_text(encoding="utf-8"))
+            values = json.loads((directory / _INFO_FILE).read_text(encoding="utf-8"))
             unread = directory / _UNREAD_FILE
             return CheckpointInfo(
-                Architecture(told["architecture"]),
-                told["config"],
-                told["generation"],
+                Architecture(values["architecture"]),
+                values["config"],
+                values["generation"],
                 load_file(unread) if unread.exists() else {},
-                tuple(told["notes"]),
+                tuple(values["notes"]),
             )
         except (OSError, ValueError, KeyError) as error:
             raise StoreError(f"{directory}: no information about a checkpoint ({error})") from error

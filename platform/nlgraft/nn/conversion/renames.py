@@ -1,7 +1,7 @@
-"""Which tensors of a checkpoint each of our parameters is made of, in both directions.
+"""Correspondence between our parameters and a checkpoint's tensors, for both directions.
 
 mBART and Marian name their tensors alike; which of them exist follows from our own configuration.
-BERT, which is read only, has names of its own.
+BERT, which is only read, has names of its own.
 
 Shape letters: P positions, D model width, V vocabulary.
 """
@@ -25,16 +25,16 @@ OUTPUT_TABLE = "lm_head.weight"
 OUTPUT_BIAS = "final_logits_bias"
 POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 FIRST_POSITION = 2
-"""Row of mBART's position tables that position 0 reads; no model reads those before it."""
+"""Row of mBART's position tables for position 0; the rows before it are never read."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where one of our parameters lies in a checkpoint.
+    """The place of one of our parameters in a checkpoint.
 
     Attributes:
         ours: Name of our parameter.
-        theirs: Names of the tensors that it holds one below the other, all of one size.
+        theirs: Names of the equally sized tensors that are stacked to form it.
         num_unread_rows: Leading rows of theirs that no model reads.
         is_row: Theirs has a leading axis of size 1.
     """
@@ -45,27 +45,17 @@ class Place:
     is_row: bool = False
 
     def read(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """Put our parameter together.
-
-        Args:
-            tensors: The checkpoint, by name.
-
-        Returns:
-            The parameter's values in fp32: the checkpoint's tensors one above the other, [sum of rows, ...].
-        """
+        """Stack the checkpoint's tensors into our parameter in fp32, [sum of rows, ...]."""
         parts = [tensors[name].detach().to(torch.float32) for name in self.theirs]
         joined = torch.cat(parts)[self.num_unread_rows :]
         return joined[0] if self.is_row else joined
 
     def write(self, parameter: Tensor, unread: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Take our parameter apart.
+        """Split our parameter [rows, ...] into the checkpoint's tensors, equal shares [rows / parts, ...].
 
         Args:
             parameter: Its values [rows, ...].
             unread: Leading rows of some tensors; zero where there are none.
-
-        Returns:
-            The checkpoint's tensors by name, equal shares [rows / parts, ...] of the parameter.
         """
         values = parameter.detach()[None] if self.is_row else parameter.detach()
         if self.num_unread_rows:
@@ -76,14 +66,7 @@ class Place:
         return {name: part.to("cpu", copy=True) for name, part in zip(self.theirs, parts, strict=True)}
 
     def unread(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The part of the checkpoint that ``read`` leaves out.
-
-        Args:
-            tensors: The checkpoint, by name.
-
-        Returns:
-            Leading rows by name, in fp32, [unread rows, ...]; empty when everything is read.
-        """
+        """Return the leading rows that ``read`` leaves out, by name, in fp32, [unread rows, ...]."""
         if not self.num_unread_rows:
             return {}
         name = self.theirs[0]
@@ -91,14 +74,7 @@ class Place:
 
 
 def places(config: TransformerConfig) -> list[Place]:
-    """List where every parameter of a plain encoder-decoder lies.
-
-    Args:
-        config: Our configuration; see ``architectures`` for what a checkpoint can hold.
-
-    Returns:
-        One place for each parameter; a table that is tied is named once.
-    """
+    """List the place of every parameter of a plain encoder-decoder; a tied table is listed once."""
     found = [*_tables(config)]
     for side, depth in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers)):
         end = "source" if side == "encoder" else "target"
@@ -145,14 +121,7 @@ def _layer(side: str, layer: int, norm: str) -> Iterator[Place]:
 
 
 def encoder_places(num_layers: int) -> list[Place]:
-    """List where the parameters of our encoder lie in a BERT, its source table and positions among them.
-
-    Args:
-        num_layers: Depth.
-
-    Returns:
-        One place for each parameter.
-    """
+    """List the places of our encoder's parameters in a BERT, its source table and positions included."""
     found = [
         Place("source_embedding.table.weight", ("embeddings.word_embeddings.weight",)),
         Place("source_input.positions.table", ("embeddings.position_embeddings.weight",)),
@@ -177,15 +146,15 @@ def _module(ours: str, *theirs: str) -> Iterator[Place]:
 
 
 def check_places(found: Sequence[Place], ours: Collection[str], theirs: Collection[str]) -> None:
-    """Make sure that every parameter is filled once and every tensor used once.
+    """Verify that every parameter is filled once and every tensor used once.
 
     Args:
         found: The places.
         ours: Names of our parameters.
-        theirs: Names of the checkpoint's tensors, without those that are not meant to be read.
+        theirs: Names of the checkpoint's tensors, without those that are skipped on purpose.
 
     Raises:
-        ContractError: Names what is missing, left over or used twice, on both sides.
+        ContractError: Names are missing, left over or used twice, on either side; all are named.
     """
     problems = [
         *_differences("our parameter", [place.ours for place in found], ours),
