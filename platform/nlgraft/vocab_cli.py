@@ -146,6 +146,8 @@ def plan(
         _quieten()
     request = PlanRequest(old=old, new=new, method=method, is_case_matched=match_case, text=text, **options)
     planned = plan_transfer(request, out)
+    for warning in planned.report.warnings:
+        click.echo(f"warning: {warning}", err=True)
     if is_json:
         _echo_json(planned.to_json())
     else:

@@ -167,6 +167,7 @@ def test_case_is_matched_when_asked(tmp_path):
         (["plan", "--old", "OLD", "--new", "NEW", "--old-codes", "NEW"], "codes"),
         (["plan", "--old", "OLD", "--new", "NEW", "--model", "EMPTY"], "not a checkpoint"),
         (["plan", "--old", "EMPTY", "--new", "NEW"], "no tokenizer found"),
+        (["plan", "--old", "OLD", "--new", "train.en"], "looks like text; train a tokenizer"),
         (["apply", "--plan", "EMPTY", "--model", "OLD", "--out", "fresh"], "no plan here"),
         (["apply", "--plan", "PLAN", "--model", "EMPTY", "--out", "fresh"], "not a checkpoint"),
         (["apply", "--plan", "PLAN", "--model", "OLD", "--out", "OLD"], "not empty"),
@@ -186,6 +187,7 @@ def test_bad_input_is_explained(arguments, message, bert_checkpoint, new_model, 
     places = {"OLD": str(bert_checkpoint), "NEW": str(new_model)}
     places |= {name: str(tmp_path / name.lower()) for name in ("EMPTY", "PLAN", "BACK", "BROKEN")}
     (tmp_path / "empty").mkdir()
+    (tmp_path / "train.en").write_text("A man walks.\n")
     if "PLAN" in arguments:
         run("plan", "--old", places["OLD"], "--new", places["NEW"], "--out", places["PLAN"])
     if "BACK" in arguments:

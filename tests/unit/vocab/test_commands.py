@@ -15,6 +15,7 @@ from nlgraft.vocab.commands.outputs import written_at_once
 from nlgraft.vocab.commands.plan import PlanRequest, plan_transfer, read_text
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.surgery.checkpoints import load_checkpoint
+from nlgraft.vocab.surgery.verify import verify_checkpoint
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 OLD = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "motor", "##cycle", "##s"]
@@ -90,6 +91,27 @@ def test_vectors_for_one_table_of_two_are_told(places):
     assert planned.report.norms is not None
     applied = apply_plan(places / "plan", str(places / "model"), places / "out")
     assert any("the untied output table gets the same" in note for note in applied.notes)
+
+
+def test_a_lost_padding_token_is_reported_and_fails_verification(places):
+    """A BERT without a padding token loads and encodes, but no batch of two lengths can be made."""
+    (places / "new" / "vocab.txt").write_text("\n".join(["[CLS]", "[SEP]", "[UNK]", "motor", "##s"]))
+    planned = plan_transfer(PlanRequest(old=str(places / "model"), new=str(places / "new")), places / "plan")
+    assert planned.to_json()["lost_roles"] == {"pad": "[PAD]"}
+    assert planned.report.warnings == [
+        "the new tokenizer has no pad token, the old one has '[PAD]': batches cannot be padded; add one to "
+        "the new tokenizer if the model needs it"
+    ]
+    apply_plan(places / "plan", str(places / "model"), places / "out")
+    checks = {check.name: check for check in verify_checkpoint(places / "out")}
+    assert [name for name, check in checks.items() if not check.is_good] == ["pads a batch"]
+    assert "no padding token" in checks["pads a batch"].detail
+
+
+def test_a_substituted_role_is_not_lost(places):
+    (places / "new" / "vocab.txt").write_text("\n".join(["<s>", "</s>", "<pad>", "<unk>", "motor"]))
+    planned = plan_transfer(PlanRequest(old=str(places / "model"), new=str(places / "new" / "vocab.txt")))
+    assert planned.report.lost_roles == {}
 
 
 def test_a_directory_appears_whole_or_not_at_all(tmp_path):

@@ -202,3 +202,36 @@ def test_punctuation_is_a_word_wherever_it_stands(punctuated):
 def test_words_with_punctuation_are_cut_as_the_library_does(punctuated, word):
     vocabulary, library = punctuated
     assert [p.id for p in vocabulary.segment(Tok(word.encode(), True))] == library.encode(word).ids
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            "A man walks.\nTwo dogs run.\n",
+            r"train\.en, line 1: 3 words .* looks like text; train a tokenizer",
+        ),
+        ("# A page\n## with a heading\n", r"line 1: 3 words .* looks like text"),
+        ("yes\nno\nyes\n", r"'yes' occurs twice \(entries 1 and 3\)"),
+        ("<unk>\t0\n▁the\t-3.24\n", r"line 1: a piece and its score.*give the model itself, train\.model"),
+    ],
+)
+def test_text_is_no_vocabulary(content, message, tmp_path):
+    (tmp_path / "train.en").write_text(content)
+    with pytest.raises(DataError, match=message):
+        load_vocabulary(tmp_path / "train.en")
+    (tmp_path / "vocab.txt").write_text(content)
+    if "yes" not in content:
+        with pytest.raises(DataError, match="line 1"):
+            load_vocabulary(tmp_path)
+
+
+def test_frequencies_may_be_overwritten_as_fairseq_does(tmp_path):
+    (tmp_path / "dict.txt").write_text("<unk> 0 #fairseq:overwrite\nthe 12\ncat@@ 3\n")
+    assert load_vocabulary(tmp_path / "dict.txt").surfaces == ("<unk>", "the", "cat@@")
+
+
+def test_a_separator_is_a_token_not_a_line_end(tmp_path):
+    """U+2028 ends no line, else every id behind it were wrong."""
+    (tmp_path / "dict.txt").write_bytes("a\u2028 3\r\nb 2\r\n".encode())
+    assert load_vocabulary(tmp_path / "dict.txt").surfaces[4:] == ("a\u2028", "b")

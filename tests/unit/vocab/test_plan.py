@@ -43,7 +43,6 @@ def test_every_provenance_gets_its_row():
     assert new.dtype == np.float32
     assert new.tolist() == [[1, 0], [0.5, 0.5], [0.5, 0.5], [7, 8], [0.5, 0.5]]
     assert plan().counts() == {"copy": 1, "composed": 1, "noise": 1, "dense": 1, "gap": 1}
-    assert plan().is_stochastic
 
 
 def test_bias_follows_the_same_weights():

@@ -33,6 +33,7 @@ from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.surgery.tensors import count_embedding_parameters, find_vocabulary_tensors
 from nlgraft.vocab.surgery.token_ids import ID_FIELDS
 from nlgraft.vocab.surgery.verify import check_permutation, verify_checkpoint
+from nlgraft.vocab.tokenizers.legacy import wordpiece_json
 from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
 
 V = 30
@@ -477,6 +478,25 @@ def test_verify_finds_what_is_wrong(tmp_path):
     rows = {check.name: check for check in verify_checkpoint(tmp_path)}["rows are sound"]
     assert not rows.is_good
     assert "NaN" in rows.detail
+
+
+@pytest.mark.parametrize("is_masked", [True, False])
+def test_padding_must_not_change_what_a_model_makes_of_a_sentence(is_masked, tmp_path, monkeypatch):
+    torch.manual_seed(0)
+    model = BertForMaskedLM(bert_config())
+    model.save_pretrained(tmp_path)
+    tokens = ["[PAD]", "[UNK]", "a", "b", *(f"w{i}" for i in range(V - 4))]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(wordpiece_json(tokens, tmp_path)))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "unk_token": "[UNK]"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
+    if not is_masked:
+        forward = BertForMaskedLM.forward
+        monkeypatch.setattr(
+            BertForMaskedLM, "forward", lambda self, input_ids, attention_mask: forward(self, input_ids)
+        )
+    checks = {check.name: check for check in verify_checkpoint(tmp_path)}
+    assert checks["pads a batch"].is_good is is_masked
+    assert "under padding" in checks["pads a batch"].detail
 
 
 def test_weights_that_no_architecture_claims_are_not_dropped(tmp_path):

@@ -120,13 +120,6 @@ class TransferPlan:
         """Count the rows by provenance (lower case); only those that occur."""
         return {kind.name.lower(): len(self.rows(kind)) for kind in Provenance if len(self.rows(kind))}
 
-    @property
-    def is_stochastic(self) -> bool:
-        """True if every composed row is a convex combination of old rows."""
-        composed = self.matrix[self.rows(Provenance.COMPOSED)]
-        sums = np.asarray(composed.sum(axis=1)).ravel()
-        return bool(np.all(np.abs(sums - 1) < 1e-5) and np.all(composed.data >= 0))
-
     def apply(self, old: NDArray[np.floating], *, stream: int = 0) -> Array:
         """Compute the new rows from the old ones, accumulating in single precision.
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from nlgraft.vocab.plans.norms import NormReport
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
+from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES
 
 WORST_FIRST = (
     Provenance.NOISE,
@@ -65,6 +66,7 @@ class PlanReport:
         reasons: Rows by reason, most frequent first.
         norms: Row norms before and after, if a model was provided.
         worst: The most doubtful rows, in words.
+        lost_roles: Role -> old special token, of roles that no new token takes over.
     """
 
     method: str
@@ -77,10 +79,21 @@ class PlanReport:
     reasons: dict[str, int]
     norms: NormReport | None
     worst: tuple[str, ...]
+    lost_roles: dict[str, str]
 
     def to_json(self) -> dict[str, Any]:
         """Convert the report to JSON values."""
         return asdict(self) | {"worst": list(self.worst)}
+
+    @property
+    def warnings(self) -> list[str]:
+        """Consequences of the new vocabulary that the model's users should know."""
+        consequences = {"pad": ": batches cannot be padded", "mask": ": masked-LM training needs one"}
+        return [
+            f"the new tokenizer has no {role} token, the old one has '{token}'{consequences.get(role, '')}; "
+            "add one to the new tokenizer if the model needs it"
+            for role, token in self.lost_roles.items()
+        ]
 
     @property
     def summary(self) -> str:
@@ -152,6 +165,11 @@ def report_plan(
         norms=norms,
         reasons=_count_reasons(plan),
         worst=tuple(_describe(plan, row, int(counts[row])) for row in doubtful[:num_worst]),
+        lost_roles={
+            role: plan.old_surfaces[identity]
+            for role, identity in plan.old_roles.items()
+            if not {role, SUBSTITUTE_ROLES.get(role, role)} & plan.new_roles.keys()
+        },
     )
 
 

@@ -30,6 +30,8 @@ PERMUTATION_TOLERANCE = 1e-4
 """Largest difference of logits that reordered single-precision additions explain, relative to their size."""
 NUM_TOKENS = 12
 SENTENCE = "a b"
+PADDING_TOLERANCE = 1e-5
+"""Largest difference of outputs that another width of a batch explains, relative to their size."""
 
 
 @dataclass(frozen=True)
@@ -98,24 +100,62 @@ def _check_tokenizer(
     detail = f"{len(vocabulary)} ids, {num_rows} rows"
     detail = f"{detail}; first id without: {beyond[0]!r}" if beyond else detail
     yield Check(f"{name}ids have rows", not beyond, detail)
-    yield _check_encoding(place, num_rows, name)
+    yield from _check_encoding(model, place, num_rows, name)
     if side == "decoder":
         yield _check_special_ids(model, vocabulary)
 
 
-def _check_encoding(place: Path, num_rows: int, name: str) -> Check:
-    """Cut a sentence as ``transformers`` does; its ids must be rows."""
+def _check_encoding(model: Any, place: Path, num_rows: int, name: str) -> Iterator[Check]:
+    """Encode a sentence as ``transformers`` does, alone and in a padded batch."""
     import transformers
 
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what else one could install
+            warnings.simplefilter("ignore")  # about optional packages
             tokenizer = transformers.AutoTokenizer.from_pretrained(place)
         ids = tokenizer(SENTENCE)["input_ids"]
     except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        return Check(f"{name}tokenizer cuts text", False, f"transformers cannot load it ({error})")
+        yield Check(f"{name}tokenizer encodes text", False, f"transformers cannot load it ({error})")
+        return
     is_good = bool(ids) and max(ids) < num_rows
-    return Check(f"{name}tokenizer cuts text", is_good, f"{type(tokenizer).__name__}, ids {ids}")
+    yield Check(f"{name}tokenizer encodes text", is_good, f"{type(tokenizer).__name__}, ids {ids}")
+    if is_good and not name.startswith("decoder"):
+        yield _check_padded_batch(model, tokenizer, ids, name)
+
+
+@torch.no_grad()
+def _check_padded_batch(model: Any, tokenizer: Any, ids: list[int], name: str) -> Check:
+    """Pad a sentence beside a longer one: what the model makes of it must not change."""
+    title = f"{name}pads a batch"
+    if tokenizer.pad_token_id is None:
+        if model.can_generate() and not is_encoder_decoder(model):
+            return Check(title, True, "no padding token, as usual for decoders; set one before batching")
+        return Check(
+            title, False, "the tokenizer has no padding token; add one to the new tokenizer and plan again"
+        )
+    if tokenizer.pad_token_id >= _num_rows(model, "encoder"):
+        return Check(title, False, f"padding id {tokenizer.pad_token_id} has no row")
+    tokenizer.padding_side = "right"
+    batch = tokenizer.pad({"input_ids": [ids, [*ids, *ids]]}, return_tensors="pt")
+    alone = tokenizer.pad({"input_ids": [ids]}, return_tensors="pt")
+    padded, unpadded = (
+        _forward(model, found["input_ids"], found["attention_mask"])[0, : len(ids)]
+        for found in (batch, alone)
+    )
+    difference = float((padded - unpadded).abs().max())
+    scale = max(1.0, float(unpadded.abs().max()))
+    return Check(
+        title, difference <= PADDING_TOLERANCE * scale, f"largest difference {difference:.2g} under padding"
+    )
+
+
+def _forward(model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Logits or last hidden states; the decoder of an encoder-decoder reads fixed tokens."""
+    inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+    if is_encoder_decoder(model):
+        tokens = torch.arange(NUM_TOKENS).remainder(_num_rows(model, "decoder"))
+        inputs["decoder_input_ids"] = tokens.expand(len(input_ids), NUM_TOKENS)
+    return model(**inputs)[0]
 
 
 def _check_special_ids(model: Any, vocabulary: Vocabulary) -> Check:

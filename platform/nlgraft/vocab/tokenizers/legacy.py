@@ -37,12 +37,39 @@ def read_lines(path: Path) -> list[str]:
         DataError: It is not text in UTF-8.
     """
     try:
-        return path.read_text("utf-8").splitlines()
+        # not splitlines, which also splits at U+2028 and the like: those are tokens of some vocabularies
+        lines = path.read_bytes().decode("utf-8").replace("\r\n", "\n").split("\n")
+        return lines if lines[-1] else lines[:-1]
     except UnicodeDecodeError:
         raise DataError(
             f"{path}: neither a SentencePiece model (*.model, *.spm), a tokenizer.json "
             "nor a vocabulary in UTF-8"
         ) from None
+
+
+def read_tokens(path: Path) -> list[str]:
+    """Read a vocabulary file: a token per line, with or without its frequency behind a space.
+
+    Raises:
+        DataError: It is text, or a list of SentencePiece pieces, instead of a vocabulary.
+    """
+    lines = read_lines(path)
+    for number, line in enumerate(lines, start=1):
+        if re.fullmatch(r".+\t-?[\d.]+(e-?\d+)?", line):
+            raise DataError(
+                f"{path}, line {number}: a piece and its score, as SentencePiece lists them; give the model "
+                f"itself, {path.with_suffix('.model').name}"
+            )
+        token, *rest = line.rstrip(" ").split(" ")
+        is_count = not rest or (rest[0].isdigit() and rest[1:] in ([], ["#fairseq:overwrite"]))
+        if token and not is_count:
+            raise DataError(
+                f"{path}, line {number}: {len(rest) + 1} words where a vocabulary has one token. This "
+                'looks like text; train a tokenizer on it first, e.g. python -c "import sentencepiece; '
+                f"sentencepiece.SentencePieceTrainer.train(input='{path}', model_prefix='new', "
+                'vocab_size=8000)", and give new.model'
+            )
+    return lines
 
 
 def read_specials(directory: Path) -> dict[str, Any]:

@@ -11,8 +11,8 @@ from nlgraft.vocab.tokenizers.legacy import (
     byte_level_json,
     is_wordpiece,
     read_json,
-    read_lines,
     read_specials,
+    read_tokens,
     wordpiece_json,
 )
 from nlgraft.vocab.tokenizers.segmenters import BpeSegmenter, GreedySegmenter, Segmenter
@@ -50,7 +50,7 @@ def load_vocabulary(path: str | Path, codes: str | Path | None = None) -> Vocabu
         return read_marian(path.parent, path.name)
     if path.suffix in (".model", ".spm"):
         return read_sentencepiece(path)
-    lines = read_lines(path)
+    lines = read_tokens(path)
     if is_wordpiece(lines):
         return read_tokenizer_json(wordpiece_json(lines, path.parent), name=str(path))
     return read_subword_nmt(path)
@@ -83,7 +83,7 @@ def _load_directory(path: Path) -> Vocabulary:
     if models:
         return read_sentencepiece(models[0])
     if (path / "vocab.txt").is_file():
-        lines = read_lines(path / "vocab.txt")
+        lines = read_tokens(path / "vocab.txt")
         specials = read_specials(path)
         return read_tokenizer_json(wordpiece_json(lines, path), specials=specials, name=str(path))
     if (path / "vocab.json").is_file() and (path / "merges.txt").is_file():
@@ -120,12 +120,19 @@ def read_subword_nmt(path: str | Path, codes: str | Path | None = None) -> Vocab
         codes: Merges (``bpe.codes``); without them tokens are segmented longest match first.
 
     Raises:
-        DataError: The file is empty.
+        DataError: The file is empty, or text, or repeats a token.
     """
-    lines = read_lines(Path(path))
-    surfaces = [line.rsplit(" ", 1)[0] if " " in line else line for line in lines if line.strip()]
+    lines = read_tokens(Path(path))
+    surfaces = [line.split(" ", 1)[0] for line in lines if line.strip()]
     if not surfaces:
         raise DataError(f"{path}: the vocabulary has no tokens")
+    first: dict[str, int] = {}
+    for number, surface in enumerate(surfaces, start=1):
+        if first.setdefault(surface, number) != number:
+            raise DataError(
+                f"{path}: '{surface}' occurs twice (entries {first[surface]} and {number}), so it is no "
+                "vocabulary; if it is text, train a tokenizer on it first"
+            )
     if not any(role_of(surface) for surface in surfaces):
         surfaces = ["<s>", "<pad>", "</s>", "<unk>", *surfaces]
     kinds = [Kind.SPECIAL if role_of(surface) else Kind.NORMAL for surface in surfaces]
