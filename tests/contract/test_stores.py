@@ -1,31 +1,27 @@
-"""One suite over every kind of store: a directory, a pyarrow file system, an S3-compatible server."""
+"""One suite over every kind of store: a directory, an S3-compatible server."""
 
 from __future__ import annotations
 
 import json
 import logging
 import os
-import pickle
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import boto3
 import pytest
-from pyarrow import fs
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
 
 from pipeline_stages import alone, number, total
 
 from nlgraft.errors import StageBusy, StoreError, StudyLockedError
-from nlgraft.pipeline import remote_artifacts
-from nlgraft.pipeline.artifacts import ArtifactDamaged
+from nlgraft.pipeline import artifacts
 from nlgraft.pipeline.files import Files, LocalFiles
+from nlgraft.pipeline.integrity import ArtifactDamaged, FileEntry
 from nlgraft.pipeline.manifest import MANIFEST
-from nlgraft.pipeline.remote import RemoteFiles
-from nlgraft.pipeline.remote_artifacts import RemoteArtifacts
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore, Decision
 from nlgraft.pipeline.trial import finished_record, run_trial
@@ -46,7 +42,7 @@ def s3_server() -> Iterator[str]:
     server.stop()
 
 
-@pytest.fixture(params=["local", "subtree", "s3"])
+@pytest.fixture(params=["local", "s3"])
 def open_store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> OpenStore:
     """Opens one place, each time as from another host: with a cache of its own."""
     num_opened = 0
@@ -59,29 +55,18 @@ def open_store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pyte
     def open_local(**options) -> ArtifactStore:
         return ArtifactStore.open(tmp_path / "store", **options)
 
-    def open_subtree(**options) -> ArtifactStore:
-        (tmp_path / "store").mkdir(exist_ok=True)
-        place = fs.SubTreeFileSystem(str(tmp_path / "store"), fs.LocalFileSystem())
-        files = RemoteFiles(place, "", "subtree")
-        return ArtifactStore("subtree", files, RemoteArtifacts(files, new_cache()), **options)
-
     def open_s3(**options) -> ArtifactStore:
         return ArtifactStore.open(uri, cache=new_cache(), **options)
 
     if request.param == "local":
         return open_local
-    if request.param == "subtree":
-        return open_subtree
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     server = request.getfixturevalue("s3_server")
     bucket = f"bucket-{tmp_path.name.replace('_', '-').lower()[:50]}"
-    options = f"endpoint_override={server}&scheme=http&region=us-east-1&allow_bucket_creation=true"
-    fs.S3FileSystem(
-        endpoint_override=server, scheme="http", region="us-east-1", allow_bucket_creation=True
-    ).create_dir(bucket)
-    uri = f"s3://{bucket}/some/prefix?{options}"
+    client = boto3.client("s3", endpoint_url=f"http://{server}", region_name="us-east-1")
+    client.create_bucket(Bucket=bucket)
+    uri = f"s3://{bucket}/some/prefix?endpoint_override={server}&scheme=http&region=us-east-1"
     return open_s3
 
 
@@ -146,10 +131,9 @@ def test_manifest(open_store: OpenStore):
     assert manifest is not None
     assert (manifest.name, manifest.fingerprint, manifest.version) == ("number", number(1).fingerprint, 1)
     assert (manifest.config, manifest.inputs, manifest.seed) == ({"value": 1}, {}, None)
-    assert manifest.files["deep/number.txt"] == {
-        "bytes": 1,
-        "sha256": "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b",
-    }
+    assert manifest.files["deep/number.txt"] == FileEntry(
+        bytes=1, sha256="6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"
+    )
     assert manifest.bytes == 10241
     assert (manifest.started_at, manifest.duration_s, manifest.reason) == (5.0, 2.5, "missing")
 
@@ -173,7 +157,7 @@ def test_second_writer_is_harmless(open_store: OpenStore):
         "model.safetensors",
     ]
     assert open_store().verify(number(1)).decision is Decision.HIT
-    assert sum("other.txt" in key for key in files_of(first).walk("artifacts")) == 0
+    assert sum("other.txt" in key for key in files_of(first).sizes("artifacts")) == 0
 
 
 def test_many_writers_at_once(open_store: OpenStore):
@@ -247,15 +231,13 @@ def test_half_published_is_invisible(open_store: OpenStore):
 def test_forgotten_uploads_are_removed(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
     """What a killed writer left goes when it is old; what another is writing now stays."""
     store = open_store()
-    if store.is_local:
-        return  # a local writer leaves nothing there
     key = f"artifacts/number/{number(1).fingerprint}"
     files_of(store).write(f"{key}/killed/number.txt", b"1")
     publish(store)
     assert files_of(store).existing([f"{key}/killed/number.txt"])
     store.discard(number(1))
     files_of(store).write(f"{key}/killed/number.txt", b"1")
-    monkeypatch.setattr(remote_artifacts, "_FORGOTTEN_AFTER_S", -10.0)
+    monkeypatch.setattr(artifacts, "_FORGOTTEN_AFTER_S", -10.0)
     publish(store)
     assert not files_of(store).existing([f"{key}/killed/number.txt"])
     assert store.verify(number(1)).decision is Decision.HIT
@@ -276,7 +258,6 @@ def test_finished_and_accounts(open_store: OpenStore):
         2,
     )
     assert costs["ranked"].count == 1
-    assert store.total_bytes() > 2 * 10241
 
 
 def test_trial_on_two_hosts(open_store: OpenStore):
@@ -323,10 +304,10 @@ def test_checkpoints(open_store: OpenStore):
         assert (latest[0], (latest[1] / "state.json").read_text()) == (20, "again")
         assert other.latest() == latest
         other.clear()
-    keys = files_of(open_store()).walk("checkpoints")
+    keys = files_of(open_store()).sizes("checkpoints")
     assert {key.split("/")[2] for key in keys} == {"10", "20"}
 
-    key = next(key for key in keys if key.endswith("20/state.json"))
+    key = next(key for key in keys if "/20/" in key and key.endswith("state.json"))
     files_of(open_store()).write(key, b"AGAIN")
     latest = open_store().checkpoints(stage).latest()
     assert latest is not None
@@ -368,24 +349,95 @@ def test_study_lock(open_store: OpenStore):
     second.lock_study("abc").release()
 
 
-def test_silent_lease_expires(open_store: OpenStore):
-    """An owner on another host that stopped renewing; S3 keeps times to the second."""
-    store = open_store(expiry_s=3.0)
+def silent_lease(store: ArtifactStore) -> str:
+    """A lease of an owner on another host that no longer renews it."""
     with store.leases.acquire("a" * 64) as lease:
         data = json.loads(files_of(store).read(lease.key) or b"")
     files_of(store).write(lease.key, json.dumps({**data, "host": "elsewhere"}).encode())
-    written = time.monotonic()
-    with pytest.raises(StageBusy):
+    return lease.key
+
+
+def shift_clock(store: ArtifactStore, key: str, monkeypatch: pytest.MonkeyPatch, *, by_s: float) -> None:
+    """Let the store's clock say that a key was written some time ago."""
+    written_at = files_of(store).modified_at(key)
+    assert written_at is not None
+    monkeypatch.setattr(store.leases._clock, "now", lambda: written_at + by_s)
+
+
+def test_silent_lease_expires(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
+    store = open_store(expiry_s=60.0)
+    key = silent_lease(store)
+    shift_clock(store, key, monkeypatch, by_s=59.0)
+    with pytest.raises(StageBusy, match="last sign of life 59 s ago"):
         store.leases.acquire("a" * 64)
-    while time.monotonic() - written < 30:
+    shift_clock(store, key, monkeypatch, by_s=61.0)
+    store.leases.acquire("a" * 64).release()
+
+
+def test_the_clock_is_that_of_the_place(open_store: OpenStore):
+    """S3 keeps times to the second."""
+    store = open_store()
+    before = store.leases._clock.now()
+    files_of(store).write("leases/x", b"")
+    stamp = files_of(store).modified_at("leases/x")
+    assert stamp is not None
+    assert before - 2 < stamp < store.leases._clock.now() + 2
+
+
+def test_only_one_of_many_takes_over(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
+    """All see that the owner is silent before the first of them writes."""
+    key = silent_lease(open_store())
+    barrier = threading.Barrier(6, timeout=60)
+    outcomes: list[object] = []
+
+    def grab() -> None:
+        store = open_store()
+        shift_clock(store, key, monkeypatch, by_s=1000.0)
+        find = store.leases._find
+
+        def find_and_wait(key: str):
+            monkeypatch.setattr(store.leases, "_find", find)
+            found = find(key)
+            barrier.wait()
+            return found
+
+        monkeypatch.setattr(store.leases, "_find", find_and_wait)
         try:
-            held = open_store(expiry_s=3.0).leases.acquire("a" * 64)
-        except StageBusy:
-            time.sleep(0.2)
-        else:
-            break
-    assert 1.9 < time.monotonic() - written < 10
-    held.release()
+            outcomes.append(store.leases.acquire("a" * 64))
+        except StageBusy as busy:
+            outcomes.append(busy)
+
+    threads = [threading.Thread(target=grab) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [type(outcome).__name__ for outcome in outcomes].count("Lease") == 1
+    assert len(outcomes) == 6
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_conditional_writes_have_one_winner(open_store: OpenStore, is_taken: bool):
+    if is_taken:
+        files_of(open_store()).write("leases/x", b"before")
+    barrier = threading.Barrier(6, timeout=60)
+    winners: list[bytes] = []
+
+    def write(data: bytes) -> None:
+        files = files_of(open_store())
+        barrier.wait()
+        if files.replace("leases/x", b"before", data) if is_taken else files.create("leases/x", data):
+            winners.append(data)
+
+    threads = [threading.Thread(target=write, args=(str(index).encode(),)) for index in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert winners == [files_of(open_store()).read("leases/x")]
+    assert not files_of(open_store()).replace("leases/x", b"before", b"late")
+    assert not files_of(open_store()).create("leases/x", b"late")
+    assert not files_of(open_store()).replace("leases/missing", b"", b"late")
 
 
 def test_lease_of_a_dead_process_of_this_host(open_store: OpenStore):
@@ -422,22 +474,75 @@ def test_clean_up_after_killed_processes(open_store: OpenStore):
     assert store.checkpoints(number(2)).newest_step() == 1
 
 
-def test_a_store_can_be_sent_to_another_process(open_store: OpenStore):
+@pytest.mark.parametrize("name", ["../../../../escaped", "/escaped", "deep/../../escaped", "deep//x", "."])
+@pytest.mark.parametrize("key", ["files", "location"])
+def test_names_in_a_manifest_stay_inside(open_store: OpenStore, tmp_path: Path, name: str, key: str):
+    """Whoever can write to the store must not read or write outside it."""
     publish(open_store())
-    assert pickle.loads(pickle.dumps(open_store())).has(number(1))
+    checkpoints = open_store().checkpoints(number(1))
+    checkpoints.save(1, lambda path: (path / "state.json").write_text("1"))
+    files = files_of(open_store())
+    entry = {"bytes": 1, "sha256": "6b86b273ff34fce19d6b804eff5a3f5747ada4eaa22f1d49c01e52ddb7875b4b"}
+    for path in (f"artifacts/number/{number(1).fingerprint}/manifest.json",
+                 f"checkpoints/{number(1).fingerprint}/1/checkpoint.json"):  # fmt: skip
+        document = json.loads(files.read(path) or b"")
+        files.write(path, json.dumps({**document, key: {name: entry} if key == "files" else name}).encode())
+    outside = {path for path in tmp_path.rglob("*") if "store" not in path.parts}
+    store = open_store()
+    assert store.verify(number(1)).decision is Decision.CORRUPT
+    assert "leads outside" in store.verify(number(1)).reason
+    for use in (lambda: store.fetch(number(1)), lambda: store.read_file(number(1), name)):
+        with pytest.raises(ArtifactDamaged, match="leads outside"):
+            use()
+    assert store.checkpoints(number(1)).latest() is None
+    assert {path for path in tmp_path.rglob("*") if "store" not in path.parts} - outside == set()
 
 
-def test_unreachable_server_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_child_uri_keeps_the_options(tmp_path: Path):
+    uri = "s3://key:secret@bucket/some/prefix/?endpoint_override=127.0.0.1:9000&scheme=http"
+    child = ArtifactStore.open(uri, cache=tmp_path).child_uri("ray")
+    assert child == "s3://key:secret@bucket/some/prefix/ray?endpoint_override=127.0.0.1:9000&scheme=http"
+    assert ArtifactStore.open("s3://bucket", cache=tmp_path).child_uri("ray") == "s3://bucket/ray"
+    assert ArtifactStore.open(tmp_path).child_uri("ray") == str(tmp_path / "ray")
+
+
+def test_unreachable_server_is_named(tmp_path: Path):
     """Port 1 of this host answers nobody; the message holds no secrets."""
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
     uri = "s3://key:secret@bucket/x?endpoint_override=127.0.0.1:1&scheme=http&region=us-east-1"
     store = ArtifactStore.open(uri, cache=tmp_path)
-    with pytest.raises(StoreError, match=r"s3://bucket/x.*cannot look at artifacts/number") as error:
+    with pytest.raises(StoreError, match=r"^s3://bucket/x: cannot look at artifacts/number") as error:
         store.has(number(1))
     assert "secret" not in str(error.value)
-    with pytest.raises(StoreError, match="cannot be opened") as error:
-        ArtifactStore.open("s3://key:sec ret@bucket/x")
-    assert "ret@" not in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("s3://key:se cret@bucket/x?regoin=here", r"option 'regoin' is unknown. Did you mean 'region'"),
+        ("gs://bucket/x?region=here", "belong to s3:// only"),
+        ("ftp://key:secret@host/x", r"storage 'ftp://\*\*\*@host/x' cannot be opened: .*Allowed: .*s3://"),
+    ],
+)
+def test_uris_that_are_not_understood(uri: str, message: str):
+    with pytest.raises(StoreError, match=message) as error:
+        ArtifactStore.open(uri)
+    assert "cret" not in str(error.value)
+    assert error.value.__suppress_context__
+
+
+def test_an_aws_profile_is_used(s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    (tmp_path / "credentials").write_text("[work]\naws_access_key_id = a\naws_secret_access_key = b\n")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "credentials"))
+    monkeypatch.setenv("AWS_PROFILE", "work")
+    session = boto3.session.Session(profile_name="work", region_name="us-east-1")
+    session.client("s3", endpoint_url=f"http://{s3_server}").create_bucket(Bucket="bucket-profile")
+    uri = f"s3://bucket-profile/x?endpoint_override={s3_server}&scheme=http&region=us-east-1"
+    store = ArtifactStore.open(uri, cache=tmp_path / "cache")
+    publish(store)
+    assert store.has(number(1))
 
 
 def test_default_cache_is_one_per_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -122,9 +122,7 @@ class _TuneSweep:
         self._store = store
         self._queue = queue
         resources = study.resources
-        self._ray_directory = (
-            str(Path(store.uri) / "ray") if store.is_local else f"{store.uri.rstrip('/')}/ray"
-        )
+        self._ray_directory = store.child_uri("ray")
         self._group = WorkerGroup(
             resources.workers,
             resources.cpus_per_worker,

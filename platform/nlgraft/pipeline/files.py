@@ -1,4 +1,4 @@
-"""The few file operations a store rests on, and their local form.
+"""The few file operations that a store rests on, and their form on a local directory.
 
 Keys are relative POSIX paths below the store's root.
 """
@@ -6,31 +6,45 @@ Keys are relative POSIX paths below the store's root.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import time
 import uuid
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
 from filelock import FileLock
 
-from nlgraft.pipeline.integrity import remove_tree
+from nlgraft.errors import StoreError
+from nlgraft.pipeline.integrity import (
+    ArtifactDamaged,
+    FileEntry,
+    find_damage,
+    remember_verified,
+    remove_tree,
+)
+from nlgraft.pipeline.refusals import explained
+from nlgraft.pipeline.scratch import Scratch
 
-_GUARD_TIMEOUT_S = 10.0
-_CLOCK_VALID_S = 60.0
+_LOCK_TIMEOUT_S = 10.0
 
 
 class Files(Protocol):
     """Named bytes below one root.
 
-    **Atomicity**: a key read by anyone holds all of one write. **Failure**: `NlgraftError`'s StoreError or
-    OSError when the place is out of reach; a missing key is no failure.
+    **Atomicity**: whoever reads a key reads all of one write. **Failure**: `StoreError` when the place is out
+    of reach or refuses; a missing key is no failure.
+
+    Attributes:
+        name: The place in messages, without credentials.
+        scratch: Local directories whose files `put_directory` takes over.
     """
 
+    name: str
+    scratch: Scratch
+
     def read(self, key: str) -> bytes | None:
-        """Read a key; None when it is missing."""
+        """Read a key; None if it is missing."""
         ...
 
     def write(self, key: str, data: bytes) -> None:
@@ -38,11 +52,15 @@ class Files(Protocol):
         ...
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write a key only when it is missing; True when this call made it."""
+        """Write a key only if it is missing; True for the one caller whose data it holds."""
         ...
 
-    def delete(self, key: str) -> None:
-        """Delete a key; a missing one is fine."""
+    def replace(self, key: str, old: bytes, new: bytes) -> bool:
+        """Write a key only if it holds `old`; True for the one caller whose data it then holds."""
+        ...
+
+    def delete(self, key: str, expected: bytes | None = None) -> None:
+        """Delete a key, or with `expected` only if it holds that; a missing key is fine."""
         ...
 
     def delete_tree(self, key: str) -> None:
@@ -50,115 +68,105 @@ class Files(Protocol):
         ...
 
     def names(self, key: str) -> list[str]:
-        """Names directly below a key, newest first where times are known at no cost; hidden ones left out."""
+        """List the names directly below a key, newest first where times are free; hidden ones left out."""
         ...
 
     def existing(self, keys: Iterable[str]) -> set[str]:
-        """Those of the keys that exist."""
+        """Select the keys that exist."""
         ...
 
-    def walk(self, key: str) -> list[str]:
-        """All keys below a key, sorted; hidden ones left out."""
-        ...
-
-    def total_bytes(self, key: str) -> int:
-        """Bytes of all files below a key."""
+    def sizes(self, key: str) -> dict[str, int]:
+        """List the bytes of every file below a key, by its key; hidden ones left out."""
         ...
 
     def modified_at(self, key: str) -> float | None:
-        """When a key was last written, by the place's own clock; None when it is missing."""
+        """Return the Unix time of the last write by the place's own clock; None if the key is missing."""
         ...
 
-    def clock(self) -> float:
-        """What the place's own clock says now, in Unix seconds."""
-        ...
-
-    def guard(self) -> AbstractContextManager[object]:
-        """Keep other processes out for a moment where the place can do that, best effort elsewhere."""
-        ...
-
-
-class PlaceClock:
-    """The clock of the place that stamps files, which may differ from this host's.
-
-    Ages of leases are differences of stamps of one clock, so hosts with skewed clocks judge alike.
-    """
-
-    def __init__(self) -> None:
-        self._offset_s = 0.0
-        self._read_at = float("-inf")
-
-    def now(self, files: Files) -> float:
-        """Read the clock, by writing a probe at most once a minute.
-
-        Args:
-            files: The place.
+    def put_directory(self, source: Path, key: str, entries: Mapping[str, FileEntry]) -> Path:
+        """Move files of a local directory below a key that nobody else writes to.
 
         Returns:
-            Unix seconds.
+            A local directory with the files.
         """
-        if time.monotonic() - self._read_at > _CLOCK_VALID_S:
-            key = f"leases/.clock-{uuid.uuid4().hex}"
-            files.write(key, b"")
-            stamp = files.modified_at(key)
-            files.delete(key)
-            self._read_at = time.monotonic()
-            self._offset_s = (time.time() if stamp is None else stamp) - self._read_at
-        return time.monotonic() + self._offset_s
+        ...
+
+    def damage(self, key: str, entries: Mapping[str, FileEntry]) -> str | None:
+        """Describe the first file that differs from its entry, as far as can be seen without copying it."""
+        ...
+
+    def fetch(self, key: str, entries: Mapping[str, FileEntry]) -> Path:
+        """Return a local directory with the files below a key, checksums compared; read only.
+
+        Raises:
+            ArtifactDamaged: A file differs from its entry.
+        """
+        ...
 
 
 class LocalFiles:
-    """Files in a local (or network-mounted) directory.
-
-    Args:
-        root: The directory; made when the first key is written.
-    """
+    """Files in a local or network-mounted directory, which is made when the first key is written."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._clock = PlaceClock()
+        self.name = str(root)
+        self.scratch = Scratch(root / "tmp")
 
+    @explained("read")
     def read(self, key: str) -> bytes | None:
-        """Read a key; None when it is missing."""
+        """Read a key; None if it is missing."""
         try:
             return (self.root / key).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
 
+    @explained("write")
     def write(self, key: str, data: bytes) -> None:
         """Write a key in one step, replacing what was there."""
-        path = self.root / key
-        scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            scratch.write_bytes(data)
-            scratch.replace(path)
-        except BaseException:
-            scratch.unlink(missing_ok=True)
-            raise
+        with self._written(key, data) as scratch:
+            scratch.replace(self.root / key)
 
+    @explained("write")
     def create(self, key: str, data: bytes) -> bool:
-        """Write a key only when it is missing; True when this call made it."""
-        path = self.root / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with path.open("xb") as stream:
-                stream.write(data)
-        except FileExistsError:
-            return False
+        """Write a key only if it is missing: a hard link fails where a name is taken."""
+        with self._written(key, data) as scratch:
+            try:
+                os.link(scratch, self.root / key)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS):
+                    raise
+                raise StoreError(
+                    f"{self.name}: its file system has no hard links, which exclusive writing needs. Keep "
+                    "the store on a local disk, on NFS or in an object store (storage.path, --storage)"
+                ) from error
         return True
 
-    def delete(self, key: str) -> None:
-        """Delete a key; a missing one is fine."""
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            (self.root / key).unlink()
+    @explained("write")
+    def replace(self, key: str, old: bytes, new: bytes) -> bool:
+        """Write a key only if it holds `old`; other processes are kept out meanwhile."""
+        with self._locked():
+            if self.read(key) != old:
+                return False
+            self.write(key, new)
+        return True
+
+    @explained("delete")
+    def delete(self, key: str, expected: bytes | None = None) -> None:
+        """Delete a key, or with `expected` only if it holds that; a missing key is fine."""
+        with contextlib.nullcontext() if expected is None else self._locked():
+            if expected is None or self.read(key) == expected:
+                with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                    (self.root / key).unlink()
 
     def delete_tree(self, key: str) -> None:
         """Delete everything below a key; nothing there is fine."""
         remove_tree(self.root / key)
 
+    @explained("list")
     def names(self, key: str) -> list[str]:
-        """Names directly below a key, newest first; hidden ones left out."""
+        """List the names directly below a key, newest first; hidden ones left out."""
         stamped: list[tuple[float, str]] = []
         with (
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
@@ -170,39 +178,62 @@ class LocalFiles:
                         stamped.append((-entry.stat().st_mtime, entry.name))
         return [name for _, name in sorted(stamped)]
 
+    @explained("read")
     def existing(self, keys: Iterable[str]) -> set[str]:
-        """Those of the keys that exist."""
+        """Select the keys that exist."""
         return {key for key in keys if (self.root / key).exists()}
 
-    def walk(self, key: str) -> list[str]:
-        """All keys below a key, sorted; hidden ones left out."""
-        paths = (self.root / key).rglob("*")
-        return sorted(
-            path.relative_to(self.root).as_posix()
-            for path in paths
-            if not path.name.startswith(".") and path.is_file()
-        )
-
-    def total_bytes(self, key: str) -> int:
-        """Bytes of all files below a key."""
-        total = 0
+    @explained("list")
+    def sizes(self, key: str) -> dict[str, int]:
+        """List the bytes of every file below a key, by its key; hidden ones left out."""
+        found = {}
         for path in (self.root / key).rglob("*"):
             with contextlib.suppress(FileNotFoundError):
-                total += path.stat().st_size if path.is_file() else 0
-        return total
+                if not path.name.startswith(".") and path.is_file():
+                    found[path.relative_to(self.root).as_posix()] = path.stat().st_size
+        return found
 
+    @explained("read")
     def modified_at(self, key: str) -> float | None:
-        """When a key was last written, by the file system's clock; None when it is missing."""
+        """Return the Unix time of the last write by the file system's clock; None if the key is missing."""
         try:
             return (self.root / key).stat().st_mtime
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def clock(self) -> float:
-        """What the file system's clock says now, in Unix seconds."""
-        return self._clock.now(self)
+    @explained("write")
+    def put_directory(self, source: Path, key: str, entries: Mapping[str, FileEntry]) -> Path:
+        """Rename a local directory."""
+        target = self.root / key
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source.rename(target)
+        remember_verified(target, entries)
+        return target
 
-    def guard(self) -> AbstractContextManager[object]:
-        """Keep other processes out; raises TimeoutError when that takes too long."""
-        (self.root / "leases").mkdir(parents=True, exist_ok=True)
-        return FileLock(self.root / "leases" / ".guard", timeout=_GUARD_TIMEOUT_S)
+    @explained("read")
+    def damage(self, key: str, entries: Mapping[str, FileEntry]) -> str | None:
+        """Compare sizes and checksums; those that this process has compared before are not read again."""
+        return find_damage(self.root / key, entries)
+
+    def fetch(self, key: str, entries: Mapping[str, FileEntry]) -> Path:
+        """Return the stored directory itself, checksums compared; read only."""
+        damage = self.damage(key, entries)
+        if damage is not None:
+            raise ArtifactDamaged(f"{self.root / key}: {damage}")
+        return self.root / key
+
+    @contextlib.contextmanager
+    def _written(self, key: str, data: bytes) -> Iterator[Path]:
+        """A hidden file beside the key that holds the data; removed unless it was renamed."""
+        path = self.root / key
+        scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            scratch.write_bytes(data)
+            yield scratch
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    def _locked(self) -> FileLock:
+        self.root.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.root / ".lock", timeout=_LOCK_TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Checksums of a directory's files: written at publishing, checked before use."""
+"""Names, sizes and checksums of a directory's files: recorded at publishing, checked before use."""
 
 from __future__ import annotations
 
@@ -6,50 +6,84 @@ import hashlib
 import os
 import shutil
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypedDict
+from typing import Annotated, TypeVar
 
-from nlgraft.errors import ContractError
+from pydantic import AfterValidator, TypeAdapter, ValidationError
+
+from nlgraft.errors import ContractError, StoreError
 
 _PICKLES = frozenset({".pkl", ".pickle", ".pt", ".pth", ".joblib"})
 
-# Files whose checksum this process has already compared: (path, bytes, mtime in ns, sha256). A file that
-# changes changes its size or time, so an artifact of 500 MB is hashed once a process, not once a trial.
+# Files whose checksum this process has already compared: (path, bytes, mtime in ns, sha256). A changed file
+# has another size or time, so an artifact of 500 MB is hashed once per process instead of once per trial.
 _verified: set[tuple[str, int, int, str]] = set()
 
 
-class FileEntry(TypedDict):
-    """What a manifest says of one file."""
+_Document = TypeVar("_Document")
+
+
+class ArtifactDamaged(StoreError):
+    """Stored files are not what their manifest says."""
+
+
+def is_inside(name: str) -> bool:
+    """Return True if a relative POSIX path stays below the folder that it is joined to."""
+    if "\\" in name or "\0" in name:
+        return False
+    return all(part not in ("", ".", "..") for part in name.split("/"))
+
+
+def _checked(name: str) -> str:
+    if not is_inside(name):
+        raise ValueError(f"the name {name!r} leads outside the folder")
+    return name
+
+
+# Whoever can write to the store can write a manifest, so every name in one is checked when it is read.
+FileName = Annotated[str, AfterValidator(_checked)]
+Location = Annotated[str, AfterValidator(lambda name: name and _checked(name))]
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """Size and checksum of one file, as a manifest records them."""
 
     sha256: str
     bytes: int
 
 
-def file_sha256(path: Path) -> str:
-    """Digest a file's bytes.
+def read_document(kind: TypeAdapter[_Document], data: bytes | None, name: str) -> _Document:
+    """Read a manifest.
 
-    Args:
-        path: The file.
-
-    Returns:
-        64 hexadecimal digits.
+    Raises:
+        ArtifactDamaged: It is missing, malformed, or a name in it leads outside its folder.
     """
+    try:
+        return kind.validate_json(data or b"")
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ArtifactDamaged(
+            f"its {name} cannot be read ({where + ': ' if where else ''}{first['msg']})"
+        ) from None
+
+
+def file_sha256(path: Path) -> str:
+    """Compute the SHA-256 of a file as 64 hexadecimal digits."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def describe_files(directory: Path, *, ignore: frozenset[str] = frozenset()) -> dict[str, FileEntry]:
+def describe_files(directory: Path) -> dict[str, FileEntry]:
     """Hash every file below a directory.
 
-    Args:
-        directory: What to describe.
-        ignore: Relative paths to leave out.
-
     Returns:
-        Size and checksum by relative POSIX path, sorted.
+        Entries by relative POSIX path, sorted.
 
     Raises:
-        ContractError: A symbolic link, or a file type that is a pickle: neither may be stored.
+        ContractError: A file is a symbolic link or a pickle; the store holds neither.
     """
     entries: dict[str, FileEntry] = {}
     for path in sorted(directory.rglob("*")):
@@ -58,59 +92,45 @@ def describe_files(directory: Path, *, ignore: frozenset[str] = frozenset()) -> 
             raise ContractError(
                 f"{name}: is a symbolic link; write a file, a store elsewhere cannot follow it"
             )
-        if path.is_dir() or name in ignore:
+        if path.is_dir():
             continue
+        if not is_inside(name):
+            raise ContractError(f"{name!r}: a stored file has a name without backslashes")
         if path.suffix.lower() in _PICKLES:
             raise ContractError(
                 f"{name}: the store holds no pickles; write safetensors, JSON, text or a SentencePiece model"
             )
         entries[name] = FileEntry(sha256=file_sha256(path), bytes=path.stat().st_size)
-        remember_verified(path, entries[name]["sha256"])
     return entries
 
 
-def remember_verified(path: Path, sha256: str) -> None:
-    """Take a file's checksum as compared, as long as its size and time stay.
-
-    Args:
-        path: The file.
-        sha256: Its digest.
-    """
-    status = path.stat()
-    _verified.add((os.fspath(path), status.st_size, status.st_mtime_ns, sha256))
+def remember_verified(directory: Path, entries: Mapping[str, FileEntry]) -> None:
+    """Record the checksums of files as compared, until a file's size or time changes."""
+    for name, entry in entries.items():
+        path = directory / name
+        status = path.stat()
+        _verified.add((os.fspath(path), status.st_size, status.st_mtime_ns, entry.sha256))
 
 
-def find_damage(directory: Path, files: Mapping[str, FileEntry]) -> str | None:
-    """Compare a directory with what its manifest says.
-
-    Args:
-        directory: Where the files lie.
-        files: What the manifest says of them.
-
-    Returns:
-        What is wrong with the first bad file, in one line; None when all is well.
-    """
-    for name, entry in files.items():
+def find_damage(directory: Path, entries: Mapping[str, FileEntry]) -> str | None:
+    """Describe the first file that differs from its entry; None if all are as recorded."""
+    for name, entry in entries.items():
         path = directory / name
         try:
             status = path.stat()
         except (FileNotFoundError, NotADirectoryError):
             return f"{name} is missing"
-        if status.st_size != entry["bytes"]:
-            return f"{name} has {status.st_size} bytes, the manifest says {entry['bytes']}"
-        if (os.fspath(path), status.st_size, status.st_mtime_ns, entry["sha256"]) in _verified:
+        if status.st_size != entry.bytes:
+            return f"{name} has {status.st_size} bytes, the manifest says {entry.bytes}"
+        if (os.fspath(path), status.st_size, status.st_mtime_ns, entry.sha256) in _verified:
             continue
         actual = file_sha256(path)
-        if actual != entry["sha256"]:
-            return f"{name} has checksum {actual[:12]}, the manifest says {entry['sha256'][:12]}"
-        remember_verified(path, entry["sha256"])
+        if actual != entry.sha256:
+            return f"{name} has checksum {actual[:12]}, the manifest says {entry.sha256[:12]}"
+        remember_verified(directory, {name: entry})
     return None
 
 
 def remove_tree(directory: Path) -> None:
-    """Remove a directory, whether or not it exists or others remove it at the same time.
-
-    Args:
-        directory: What to remove.
-    """
+    """Remove a directory, even if it is missing or another process removes it at the same time."""
     shutil.rmtree(directory, ignore_errors=True)

@@ -1,9 +1,9 @@
 """Leases: who computes a stage now, who runs a study now.
 
 A lease is one small JSON file that its owner renews. Leases only save work: two owners of one stage would
-publish the same artifact, so correctness never rests on them. A lease is taken over at once when its owner
-was a process of this host and is gone, else when it has not been renewed for `Leases.expiry_s`. On a local
-store taking over is exclusive; on an object store (no exclusive creation) it is best effort.
+publish the same artifact, so correctness never rests on them. A lease is taken over at once if its owner was
+a process of this host and has ended, else when it has not been renewed for `Leases.expiry_s`. Taking over is
+exclusive wherever the place can write a file only if it is unchanged.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import re
 import threading
 import time
 import uuid
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+
+from pydantic import TypeAdapter
 
 from nlgraft.errors import ContractError, StageBusy, StoreError, StudyLockedError
+from nlgraft.pipeline.clock import PlaceClock
 from nlgraft.pipeline.files import Files
 from nlgraft.pipeline.process import ProcessIdentity, is_dead, this_process
 
@@ -28,7 +31,7 @@ _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]*")
 
 @dataclass(frozen=True, kw_only=True)
 class LeaseHolder:
-    """What a lease file says.
+    """The content of a lease file.
 
     Attributes:
         owner: Free text for people.
@@ -51,26 +54,45 @@ class LeaseHolder:
     renewed_at: float
 
     def is_dead(self) -> bool:
-        """Tell whether the owner has certainly ended."""
+        """Return True if the owner has certainly ended."""
         return is_dead(ProcessIdentity(self.host, self.namespace, self.pid, self.process_started))
 
+    def encode(self) -> bytes:
+        """Write the holder as JSON."""
+        return json.dumps(asdict(self), indent=1).encode()
 
-class _Held(Exception):
-    """Someone else holds the lease."""
 
-    def __init__(self, holder: LeaseHolder | None, silent_s: float) -> None:
-        self.holder = holder
-        self.silent_s = silent_s
-        super().__init__(self.describe())
+_HOLDER = TypeAdapter(LeaseHolder)
+
+
+@dataclass(frozen=True)
+class _Finding:
+    """A lease file as it was found.
+
+    Attributes:
+        data: Its content; None if there is no file.
+        holder: The content read; None if it cannot be read.
+        silent_s: Seconds since its last renewal.
+        is_free: True if the lease may be taken over.
+    """
+
+    data: bytes | None
+    holder: LeaseHolder | None
+    silent_s: float
+    is_free: bool
 
     def describe(self) -> str:
         if self.holder is None:
-            return "an owner that is only just writing its lease"
+            return "an owner whose lease cannot be read"
         held_s = max(0.0, time.time() - self.holder.acquired_at)
         return (
             f"{self.holder.owner} (host {self.holder.host}, pid {self.holder.pid}, for {format_age(held_s)}, "
             f"last sign of life {format_age(self.silent_s)} ago)"
         )
+
+
+class _Held(Exception):
+    """Someone else holds the lease."""
 
 
 class Lease:
@@ -79,11 +101,11 @@ class Lease:
     Args:
         files: Where the lease file lies.
         key: Key of the lease file.
-        holder: What was written into it.
-        heartbeat_s: How often it is renewed.
+        holder: The file's content.
+        heartbeat_s: Seconds between renewals.
 
     Attributes:
-        is_lost: True once another owner has taken it over (this process was silent for too long).
+        is_lost: True once another owner has taken it over because this process was silent for too long.
     """
 
     def __init__(self, files: Files, key: str, holder: LeaseHolder, heartbeat_s: float) -> None:
@@ -103,10 +125,8 @@ class Lease:
         self._ended.set()
         self._thread.join()
         try:
-            with self._files.guard():
-                if self._is_ours():
-                    self._files.delete(self.key)
-        except (OSError, StoreError) as error:
+            self._files.delete(self.key, self.holder.encode())
+        except StoreError as error:
             logger.warning("lease %s could not be released (%s); it will expire", self.key, error)
 
     def __enter__(self) -> Lease:
@@ -115,24 +135,24 @@ class Lease:
     def __exit__(self, *_: object) -> None:
         self.release()
 
-    def _is_ours(self) -> bool:
-        current = _parse(self._files.read(self.key))
-        return current is not None and current.token == self.holder.token
-
     def _beat(self) -> None:
-        while not self._ended.wait(self._heartbeat_s):
+        while not self.is_lost and not self._ended.wait(self._heartbeat_s):
             try:
-                with self._files.guard():
-                    if not self._is_ours():
-                        self.is_lost = True
-                        logger.warning(
-                            "lease %s was taken over; this process goes on, its work is spare", self.key
-                        )
-                        return
-                    renewed = LeaseHolder(**{**asdict(self.holder), "renewed_at": time.time()})
-                    self._files.write(self.key, _encode(renewed))
-            except (OSError, StoreError) as error:
+                self._renew()
+            except StoreError as error:
                 logger.warning("lease %s could not be renewed (%s); trying again", self.key, error)
+
+    def _renew(self) -> None:
+        renewed = replace(self.holder, renewed_at=time.time())
+        if self._files.replace(self.key, self.holder.encode(), renewed.encode()):
+            self.holder = renewed
+            return
+        found = _parse(self._files.read(self.key))
+        if found is not None and found.token == self.holder.token:
+            self.holder = found  # an earlier renewal arrived although its answer did not
+            return
+        self.is_lost = True
+        logger.warning("lease %s was taken over; this process goes on, its result is redundant", self.key)
 
 
 class Leases:
@@ -140,22 +160,21 @@ class Leases:
 
     Args:
         files: The store's files.
+        clock: The clock that stamps them.
         expiry_s: Silence after which a lease may be taken over.
     """
 
-    def __init__(self, files: Files, *, expiry_s: float = EXPIRY_S) -> None:
+    def __init__(self, files: Files, clock: PlaceClock, *, expiry_s: float = EXPIRY_S) -> None:
         self.expiry_s = expiry_s
         self._files = files
+        self._clock = clock
 
     def acquire(self, fingerprint: str, owner: str = "") -> Lease:
-        """Take the lease of a stage.
+        """Take the lease of a stage; a thread renews it until it is released.
 
         Args:
             fingerprint: The stage's fingerprint.
-            owner: Who asks, for the messages others see; the process by default.
-
-        Returns:
-            The lease, renewed by a thread until it is released.
+            owner: The owner in messages to others; the process by default.
 
         Raises:
             StageBusy: A live owner holds it.
@@ -163,17 +182,14 @@ class Leases:
         try:
             return self._take(f"stage-{fingerprint}", owner)
         except _Held as held:
-            raise StageBusy(fingerprint, held.describe()) from None
+            raise StageBusy(fingerprint, str(held)) from None
 
     def lock_study(self, key: str, owner: str = "") -> Lease:
-        """Take the lock of a study: one driver at a time runs it on this store.
+        """Take the lock of a study, which one driver at a time runs on this store.
 
         Args:
             key: The study's fingerprint or name.
-            owner: Who asks, for the messages others see.
-
-        Returns:
-            The lock, renewed by a thread until it is released.
+            owner: The owner in messages to others; the process by default.
 
         Raises:
             StudyLockedError: A live driver holds it; the message has owner, host and age.
@@ -182,48 +198,28 @@ class Leases:
             return self._take(f"study-{key}", owner)
         except _Held as held:
             raise StudyLockedError(
-                f"study {key[:40]} is being run by {held.describe()}. Wait until it ends, or end it first"
+                f"study {key[:40]} is being run by {held}. Wait until it ends, or end it first"
             ) from None
 
     def is_study_locked(self, key: str) -> bool:
-        """Tell whether a live driver runs a study.
-
-        Args:
-            key: As in `lock_study`.
-
-        Returns:
-            True when a lock exists that nobody could take over now.
-        """
-        path = _lease_key(f"study-{key}")
-        return self._files.modified_at(path) is not None and not self._judge(path)[2]
+        """Return True if a live driver runs the study, so that `lock_study` would fail."""
+        return not self._find(_lease_key(f"study-{key}")).is_free
 
     def busy(self) -> set[str]:
-        """List the stages that live owners compute now.
-
-        Returns:
-            Their fingerprints.
-        """
+        """Return the fingerprints of the stages that live owners compute now."""
         names = [name for name in self._files.names("leases") if name.startswith("stage-")]
         return {
             name.removeprefix("stage-").removesuffix(".json")
             for name in names
-            if not self._judge(f"leases/{name}")[2]
+            if not self._find(f"leases/{name}").is_free
         }
 
-    def remove_stale(self) -> int:
-        """Remove leases whose owners are gone and that nobody came to take over.
-
-        Returns:
-            How many were removed.
-        """
-        removed = 0
+    def remove_stale(self) -> None:
+        """Remove leases whose owners have ended and that nobody came to take over."""
         for name in self._files.names("leases"):
-            key = f"leases/{name}"
-            with self._files.guard():
-                if name.endswith(".json") and self._judge(key)[2]:
-                    self._files.delete(key)
-                    removed += 1
-        return removed
+            found = self._find(f"leases/{name}")
+            if name.endswith(".json") and found.is_free and found.data is not None:
+                self._files.delete(f"leases/{name}", found.data)
 
     def _take(self, name: str, owner: str) -> Lease:
         key = _lease_key(name)
@@ -239,51 +235,35 @@ class Leases:
             acquired_at=now,
             renewed_at=now,
         )
-        if not self._files.create(key, _encode(holder)):
-            self._take_over(key, holder)
+        data = holder.encode()
+        if not self._files.create(key, data):
+            found = self._find(key)
+            if not found.is_free:
+                raise _Held(found.describe())
+            is_ours = (
+                self._files.create(key, data)
+                if found.data is None
+                else self._files.replace(key, found.data, data)
+            )
+            if not is_ours:  # someone else was quicker
+                raise _Held(self._find(key).describe())
+            logger.info("lease %s: took over from %s", key, found.describe())
         return Lease(self._files, key, holder, self.expiry_s / 4)
 
-    def _take_over(self, key: str, holder: LeaseHolder) -> None:
-        current, silent_s, is_stale = self._judge(key)
-        if not is_stale:
-            raise _Held(current, silent_s)
-        try:
-            with self._files.guard():
-                # Someone else may have been quicker between the first look and the guard.
-                current, silent_s, is_stale = self._judge(key)
-                if not is_stale:
-                    raise _Held(current, silent_s)
-                if self._files.modified_at(key) is None and not self._files.create(key, _encode(holder)):
-                    raise _Held(_parse(self._files.read(key)), 0.0)
-                self._files.write(key, _encode(holder))
-                written = _parse(self._files.read(key))
-        except TimeoutError:
-            raise _Held(current, silent_s) from None
-        if written is None or written.token != holder.token:
-            raise _Held(written, 0.0)
-        logger.info("lease %s: took over from %s", key, current.owner if current else "an unreadable lease")
-
-    def _judge(self, key: str) -> tuple[LeaseHolder | None, float, bool]:
-        """Holder, seconds since its last sign of life, and whether it may be taken over."""
-        holder = _parse(self._files.read(key))
-        if holder is not None and holder.is_dead():
-            return holder, 0.0, True
+    def _find(self, key: str) -> _Finding:
+        data = self._files.read(key)
+        holder = _parse(data)
+        if data is None or (holder is not None and holder.is_dead()):
+            return _Finding(data, holder, 0.0, is_free=True)
         renewed_at = self._files.modified_at(key)
-        if renewed_at is None:
-            return None, 0.0, True
-        silent_s = max(0.0, self._files.clock() - renewed_at)
-        return holder, silent_s, silent_s > self.expiry_s
+        if renewed_at is None:  # released since it was read
+            return _Finding(None, None, 0.0, is_free=True)
+        silent_s = max(0.0, self._clock.now() - renewed_at)
+        return _Finding(data, holder, silent_s, silent_s > self.expiry_s)
 
 
 def format_age(seconds: float) -> str:
-    """Write a duration for people.
-
-    Args:
-        seconds: The duration.
-
-    Returns:
-        ``"12 s"``, ``"3 min 5 s"`` or ``"2 h 4 min"``.
-    """
+    """Write a duration for people: ``12 s``, ``3 min 5 s`` or ``2 h 4 min``."""
     whole = int(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -298,14 +278,8 @@ def _lease_key(name: str) -> str:
     return f"leases/{name}.json"
 
 
-def _encode(holder: LeaseHolder) -> bytes:
-    return json.dumps(asdict(holder), indent=1).encode()
-
-
 def _parse(data: bytes | None) -> LeaseHolder | None:
-    if data is None:
-        return None
     try:
-        return LeaseHolder(**json.loads(data))
-    except (ValueError, TypeError):
-        return None  # only just being written, or garbage: its age decides
+        return None if data is None else _HOLDER.validate_json(data)
+    except ValueError:
+        return None  # garbage: its age decides

@@ -1,16 +1,18 @@
-"""The manifest of an artifact: what it is, what it was made from, where, and the checksums of its files."""
+"""The manifest of an artifact: its identity, provenance and the checksums of its files."""
 
 from __future__ import annotations
 
 import json
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
-from nlgraft.errors import StoreError
+from pydantic import TypeAdapter
+
 from nlgraft.pipeline.environment import environment
 from nlgraft.pipeline.fingerprint import canonical_json
-from nlgraft.pipeline.integrity import FileEntry
+from nlgraft.pipeline.integrity import FileEntry, FileName, Location, read_document
 from nlgraft.pipeline.stage import Stage
 
 MANIFEST = "manifest.json"
@@ -21,7 +23,7 @@ _MAX_VALUE_CHARACTERS = 40
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """What the store says of one artifact.
+    """The store's description of one artifact.
 
     Attributes:
         name: The stage's name.
@@ -32,7 +34,8 @@ class Manifest:
         inputs: Fingerprints of its inputs by name.
         seed: Its seed, None when it used none.
         files: Size and checksum by relative path.
-        location: Folder beside the manifest that holds the files; empty when they lie beside it themselves.
+        location: Folder beside the manifest that holds the files; empty if they lie beside it themselves, as
+            in local stores of before.
         reason: Why it was made.
         host: Where it was made.
         versions: Of Python and packages.
@@ -50,8 +53,8 @@ class Manifest:
     config: dict[str, Any]
     inputs: dict[str, str]
     seed: int | None
-    files: dict[str, FileEntry]
-    location: str = ""
+    files: dict[FileName, FileEntry]
+    location: Location = ""
     reason: str = ""
     host: str = ""
     versions: dict[str, str]
@@ -62,35 +65,20 @@ class Manifest:
     schema: int = SCHEMA
 
     def encode(self) -> bytes:
-        """Write the manifest as JSON.
-
-        Returns:
-            UTF-8 text.
-        """
+        """Write the manifest as JSON."""
         return json.dumps(asdict(self), indent=1, sort_keys=True).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Manifest:
         """Read what `encode` wrote; keys of a later version are dropped.
 
-        Args:
-            data: UTF-8 text.
-
-        Returns:
-            The manifest.
-
         Raises:
-            StoreError: It is no manifest.
+            ArtifactDamaged: It is no manifest, or a name in it leads outside the artifact.
         """
-        try:
-            document = json.loads(data)
-            known = {entry.name for entry in fields(cls)}
-            manifest = cls(**{key: value for key, value in document.items() if key in known})
-            for entry in manifest.files.values():
-                _ = entry["sha256"], entry["bytes"]
-        except (ValueError, TypeError, AttributeError, KeyError) as error:
-            raise StoreError(f"its {MANIFEST} cannot be read ({type(error).__name__}: {error})") from error
-        return manifest
+        return read_document(_MANIFEST, data, MANIFEST)
+
+
+_MANIFEST = TypeAdapter(Manifest)
 
 
 def describe_artifact(
@@ -100,21 +88,8 @@ def describe_artifact(
     started_at: float,
     duration_s: float,
     reason: str,
-    location: str,
 ) -> Manifest:
-    """Make the manifest of an artifact about to be published.
-
-    Args:
-        stage: Whose artifact it is.
-        files: Its files.
-        started_at: Unix seconds.
-        duration_s: How long it took.
-        reason: Why it was made.
-        location: See `Manifest.location`.
-
-    Returns:
-        The manifest.
-    """
+    """Make the manifest of an artifact about to be published, with a folder of its own."""
     return Manifest(
         name=stage.name,
         fingerprint=stage.fingerprint,
@@ -124,24 +99,19 @@ def describe_artifact(
         inputs={key: upstream.fingerprint for key, upstream in stage.inputs.items()},
         seed=stage.seed,
         files=files,
-        location=location,
+        location=uuid.uuid4().hex,
         reason=reason,
         started_at=started_at,
         duration_s=duration_s,
-        bytes=sum(entry["bytes"] for entry in files.values()),
+        bytes=sum(entry.bytes for entry in files.values()),
         **environment(),
     )
 
 
 def explain_miss(stage: Stage, stored: Sequence[Manifest]) -> str:
-    """Say why a stage's artifact is not there, against the nearest that is.
+    """Explain in one line why a stage has no artifact, by the nearest artifact of the same stage name.
 
-    Args:
-        stage: The stage.
-        stored: Manifests of artifacts of the same stage name.
-
-    Returns:
-        One line, e.g. ``changed field train.peak_lr (0.001 -> 0.002) since 3f2a...``.
+    E.g. ``changed field train.peak_lr (0.001 -> 0.002) since 3f2a...``.
     """
     compared = [(_changes(stage, manifest), manifest.fingerprint) for manifest in stored]
     if not compared:

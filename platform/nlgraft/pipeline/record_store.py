@@ -80,7 +80,7 @@ class Records:
         # List the deepest folder the prefix names in full, not the whole kind.
         inner = prefix.rpartition("/")[0]
         documents = {}
-        for path in self._files.walk(f"{folder}/{inner}" if inner else folder):
+        for path in sorted(self._files.sizes(f"{folder}/{inner}" if inner else folder)):
             key = path[len(folder) + 1 :].removesuffix(".json")
             if not path.endswith(".json") or not key.startswith(prefix):
                 continue

@@ -1,27 +1,29 @@
 """The artifact store: immutable artifacts by fingerprint, checkpoints, leases and records in one place.
 
-Layout below the root: ``artifacts/<stage name>/<fingerprint>/``, ``checkpoints/<fingerprint>/<step>/``,
-``leases/``, ``records/<kind>/<key>.json`` and, on a local store, ``tmp/`` for what is being written.
+Layout below the root: ``artifacts/<stage name>/<fingerprint>/manifest.json`` and the folder that it names,
+``checkpoints/<fingerprint>/<step>/``, ``leases/``, ``records/<kind>/<key>.json`` and, on a local store,
+``tmp/`` for what is being written.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
+from urllib.parse import unquote, urlparse, urlsplit, urlunsplit
 
 from nlgraft.errors import ContractError, StoreError
-from nlgraft.pipeline.artifacts import ArtifactDamaged, Artifacts, LocalArtifacts, artifact_key
+from nlgraft.pipeline.artifacts import Artifacts, manifest_key
 from nlgraft.pipeline.checkpoints import Checkpoints
+from nlgraft.pipeline.clock import PlaceClock
 from nlgraft.pipeline.decision import Decision, StageCost, Verdict
 from nlgraft.pipeline.files import Files, LocalFiles
-from nlgraft.pipeline.integrity import describe_files
+from nlgraft.pipeline.integrity import ArtifactDamaged, describe_files
 from nlgraft.pipeline.leases import EXPIRY_S, Lease, Leases
-from nlgraft.pipeline.manifest import MANIFEST, Manifest, describe_artifact, explain_miss
+from nlgraft.pipeline.manifest import Manifest, describe_artifact, explain_miss
+from nlgraft.pipeline.object_files import ObjectFiles
 from nlgraft.pipeline.record_store import Records
 from nlgraft.pipeline.stage import Stage
 
@@ -42,23 +44,23 @@ class ArtifactStore:
 
     Args:
         uri: What it was opened by; a local one as an absolute path.
-        files: The place.
-        artifacts: How artifacts lie there.
+        files: The files at the place.
         expiry_s: Silence after which a lease may be taken over.
 
     Attributes:
-        is_local: Whether it is a directory of this host (or mounted here).
+        is_local: True for a directory of this host (or mounted here).
         leases: Who computes what.
         records: Small documents.
     """
 
-    def __init__(self, uri: str, files: Files, artifacts: Artifacts, *, expiry_s: float = EXPIRY_S) -> None:
+    def __init__(self, uri: str, files: Files, *, expiry_s: float = EXPIRY_S) -> None:
+        clock = PlaceClock(files)
         self.uri = uri
         self.is_local = isinstance(files, LocalFiles)
-        self.leases = Leases(files, expiry_s=expiry_s)
+        self.leases = Leases(files, clock, expiry_s=expiry_s)
         self.records = Records(files)
         self._files = files
-        self._artifacts = artifacts
+        self._artifacts = Artifacts(files, clock)
         self._names: dict[str, str] = {}
         self._manifests: dict[str, Manifest] = {}
 
@@ -67,14 +69,11 @@ class ArtifactStore:
         """Open the store at a place; nothing is created until something is written.
 
         Args:
-            uri: A directory, ``file:///...`` or a URI that pyarrow knows, e.g.
+            uri: A directory, ``file:///...``, or the URI of an object store, e.g.
                 ``s3://bucket/prefix?endpoint_override=host:9000``.
-            cache: Where a remote store keeps what it fetched; default ``$NLGRAFT_CACHE`` or
+            cache: Where fetched artifacts of an object store are kept; default ``$NLGRAFT_CACHE`` or
                 ``~/.cache/nlgraft``, a folder per store.
             expiry_s: Silence after which a lease may be taken over.
-
-        Returns:
-            The store.
 
         Raises:
             StoreError: The URI is not understood, or is a file.
@@ -82,88 +81,53 @@ class ArtifactStore:
         text = os.fspath(uri)
         if text.startswith("file://"):
             text = unquote(urlparse(text).path)
-        if not _SCHEME.match(text):
-            root = Path(text).expanduser().absolute()
-            if root.exists() and not root.is_dir():
-                raise StoreError(f"storage {root}: is a file; give a directory or a URI")
-            return cls(str(root), LocalFiles(root), LocalArtifacts(root), expiry_s=expiry_s)
-        # Only a remote store costs the time to import pyarrow.
-        from nlgraft.pipeline.remote import RemoteFiles, without_secrets
-        from nlgraft.pipeline.remote_artifacts import RemoteArtifacts
+        if _SCHEME.match(text):
+            return cls(text, ObjectFiles.from_uri(text, cache), expiry_s=expiry_s)
+        root = Path(text).expanduser().absolute()
+        if root.exists() and not root.is_dir():
+            raise StoreError(f"storage {root}: is a file; give a directory or a URI")
+        return cls(str(root), LocalFiles(root), expiry_s=expiry_s)
 
-        if cache is None:
-            base = Path(os.environ.get("NLGRAFT_CACHE", "~/.cache/nlgraft")).expanduser()
-            cache = base / hashlib.sha256(without_secrets(text).encode()).hexdigest()[:16]
-        files = RemoteFiles.from_uri(text)
-        return cls(text, files, RemoteArtifacts(files, cache), expiry_s=expiry_s)
+    def child_uri(self, name: str) -> str:
+        """Return the place of a folder of this store, for others that write beside the artifacts."""
+        if self.is_local:
+            return str(Path(self.uri) / name)
+        parts = urlsplit(self.uri)
+        return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/')}/{name}"))
 
     def has(self, stage: Stage | str) -> bool:
-        """Tell whether an artifact is published; its bytes are not looked at.
-
-        Args:
-            stage: A stage or its fingerprint.
-
-        Returns:
-            True when its manifest exists.
-        """
-        fingerprint = stage if isinstance(stage, str) else stage.fingerprint
-        keys = [f"{artifact_key(name, fingerprint)}/{MANIFEST}" for name in self._candidates(stage)]
-        return bool(self._files.existing(keys))
+        """Return True if the artifact of a stage or fingerprint is published; its bytes are not looked at."""
+        fingerprint = _fingerprint(stage)
+        return bool(self._files.existing(manifest_key(name, fingerprint) for name in self._candidates(stage)))
 
     def finished(self, fingerprints: Iterable[str]) -> set[str]:
-        """Find out which artifacts are published, for many at once.
-
-        Args:
-            fingerprints: Of any stages.
-
-        Returns:
-            Those whose manifest exists.
-        """
+        """Select the fingerprints whose artifacts are published."""
         wanted = set(fingerprints)
         keys: dict[str, str] = {}
         for name in self._files.names("artifacts") if wanted else ():
             for fingerprint in wanted.intersection(self._files.names(f"artifacts/{name}")):
-                keys[f"{artifact_key(name, fingerprint)}/{MANIFEST}"] = fingerprint
+                keys[manifest_key(name, fingerprint)] = fingerprint
         return {keys[key] for key in self._files.existing(keys)}
 
     def manifest(self, stage: Stage | str) -> Manifest | None:
-        """Read an artifact's manifest.
-
-        Args:
-            stage: A stage or its fingerprint.
-
-        Returns:
-            The manifest, None when there is no artifact.
+        """Read the manifest of a stage's or fingerprint's artifact; None if there is no artifact.
 
         Raises:
             ArtifactDamaged: The manifest cannot be read or belongs to another artifact.
         """
-        fingerprint = stage if isinstance(stage, str) else stage.fingerprint
+        fingerprint = _fingerprint(stage)
         for name in self._candidates(stage):
-            key = f"{artifact_key(name, fingerprint)}/{MANIFEST}"
-            data = self._files.read(key)
-            if data is None:
-                continue
-            try:
-                manifest = Manifest.decode(data)
-            except StoreError as error:
-                raise ArtifactDamaged(fingerprint, f"{artifact_key(name, fingerprint)}: {error}") from error
-            if (manifest.name, manifest.fingerprint) != (name, fingerprint):
-                raise ArtifactDamaged(
-                    fingerprint, f"{key}: belongs to {manifest.name} {manifest.fingerprint[:12]}"
-                )
-            self._names[fingerprint] = name
-            return manifest
+            manifest = self._artifacts.manifest(name, fingerprint)
+            if manifest is not None:
+                self._names[fingerprint] = name
+                return manifest
         return None
 
     def verify(self, stage: Stage) -> Verdict:
-        """Find out whether a stage's artifact can be used, and if not, why not.
+        """Decide whether a stage's artifact can be used, and if not, say why.
 
-        On a local store all checksums are compared, once a process; on a remote one names and sizes, the
-        checksums then being compared by `fetch`.
-
-        Args:
-            stage: The stage.
+        A local store compares all checksums, once per process; an object store names and sizes, the checksums
+        then being compared by `fetch`.
 
         Returns:
             HIT, MISS (with what changed since the nearest stored artifact) or CORRUPT.
@@ -180,52 +144,25 @@ class ArtifactStore:
         return Verdict(Decision.HIT, f"stored {manifest.fingerprint[:12]}")
 
     def fetch(self, stage: Stage) -> Path:
-        """Give a local directory with a stage's artifact, checksums compared.
-
-        Args:
-            stage: The stage.
-
-        Returns:
-            The directory; read only.
+        """Return a local directory with a stage's artifact, checksums compared; read only.
 
         Raises:
-            StoreError: There is no artifact; as `ArtifactDamaged` when there is a damaged one.
+            StoreError: There is no artifact; as `ArtifactDamaged` if there is a damaged one.
         """
         return self._artifacts.fetch(self._manifest_of(stage))
 
     def read_file(self, stage: Stage, name: str) -> bytes | None:
-        """Read one file of a stage's artifact without fetching the others.
-
-        Args:
-            stage: The stage.
-            name: Relative path of the file.
-
-        Returns:
-            Its bytes; None when the artifact has no such file.
+        """Read one file of a stage's artifact without fetching the others; None if it has no such file.
 
         Raises:
-            StoreError: There is no artifact; as `ArtifactDamaged` when there is a damaged one.
+            StoreError: There is no artifact; as `ArtifactDamaged` if there is a damaged one.
         """
         manifest = self._manifest_of(stage)
-        if name not in manifest.files:
-            return None
-        data = self._artifacts.read_file(manifest, name)
-        if hashlib.sha256(data).hexdigest() != manifest.files[name]["sha256"]:
-            raise ArtifactDamaged(
-                stage.fingerprint, f"{stage.name} {stage.fingerprint[:12]}: {name} is damaged"
-            )
-        return data
+        return self._artifacts.read_file(manifest, name) if name in manifest.files else None
 
     def new_scratch(self, stage: Stage) -> Path:
-        """Make an empty local directory to write a stage's artifact into.
-
-        Args:
-            stage: The stage.
-
-        Returns:
-            The directory; `publish` uses it up.
-        """
-        return self._artifacts.new_scratch(stage.fingerprint)
+        """Make an empty local directory to write a stage's artifact into; `publish` uses it up."""
+        return self._files.scratch.new(stage.fingerprint)
 
     def publish(
         self,
@@ -240,7 +177,7 @@ class ArtifactStore:
 
         Args:
             stage: Whose artifact it is.
-            directory: Its files: used up when `new_scratch` made it, else copied.
+            directory: Its files: used up if `new_scratch` made it, else copied.
             started_at: Unix seconds, for the manifest.
             duration_s: For the manifest.
             reason: Why it was made, for the manifest.
@@ -249,11 +186,9 @@ class ArtifactStore:
             The local directory of the published artifact: this one, or that of a writer who was quicker.
 
         Raises:
-            ContractError: The directory holds no files, a link, a pickle or a ``manifest.json``.
+            ContractError: The directory holds no files, a link or a pickle.
         """
         where = f"stage {stage.name}"
-        if (directory / MANIFEST).exists():
-            raise ContractError(f"{where}: wrote {MANIFEST}, a name that the store keeps for itself")
         try:
             files = describe_files(directory)
         except ContractError as error:
@@ -261,50 +196,22 @@ class ArtifactStore:
         if not files:
             raise ContractError(f"{where}: wrote no file into context.directory")
         manifest = describe_artifact(
-            stage,
-            files,
-            started_at=started_at,
-            duration_s=duration_s,
-            reason=reason,
-            location=self._artifacts.location(),
+            stage, files, started_at=started_at, duration_s=duration_s, reason=reason
         )
         path = self._artifacts.publish(manifest, directory)
         self._names[stage.fingerprint] = stage.name
         return path
 
     def discard(self, stage: Stage) -> None:
-        """Remove a stage's artifact, for one that is damaged.
-
-        Args:
-            stage: The stage.
-        """
+        """Remove a stage's damaged artifact."""
         self._artifacts.discard(stage.name, stage.fingerprint)
 
     def checkpoints(self, stage: Stage, *, is_writable: bool = True) -> Checkpoints:
-        """Give the checkpoints of a stage.
-
-        Args:
-            stage: The stage.
-            is_writable: False on ranks above 0, where saving and clearing do nothing.
-
-        Returns:
-            Its checkpoints.
-        """
-        return self._artifacts.checkpoints(stage.fingerprint, is_writable=is_writable)
+        """Open the checkpoints of a stage; on ranks above 0 they are not writable."""
+        return self._checkpoints(stage.fingerprint, is_writable=is_writable)
 
     def lock_study(self, key: str, owner: str = "") -> Lease:
-        """Lock a study for one driver.
-
-        Args:
-            key: The study's fingerprint or name.
-            owner: Who asks, for the messages others see.
-
-        Returns:
-            A context manager that unlocks.
-
-        Raises:
-            StudyLockedError: A live driver holds it.
-        """
+        """Lock a study for one driver; see `Leases.lock_study`."""
         return self.leases.lock_study(key, owner)
 
     def read_record(self, kind: str, key: str) -> dict[str, Any] | None:
@@ -320,11 +227,7 @@ class ArtifactStore:
         return self.records.list(kind, prefix)
 
     def durations(self) -> dict[str, StageCost]:
-        """Say what stages have cost so far, for estimates.
-
-        Returns:
-            Means by stage name over at most 64 artifacts each (16 on a remote store).
-        """
+        """Return mean costs by stage name, over at most 64 artifacts each (16 in an object store)."""
         costs = {}
         for name in self._files.names("artifacts"):
             stored = self._stored(name)
@@ -334,16 +237,15 @@ class ArtifactStore:
                 costs[name] = StageCost(seconds, size, len(stored))
         return costs
 
-    def total_bytes(self) -> int:
-        """Sum the bytes of everything in the store."""
-        return self._files.total_bytes("")
-
     def remove_abandoned(self) -> None:
         """Clean up after killed processes: scratch directories, leases, checkpoints of stored stages."""
-        self._artifacts.remove_abandoned_scratch()
+        self._files.scratch.remove_abandoned()
         self.leases.remove_stale()
         for fingerprint in self.finished(self._files.names("checkpoints")):
-            self._artifacts.checkpoints(fingerprint, is_writable=True).clear()
+            self._checkpoints(fingerprint).clear()
+
+    def _checkpoints(self, fingerprint: str, *, is_writable: bool = True) -> Checkpoints:
+        return Checkpoints(self._files, f"checkpoints/{fingerprint}", is_writable=is_writable)
 
     def _candidates(self, stage: Stage | str) -> list[str]:
         """Stage names under which an artifact may lie."""
@@ -355,19 +257,27 @@ class ArtifactStore:
     def _manifest_of(self, stage: Stage) -> Manifest:
         manifest = self.manifest(stage)
         if manifest is None:
-            raise StoreError(f"stage {stage.name} {stage.fingerprint[:12]}: has no artifact in {self.uri}")
+            raise StoreError(
+                f"stage {stage.name} {stage.fingerprint[:12]}: has no artifact in {self._files.name}"
+            )
         return manifest
 
     def _stored(self, name: str) -> list[Manifest]:
-        """Some manifests of a stage name, each read once a process: an artifact never changes."""
+        """Some manifests of a stage name, each read once per process: an artifact never changes."""
         limit = _NUM_COMPARED_LOCAL if self.is_local else _NUM_COMPARED_REMOTE
         stored = []
         for fingerprint in self._files.names(f"artifacts/{name}")[:limit]:
             if fingerprint not in self._manifests:
-                data = self._files.read(f"{artifact_key(name, fingerprint)}/{MANIFEST}")
                 try:
-                    self._manifests[fingerprint] = Manifest.decode(data or b"")
-                except StoreError:
-                    continue  # being uploaded, or damaged
+                    manifest = self._artifacts.manifest(name, fingerprint)
+                except ArtifactDamaged:
+                    continue
+                if manifest is None:  # being published
+                    continue
+                self._manifests[fingerprint] = manifest
             stored.append(self._manifests[fingerprint])
         return stored
+
+
+def _fingerprint(stage: Stage | str) -> str:
+    return stage if isinstance(stage, str) else stage.fingerprint

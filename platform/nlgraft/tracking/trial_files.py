@@ -37,7 +37,7 @@ def copy_scored_files(graph: StageGraph, store: ArtifactStore, target: Path) -> 
             folder = target if stage is graph.result else target / stage.name
             for name, entry in manifest.files.items():
                 is_logged = Path(name).suffix in (".txt", ".json") or name.startswith("segments-")
-                if not is_logged or entry["bytes"] > MAX_FILE_BYTES:
+                if not is_logged or entry.bytes > MAX_FILE_BYTES:
                     continue
                 content = store.read_file(stage, name)
                 if content is not None:

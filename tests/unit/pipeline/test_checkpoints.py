@@ -2,14 +2,34 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
 from nlgraft.errors import ContractError
 from nlgraft.pipeline.checkpoints import Checkpoints
+from nlgraft.pipeline.files import LocalFiles
+from nlgraft.pipeline.integrity import describe_files
+from nlgraft.pipeline.stage import Stage
+from nlgraft.pipeline.store import ArtifactStore
+
+
+def open_checkpoints(root: Path, **options) -> Checkpoints:
+    return Checkpoints(LocalFiles(root), "checkpoints/fp", **options)
+
+
+def folders(root: Path) -> list[str]:
+    return sorted(child.name for child in (root / "checkpoints" / "fp").iterdir())
+
+
+def content(checkpoints: Checkpoints) -> tuple[int, str]:
+    latest = checkpoints.latest()
+    assert latest is not None
+    return latest[0], (latest[1] / "state.json").read_text()
 
 
 def write(text: str):
@@ -17,34 +37,34 @@ def write(text: str):
 
 
 def test_newest_two_are_kept(tmp_path: Path):
-    checkpoints = Checkpoints(tmp_path / "fp")
+    checkpoints = open_checkpoints(tmp_path)
     assert checkpoints.latest() is None
     assert checkpoints.newest_step() is None
     for step in (2, 9, 10):
         checkpoints.save(step, write(str(step)))
-    step, path = checkpoints.latest()
-    assert (step, (path / "state.json").read_text()) == (10, "10")
+    assert content(checkpoints) == (10, "10")
     assert checkpoints.newest_step() == 10
-    assert sorted(child.name for child in (tmp_path / "fp").iterdir()) == ["10", "9"]
+    assert folders(tmp_path) == ["10", "9"]
     checkpoints.clear()
     assert checkpoints.latest() is None
     checkpoints.clear()
 
 
 def test_same_step_is_replaced(tmp_path: Path):
-    checkpoints = Checkpoints(tmp_path)
+    checkpoints = open_checkpoints(tmp_path)
     checkpoints.save(1, write("old"))
     checkpoints.save(1, write("new"))
-    step, path = checkpoints.latest()
-    assert (step, (path / "state.json").read_text()) == (1, "new")
+    assert content(checkpoints) == (1, "new")
+    assert len(list(tmp_path.rglob("state.json"))) == 1
 
 
 @pytest.mark.parametrize("damage", ["truncated", "flipped", "missing", "no manifest", "empty manifest"])
 def test_damaged_one_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture, damage: str):
-    checkpoints = Checkpoints(tmp_path)
+    checkpoints = open_checkpoints(tmp_path)
     for step in (1, 2):
         checkpoints.save(step, write("state"))
-    file = tmp_path / "2" / "state.json"
+    folder = tmp_path / "checkpoints" / "fp" / "2"
+    (file,) = folder.glob("*/state.json")
     match damage:
         case "truncated":
             file.write_text("sta")
@@ -53,15 +73,15 @@ def test_damaged_one_is_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFix
         case "missing":
             file.unlink()
         case "no manifest":
-            (tmp_path / "2" / "checkpoint.json").unlink()
+            (folder / "checkpoint.json").unlink()
         case "empty manifest":
-            (tmp_path / "2" / "checkpoint.json").write_text("")
-    assert checkpoints.latest() == (1, tmp_path / "1")
-    assert "2 is passed over" in caplog.text
+            (folder / "checkpoint.json").write_text("")
+    assert content(checkpoints) == (1, "state")
+    assert "checkpoints/fp/2 is skipped" in caplog.text
 
 
 def test_failing_write_leaves_nothing(tmp_path: Path):
-    checkpoints = Checkpoints(tmp_path)
+    checkpoints = open_checkpoints(tmp_path)
     checkpoints.save(1, write("good"))
 
     def fail(path: Path) -> None:
@@ -70,42 +90,62 @@ def test_failing_write_leaves_nothing(tmp_path: Path):
 
     with pytest.raises(OSError, match="No space"):
         checkpoints.save(2, fail)
-    assert checkpoints.latest() == (1, tmp_path / "1")
-    assert [child.name for child in tmp_path.iterdir()] == ["1"]
+    assert content(checkpoints) == (1, "good")
+    assert folders(tmp_path) == ["1"]
+    assert not list((tmp_path / "tmp").iterdir())
 
 
 def test_killed_while_writing(tmp_path: Path):
     """A process that dies in the middle leaves the previous one in force; the next save cleans up."""
     code = f"""
 import os
-from pathlib import Path
-from nlgraft.pipeline.checkpoints import Checkpoints
+from nlgraft.pipeline.stage import Stage
+from nlgraft.pipeline.store import ArtifactStore
 def die(path):
     (path / "state.json").write_text("half")
     os._exit(9)
-checkpoints = Checkpoints(Path({str(tmp_path)!r}))
+checkpoints = ArtifactStore.open({str(tmp_path)!r}).checkpoints(Stage(name="x", run="x:x"))
 checkpoints.save(1, lambda path: (path / "state.json").write_text("whole"))
 checkpoints.save(2, die)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 9
-    checkpoints = Checkpoints(tmp_path)
-    assert checkpoints.latest() == (1, tmp_path / "1")
+    store = ArtifactStore.open(tmp_path)
+    checkpoints = store.checkpoints(Stage(name="x", run="x:x"))
+    assert content(checkpoints) == (1, "whole")
     checkpoints.save(2, write("whole"))
-    assert sorted(child.name for child in tmp_path.iterdir()) == ["1", "2"]
+    assert content(checkpoints) == (2, "whole")
+    store.remove_abandoned()
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+def test_written_before_checkpoints_had_a_folder_of_their_own(tmp_path: Path):
+    """The files of version 0.1.0 lie beside the manifest."""
+    checkpoints = open_checkpoints(tmp_path)
+    checkpoints.save(1, write("new"))
+    folder = tmp_path / "checkpoints" / "fp" / "5"
+    folder.mkdir()
+    (folder / "state.json").write_text("old")
+    (folder / "checkpoint.json").write_text(
+        json.dumps({"files": {"state.json": asdict(describe_files(folder)["state.json"])}})
+    )
+    assert content(checkpoints) == (5, "old")
+    checkpoints.save(6, write("new"))
+    checkpoints.save(7, write("new"))
+    assert folders(tmp_path) == ["6", "7"]
 
 
 def test_ranks_above_zero_write_nothing(tmp_path: Path):
-    Checkpoints(tmp_path).save(1, write("state"))
-    other = Checkpoints(tmp_path, is_writable=False)
+    open_checkpoints(tmp_path).save(1, write("state"))
+    other = open_checkpoints(tmp_path, is_writable=False)
 
     def never(path: Path) -> None:
         raise AssertionError
 
     other.save(2, never)
     other.clear()
-    assert other.latest() == (1, tmp_path / "1")
+    assert content(other) == (1, "state")
 
 
 def test_pickles_are_refused(tmp_path: Path):
     with pytest.raises(ContractError, match=r"state\.pt: the store holds no pickles"):
-        Checkpoints(tmp_path).save(1, lambda path: (path / "state.pt").write_text(""))
+        open_checkpoints(tmp_path).save(1, lambda path: (path / "state.pt").write_text(""))

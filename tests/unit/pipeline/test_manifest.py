@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nlgraft.errors import StoreError
+from nlgraft.pipeline.integrity import FileEntry
 from nlgraft.pipeline.manifest import Manifest, describe_artifact, explain_miss
 from nlgraft.pipeline.stage import Stage
 
@@ -21,8 +22,8 @@ def stage(**changes) -> Stage:
 
 
 def manifest(of: Stage) -> Manifest:
-    files = {"x.txt": {"sha256": "0" * 64, "bytes": 3}}
-    return describe_artifact(of, files, started_at=1.0, duration_s=2.0, reason="missing", location="")
+    files = {"x.txt": FileEntry(sha256="0" * 64, bytes=3)}
+    return describe_artifact(of, files, started_at=1.0, duration_s=2.0, reason="missing")
 
 
 OTHER_LR = {"train": {"peak_lr": 0.002, "steps": 5}, "ids": [1, 2]}

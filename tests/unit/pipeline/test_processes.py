@@ -84,11 +84,12 @@ def test_frozen_owner_is_taken_over_and_harmless(store: ArtifactStore, tmp_path:
     second = start(store, log, pause_s=0.5, expiry_s=1.0)
     assert second.communicate(timeout=60)[0].split()[0] == "finished"
     path = store.fetch(slow(log, 0.5).result)
-    stamp = (path / "manifest.json").stat().st_mtime_ns
+    stamp = (path.parent / "manifest.json").stat().st_mtime_ns
     os.kill(first.pid, signal.SIGCONT)
     assert first.communicate(timeout=60)[0].split()[0] == "finished"
     assert len(log.read_text().split()) == 2
-    assert (path / "manifest.json").stat().st_mtime_ns == stamp
+    assert (path.parent / "manifest.json").stat().st_mtime_ns == stamp
+    assert len(list(path.parent.iterdir())) == 2
     assert store.verify(slow(log, 0.5).result).decision is Decision.HIT
 
 

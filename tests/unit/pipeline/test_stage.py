@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from nlgraft.errors import ContractError
 from nlgraft.pipeline.checkpoints import Checkpoints
+from nlgraft.pipeline.files import LocalFiles
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.stage import NullReporter, Stage, StageContext, StageGraph, TrialStopped
 
@@ -61,7 +62,9 @@ def test_how_it_runs_does_not_count():
 def test_where_its_data_lie_does_not_count(tmp_path):
     here, there = stage(locations={"train": "/here"}), stage(locations={"train": "/there"})
     assert here.fingerprint == there.fingerprint == stage().fingerprint
-    context = StageContext(stage=there, directory=tmp_path, checkpoints=Checkpoints(tmp_path))
+    context = StageContext(
+        stage=there, directory=tmp_path, checkpoints=Checkpoints(LocalFiles(tmp_path), "checkpoints")
+    )
     assert context.locations == {"train": "/there"}
     with pytest.raises(ContractError, match="stage training: locations"):
         stage(locations={"train": object()})
@@ -157,7 +160,7 @@ def test_context_passes_on(tmp_path: Path):
         def report(self, stage, step, metrics):
             reports.append((stage, step, dict(metrics)))
 
-    checkpoints = Checkpoints(tmp_path)
+    checkpoints = Checkpoints(LocalFiles(tmp_path), "checkpoints")
     one = stage(config={"x": [1]}, seed=5)
     context = StageContext(stage=one, directory=tmp_path, checkpoints=checkpoints, reporter=Noting())
     context.report(3, {"dev/loss": 0.5})

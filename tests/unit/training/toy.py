@@ -6,6 +6,7 @@ from torch import nn
 
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.pipeline.checkpoints import Checkpoints
+from nlgraft.pipeline.files import LocalFiles
 from nlgraft.pipeline.stage import NullReporter, Stage, StageContext
 
 VOCABULARY = 11
@@ -81,7 +82,7 @@ def make_context(root, reporter=None, seed=5, rank=0, world_size=1):
     return StageContext(
         stage=Stage(name="finetune", run="some.module:train", seed=seed),
         directory=directory,
-        checkpoints=Checkpoints(root / "checkpoints", is_writable=rank == 0),
+        checkpoints=Checkpoints(LocalFiles(root), "checkpoints/finetune", is_writable=rank == 0),
         reporter=reporter or NullReporter(),
         rank=rank,
         world_size=world_size,

@@ -176,7 +176,7 @@ class Storage(Part):
     """Where artifacts and records are kept."""
 
     path: str = Field(default="nlgraft_store", min_length=1)
-    """Local directory or any pyarrow.fs URI (``s3://``, ``gs://``)."""
+    """Local directory or URI of an object store (``s3://``, ``gs://``, ``az://``)."""
 
 
 class Tracking(Part):

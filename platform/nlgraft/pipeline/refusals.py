@@ -1,0 +1,34 @@
+"""Errors of the operating system about a store, as one sentence that says what to do."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nlgraft.errors import StoreError
+
+_ELSEWHERE = "or name another store (storage.path in the study, or --storage)"
+_ADVICE = {
+    errno.EACCES: f"Make it accessible to this user, {_ELSEWHERE}",
+    errno.EPERM: f"Make it accessible to this user, {_ELSEWHERE}",
+    errno.EROFS: f"Mount it writable, {_ELSEWHERE}",
+    errno.ENOSPC: f"Free space there, {_ELSEWHERE}",
+    errno.EDQUOT: f"Free space there, {_ELSEWHERE}",
+}
+
+
+@contextmanager
+def explained(action: str) -> Iterator[None]:
+    """Raise `StoreError` in place of OSError; also a decorator.
+
+    Args:
+        action: What fails, as in "cannot <action>".
+    """
+    try:
+        yield
+    except OSError as error:
+        place = error.filename2 or error.filename
+        what = f"the store cannot {action}{f' {place}' if place else ''}: {error.strerror or error}"
+        advice = _ADVICE.get(error.errno or 0)
+        raise StoreError(f"{what}. {advice}" if advice else what) from error
