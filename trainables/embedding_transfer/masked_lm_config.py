@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nlgraft.errors import DataError
+from nlgraft.nn.config import BertConfig
 from nlgraft.nn.identity import checkpoint_identity
+from nlgraft.text.config import WordTokenizerConfig
 from nlgraft.text.files import expand
+from nlgraft.training.config import MaskedScoringConfig, MaskingConfig
 
 REPORT_STEPS = (0, 100, 500)
 """Steps of continued training after which the loss is reported, where it is evaluated then: 0 is right after
@@ -36,38 +39,6 @@ METHODS = ("pretrain_finetune", *EXCHANGING_METHODS)
 
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class WordTokenizerConfig(_Part):
-    """A subword vocabulary in the tokenizers library's own file format, with a mask token."""
-
-    kind: Literal["wordpiece", "unigram"] = "wordpiece"
-    """WordPiece as BERT cuts words, or a SentencePiece unigram language model (Kudo 2018)."""
-    vocab_size: int = Field(default=8000, ge=6)
-    """Number of tokens, the five special ones included: an upper bound."""
-    is_lowercase: bool = False
-    """Whether text is put into lower case first, as for an uncased checkpoint (WordPiece: no accents)."""
-
-
-class BertConfig(_Part):
-    """A BERT of our own, trained from scratch on upstream text."""
-
-    d_model: int = Field(default=64, ge=2)
-    """Width."""
-    num_layers: int = Field(default=2, ge=1)
-    """Depth."""
-    num_heads: int = Field(default=2, ge=1)
-    """Attention heads."""
-    ffn_dim: int = Field(default=256, ge=1)
-    """Inner width of the feed-forward blocks."""
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-    """On embeddings, attention weights and sublayers."""
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> BertConfig:
-        if self.d_model % self.num_heads:
-            raise ValueError(f"d_model {self.d_model} must be divisible by num_heads {self.num_heads}")
-        return self
 
 
 class MaskedLMConfig(_Part):
@@ -100,6 +71,18 @@ class MaskedLMConfig(_Part):
     """Sentences of dev and of test that are scored, upstream and downstream; null: all."""
     num_scoring_rounds: int = Field(default=1, ge=1)
     """Times that each of them is read with other words hidden: 1/mask_rate rounds ask for every word once."""
+
+    def masking(self) -> MaskingConfig:
+        """Masks of the training."""
+        return MaskingConfig(rate=self.mask_rate, masked=self.masked, replaced=self.replaced)
+
+    def scoring(self) -> MaskedScoringConfig:
+        """Masks of the scoring."""
+        return MaskedScoringConfig(
+            rate=self.mask_rate,
+            num_rounds=self.num_scoring_rounds,
+            num_lines=self.num_scored_sentences,
+        )
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> MaskedLMConfig:

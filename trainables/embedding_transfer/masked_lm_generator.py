@@ -15,22 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from nlgraft.text.batches import TokenBatches
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.masked_lm import MaskedBatch, MaskedLM
 from nlgraft.training.cross_entropy import SmoothingKind, smoothed_cross_entropy
 from nlgraft.training.losses import Loss, freeze_module
+from nlgraft.training.masked_text import Masker, labels_of
 from nlgraft.training.seeds import generator_for
-from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from trainables.embedding_transfer.data import Rows
 from trainables.embedding_transfer.distillation import NO_WORD, Reduction, distillation_loss
 from trainables.embedding_transfer.generators import EmbeddingGenerator, extended
-from trainables.embedding_transfer.masked_lm import MaskedLM, asked_tokens
-from trainables.embedding_transfer.masked_lm_data import (
-    NOT_ASKED,
-    MaskedBatch,
-    Masker,
-    labels_of,
-    rectangle,
-)
 from trainables.embedding_transfer.new_tokens import (
     DEV_EPOCH,
     BatchNumbering,
@@ -89,17 +83,19 @@ class ChangedMaskedData:
     def __init__(
         self,
         masker: Masker,
+        vocabulary: Vocabulary,
         rates: Rates,
         options: SimilarOptions,
         *,
         new_mask_rate: float,
         batch_tokens: int,
-        max_tokens: int,
+        max_tokens: int | None,
     ) -> None:
         """Set up the data.
 
         Args:
-            masker: Makes the holes.
+            masker: Masks the lines.
+            vocabulary: Of the lines.
             rates: How often words are changed.
             options: How similar tokens are chosen.
             new_mask_rate: Share of the new tokens that are hidden and to be predicted.
@@ -110,16 +106,16 @@ class ChangedMaskedData:
         self._masker = masker
         self._max_tokens = max_tokens
         self._new_mask_rate = new_mask_rate
-        self._perturber = Perturber(masker.tokenizer.vocabulary, rates)
-        self._batches = TokenBatches(masker.text.ids.lengths + 2, batch_tokens, masker.seed)
-        vocabularies = {TABLE: masker.tokenizer.vocabulary}
+        self._perturber = Perturber(vocabulary, rates)
+        self._batches = masker.batches(batch_tokens, masker.seed)
+        vocabularies = {TABLE: vocabulary}
         self._changed = ChangedText(vocabularies, {TABLE: TABLE}, self._change, self._batches, options)
 
     def _change(self, _side: str, row: int, epoch: int) -> PerturbedSentence:
         line = self._masker.line(row, epoch)
         generator = generator_for(self._masker.seed, "perturb", TABLE, epoch, row)
-        changed = self._perturber.perturb(line.tokens, generator, line.is_asked)
-        if len(changed.tokens) > self._max_tokens:
+        changed = self._perturber.perturb(line.tokens, generator, line.is_predicted)
+        if self._max_tokens is not None and len(changed.tokens) > self._max_tokens:
             return PerturbedSentence([*line.tokens], self._perturber.words(line.tokens))
         return changed
 
@@ -140,21 +136,21 @@ class ChangedMaskedData:
         """Make the batch of some rows."""
         shards = self._changed.by_row(rows, epoch)
         numbering = self._changed.numbering()
-        tokenizer = self._masker.tokenizer
+        ids = self._masker.ids
         lines = [self._line(int(row), epoch, shards[int(row)], numbering) for row in rows]
         num_words = max((max(line.original_words, default=-1) for line in lines), default=-1) + 1
         compared = torch.ones(len(lines), num_words, dtype=torch.bool)
         for number, line in enumerate(lines):
             compared[number, line.masked_once] = False
-        begin, end = tokenizer.cls, tokenizer.sep
+        begin, end = ids.begin, ids.end
         return ChangedMaskedBatch(
             self._masker.batch(rows, epoch),
             MaskedBatch.of(
-                [[begin, *line.inputs, end] for line in lines], [line.labels for line in lines], tokenizer.pad
+                [[begin, *line.inputs, end] for line in lines], [line.labels for line in lines], ids.pad
             ),
             numbering.new_tokens()[TABLE],
-            rectangle([[NO_WORD, *line.original_words, NO_WORD] for line in lines], NO_WORD),
-            rectangle([[NO_WORD, *line.changed_words, NO_WORD] for line in lines], NO_WORD),
+            _pad_words([line.original_words for line in lines]),
+            _pad_words([line.changed_words for line in lines]),
             compared,
         )
 
@@ -162,12 +158,12 @@ class ChangedMaskedData:
         """Number the new tokens of a line, hide some of them, and put the line's own holes back."""
         line, sentence = self._masker.line(row, epoch), shard.sentences[TABLE][row]
         words = self._perturber.words(line.tokens)
-        kept = {word for word, is_asked in zip(words, line.is_asked, strict=True) if is_asked}
+        kept = {word for word, is_asked in zip(words, line.is_predicted, strict=True) if is_asked}
         # words with a hole are as they were: what the model reads there is taken over token by token
-        pieces = zip(words, line.inputs, line.is_asked, strict=True)
+        pieces = zip(words, line.inputs, line.is_predicted, strict=True)
         waiting = iter([(given, is_asked) for word, given, is_asked in pieces if word in kept])
         ids = numbering.ids(TABLE, sentence.tokens, shard)
-        size = len(self._masker.tokenizer.vocabulary)
+        size = len(self._perturber.vocabulary)
         draws = generator_for(self._masker.seed, "new", epoch, row).random(len(ids))
         inputs: list[int] = []
         asked: list[bool] = []
@@ -177,11 +173,16 @@ class ChangedMaskedData:
                 given, is_asked = next(waiting)
             else:
                 is_asked = identity >= size and draw < self._new_mask_rate
-                given = self._masker.tokenizer.mask if is_asked else identity
+                given = self._masker.ids.mask if is_asked else identity
                 masked_once |= {word} if is_asked else set()
             inputs.append(given)
             asked.append(is_asked)
         return _ChangedLine(inputs, labels_of(ids, asked), words, sentence.words, sorted(masked_once))
+
+
+def _pad_words(words: Sequence[Sequence[int]]) -> Tensor:
+    """Word numbers of every position; begin, end and padding have none."""
+    return Tokens.from_lists([[NO_WORD, *numbers, NO_WORD] for numbers in words], NO_WORD).ids
 
 
 @dataclass(frozen=True)
@@ -210,7 +211,6 @@ class MaskedGeneratorModel(nn.Module):
         super().__init__()
         self.generators = nn.ModuleDict({TABLE: generator})
         self._body = (cast(MaskedLM, freeze_module(body)),)
-        self._tensors = find_vocabulary_tensors(body.model)
 
     @property
     def body(self) -> MaskedLM:
@@ -220,7 +220,7 @@ class MaskedGeneratorModel(nn.Module):
     @property
     def table(self) -> Tensor:
         """The frozen table of input embeddings, [V, D]."""
-        return self.body.model.get_input_embeddings().weight
+        return self.body.input_table
 
     def forward(self, batch: ChangedMaskedBatch) -> tuple[Tensor, Tensor, Tensor]:
         """Run the student.
@@ -233,7 +233,7 @@ class MaskedGeneratorModel(nn.Module):
         """
         tensors = self._extended(batch.new_tokens)
         states, logits = functional_call(self.body, tensors, (batch.changed,), tie_weights=False)
-        return states, logits, asked_tokens(batch.changed)
+        return states, logits, batch.changed.targets
 
     @torch.no_grad()
     def teach(self, batch: ChangedMaskedBatch) -> Tensor:
@@ -245,9 +245,7 @@ class MaskedGeneratorModel(nn.Module):
         Returns:
             Last hidden states [B, T, D].
         """
-        # nothing is asked of the teacher but its states
-        silent = torch.full_like(batch.original.labels, NOT_ASKED)
-        return self.body(MaskedBatch(batch.original.ids, batch.original.valid, silent))[0]
+        return self.body(batch.original.without_labels())[0]
 
     def _extended(self, new: NewTokens) -> dict[str, Tensor]:
         """Append generated rows to the input table, the output table and the bias, under all their names."""
@@ -255,13 +253,14 @@ class MaskedGeneratorModel(nn.Module):
         weights_NW = generator.weights(self.table[new.members], new.relations)
         made: dict[int, Tensor] = {}
         tensors: dict[str, Tensor] = {}
-        for name, tensor in self.body.model.state_dict(keep_vars=True).items():
-            if name in self._tensors.all:
-                # tied names get one tensor
-                key = tensor.data_ptr()
-                if key not in made:
-                    made[key] = extended(tensor, weights_NW, new.members)
-                tensors[f"model.{name}"] = made[key]
+        parameters = self.body.state_dict(keep_vars=True)
+        for name in sorted(self.body.vocabulary_tensors):
+            # tied names get one tensor
+            tensor = parameters[name]
+            key = tensor.data_ptr()
+            if key not in made:
+                made[key] = extended(tensor, weights_NW, new.members)
+            tensors[name] = made[key]
         return tensors
 
 
@@ -290,7 +289,7 @@ class MaskedGeneratorObjective:
         pretraining = smoothed_cross_entropy(logits_MV, target_M, self.smoothing, self.kind)
         if not self.distillation_lambda:
             return Loss(pretraining, len(target_M), {"pretraining": pretraining})
-        asked_B = (batch.changed.labels != NOT_ASKED).sum(1)
+        asked_B = batch.changed.num_targets
         distillation = self.distillation_lambda * (self.distillation(model, batch, states) * asked_B).sum()
         terms = {"pretraining": pretraining, "distillation": distillation}
         return Loss(pretraining + distillation, len(target_M), terms)

@@ -12,13 +12,12 @@ from functools import cached_property
 from typing import Any
 
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.text.config import digest
+from nlgraft.text.config import WordTokenizerConfig, digest
 from trainables.embedding_transfer.arms import GENERATOR_KINDS, TRAINED_METHODS, VECTOR_METHODS
 from trainables.embedding_transfer.config import Config
 from trainables.embedding_transfer.masked_lm_config import (
     REPORT_STEPS,
     MaskedLMConfig,
-    WordTokenizerConfig,
     pinned_checkpoint,
 )
 
@@ -108,24 +107,18 @@ class _Builder:
 
     # --- training ---------------------------------------------------------------------------------------
 
-    def _rates(self) -> dict[str, float]:
-        rates = self.masked_lm
-        return {"words": rates.mask_rate, "masked": rates.masked, "replaced": rates.replaced}
+    def _masking(self) -> dict[str, Any]:
+        return self.masked_lm.masking().model_dump(mode="json")
 
     def _scoring(self) -> dict[str, Any]:
-        asked = self.masked_lm
-        return {
-            "share": asked.mask_rate,
-            "num_rounds": asked.num_scoring_rounds,
-            "num_sentences": asked.num_scored_sentences,
-        }
+        return self.masked_lm.scoring().model_dump(mode="json")
 
     @cached_property
     def upstream(self) -> Stage:
         phase, masked_lm = self.config.upstream, self.masked_lm
         said: dict[str, Any] = {
             "train": phase.train.model_dump(mode="json"),
-            "rates": self._rates(),
+            "masking": self._masking(),
             "scoring": self._scoring(),
             "max_tokens": self.config.data.max_tokens,
         }
@@ -165,7 +158,7 @@ class _Builder:
             "distillation_lambda": config.distillation_lambda,
             "distillation_reduction": config.distillation_reduction,
             "perturbation": config.encoder_rates.model_dump(mode="json"),
-            "rates": self._rates(),
+            "masking": self._masking(),
             "new_mask_rate": self.masked_lm.new_mask_rate,
             "num_dev_sentences": config.num_dev_sentences,
             "train": config.train_config(self.config.upstream.train).model_dump(mode="json"),
@@ -228,7 +221,7 @@ class _Builder:
         """The model after some training on downstream text, scored on dev as it goes."""
         said: dict[str, Any] = {
             "train": self.config.downstream.train.model_dump(mode="json"),
-            "rates": self._rates(),
+            "masking": self._masking(),
             "scoring": self._scoring(),
             "report_steps": list(REPORT_STEPS),
         }

@@ -280,6 +280,27 @@ class TransformerConfig(StrictConfig):
                 yield f"{setting} '{name}' with fusion.contexts '{twins[0]}': the same model twice; keep one"
 
 
+class BertConfig(StrictConfig):
+    """A BERT that is trained from scratch."""
+
+    d_model: int = Field(default=64, ge=2)
+    """Width."""
+    num_layers: int = Field(default=2, ge=1)
+    """Depth."""
+    num_heads: int = Field(default=2, ge=1)
+    """Attention heads."""
+    ffn_dim: int = Field(default=256, ge=1)
+    """Inner width of the feed-forward blocks."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """On embeddings, attention weights and sublayers."""
+
+    @model_validator(mode="after")
+    def _check(self) -> BertConfig:
+        if self.d_model % self.num_heads:
+            raise ValueError(f"num_heads {self.num_heads} does not divide d_model {self.d_model}")
+        return self
+
+
 class GenerationConfig(StrictConfig):
     """Beam search (beam 1: greedy)."""
 

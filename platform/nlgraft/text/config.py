@@ -391,6 +391,17 @@ class TokenizerConfig(_Config):
         return self
 
 
+class WordTokenizerConfig(_Config):
+    """A subword vocabulary in the file format of the tokenizers library, with a mask token."""
+
+    kind: Literal["wordpiece", "unigram"] = "wordpiece"
+    """WordPiece as BERT splits words, or a SentencePiece unigram language model (Kudo 2018)."""
+    vocab_size: int = Field(default=8000, ge=6)
+    """Number of tokens, the five special ones included: an upper bound."""
+    is_lowercase: bool = False
+    """If true, text is lower-cased first, as for an uncased checkpoint (WordPiece: accents removed, too)."""
+
+
 def digest(config: CorpusConfig) -> dict[str, Any]:
     """Return what decides the text of a corpus, as JSON for fingerprints.
 

@@ -165,3 +165,33 @@ class View(BaseModel):
     def sides(self) -> list[Side]:
         """List the sides: sources, contexts, target last."""
         return [*self.sources, *self.contexts.values(), self.target]
+
+
+class MaskingConfig(BaseModel):
+    """Tokens of a line that a masked language model learns to predict, and what it reads there."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    unit: Literal["word", "token"] = "word"
+    """Whole words, as spaces separate them; or single tokens (Devlin et al. 2019)."""
+    rate: float = Field(default=0.15, gt=0, lt=1)
+    """Share of the units of a line that are predicted, at least one."""
+    masked: float = Field(default=0.8, ge=0, le=1)
+    """Share of their tokens that are replaced by the mask."""
+    replaced: float = Field(default=0.1, ge=0, le=1)
+    """Share of their tokens that are replaced by a random token; the rest stays."""
+
+
+class MaskedScoringConfig(BaseModel):
+    """Lines and units on which a masked language model is scored; all their tokens are masked."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    unit: Literal["word", "token"] = "word"
+    """As in ``MaskingConfig``; per character is scored by words alone."""
+    rate: float = Field(default=0.15, gt=0, lt=1)
+    """Share of the units of a line that are masked at once."""
+    num_rounds: int = Field(default=1, ge=1)
+    """Times that each line is read, each time with other units masked: 1/rate rounds cover them all."""
+    num_lines: int | None = Field(default=None, ge=1)
+    """First lines of a split that are scored; null: all."""

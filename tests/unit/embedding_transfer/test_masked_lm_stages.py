@@ -15,10 +15,10 @@ from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.text.corpora import read_corpus
+from nlgraft.text.word_tokenizers import TOKENIZER_FILE
+from nlgraft.training.masked_lm import read_masked_lm
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from trainables.embedding_transfer import METRICS, Config, stage_graph
-from trainables.embedding_transfer.masked_lm import read_masked_lm
-from trainables.embedding_transfer.masked_lm_text import TOKENIZER_FILE
 
 SPLITS = ("dev", "test")
 TEXT = {"corpus": "conlang", "task": "monolingual"}

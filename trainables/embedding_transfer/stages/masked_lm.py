@@ -9,31 +9,28 @@ from typing import Any
 
 import numpy as np
 
+from nlgraft.errors import DataError
 from nlgraft.evaluation.artifact import write_segments
 from nlgraft.evaluation.scores import Score, score_statistics
 from nlgraft.evaluation.sufficient import Statistics
+from nlgraft.nn.config import BertConfig
+from nlgraft.nn.masked_lm import MaskedLM, fresh_bert, load_checkpoint
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.new_rows import new_rows_first
-from nlgraft.training.config import TrainConfig
+from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
 from nlgraft.training.loop import TrainOutcome, train
-from nlgraft.training.rows_first import RowsFirst
-from nlgraft.training.seeds import derive_seed
-from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors
-from trainables.embedding_transfer.masked_lm import (
-    MaskedLM,
+from nlgraft.training.masked_lm import (
     MaskedLosses,
     MaskedObjective,
-    check_length,
-    fresh_bert,
-    load_checkpoint,
     masked_losses,
     read_masked_lm,
     write_masked_lm,
 )
-from trainables.embedding_transfer.masked_lm_config import BertConfig
-from trainables.embedding_transfer.masked_lm_data import MaskedData, Masker, MaskRates, ScoringData
+from nlgraft.training.masked_text import MaskedData, MaskedScoringData, Masker, MaskingIds
+from nlgraft.training.rows_first import RowsFirst
+from nlgraft.training.seeds import derive_seed
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.masked_lm_generator import TABLE
-from trainables.embedding_transfer.masked_lm_text import MaskedTokenizer
 from trainables.embedding_transfer.stages.masked_lm_text import read_text
 
 LOSS, PER_CHARACTER = "loss", "mlm_loss_per_char"
@@ -53,24 +50,28 @@ def pretrain(context: StageContext) -> None:
             locations; inputs ``encoded`` and ``vocabulary``.
     """
     config = context.config
-    tokenizer = MaskedTokenizer(context.inputs["vocabulary"])
+    ids = MaskingIds.of(load_vocabulary(context.inputs["vocabulary"]))
     assert context.seed is not None
     seed = derive_seed(context.seed, "initial weights")
     changes: dict[str, Any] = {}
     drawn: list[str] = []
     if "model" in config:
-        positions = config["max_tokens"] + 2
-        sizes = BertConfig(**config["model"])
-        model = fresh_bert(sizes, len(tokenizer.vocabulary), tokenizer.pad, positions, seed)
+        model = fresh_bert(
+            BertConfig(**config["model"]),
+            len(load_vocabulary(context.inputs["vocabulary"])),
+            pad_id=ids.pad,
+            max_tokens=config["max_tokens"],
+            seed=seed,
+        )
     else:
         model, drawn = load_checkpoint(context.locations["checkpoint"], config.get("revision"), seed)
-        check_length(model, config["max_tokens"])
+        _check_length(model, config["max_tokens"])
         if not config["is_body_trained"]:
             changes["freeze"] = (*config["train"]["freeze"], model.body_pattern)
     # what the checkpoint lacked: its prediction head, if it is a sentence encoder
     (context.directory / "drawn.json").write_text(json.dumps(drawn, indent=1) + "\n", "utf-8")
-    dev = _scoring(context, tokenizer, "dev")
-    outcome = _train(model, context, tokenizer, dev, prefix="upstream", changes=changes)
+    dev = _scoring(context, ids, "dev")
+    outcome = _train(model, context, ids, dev, prefix="upstream", changes=changes)
     losses = masked_losses(model, dev, context.device)
     count = Score("parameters", outcome.num_parameters, 1, "minimize", "tied parameters once")
     _write_metrics(
@@ -90,16 +91,16 @@ def continue_training(context: StageContext) -> None:
         context: ``train``, ``rates``, ``scoring``, ``report_steps``, ``new_rows_first_steps`` after an
             exchange; inputs ``start``, ``encoded`` and ``vocabulary``.
     """
-    tokenizer = MaskedTokenizer(context.inputs["vocabulary"])
+    ids = MaskingIds.of(load_vocabulary(context.inputs["vocabulary"]))
     model = read_masked_lm(context.inputs["start"]).to(context.device)
-    dev = _scoring(context, tokenizer, "dev")
+    dev = _scoring(context, ids, "dev")
     at_start = masked_losses(model, dev, context.device)
     num_alone = context.config.get("new_rows_first_steps", 0)
     rows_first = new_rows_first(num_alone, context.inputs["start"], model, _exchanged(model))
     outcome = _train(
         model,
         context,
-        tokenizer,
+        ids,
         dev,
         prefix="",
         changes={"is_evaluated_at_start": True},
@@ -123,11 +124,11 @@ def score(context: StageContext) -> None:
         context: ``splits``, ``scoring``; inputs ``model``, ``encoded`` and
             ``vocabulary``.
     """
-    tokenizer = MaskedTokenizer(context.inputs["vocabulary"])
+    ids = MaskingIds.of(load_vocabulary(context.inputs["vocabulary"]))
     model = read_masked_lm(context.inputs["model"]).to(context.device)
     metrics = {}
     for split in context.config["splits"]:
-        data = _scoring(context, tokenizer, split)
+        data = _scoring(context, ids, split)
         losses = masked_losses(model, data, context.device)
         write_segments(context.directory, split, _statistics(losses))
         metrics |= {f"{split}/{name}": found for name, found in _scores(losses).items()}
@@ -139,8 +140,8 @@ def score(context: StageContext) -> None:
 def _train(
     model: MaskedLM,
     context: StageContext,
-    tokenizer: MaskedTokenizer,
-    dev: ScoringData,
+    ids: MaskingIds,
+    dev: MaskedScoringData,
     *,
     prefix: str,
     changes: Mapping[str, Any],
@@ -149,10 +150,9 @@ def _train(
     config = TrainConfig(**{**context.config["train"], **changes})
     config = config.model_copy(update={"best_metric": _reported_name(prefix, config.best_metric)})
     assert context.seed is not None
-    masker = Masker(
-        read_text(context, "train"), tokenizer, MaskRates(**context.config["rates"]), context.seed
-    )
-    objective = MaskedObjective(config.label_smoothing, config.smoothing_kind)
+    masking = MaskingConfig(**context.config["masking"])
+    masker = Masker(read_text(context, "train"), ids, masking, context.seed)
+    objective = MaskedObjective.of(config)
     data = MaskedData(masker, config.batch_tokens)
     evaluate = _evaluation(dev, context.device, prefix)
     return train(
@@ -169,7 +169,7 @@ def _train(
 
 def _exchanged(model: MaskedLM) -> dict[str, list[str]]:
     """Name the parameters whose rows are tokens, by the one table whose plan made them."""
-    return {TABLE: [f"model.{name}" for name in find_vocabulary_tensors(model.model).all]}
+    return {TABLE: list(model.vocabulary_tensors)}
 
 
 def _reported_name(prefix: str, name: str) -> str:
@@ -177,23 +177,36 @@ def _reported_name(prefix: str, name: str) -> str:
     return f"{prefix}/{name.replace('/', '_')}" if prefix else name
 
 
-def _evaluation(dev: ScoringData, device: str, prefix: str) -> Callable[[Any], Mapping[str, float]]:
+def _evaluation(dev: MaskedScoringData, device: str, prefix: str) -> Callable[[Any], Mapping[str, float]]:
     def evaluate(model: MaskedLM) -> dict[str, float]:
         losses = masked_losses(model, dev, device)
+        assert losses.per_character is not None
         found = {LOSS: losses.per_token, PER_CHARACTER: losses.per_character}
         return {_reported_name(prefix, f"dev/{name}"): value for name, value in found.items()}
 
     return evaluate
 
 
-def _scoring(context: StageContext, tokenizer: MaskedTokenizer, split: str) -> ScoringData:
-    asked = context.config["scoring"]
-    text = read_text(context, split).first(asked["num_sentences"])
-    return ScoringData(text, tokenizer, asked["share"], asked["num_rounds"], _SCORING_TOKENS)
+def _scoring(context: StageContext, ids: MaskingIds, split: str) -> MaskedScoringData:
+    scoring = MaskedScoringConfig(**context.config["scoring"])
+    text = read_text(context, split)
+    if scoring.num_lines is not None:
+        text = text.first(scoring.num_lines)
+    return MaskedScoringData(text, ids, scoring, _SCORING_TOKENS)
+
+
+def _check_length(model: MaskedLM, max_tokens: int) -> None:
+    room = model.max_tokens
+    if room is not None and max_tokens > room:
+        raise DataError(
+            f"data.max_tokens is {max_tokens}, but the checkpoint has room for {room} tokens beside begin "
+            f"and end; set data.max_tokens to at most {room}"
+        )
 
 
 def _statistics(losses: MaskedLosses) -> dict[str, Statistics]:
     """Nats with hidden tokens, and with hidden characters, of every line, [N, 2]."""
+    assert losses.characters is not None
     return {
         LOSS: np.stack([losses.nats, losses.tokens], 1),
         PER_CHARACTER: np.stack([losses.nats, losses.characters], 1),
@@ -207,6 +220,7 @@ def _scores(losses: MaskedLosses) -> dict[str, Score]:
 def _amounts(losses: MaskedLosses) -> dict[str, Score]:
     """What was asked, so that a reader can see that it was the same in all trials."""
     count = len(losses.nats)
+    assert losses.characters is not None
     characters, unknown = float(losses.characters.sum()), float(losses.unknown.sum() / losses.tokens.sum())
     return {
         "dev/mlm_chars": Score("mlm_chars", characters, count, "maximize", _SIGNATURE),

@@ -8,19 +8,21 @@ from pathlib import Path
 import torch
 
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.training.config import TrainConfig
+from nlgraft.training.config import MaskingConfig, TrainConfig
 from nlgraft.training.loop import train
+from nlgraft.training.masked_lm import read_masked_lm
+from nlgraft.training.masked_text import TEXT, Masker, MaskingIds
 from nlgraft.training.seeds import derive_seed
+from nlgraft.training.views import Encoded
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from trainables.embedding_transfer.generators import EmbeddingGenerator
-from trainables.embedding_transfer.masked_lm import position_room, read_masked_lm
-from trainables.embedding_transfer.masked_lm_data import Masker, MaskRates
 from trainables.embedding_transfer.masked_lm_generator import (
     TABLE,
     ChangedMaskedData,
     MaskedGeneratorModel,
     MaskedGeneratorObjective,
 )
-from trainables.embedding_transfer.masked_lm_text import EncodedText, MaskedTokenizer
 from trainables.embedding_transfer.new_tokens import SimilarOptions, token_counts
 from trainables.embedding_transfer.perturbation import Rates
 from trainables.embedding_transfer.stages.generator import evaluation, save_generators
@@ -36,7 +38,7 @@ def train_generator(context: StageContext) -> None:
     config = context.config
     assert context.seed is not None
     body = read_masked_lm(context.inputs["upstream"]).to(context.device)
-    width = int(body.model.get_input_embeddings().weight.shape[1])
+    width = body.input_table.shape[1]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(context.seed, "generator"))
         generator = EmbeddingGenerator(config["kind"], width, scale=config["scale"], init=config["init"])
@@ -48,14 +50,15 @@ def train_generator(context: StageContext) -> None:
         train_config.label_smoothing,
         train_config.smoothing_kind,
     )
-    room = position_room(body)
-    text, tokenizer = read_text(context, "train"), MaskedTokenizer(context.inputs["vocabulary"])
+    text, vocabulary = read_text(context, "train"), load_vocabulary(context.inputs["vocabulary"])
     frequencies: dict[str, list[int]] = {}
     if config["order"] == "frequency":
-        frequencies[TABLE] = token_counts([text.ids], len(tokenizer.vocabulary))
+        frequencies[TABLE] = token_counts([text.stream(TEXT)], len(vocabulary))
     options = SimilarOptions(config["cap"], config["order"], frequencies)
     dev_text = read_text(context, "dev").first(config["num_dev_sentences"])
-    data, dev = (_data(context, read, tokenizer, options, train_config, room) for read in (text, dev_text))
+    data, dev = (
+        _data(context, read, vocabulary, options, train_config, body.max_tokens) for read in (text, dev_text)
+    )
 
     def save(trained: MaskedGeneratorModel, directory: Path) -> None:
         save_generators(trained, trained.generators, width, directory)
@@ -72,16 +75,17 @@ def train_generator(context: StageContext) -> None:
 
 def _data(
     context: StageContext,
-    text: EncodedText,
-    tokenizer: MaskedTokenizer,
+    text: Encoded,
+    vocabulary: Vocabulary,
     options: SimilarOptions,
     train_config: TrainConfig,
-    max_tokens: int,
+    max_tokens: int | None,
 ) -> ChangedMaskedData:
     config = context.config
     assert context.seed is not None
     return ChangedMaskedData(
-        Masker(text, tokenizer, MaskRates(**config["rates"]), context.seed),
+        Masker(text, MaskingIds.of(vocabulary), MaskingConfig(**config["masking"]), context.seed),
+        vocabulary,
         Rates(**config["perturbation"]),
         options,
         new_mask_rate=config["new_mask_rate"],

@@ -9,15 +9,12 @@ from pydantic import TypeAdapter
 
 from nlgraft.errors import DataError
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.text.config import SPLITS, CorpusConfig
+from nlgraft.text.config import SPLITS, CorpusConfig, WordTokenizerConfig
 from nlgraft.text.corpora import corpus_report, load_corpus, read_corpus, report_json, write_corpus
-from trainables.embedding_transfer.masked_lm_config import WordTokenizerConfig
-from trainables.embedding_transfer.masked_lm_text import (
-    TOKENIZER_FILE,
-    EncodedText,
-    MaskedTokenizer,
-    learn_tokenizer,
-)
+from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words, learn_tokenizer
+from nlgraft.training.masked_text import TEXT, WORD_SIZES, WORDS, MaskingIds
+from nlgraft.training.views import Encoded
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 
@@ -83,32 +80,28 @@ def encode_text(context: StageContext) -> None:
     Args:
         context: ``max_tokens``; inputs ``text`` and ``vocabulary``.
     """
-    tokenizer = MaskedTokenizer(context.inputs["vocabulary"])
-    report: dict[str, object] = {"vocab_size": len(tokenizer.vocabulary)}
+    vocabulary = load_vocabulary(context.inputs["vocabulary"])
+    unknown = MaskingIds.of(vocabulary).unk
+    report: dict[str, object] = {"vocab_size": len(vocabulary)}
     for split in SPLITS:
         lines = read_corpus(context.inputs["text"] / split).sources[0]
-        encoded, num_cut = tokenizer.encode(lines, context.config["max_tokens"])
-        encoded.write(context.directory, split)
+        found = encode_words(
+            context.inputs["vocabulary"] / TOKENIZER_FILE, lines, context.config["max_tokens"]
+        )
+        streams = {TEXT: found.ids, WORDS: found.words, WORD_SIZES: found.word_sizes}
+        Encoded(streams).write(context.directory / f"{split}.safetensors")
         report[split] = {
-            "cut": num_cut,
-            "tokens_per_line": len(encoded.ids.values) / max(1, len(lines)),
-            "fertility": len(encoded.ids.values) / max(1, len(encoded.sizes.values)),
-            "unknown": int((encoded.ids.values == tokenizer.unk).sum()),
+            "cut": found.num_cut,
+            "tokens_per_line": len(found.ids.values) / max(1, len(lines)),
+            "fertility": len(found.ids.values) / max(1, len(found.word_sizes.values)),
+            "unknown": int((found.ids.values == unknown).sum()),
         }
     _write_json(context.directory / "report.json", report)
 
 
-def read_text(context: StageContext, split: str) -> EncodedText:
-    """Read the encoded lines of a split.
-
-    Args:
-        context: Input ``encoded``.
-        split: Its name.
-
-    Returns:
-        The lines.
-    """
-    return EncodedText.read(context.inputs["encoded"], split)
+def read_text(context: StageContext, split: str) -> Encoded:
+    """Read the encoded lines of a split from the input ``encoded``."""
+    return Encoded.read(context.inputs["encoded"] / f"{split}.safetensors")
 
 
 def _write_json(path: Path, document: object) -> None:

@@ -195,7 +195,7 @@ def _load(checkpoint: str, revision: str | None, notes: list[str]) -> tuple[nn.M
 
     try:
         # transformers draws weights that the file lacks
-        with _quiet(), torch.random.fork_rng(devices=[]):
+        with quiet_transformers(), torch.random.fork_rng(devices=[]):
             loaded: Any = transformers.BertForMaskedLM.from_pretrained(
                 checkpoint, revision=revision or MAIN, dtype=torch.float32, output_loading_info=True
             )
@@ -217,12 +217,12 @@ def _load(checkpoint: str, revision: str | None, notes: list[str]) -> tuple[nn.M
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence transformers' progress bars and warnings about missing weights; our notes report them."""
+def quiet_transformers() -> Iterator[None]:
+    """Silence transformers' progress bars and warnings about missing weights; callers report them."""
     from transformers.utils import logging
 
     level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
+    logging.set_verbosity(logging.CRITICAL)
     logging.disable_progress_bar()
     try:
         yield

@@ -9,16 +9,16 @@ import sys
 import pytest
 
 from nlgraft.errors import DataError
-from nlgraft.text.config import ConlangConfig
+from nlgraft.text.config import ConlangConfig, WordTokenizerConfig
 from nlgraft.text.corpora import load_corpus
-from trainables.embedding_transfer.masked_lm_config import WordTokenizerConfig
-from trainables.embedding_transfer.masked_lm_text import EncodedText, MaskedTokenizer, learn_tokenizer
+from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words, learn_tokenizer
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 LEARN = """
 import sys
 from pathlib import Path
-from trainables.embedding_transfer.masked_lm_config import WordTokenizerConfig
-from trainables.embedding_transfer.masked_lm_text import learn_tokenizer
+from nlgraft.text.config import WordTokenizerConfig
+from nlgraft.text.word_tokenizers import learn_tokenizer
 lines = Path(sys.argv[1]).read_text("utf-8").splitlines()
 learn_tokenizer(lines, WordTokenizerConfig(kind=sys.argv[2], vocab_size=150), Path(sys.argv[3]))
 """
@@ -44,7 +44,7 @@ def test_learning_is_the_same_in_another_process(lines, kind, tmp_path):
         hashlib.sha256((tmp_path / name / "tokenizer.json").read_bytes()) for name in ("here", "there")
     )
     assert here.hexdigest() == there.hexdigest()
-    assert len(MaskedTokenizer(tmp_path / "here").vocabulary) == 150
+    assert len(load_vocabulary(tmp_path / "here")) == 150
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
@@ -52,15 +52,15 @@ def test_tokens_know_their_words(kind, tmp_path):
     """Whatever is cut, and however many spaces there are, a token belongs to the word it spells."""
     text = ["The boy's red  boat sails.", "a boat", "", "Überall sails the boy's boat again and again"]
     learn_tokenizer(text * 40, WordTokenizerConfig(kind=kind, vocab_size=60, is_lowercase=True), tmp_path)
-    tokenizer = MaskedTokenizer(tmp_path)
-    encoded, num_cut = tokenizer.encode(text, 100)
-    assert num_cut == 0
+    vocabulary = load_vocabulary(tmp_path)
+    encoded = encode_words(tmp_path / TOKENIZER_FILE, text, 100)
+    assert encoded.num_cut == 0
     for row, line in enumerate(text):
         words = line.split()
-        assert encoded.sizes[row].tolist() == [len(word) for word in words]
+        assert encoded.word_sizes[row].tolist() == [len(word) for word in words]
         spelled = [""] * len(words)
         for identity, word in zip(encoded.ids[row].tolist(), encoded.words[row].tolist(), strict=True):
-            spelled[word] += tokenizer.vocabulary.token(identity).text
+            spelled[word] += vocabulary.token(identity).text
         expected = [word.lower() for word in words]
         if kind == "wordpiece":
             expected = [word.replace("ü", "u") for word in expected]
@@ -69,22 +69,11 @@ def test_tokens_know_their_words(kind, tmp_path):
 
 def test_cut_lines_end_with_a_whole_word(tmp_path):
     learn_tokenizer(["ab cd ef gh"] * 5, WordTokenizerConfig(vocab_size=21), tmp_path)
-    tokenizer = MaskedTokenizer(tmp_path)  # single letters only
-    assert len(tokenizer.vocabulary) == 21
-    encoded, num_cut = tokenizer.encode(["ab cd ef", "ab", "abcdefgh"], 3)
-    assert num_cut == 2
+    assert len(load_vocabulary(tmp_path)) == 21  # single letters only
+    encoded = encode_words(tmp_path / TOKENIZER_FILE, ["ab cd ef", "ab", "abcdefgh"], 3)
+    assert encoded.num_cut == 2
     assert [encoded.words[row].tolist() for row in range(3)] == [[0, 0], [0, 0], [0, 0, 0]]
-    assert encoded.sizes[0].tolist() == [2, 2, 2]
-
-
-def test_encoded_text_survives_the_disk(lines, tmp_path):
-    learn_tokenizer(lines, WordTokenizerConfig(vocab_size=150), tmp_path)
-    encoded, _ = MaskedTokenizer(tmp_path).encode(lines[:9], 50)
-    encoded.write(tmp_path, "dev")
-    again = EncodedText.read(tmp_path, "dev")
-    assert len(again.first(4)) == 4
-    assert len(again.first(None)) == 9
-    assert all((again.words[row] == encoded.words[row]).all() for row in range(9))
+    assert encoded.word_sizes[0].tolist() == [2, 2, 2]
 
 
 def test_too_small_a_vocabulary_says_what_it_needs(lines, tmp_path):
@@ -92,15 +81,3 @@ def test_too_small_a_vocabulary_says_what_it_needs(lines, tmp_path):
         learn_tokenizer(lines, WordTokenizerConfig(vocab_size=8), tmp_path)
     with pytest.raises(DataError, match="no text"):
         learn_tokenizer([" "], WordTokenizerConfig(), tmp_path)
-
-
-def test_a_tokenizer_without_a_mask_is_refused(tmp_path):
-    import tokenizers
-
-    plain = tokenizers.Tokenizer(
-        tokenizers.models.WordPiece({"[PAD]": 0, "[UNK]": 1, "a": 2}, unk_token="[UNK]")
-    )
-    plain.add_special_tokens(["[PAD]", "[UNK]"])
-    plain.save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(DataError, match="no mask token"):
-        MaskedTokenizer(tmp_path)

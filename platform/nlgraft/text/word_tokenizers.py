@@ -1,0 +1,154 @@
+"""Subword tokenizers in the file format of the tokenizers library, and text encoded with its words kept.
+
+A word is a maximal run without white space, whatever the tokenizer makes of it. Masking is decided on words,
+so that all vocabularies predict the same characters.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import sentencepiece
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from nlgraft.errors import DataError
+from nlgraft.text.batches import Ragged
+from nlgraft.text.config import TokenizerConfig, WordTokenizerConfig
+from nlgraft.text.tokenizers import train_sentencepiece
+
+TOKENIZER_FILE = "tokenizer.json"
+WORDPIECE_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+MASK_PIECE = "<mask>"
+_CHUNK_LINES = 10_000
+"""Lines encoded at once: bounds memory, changes no result."""
+_WORD = re.compile(r"\S+")
+
+
+def learn_tokenizer(lines: Sequence[str], config: WordTokenizerConfig, directory: Path) -> None:
+    """Learn a vocabulary from text and write it as ``tokenizer.json``.
+
+    **Determinism**: the same lines and config give the same file, in any process.
+
+    Raises:
+        DataError: The text is blank, or the size cannot hold its characters.
+    """
+    if not any(line.strip() for line in lines):
+        raise DataError(f"{directory.name}: no text to learn a tokenizer from, {len(lines)} blank lines")
+    learned = _wordpiece(lines, config) if config.kind == "wordpiece" else _unigram(lines, config, directory)
+    learned.save(str(directory / TOKENIZER_FILE))
+
+
+def _wordpiece(lines: Sequence[str], config: WordTokenizerConfig) -> tokenizers.Tokenizer:
+    learned = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    normalizer = normalizers.BertNormalizer(lowercase=config.is_lowercase)
+    characters = sorted({c for line in lines for c in normalizer.normalize_str(line) if not c.isspace()})
+    # The trainer numbers pieces of words in the order of a hash map, which differs from process to process
+    # and decides ties. Naming every one-character piece beforehand fixes the numbers.
+    initial = [*WORDPIECE_SPECIALS, *characters, *(f"##{character}" for character in characters)]
+    if config.vocab_size < len(initial):
+        raise DataError(
+            f"vocab_size is {config.vocab_size}, but the characters of the text and the special tokens need "
+            f"{len(initial)}; raise vocab_size"
+        )
+    learned.normalizer = normalizer
+    learned.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    learned.train_from_iterator(
+        lines,
+        trainers.WordPieceTrainer(vocab_size=config.vocab_size, special_tokens=initial, show_progress=False),
+    )
+    # The trainer has made special tokens of all of ``initial``; only the real ones may be special.
+    whole = tokenizers.Tokenizer(models.WordPiece(learned.get_vocab(), unk_token="[UNK]"))
+    whole.normalizer, whole.pre_tokenizer = normalizer, pre_tokenizers.BertPreTokenizer()
+    whole.decoder = decoders.WordPiece()
+    whole.add_special_tokens(list(WORDPIECE_SPECIALS))
+    return whole
+
+
+def _unigram(lines: Sequence[str], config: WordTokenizerConfig, directory: Path) -> tokenizers.Tokenizer:
+    def normalise(line: str) -> str:
+        text = unicodedata.normalize("NFKC", line)
+        return " ".join((text.lower() if config.is_lowercase else text).split())
+
+    path = directory / "learned.model"
+    settings = TokenizerConfig(
+        kind="unigram",
+        vocab_size=config.vocab_size,
+        special_tokens=(MASK_PIECE,),
+        normalization="identity",
+    )
+    train_sentencepiece([normalise(line) for line in lines], settings, path, 0)
+    processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    path.unlink()
+    pieces = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.get_piece_size())]
+    whole = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=processor.unk_id(), byte_fallback=False))
+    steps = [normalizers.NFKC(), *([normalizers.Lowercase()] if config.is_lowercase else [])]
+    whole.normalizer = normalizers.Sequence(steps)  # pyright: ignore[reportArgumentType]
+    whole.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Metaspace()]
+    )
+    whole.decoder = decoders.Metaspace()
+    whole.add_special_tokens(["<pad>", "<unk>", "<s>", "</s>", MASK_PIECE])
+    return whole
+
+
+class EncodedLines(NamedTuple):
+    """Lines in token ids, without begin and end.
+
+    Attributes:
+        ids: Tokens of each line.
+        words: Word number of each token within its line.
+        word_sizes: Characters of each word of the whole line, words that were cut off included.
+        num_cut: Lines that were cut.
+    """
+
+    ids: Ragged
+    words: Ragged
+    word_sizes: Ragged
+    num_cut: int
+
+
+def encode_words(tokenizer_file: Path, lines: Sequence[str], max_tokens: int) -> EncodedLines:
+    """Encode lines; those of more than ``max_tokens`` tokens are cut behind the last word that fits."""
+    tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    ids: list[list[int]] = []
+    words: list[list[int]] = []
+    sizes: list[list[int]] = []
+    num_cut = 0
+    for line, encoding in zip(lines, _encodings(tokenizer, lines), strict=True):
+        spans = [match.span() for match in _WORD.finditer(line)]
+        numbers = _word_numbers(encoding.offsets, spans)
+        num_kept = len(numbers)
+        if num_kept > max_tokens:
+            num_cut += 1
+            num_kept = _cut_at_word(numbers, max_tokens)
+        ids.append(encoding.ids[:num_kept])
+        words.append(numbers[:num_kept])
+        sizes.append([end - start for start, end in spans])
+    return EncodedLines(Ragged.of(ids), Ragged.of(words), Ragged.of(sizes), num_cut)
+
+
+def _encodings(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> Iterator[tokenizers.Encoding]:
+    for start in range(0, len(lines), _CHUNK_LINES):
+        yield from tokenizer.encode_batch(list(lines[start : start + _CHUNK_LINES]), add_special_tokens=False)
+
+
+def _word_numbers(offsets: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> list[int]:
+    """Number the word of each token; a token that is only space belongs to the word behind it."""
+    ends = [end for _, end in words]
+    return [min(bisect_right(ends, start), len(ends) - 1) for start, _ in offsets]
+
+
+def _cut_at_word(numbers: Sequence[int], max_tokens: int) -> int:
+    """Count the tokens of the whole words that fit; ``max_tokens`` where the first word alone is longer."""
+    end = max_tokens
+    while end and numbers[end] == numbers[end - 1]:
+        end -= 1
+    return end or max_tokens

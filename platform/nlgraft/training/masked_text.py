@@ -1,0 +1,253 @@
+"""Text with masked tokens, as batches for training and for scoring.
+
+Shape letters: B lines, T positions of a line with begin and end.
+Source: Devlin et al. (2019), section 3.1; whole words as in the authors' later models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nlgraft.errors import DataError
+from nlgraft.nn.masked_lm import NOT_PREDICTED, MaskedBatch
+from nlgraft.text.batches import TokenBatches
+from nlgraft.training.config import MaskedScoringConfig, MaskingConfig
+from nlgraft.training.seeds import generator_for
+from nlgraft.training.views import Encoded, IntArray
+from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary
+
+TEXT, WORDS, WORD_SIZES = "source 0", "source 0 words", "source 0 word sizes"
+"""Streams of a split: tokens of each line, the word number of each token, the characters of each word."""
+SCORING_SEED = 0
+"""Seed of the words that scoring masks: the same in every trial."""
+
+
+@dataclass(frozen=True)
+class MaskingIds:
+    """Ids that masking needs of a vocabulary.
+
+    Attributes:
+        pad, unk, mask: Special tokens.
+        begin, end: Put around every line.
+        normal: Tokens of text: what may replace a masked token.
+    """
+
+    pad: int
+    unk: int
+    mask: int
+    begin: int
+    end: int
+    normal: IntArray
+
+    @classmethod
+    def of(cls, vocabulary: Vocabulary) -> MaskingIds:
+        """Find the special tokens by their roles; [CLS] and [SEP] may be those of a sentence's ends.
+
+        Raises:
+            DataError: A special token is missing.
+        """
+        ids = {role: _role_id(vocabulary, role) for role in ("pad", "unk", "mask")}
+        begin, end = _role_id(vocabulary, "cls"), _role_id(vocabulary, "sep")
+        return cls(**ids, begin=begin, end=end, normal=np.flatnonzero(vocabulary.is_normal))
+
+
+def _role_id(vocabulary: Vocabulary, role: str) -> int:
+    for candidate in (role, SUBSTITUTE_ROLES.get(role, role)):
+        if candidate in vocabulary.roles:
+            return vocabulary.roles[candidate]
+    raise DataError(
+        f"{vocabulary.name}: no {role} token, so this is not the tokenizer of a masked language model; "
+        f"it has {', '.join(sorted(vocabulary.roles)) or 'no special tokens'}"
+    )
+
+
+def choose(num_units: int, rate: float, generator: np.random.Generator, turn: int = 0) -> NDArray[np.bool_]:
+    """Choose the units (words or tokens) of a line to predict, at least one; only their number matters.
+
+    Args:
+        num_units: Units of the line.
+        rate: Share that is chosen.
+        generator: Source of randomness, one of its own for every line and epoch.
+        turn: Choose those that would come next after so many choices, so that no unit is chosen twice.
+
+    Returns:
+        True where a unit is chosen, bool [num_units].
+    """
+    chosen = np.zeros(num_units, dtype=bool)
+    count = max(1, round(rate * num_units))
+    order = np.argsort(generator.random(num_units), kind="stable")
+    chosen[order[turn * count : (turn + 1) * count]] = True
+    return chosen
+
+
+@dataclass(frozen=True)
+class MaskedLine:
+    """A line with masked tokens, without begin and end.
+
+    Attributes:
+        tokens: True tokens.
+        inputs: What the model reads.
+        is_predicted: True where the token is predicted.
+    """
+
+    tokens: list[int]
+    inputs: list[int]
+    is_predicted: list[bool]
+
+    def labels(self) -> list[int]:
+        """Label each position, begin and end included."""
+        return labels_of(self.tokens, self.is_predicted)
+
+
+def labels_of(tokens: Sequence[int], is_predicted: Sequence[bool]) -> list[int]:
+    """Label the positions of a line with begin and end from its tokens without them."""
+    inner = (token if chosen else NOT_PREDICTED for token, chosen in zip(tokens, is_predicted, strict=True))
+    return [NOT_PREDICTED, *inner, NOT_PREDICTED]
+
+
+class Masker:
+    """Masks tokens of the lines of one vocabulary.
+
+    **Determinism**: which units of a line are chosen depends on the seed, the epoch, the line's number and
+    its number of units; for words this is the same in every vocabulary.
+
+    Attributes:
+        tokens: Tokens of each line.
+        ids: Special and normal tokens.
+        seed: Of the choice.
+        has_words: True where whole words are masked.
+        word_sizes: Characters of each word, where words are masked.
+    """
+
+    def __init__(
+        self,
+        text: Encoded,
+        ids: MaskingIds,
+        masking: MaskingConfig,
+        seed: int,
+        *,
+        is_in_turns: bool = False,
+    ) -> None:
+        """Set up the masks of a split.
+
+        Args:
+            text: The split; has its words where words are masked.
+            ids: Special and normal tokens of its vocabulary.
+            masking: What is masked.
+            seed: Of the choice.
+            is_in_turns: If true, every epoch chooses among the units that earlier ones have not, until none
+                is left; else each chooses anew.
+        """
+        self.tokens = text.stream(TEXT)
+        self.ids = ids
+        self.seed = seed
+        self._masking = masking
+        self._is_in_turns = is_in_turns
+        self.has_words = masking.unit == "word"
+        if self.has_words:
+            self._words, self.word_sizes = text.stream(WORDS), text.stream(WORD_SIZES)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def units(self, row: int) -> NDArray[np.integer]:
+        """Number the unit of each token of a line."""
+        return self._words[row] if self.has_words else np.arange(len(self.tokens[row]))
+
+    def chosen(self, row: int, epoch: int) -> NDArray[np.bool_]:
+        """Choose units of a line, words that were cut off included: bool [units]."""
+        num_units = len(self.word_sizes[row] if self.has_words else self.tokens[row])
+        rate = self._masking.rate
+        if self._is_in_turns:
+            return choose(num_units, rate, generator_for(self.seed, "scored words", row), epoch)
+        return choose(num_units, rate, generator_for(self.seed, "words", epoch, row))
+
+    def line(self, row: int, epoch: int) -> MaskedLine:
+        """Mask a line as in an epoch."""
+        tokens = self.tokens[row]
+        if not len(tokens):
+            return MaskedLine([], [], [])
+        is_predicted = self.chosen(row, epoch)[self.units(row)]
+        generator = generator_for(self.seed, "tokens", epoch, row)
+        draws = generator.random(len(tokens))
+        others = self.ids.normal[generator.integers(0, len(self.ids.normal), len(tokens))]
+        masked, replaced = self._masking.masked, self._masking.replaced
+        is_masked = is_predicted & (draws < masked)
+        is_replaced = is_predicted & ~is_masked & (draws < masked + replaced)
+        inputs = np.where(is_masked, self.ids.mask, np.where(is_replaced, others, tokens))
+        return MaskedLine(tokens.tolist(), inputs.tolist(), is_predicted.tolist())
+
+    def batch(self, rows: IntArray, epoch: int) -> MaskedBatch:
+        """Make the batch of some lines, masked as in an epoch."""
+        lines = [self.line(int(row), epoch) for row in rows]
+        ids = [[self.ids.begin, *line.inputs, self.ids.end] for line in lines]
+        return MaskedBatch.of(ids, [line.labels() for line in lines], self.ids.pad)
+
+    def batches(self, batch_tokens: int, seed: int) -> TokenBatches:
+        """Draw up batches of lines of similar length, of at most ``batch_tokens`` padded positions."""
+        return TokenBatches(self.tokens.lengths + 2, batch_tokens, seed)
+
+
+class MaskedData:
+    """Batches of masked lines of similar length: what the training loop reads."""
+
+    def __init__(self, masker: Masker, batch_tokens: int) -> None:
+        """Set up batches of at most ``batch_tokens`` padded positions."""
+        self._masker = masker
+        self._batches = masker.batches(batch_tokens, masker.seed)
+
+    def epoch(self, index: int) -> Sequence[IntArray]:
+        """Draw up the global batches of an epoch."""
+        return self._batches.epoch(index)
+
+    def batch(self, rows: IntArray, epoch: int) -> MaskedBatch:
+        """Make the batch of some rows."""
+        return self._masker.batch(rows, epoch)
+
+
+class MaskedScoringData:
+    """Masked lines for scoring: the same words in all trials and vocabularies.
+
+    Attributes:
+        masker: Masks the lines; its epochs are the rounds.
+    """
+
+    def __init__(
+        self, text: Encoded, ids: MaskingIds, scoring: MaskedScoringConfig, batch_tokens: int
+    ) -> None:
+        """Set up batches of at most ``batch_tokens`` padded positions."""
+        masking = MaskingConfig(unit=scoring.unit, rate=scoring.rate, masked=1.0, replaced=0.0)
+        self.masker = Masker(text, ids, masking, SCORING_SEED, is_in_turns=True)
+        self._num_rounds = scoring.num_rounds
+        self._batches = self.masker.batches(batch_tokens, SCORING_SEED)
+
+    def in_order(self) -> Iterator[tuple[IntArray, MaskedBatch]]:
+        """Go through the text round by round, the longest lines first.
+
+        Lines all of whose units have had their turn are left out.
+        """
+        for index in range(self._num_rounds):
+            for rows in self._batches.in_order():
+                left = rows[[bool(self.masker.chosen(int(row), index).any()) for row in rows]]
+                if len(left):
+                    yield left, self.masker.batch(left, index)
+
+    def characters(self) -> NDArray[np.float64] | None:
+        """Count the characters of each line that are predicted, [N]; None where single tokens are masked.
+
+        Words that were cut off are not predicted.
+        """
+        if not self.masker.has_words:
+            return None
+        sizes = np.zeros(len(self.masker))
+        for row in range(len(self.masker)):
+            words = self.masker.word_sizes[row]
+            is_there = np.zeros(len(words), dtype=bool)
+            is_there[self.masker.units(row)] = True
+            chosen = [self.masker.chosen(row, index) for index in range(self._num_rounds)]
+            sizes[row] = words[np.any(chosen, axis=0) & is_there].sum()
+        return sizes
