@@ -134,11 +134,16 @@ def systems() -> list[dict[str, str]]:
 def knobs(name: str) -> list[dict[str, Any]]:
     """List path, type, default, allowed values and description of every setting of a system.
 
+    ``read_when`` holds the conditions one of which must hold for a setting to have an effect; none: always.
+
     Args:
         name: Import path, or the name of a system that comes with nlgraft.
     """
     path = name if "." in name else f"{SYSTEMS_PACKAGE}.{name}"
-    return [knob.to_json() for knob in knobs_of(load_system(path).config_type)]
+    system = load_system(path)
+    return [
+        {**knob.to_json(), "read_when": system.conditions(knob.path)} for knob in knobs_of(system.config_type)
+    ]
 
 
 class Handle:

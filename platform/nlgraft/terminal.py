@@ -237,7 +237,21 @@ def knobs_table(knobs: Sequence[Mapping[str, Any]]) -> None:
             filter(None, (knob["type"].replace("one of or null", "null or one of"), knob["allowed"]))
         )
         meaning = " ".join(knob["description"].replace("``", "").split())
-        _print(*[Padding(Text(line), (0, 0, 0, 4)) for line in (kind, meaning) if line])
+        conditions = ", or ".join(map(_condition, knob["read_when"]))
+        condition = f"Read when {conditions}." if conditions else ""
+        _print(*[Padding(Text(line), (0, 0, 0, 4)) for line in (kind, meaning, condition) if line])
+
+
+def _condition(condition: Mapping[str, Sequence[Any]]) -> str:
+    """Write a condition: ``transfer.sides is encoder or both``."""
+    texts = {
+        name: ["null" if value is None else str(value) for value in values]
+        for name, values in condition.items()
+    }
+    return " and ".join(
+        f"{name} is {' or '.join(filter(None, (', '.join(found[:-1]), found[-1])))}"
+        for name, found in texts.items()
+    )
 
 
 def _left(table: Table) -> Table:

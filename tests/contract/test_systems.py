@@ -19,7 +19,8 @@ from nlgraft.errors import NlgraftError
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
-from nlgraft.study.reading.system import System, load_system
+from nlgraft.study.data.system import GIVEN, System
+from nlgraft.study.reading.system import load_system
 
 ROOT = Path(__file__).parents[2]
 SYSTEMS = sorted(
@@ -151,18 +152,42 @@ def effect_of(system: System, config: BaseModel, path: str, annotation: Any, val
     return effect
 
 
+def is_read(system: System, values: Mapping[str, Any], knob: str) -> bool:
+    """True if a setting has an effect in a config, as far as the system declares it."""
+    conditions = system.conditions(knob)
+    return not conditions or any(
+        all(_holds(values, name, allowed) for name, allowed in one.items()) for one in conditions
+    )
+
+
+def _holds(values: Mapping[str, Any], name: str, allowed: tuple[Any, ...]) -> bool:
+    value = _at(values, name)
+    return value in allowed or (GIVEN in allowed and value is not None)
+
+
+def _at(values: Any, path: str) -> Any:
+    for part in path.split("."):
+        values = values[part]
+    return values
+
+
 @pytest.mark.parametrize("path", SYSTEMS)
-def test_every_knob_changes_a_stage_of_some_arm(path: str) -> None:
+def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path: str) -> None:
     system = load_system(path)
+    idle, wrong = [], []
     effects: dict[str, set[str]] = {}
-    for values in arms_of(path).values():
+    for arm, values in arms_of(path).items():
         config = config_of(system, values)
+        whole = config.model_dump(mode="json")
         for knob, annotation, value in _leaves(config):
-            found = effects.setdefault(knob, set())
-            if "changes" not in found:
-                found.add(effect_of(system, config, knob, annotation, value))
-    idle = [knob for knob, found in effects.items() if "changes" not in found and "idle" in found]
-    assert not idle, "\n".join(idle)
+            effect = effect_of(system, config, knob, annotation, value)
+            effects.setdefault(knob, set()).add(effect)
+            if is_read(system, whole, knob):
+                idle += [f"{knob} has no effect in {arm}"] * (effect == "idle")
+            else:
+                wrong += [f"{knob} has an effect in {arm}, against READ_WHEN"] * (effect == "changes")
+    never = [f"{knob} has no effect in any arm" for knob, found in effects.items() if found == {"idle"}]
+    assert not idle + wrong + never, "\n".join(idle + wrong + never)
 
 
 # --- every arm runs -------------------------------------------------------------------------------------

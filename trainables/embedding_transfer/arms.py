@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterable, Mapping
+from typing import Literal, get_args
+
+from nlgraft.study.data.system import GIVEN, Condition
 
 Method = Literal[
     "single_run",
@@ -44,3 +47,46 @@ VECTOR_METHODS: dict[str, tuple[Literal["skipgram", "cbow"], tuple[str, ...]]] =
     "wechsel": ("skipgram", ("new", "old")),
 }
 """Methods that read vectors of tokens learned from text: their kind, and of which vocabularies."""
+
+_METHODS: tuple[str, ...] = get_args(Method)
+_EXCHANGING = tuple(name for name in _METHODS if name not in KEPT_METHODS)
+
+
+def _with(methods: Iterable[str], others: Condition | None = None) -> Condition:
+    return {"transfer.method": tuple(methods), **(others or {})}
+
+
+_PRETRAINED = _with(name for name in _METHODS if name not in UNTRAINED_METHODS)
+_WITH_UPSTREAM_TEXT = _with(name for name in _METHODS if name != "single_run")
+_WITH_NEW_ROWS = _with(name for name in _EXCHANGING if name != "independent_encoder")
+READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
+    "data.upstream": (_WITH_UPSTREAM_TEXT,),
+    "tokenizers.upstream": (_WITH_UPSTREAM_TEXT,),
+    "tokenizers.upstream.sampling_alpha": (_PRETRAINED,),
+    "tokenizers.downstream": (_with(("single_run", "downstream_vocab", *_EXCHANGING)),),
+    "tokenizers.downstream.sampling_alpha": (),
+    "tokenizers.joint": (_with(("joint_vocab",)),),
+    "upstream": (_PRETRAINED,),
+    "generator": (_with(TRAINED_METHODS),),
+    "generator.encoder_rates": (
+        _with(TRAINED_METHODS, {"transfer.sides": ("encoder", "both")}),
+        _with(TRAINED_METHODS, {"upstream.objective": ("masked_lm",)}),
+        _with(TRAINED_METHODS, {"masked_lm": (GIVEN,)}),
+    ),
+    "generator.decoder_rates": (
+        _with(
+            TRAINED_METHODS,
+            {"transfer.sides": ("decoder", "both"), "upstream.objective": ("translation", "denoising")},
+        ),
+    ),
+    "transfer.sides": (_with((*PRETRAINED_VOCABULARIES, *_EXCHANGING)),),
+    "transfer.cap": (_with(GENERATOR_KINDS),),
+    "transfer.order": (_with(GENERATOR_KINDS),),
+    "transfer.norm_match": (_WITH_NEW_ROWS,),
+    "transfer.new_rows_first_steps": (_WITH_NEW_ROWS,),
+    "vectors": (_with(VECTOR_METHODS),),
+    "independent": (_with(("independent_encoder",)),),
+    "masked_lm.downstream_tokenizer": (_with(_EXCHANGING),),
+    "masked_lm.new_mask_rate": (_with(TRAINED_METHODS),),
+}
+"""Settings that only some arms read: see `nlgraft.study.data.system.System.conditions`."""

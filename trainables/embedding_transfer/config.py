@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from typing import ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.study.data.system import Condition
 from nlgraft.text.config import CorpusConfig, TokenizerConfig, role_problem
 from nlgraft.training.config import TrainConfig
-from trainables.embedding_transfer.arms import KEPT_METHODS, PRETRAINED_VOCABULARIES, VECTOR_METHODS, Method
+from trainables.embedding_transfer.arms import (
+    KEPT_METHODS,
+    PRETRAINED_VOCABULARIES,
+    READ_WHEN,
+    VECTOR_METHODS,
+    Method,
+)
 from trainables.embedding_transfer.masked_lm_config import MaskedLMConfig, conflicts
 
 Sides = Literal["decoder", "encoder", "both"]
@@ -249,6 +256,8 @@ class ScoreConfig(_Part):
 
 class Config(_Part):
     """A trial: pretrain on domain A, exchange the vocabulary, finetune and test on domain B."""
+
+    READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = READ_WHEN
 
     data: DataConfig
     """The two corpora."""

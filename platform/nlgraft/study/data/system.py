@@ -18,6 +18,11 @@ SEARCH_SPLITS = ("dev",)
 REPLICATE_SPLITS = ("dev", "test")
 """Splits on which replicates are scored."""
 
+GIVEN = "given"
+"""In a condition: any value but null."""
+Condition = Mapping[str, tuple[Any, ...]]
+"""Paths of settings, each with the values that it must have."""
+
 
 @dataclass(frozen=True)
 class System:
@@ -59,6 +64,16 @@ class System:
                 f"{self.path}.stage_graph returned a {type(graph).__name__}, not a StageGraph"
             )
         return graph
+
+    def conditions(self, path: str) -> tuple[Condition, ...]:
+        """Return the conditions one of which must hold for a setting to have an effect; none: always.
+
+        They come from ``READ_WHEN`` of the config's class: path of a setting or a part -> conditions. The
+        longest path counts.
+        """
+        declared: Mapping[str, tuple[Condition, ...]] = getattr(self.config_type, "READ_WHEN", {})
+        matching = [name for name in declared if path == name or path.startswith(f"{name}.")]
+        return declared[max(matching, key=len)] if matching else ()
 
     def validate(self, values: Mapping[str, Any]) -> BaseModel:
         """Build the config from nested JSON values, strict about types.

@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from nlgraft.errors import ContractError, Problem, StudyError, nearest
 from nlgraft.study.data.metric import Metric
 from nlgraft.study.data.system import System
+from nlgraft.study.reading.knobs import miss
 
 
 @lru_cache(maxsize=32)
@@ -55,6 +56,12 @@ def _check_contract(path: str, module: ModuleType) -> System:
         faults.append("Config must have a field 'data', which takes the study's data")
     elif config_type.model_config.get("extra") != "forbid":
         faults.append("Config must refuse unknown keys (extra='forbid')")
+    else:
+        conditional = getattr(config_type, "READ_WHEN", {})
+        named = {*conditional, *(name for found in conditional.values() for one in found for name in one)}
+        faults += [
+            f"Config.READ_WHEN: {error}" for name in sorted(named) if (error := miss(config_type, name))
+        ]
     metrics = getattr(module, "METRICS", None)
     is_typed = isinstance(metrics, Mapping) and all(isinstance(metric, Metric) for metric in metrics.values())
     if not metrics or not is_typed:
