@@ -8,6 +8,7 @@ import pytest
 
 from nlgraft.errors import ContractError
 from nlgraft.pipeline.checkpoints import Checkpoints
+from nlgraft.pipeline.files import LocalFiles
 from nlgraft.pipeline.stage import Stage, StageContext
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 
@@ -36,7 +37,7 @@ def _context(stage: Stage, tmp_path: Path) -> StageContext:
         stage=stage,
         directory=tmp_path,
         inputs={name: tmp_path / name for name in stage.inputs},
-        checkpoints=Checkpoints(tmp_path / "checkpoints"),
+        checkpoints=Checkpoints(LocalFiles(tmp_path), "checkpoints"),
     )
 
 
