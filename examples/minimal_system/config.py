@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.stages.config import ConfigPart, ScoreConfig
-from nlgraft.text.config import CorpusConfig, TokenizerConfig
+from nlgraft.text.config import CorpusConfig, TokenizerConfig, requires
 from nlgraft.training.config import TrainConfig
 
 SOURCES = {"first": ("source 0",), "second": ("source 1",), "both": ("source 0", "source 1")}
@@ -18,7 +18,7 @@ SOURCES = {"first": ("source 0",), "second": ("source 1",), "both": ("source 0",
 class Config(ConfigPart):
     """A trial: train a translation model on one or two source languages, and test it."""
 
-    data: CorpusConfig
+    data: Annotated[CorpusConfig, requires("source 0", "source 1", "target")]
     """Examples with two sources and a target."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     """Vocabulary of all three languages, or one for the sources and one for the target."""
