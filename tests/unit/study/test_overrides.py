@@ -62,8 +62,8 @@ def test_a_searched_path_is_one_key(good):
         ("train.max_steps=&a 1", "train.max_steps", "anchor &a is not allowed"),
         ("a..b=1", "a..b", "a part of it is empty"),
         ("train.max_stepz=1", "base.train.max_stepz", "Did you mean 'max_steps'?"),
-        ("train.max_steps=two", "base.train.max_steps", "must be a whole number, got the text 'two'"),
-        ("train.max_steps=true", "base.train.max_steps", "must be a whole number, got true"),
+        ("train.max_steps=two", "base.train.max_steps", "expected int >= 1, got the text 'two'"),
+        ("train.max_steps=true", "base.train.max_steps", "expected int >= 1, got true"),
         ("factors.depht.levels=[1]", "factors.depht.baseline", "is missing"),
         ("@tinny", "scales", "there is no scale '@tinny'. Did you mean '@tiny'? Allowed: @tiny, @small"),
     ],
@@ -137,7 +137,7 @@ def test_problems_of_overridden_values_name_no_line(tmp_path):
         Study.from_yaml(path, ["train.max_steps=0"])
     found = {problem.path: problem.message for problem in caught.value.problems}
     assert (
-        found["base.train.max_steps"] == "must be at least 1, got 0 (line 4)"
+        found["base.train.max_steps"] == "expected int >= 1, got 0 (line 4)"
         or "line" not in (found["base.train.max_steps"])
     )
-    assert found["budget.trials"] == "must be at least 1, got 0 (line 7)"
+    assert found["budget.trials"] == "expected int >= 1 or null, got 0 (line 7)"

@@ -151,7 +151,7 @@ def test_warnings_of_a_plan(good):
 
 def test_a_config_that_went_bad_is_a_study_error(study):
     broken = study.model_copy(update={"base": {"train": {"max_steps": 0}}})
-    with pytest.raises(StudyError, match=r"base\.train\.max_steps: must be at least 1, got 0"):
+    with pytest.raises(StudyError, match=r"base\.train\.max_steps: expected int >= 1, got 0"):
         plan(broken)
 
 

@@ -121,7 +121,7 @@ def test_a_problem_of_every_cell_is_reported_once(good):
     with pytest.raises(StudyError) as caught:
         Study.from_dict(good)
     assert [str(problem) for problem in caught.value.problems] == [
-        "base.train.max_steps: must be at least 1, got 0"
+        "base.train.max_steps: expected int >= 1, got 0"
     ]
 
 

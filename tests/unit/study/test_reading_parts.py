@@ -21,17 +21,17 @@ from tests.unit.study.mistakes import change
         ("base.trian", {}, "base.trian", "Did you mean 'train'?"),
         ("data.tran", 2, "data.tran", "unknown key 'tran'. Did you mean 'train'? Allowed: corpus, train"),
         # B02 wrong types
-        ("seeds", [True], "seeds[0]", "must be a whole number, got true"),
-        ("seeds", [1.0], "seeds[0]", "must be a whole number, got 1.0"),
-        ("seeds", ["1"], "seeds[0]", "must be a whole number, got the text '1'"),
-        ("seeds", 3, "seeds", "must be a list, got 3"),
-        ("name", 3, "name", "must be text, got 3; quote it"),
-        ("factors", [1], "factors", "must be a mapping, got a list of 1"),
-        ("factors.depth", 3, "factors.depth", "must be a mapping, got 3"),
-        ("claims", {}, "claims", "must be a list, got a mapping with no keys"),
-        ("search", 3, "search", "must be a mapping, got 3"),
-        ("resources.workers", True, "resources.workers", "must be a whole number, got true"),
-        ("description", None, "description", "must be text, got nothing (null)"),
+        ("seeds", [True], "seeds[0]", "expected int >= 0, <= 4294967295, got true"),
+        ("seeds", [1.0], "seeds[0]", "expected int >= 0, <= 4294967295, got 1.0"),
+        ("seeds", ["1"], "seeds[0]", "expected int >= 0, <= 4294967295, got the text '1'"),
+        ("seeds", 3, "seeds", "expected list of int at least 1 long, got 3"),
+        ("name", 3, "name", "expected text, got 3; quote it"),
+        ("factors", [1], "factors", "expected mapping of mapping, got a list of 1"),
+        ("factors.depth", 3, "factors.depth", "expected mapping, got 3"),
+        ("claims", {}, "claims", "expected list of mapping, got a mapping with no keys"),
+        ("search", 3, "search", "expected mapping or null, got 3"),
+        ("resources.workers", True, "resources.workers", "expected int >= 1, got true"),
+        ("description", None, "description", "expected text, got nothing (null)"),
         # B04 levels
         ("factors.depth.levels", [], "factors.depth.levels", "is empty"),
         (
@@ -47,7 +47,7 @@ from tests.unit.study.mistakes import change
             "is the same as levels[0]: 1 and '1'",
         ),
         ("factors.depth.levels", [2, 2], "factors.depth.levels[1]", "is the same as levels[0]; write each"),
-        ("factors.depth.levels", 3, "factors.depth.levels", "must be a list, got 3"),
+        ("factors.depth.levels", 3, "factors.depth.levels", "expected list or mapping of mapping, got 3"),
         # B05 baselines
         (
             "factors.depth.baseline",
@@ -97,14 +97,19 @@ from tests.unit.study.mistakes import change
             "components.gradual.without.train.gradual",
             "is_gradual",
         ),
-        ("components.gradual.without", {}, "components.gradual.without", "must have at least 1"),
+        (
+            "components.gradual.without",
+            {},
+            "components.gradual.without",
+            "at least 1 long, got a mapping with no keys",
+        ),
         # B09 levels that the system refuses
-        ("factors.depth.levels", [2, 9], "factors.depth.levels[1]", "must be at most 6, got 9"),
+        ("factors.depth.levels", [2, 9], "factors.depth.levels[1]", "expected int >= 1, <= 6, got 9"),
         (
             "factors.depth.levels",
             [2, "3"],
             "factors.depth.levels[1]",
-            "must be a whole number, got the text '3'",
+            "expected int >= 1, <= 6, got the text '3'",
         ),
         (
             "factors.arm.levels.b",
@@ -127,9 +132,9 @@ from tests.unit.study.mistakes import change
         ("base.model", {"num_fine_layers": 3}, "base.model", "num_fine_layers 3 exceeds num_layers 2"),
         # B10 seeds
         ("seeds", [1, 2, 1], "seeds[2]", "1 is the same as seeds[0]"),
-        ("seeds", [-1], "seeds[0]", "must be at least 0, got -1"),
-        ("seeds", [2**32], "seeds[0]", "must be at most 4.29497e+09"),
-        ("seeds", [], "seeds", "must have at least 1"),
+        ("seeds", [-1], "seeds[0]", "expected int >= 0, <= 4294967295, got -1"),
+        ("seeds", [2**32], "seeds[0]", "expected int >= 0, <= 4294967295, got 4294967296"),
+        ("seeds", [], "seeds", "at least 1 long, got a list of 0"),
         # B11, B12 metrics
         ("objective.metric", "bleu", "objective.metric", "toy_system reports no metric 'bleu'"),
         ("objective.direction", "minimize", "objective.direction", "dev/bleu is a metric to maximize"),
@@ -141,13 +146,18 @@ from tests.unit.study.mistakes import change
             "objective.metric",
             "computed on the test set, which nothing may be",
         ),
-        ("objective", [], "objective", "must have at least 1"),
+        ("objective", [], "objective", "at least 1 long"),
         ("objective", ..., "objective", "is missing"),
         # B13 budgets
         ("budget.wall_clock", -5, "budget.wall_clock", "-5 is not a positive duration"),
         ("budget.wall_clock", "2:30", "budget.wall_clock", "'2:30' is not a duration"),
-        ("budget.trials", 0, "budget.trials", "must be at least 1, got 0"),
-        ("budget.max_failed_fraction", 1.5, "budget.max_failed_fraction", "must be at most 1, got 1.5"),
+        ("budget.trials", 0, "budget.trials", "expected int >= 1 or null, got 0"),
+        (
+            "budget.max_failed_fraction",
+            1.5,
+            "budget.max_failed_fraction",
+            "expected float >= 0, <= 1, got 1.5",
+        ),
         # B15 designs that are not offered
         ("design.kind", "fractional", "design.kind", "Allowed: one_factor, leave_one_out, full, cells"),
         ("design.cells", [{"depth": 1}], "design.cells", "is used by kind cells only"),
@@ -178,7 +188,7 @@ from tests.unit.study.mistakes import change
             "cannot share a GPU",
         ),
         ("resources.gpus_per_worker", 1.5, "resources.gpus_per_worker", "above 1, give a whole number"),
-        ("resources.workers", 0, "resources.workers", "must be at least 1, got 0"),
+        ("resources.workers", 0, "resources.workers", "expected int >= 1, got 0"),
         # B17 names
         ("name", "a/b", "name", "'a/b' is no usable name"),
         ("factors.a b", {"target": "x", "levels": [1], "baseline": 1}, "factors.a b", "is no usable name"),
@@ -195,13 +205,13 @@ from tests.unit.study.mistakes import change
         ("tracking.uri", "./mlruns", "tracking.uri", "MLflow no longer writes file stores"),
         # B26 versions
         ("schema_version", 2, "schema_version", "2 is newer than this nlgraft, which reads up to 1; upgrade"),
-        ("schema_version", 0, "schema_version", "must be at least 1"),
+        ("schema_version", 0, "schema_version", "expected int >= 1, <= 1, got 0"),
         # systems
         ("system", "toy_sistem", "system", "there is no module 'toy_sistem'"),
         ("system", ..., "system", "is missing"),
         # the config
         ("base.data", {"corpus": "conlang"}, "base.data", "belongs in the study's own field data"),
-        ("data", {}, "data.corpus", "is missing; it says which kind this is"),
+        ("data", {}, "data.corpus", "is missing. Allowed: conlang, files"),
         ("data.corpus", "conlag", "data.corpus", "'conlag' is not allowed. Did you mean 'conlang'?"),
         ("data", ..., "data.corpus", "is missing"),
         ("base.train.peak_lr", math.nan, "base.train.peak_lr", "nan is not a finite number"),
@@ -210,7 +220,7 @@ from tests.unit.study.mistakes import change
         ("factors.arm.levels.other", {"generator.kind": "avg"}, "factors.arm.levels", "set the same values"),
         # analysis
         ("analysis.family", "claims", "analysis.family", "is 'claims', but there are none"),
-        ("analysis.alpha", 1.0, "analysis.alpha", "must be below 1, got 1.0"),
+        ("analysis.alpha", 1.0, "analysis.alpha", "expected float > 0, < 1, got 1.0"),
         ("analysis.test", "t_test", "analysis.test", "Allowed: paired_bootstrap, approximate_randomisation"),
     ],
 )
@@ -259,7 +269,7 @@ TABLE = {"source": "T1", "metric": "test/bleu", "values": {"att_eg": 2, "avg_eg"
         ({"better": "depth=1", "worse": "full", "source": "T2"}, "metric", "is missing; an ordering without"),
         ({"cell": "att_eg", "source": "T1"}, "source", "belongs to the entry of published"),
         ({"better": "att_eg", "worse": "full", "sorce": "x"}, "sorce", "Did you mean 'source'?"),
-        ({"better": "att_eg", "worse": 3}, "worse", "must be a list, got 3"),
+        ({"better": "att_eg", "worse": 3}, "worse", "expected text or list of text, got 3"),
     ],
 )
 def test_bad_claims_are_refused_with_path_and_remedy(good, problems, claim, where, message):
@@ -277,9 +287,9 @@ def test_bad_claims_are_refused_with_path_and_remedy(good, problems, claim, wher
     [
         ({"values": {"aug_eg": 1}}, "values.aug_eg", "there is no cell 'aug_eg'"),
         ({"values": {"att_eg": 1, "arm=att_eg": 1}}, "values.arm=att_eg", "are the same cell"),
-        ({"values": {}}, "values", "must have at least 1"),
+        ({"values": {}}, "values", "at least 1 long"),
         ({"metric": "test/blue"}, "metric", "Did you mean 'test/bleu'?"),
-        ({"source": ""}, "source", "must have at least 1"),
+        ({"source": ""}, "source", "at least 1 long"),
     ],
 )
 def test_bad_published_figures_are_refused_with_path_and_remedy(good, problems, changes, where, message):
@@ -292,7 +302,7 @@ def test_bad_published_figures_are_refused_with_path_and_remedy(good, problems, 
 def test_levels_that_no_cell_uses_are_checked_too(good, problems):
     good["design"] = {"kind": "cells", "cells": [{"depth": 3}]}
     good["factors"]["depth"]["levels"].append(7)
-    assert "at most 6, got 7" in problems(good)["factors.depth.levels[3]"]
+    assert "<= 6, got 7" in problems(good)["factors.depth.levels[3]"]
 
 
 def test_excluded_combinations_need_not_be_valid(good):

@@ -20,21 +20,21 @@ from tests.unit.study.mistakes import SEARCH, change
             "space.x.type",
             "'flot' is not allowed. Did you mean 'float'?",
         ),
-        ("space.x", {"low": 1, "high": 2}, "space.x.type", "is missing; it says which kind this is"),
-        ("space.x", {"type": "int", "low": 1.5, "high": 2}, "space.x.low", "must be a whole number, got 1.5"),
+        ("space.x", {"low": 1, "high": 2}, "space.x.type", "is missing. Allowed: float, int, categorical"),
+        ("space.x", {"type": "int", "low": 1.5, "high": 2}, "space.x.low", "expected int, got 1.5"),
         ("space.x", {"type": "int", "low": 1, "hihg": 2}, "space.x.hihg", "Did you mean 'high'?"),
         # what the system makes of the ends
         (
             "space",
             {"model.dropout": {"type": "float", "low": 0, "high": 1}},
             "space.model.dropout.high",
-            "below 1",
+            "expected float >= 0, < 1, got 1.0",
         ),
         (
             "space",
             {"train.max_steps": {"type": "float", "low": 1, "high": 9}},
             "space.train.max_steps.low",
-            "whole",
+            "expected int >= 1, got 1.0",
         ),
         (
             "space",
@@ -84,9 +84,9 @@ from tests.unit.study.mistakes import SEARCH, change
         ("sampler", {"name": "tpa"}, "sampler.name", "Did you mean 'tpe'?"),
         ("sampler", {"name": "cmaes"}, "sampler.name", "cmaes needs at least two dimensions"),
         ("sampler", {"name": "grid"}, "space.train.peak_lr", "a grid needs a step here"),
-        ("trials", 0, "trials", "must be at least 1, got 0"),
+        ("trials", 0, "trials", "expected int >= 1, got 0"),
         ("trials", ..., "trials", "is missing"),
-        ("space", {}, "space", "must have at least 1"),
+        ("space", {}, "space", "at least 1 long, got a mapping with no keys"),
         ("space", ..., "space", "is missing"),
         (
             "trial_scheduler",
@@ -105,7 +105,7 @@ from tests.unit.study.mistakes import SEARCH, change
             "trial_scheduler",
             {"reduction_factor": 1},
             "trial_scheduler.reduction_factor",
-            "must be at least 2",
+            "expected int >= 2",
         ),
     ],
 )

@@ -93,16 +93,16 @@ def test_params_that_the_system_refuses_are_placed_in_the_space(study):
         resolve_config(study, find_cell(study, "depth=3"), {"train.peak_lr": -1.0})
     (problem,) = caught.value.problems
     assert problem.path == "search.space.train.peak_lr"
-    assert problem.message == "must be above 0, got -1.0 (in cell 'depth=3')"
+    assert problem.message == "expected float > 0, got -1.0 (in cell 'depth=3')"
 
 
 def test_types_are_exact(good, problems):
     good["base"]["train"] = {"max_steps": True, "peak_lr": "0.1", "is_gradual": 1}
     found = problems(good)
-    assert found["base.train.max_steps"] == "must be a whole number, got true"
-    assert found["base.train.peak_lr"] == "must be a number, got the text '0.1'"
-    assert found["base.train.is_gradual"] == "must be true or false, got 1"
+    assert found["base.train.max_steps"] == "expected int >= 1, got true"
+    assert found["base.train.peak_lr"] == "expected float > 0, got the text '0.1'"
+    assert found["base.train.is_gradual"] == "expected true or false, got 1"
     good["base"]["train"] = {"max_steps": 5.0}
-    assert problems(good)["base.train.max_steps"] == "must be a whole number, got 5.0"
+    assert problems(good)["base.train.max_steps"] == "expected int >= 1, got 5.0"
     good["base"]["train"] = {"peak_lr": 1}
     assert resolve_config(Study.from_dict(good), cells(Study.from_dict(good))[0])

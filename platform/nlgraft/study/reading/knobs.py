@@ -1,34 +1,45 @@
-"""Walking a typed config: which dotted paths it has, and what each takes."""
+"""The settings of a typed config, read from its JSON schema: dotted paths, types, defaults, ranges."""
 
 from __future__ import annotations
 
-import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from functools import lru_cache
+from typing import Any
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
-from pydantic_core import PydanticUndefined
+from pydantic.json_schema import GenerateJsonSchema
 
 from nlgraft.errors import nearest
 from nlgraft.study.data import paths
 
-REQUIRED = PydanticUndefined
+REQUIRED: Any = object()
 """Default of a knob that has none."""
 
+Schema = Mapping[str, Any]
+
 _MAX_DEPTH = 12
-_TYPE_NAMES = {int: "int", float: "float", str: "text", bool: "true or false", type(None): "null"}
+_TYPES = {
+    "integer": "int",
+    "number": "float",
+    "string": "text",
+    "boolean": "true or false",
+    "null": "null",
+    "array": "list",
+    "object": "mapping",
+}
 _BOUNDS = {
-    "ge": ">= {}",
-    "gt": "> {}",
-    "le": "<= {}",
-    "lt": "< {}",
-    "multiple_of": "multiple of {}",
-    "min_length": "at least {} long",
-    "max_length": "at most {} long",
-    "pattern": "matches {}",
+    "minimum": ">= {}",
+    "exclusiveMinimum": "> {}",
+    "maximum": "<= {}",
+    "exclusiveMaximum": "< {}",
+    "multipleOf": "multiple of {}",
+    "minLength": "at least {} long",
+    "minItems": "at least {} long",
+    "minProperties": "at least {} long",
+    "maxLength": "at most {} long",
+    "maxItems": "at most {} long",
+    "pattern": "matching {}",
 }
 
 
@@ -38,9 +49,9 @@ class Knob:
 
     Attributes:
         path: Dotted path in the config; ``[]`` stands for an index, ``<key>`` for any key.
-        type: What it takes, in words.
+        type: Its type in words.
         default: Its default as a JSON value, or `REQUIRED`.
-        allowed: Range or choices, empty when the type says it all.
+        allowed: Range or choices; empty when the type implies them.
         description: Meaning, unit and section of the paper.
     """
 
@@ -62,234 +73,189 @@ class Knob:
         }
 
 
+class _Generator(GenerateJsonSchema):
+    def get_default_value(self, schema: Any) -> Any:
+        factory = schema.get("default_factory")
+        takes_data = schema.get("default_factory_takes_data")
+        return factory() if factory and not takes_data else super().get_default_value(schema)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A point of a config: the schemas of the variants that it may have.
+
+    Attributes:
+        variants: Schemas without references and unions; none where a path leads nowhere.
+        definitions: Schemas by name, which references point to.
+    """
+
+    variants: Sequence[Schema]
+    definitions: Mapping[str, Schema]
+
+    @classmethod
+    @lru_cache(maxsize=64)
+    def root(cls, model: type[BaseModel]) -> Place:
+        """Return the place of a whole config."""
+        schema = model.model_json_schema(schema_generator=_Generator)
+        return cls([], schema.get("$defs", {})).at([schema])
+
+    def at(self, schemas: Sequence[Schema]) -> Place:
+        """Return the place that some schemas of the same config describe."""
+        return Place([variant for schema in schemas for variant in self._flat(schema)], self.definitions)
+
+    def _flat(self, schema: Schema) -> Iterator[Schema]:
+        if "$ref" in schema:
+            yield from self._flat(self.definitions[schema["$ref"].rpartition("/")[2]])
+        elif "anyOf" in schema or "oneOf" in schema:
+            for alternative in schema.get("anyOf") or schema["oneOf"]:
+                yield from self._flat(alternative)
+        else:
+            yield schema
+
+    def fitting(self, value: Any) -> Place:
+        """Keep the variants that agree with the choices in a mapping; all where none does."""
+        agreeing = [variant for variant in self.variants if _agrees(variant, value)]
+        return Place(agreeing or self.variants, self.definitions)
+
+    def step(self, part: str | int) -> Place:
+        """Follow a key or an index."""
+        reached: list[Schema] = []
+        for schema in self.variants:
+            others = schema.get("additionalProperties", not schema)  # an empty schema allows anything
+            if part in schema.get("properties", {}):
+                reached.append(schema["properties"][part])
+            elif others is not False:
+                reached.append({} if others is True else others)
+            elif schema.get("type") == "array" and str(part).isdigit():
+                reached += _inner(schema) or [{}]
+        return self.at(reached)
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys that a mapping has here, in order."""
+        return list(dict.fromkeys(key for schema in self.variants for key in schema.get("properties", {})))
+
+    @property
+    def choices(self) -> list[Any]:
+        """The values of which one must be chosen; empty where there are no choices."""
+        return [choice for schema in self.variants for choice in _choices(schema)]
+
+    @property
+    def type(self) -> str:
+        """The type in words: ``int or null``, ``list of text``, ``one of``."""
+        return " or ".join(dict.fromkeys(map(self._type, self.variants)))
+
+    @property
+    def allowed(self) -> str:
+        """Choices and bounds in words, joined by commas."""
+        return ", ".join(dict.fromkeys(text for schema in self.variants for text in _limits(schema)))
+
+    @property
+    def text(self) -> str:
+        """Type and limits together: ``int >= 1 or null``."""
+        texts = [f"{self._type(schema)} {', '.join(_limits(schema))}".strip() for schema in self.variants]
+        return " or ".join(dict.fromkeys(texts))
+
+    def _type(self, schema: Schema) -> str:
+        if _choices(schema):
+            return "one of"
+        name = _TYPES.get(schema.get("type", ""), "anything")
+        inner = self.at(_inner(schema)).type
+        return f"{name} of {inner}" if inner not in ("", "anything") else name
+
+
 def knobs(model: type[BaseModel]) -> list[Knob]:
-    """List every setting of a config, nested ones included.
+    """List every setting of a config, nested ones included, in the order of the fields.
 
-    Args:
-        model: The config's type.
-
-    Returns:
-        Knobs in the order of the fields. Where variants share a path, their types and ranges are joined.
+    Where variants of a config share a path, their types and ranges are joined.
     """
     rows: dict[str, Knob] = {}
-    for knob in _model_knobs(model, "", PydanticUndefined, 0):
+    for knob in _rows(Place.root(model), "", REQUIRED, 0):
         rows[knob.path] = _join(rows[knob.path], knob) if knob.path in rows else knob
     return list(rows.values())
 
 
 def miss(model: type[BaseModel], path: str) -> str | None:
-    """Say why a config has no such path.
-
-    Args:
-        model: The config's type.
-        path: A dotted path.
-
-    Returns:
-        The message with the nearest valid path, or None when the path exists.
-    """
+    """Return why a config has no such path, with the nearest valid path; None when it has."""
     try:
         parts = paths.split(path)
     except ValueError as error:
         return str(error)
-    reached: list[Any] = [model]
+    place = Place.root(model)
     for index, part in enumerate(parts):
-        inside = steps(reached, part)
-        if not inside:
+        inside = place.step(part)
+        if not inside.variants:
             before = ".".join(parts[:index])
-            siblings = [paths.join(before, name) for name in field_names(reached)]
+            siblings = [paths.join(before, key) for key in place.keys]
             return f"the system's config has no {path!r}. {_suggest(model, path, parts, index, siblings)}"
-        reached = inside
+        place = inside
     return None
 
 
-def field_names(annotations: Iterable[Any], value: Any = None) -> list[str]:
-    """List the keys that a mapping may have at this point of a config.
-
-    Args:
-        annotations: Type annotations of the point.
-        value: The mapping found there, which tells the variants of a union apart.
-
-    Returns:
-        Field names in order, each once.
-    """
-    names: dict[str, None] = {}
-    for model in _fitting(_models(annotations), value):
-        names.update(dict.fromkeys(model.model_fields))
-    return list(names)
-
-
-def steps(annotations: Iterable[Any], part: str | int, value: Any = None) -> list[Any]:
-    """Follow one part of a path through type annotations.
-
-    Args:
-        annotations: Type annotations of the point.
-        part: A key or an index.
-        value: The value found at the point, which tells the variants of a union apart.
-
-    Returns:
-        The annotations one step further in; empty when the part leads nowhere.
-    """
-    reached: list[Any] = []
-    annotations = list(annotations)
-    for model in _fitting(_models(annotations), value):
-        if part in model.model_fields:
-            reached.append(model.model_fields[str(part)].annotation)
-    for variant in _variants(annotations):
-        origin, arguments = get_origin(variant) or variant, get_args(variant)
-        if variant is Any or variant is object:
-            reached.append(Any)
-        elif isinstance(origin, type) and issubclass(origin, Mapping):
-            reached.append(arguments[1] if len(arguments) == 2 else Any)
-        elif _is_sequence(origin) and (isinstance(part, int) or part.isdigit()):
-            reached.append(arguments[0] if arguments else Any)
-    return reached
-
-
 def _suggest(model: type[BaseModel], path: str, parts: list[str], index: int, siblings: list[str]) -> str:
-    asked = ".".join(parts[: index + 1])
+    beside = nearest(".".join(parts[: index + 1]), siblings)
+    if "Did you mean" in beside:
+        return beside
     known = [knob.path for knob in knobs(model)]
-    alike = [other for other in known if other.rsplit(".", 1)[-1] == parts[-1] and other != path]
-    if siblings and "Did you mean" in nearest(asked, siblings):
-        return nearest(asked, siblings)
+    alike = [other for other in known if other.rsplit(".", 1)[-1] == parts[-1]]
     whole = nearest(path, known).partition("? ")
-    if whole[1] or alike:
+    if alike or whole[1]:
         meant = f"Did you mean '{alike[0]}'" if alike else whole[0]
         return f"{meant}? Allowed here: {', '.join(siblings) or 'nothing'}"
-    return nearest(asked, siblings)
+    return beside
 
 
-def _variants(annotations: Iterable[Any]) -> Iterator[Any]:
-    for annotation in annotations:
-        origin = get_origin(annotation)
-        if origin is Annotated:
-            yield from _variants([get_args(annotation)[0]])
-        elif origin in (Union, types.UnionType):
-            yield from _variants(get_args(annotation))
-        elif hasattr(annotation, "__value__"):  # `type X = ...`
-            yield from _variants([annotation.__value__])
-        else:
-            yield annotation
-
-
-def _models(annotations: Iterable[Any]) -> list[type[BaseModel]]:
-    return [v for v in _variants(annotations) if isinstance(v, type) and issubclass(v, BaseModel)]
-
-
-def _fitting(models: list[type[BaseModel]], value: Any) -> list[type[BaseModel]]:
-    if not isinstance(value, Mapping):
-        return models
-    return [model for model in models if _agrees(model, value)] or models
-
-
-def _agrees(model: type[BaseModel], value: Mapping[str, Any]) -> bool:
-    for name, info in model.model_fields.items():
-        if name in value and get_origin(info.annotation) is Literal:
-            given = value[name]
-            if not isinstance(given, (str, int, bool)) or given not in get_args(info.annotation):
-                return False
-    return True
-
-
-def _is_sequence(origin: Any) -> bool:
-    return isinstance(origin, type) and issubclass(origin, (Sequence, set, frozenset)) and origin is not str
-
-
-def _model_knobs(model: type[BaseModel], parent: str, defaults: Any, depth: int) -> Iterator[Knob]:
+def _rows(place: Place, parent: str, defaults: Any, depth: int) -> Iterator[Knob]:
+    """The knobs inside a mapping; those of the variant that the defaults belong to come first."""
     if depth > _MAX_DEPTH:
         return
-    for name, info in model.model_fields.items():
-        default = getattr(defaults, name) if isinstance(defaults, model) else _default(info)
-        path = paths.join(parent, name)
-        leaf_types: list[str] = []
-        # The variant that the default is made of comes first: its default counts where variants share a path.
-        variants = list(_variants([info.annotation]))
-        if isinstance(default, BaseModel):
-            variants.sort(key=lambda variant: type(default) is not variant)
-        for variant in variants:
-            inner, inside = _nested(variant, path)
-            if inner is None:
-                leaf_types.append(_type_text(variant))
-                continue
-            yield from _model_knobs(
-                inner, inside, default if inside == path else PydanticUndefined, depth + 1
-            )
-        if leaf_types != ["null"] and leaf_types:
-            yield Knob(
-                path,
-                " or ".join(dict.fromkeys(leaf_types)),
-                _plain(default),
-                _allowed(info),
-                info.description or "",
-            )
+    for schema in sorted(place.variants, key=lambda schema: not _agrees(schema, defaults)):
+        own = defaults if _agrees(schema, defaults) else {}
+        for name, field in schema.get("properties", {}).items():
+            default = own.get(name, field.get("default", REQUIRED))
+            yield from _field_rows(place.at([field]), paths.join(parent, name), default, field, depth)
 
 
-def _nested(variant: Any, path: str) -> tuple[type[BaseModel] | None, str]:
-    origin, arguments = get_origin(variant) or variant, get_args(variant)
-    if isinstance(variant, type) and issubclass(variant, BaseModel):
-        return variant, path
-    if isinstance(origin, type) and issubclass(origin, Mapping) and len(arguments) == 2:
-        models = _models([arguments[1]])
-        return (models[0] if models else None), f"{path}.<key>"
-    if _is_sequence(origin) and arguments:
-        models = _models([arguments[0]])
-        return (models[0] if models else None), f"{path}[]"
-    return None, path
+def _field_rows(place: Place, path: str, default: Any, field: Schema, depth: int) -> Iterator[Knob]:
+    nested = [schema for schema in place.variants if "properties" in schema]
+    yield from _rows(place.at(nested), path, default, depth + 1)
+    leaves: list[Schema] = []
+    for schema in place.variants:
+        inner = place.at(_inner(schema))
+        if inner.keys:
+            is_list = schema.get("type") == "array"
+            yield from _rows(inner, f"{path}[]" if is_list else f"{path}.<key>", REQUIRED, depth + 1)
+        elif schema not in nested:
+            leaves.append(schema)
+    if any(schema.get("type") != "null" for schema in leaves):
+        leaf = place.at(leaves)
+        yield Knob(path, leaf.type, default, leaf.allowed, field.get("description", ""))
 
 
-def _default(info: FieldInfo) -> Any:
-    try:
-        return info.get_default(call_default_factory=True, validated_data={})
-    except (TypeError, KeyError):  # a factory that computes from other fields
-        return PydanticUndefined
+def _inner(schema: Schema) -> list[Schema]:
+    """The schemas of a list's items, each once, or of the values of a mapping with any keys."""
+    items = [*schema.get("prefixItems", []), schema.get("items"), schema.get("additionalProperties")]
+    found = [item for item in items if isinstance(item, Mapping)]
+    return [item for index, item in enumerate(found) if item not in found[:index]]
 
 
-def _plain(default: Any) -> Any:
-    if isinstance(default, BaseModel):
-        return default.model_dump(mode="json")
-    if isinstance(default, Enum):
-        return default.value
-    if isinstance(default, (list, tuple, set, frozenset)):
-        return [_plain(item) for item in default]
-    if isinstance(default, Mapping):
-        return {str(key): _plain(item) for key, item in default.items()}
-    is_atom = default is PydanticUndefined or isinstance(default, (str, int, float, bool, type(None)))
-    return default if is_atom else str(default)
+def _choices(schema: Schema) -> list[Any]:
+    return [schema["const"]] if "const" in schema else schema.get("enum", [])
 
 
-def _type_text(variant: Any) -> str:
-    origin, arguments = get_origin(variant), get_args(variant)
-    if origin is Literal:
-        return "one of"
-    if origin is None:
-        return _TYPE_NAMES.get(variant, getattr(variant, "__name__", str(variant)).lower())
-    if issubclass(origin, Mapping):
-        return f"mapping of {_types_text(arguments[1])}"
-    return f"list of {_types_text(arguments[0])}" if arguments else "list"
-
-
-def _types_text(annotation: Any) -> str:
-    return " or ".join(dict.fromkeys(_type_text(variant) for variant in _variants([annotation])))
-
-
-def _allowed(info: FieldInfo) -> str:
+def _limits(schema: Schema) -> list[str]:
     choices = [
-        str(choice).lower() if isinstance(choice, bool) else str(choice)
-        for variant in _variants([info.annotation])
-        for choice in (get_args(variant) if get_origin(variant) is Literal else _members(variant))
+        str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in _choices(schema)
     ]
-    bounds = [
-        text.format(getattr(constraint, name))
-        for constraint in info.metadata
-        for name, text in _BOUNDS.items()
-        if getattr(constraint, name, None) is not None
-    ]
-    return ", ".join(choices + bounds)
+    return choices + [text.format(schema[name]) for name, text in _BOUNDS.items() if name in schema]
 
 
-def _members(variant: Any) -> list[Any]:
-    if isinstance(variant, type) and issubclass(variant, Enum):
-        return [member.value for member in variant]
-    return []
+def _agrees(schema: Schema, value: Any) -> bool:
+    """Return True where a schema describes mappings, and this one makes only choices that it has."""
+    if not isinstance(value, Mapping) or schema.get("type", "object") != "object":
+        return False
+    fields = schema.get("properties", {})
+    return all(value[name] in (_choices(fields[name]) or [value[name]]) for name in value if name in fields)
 
 
 def _join(left: Knob, right: Knob) -> Knob:
@@ -303,7 +269,5 @@ def _join(left: Knob, right: Knob) -> Knob:
         both(left.type, right.type, " or "),
         right.default if left.default is REQUIRED else left.default,
         both(left.allowed, right.allowed, ", "),
-        left.description
-        if left.description == right.description
-        else both(left.description, right.description, " / "),
+        both(left.description, right.description, " / "),
     )
