@@ -18,8 +18,6 @@ from nlgraft.analysis.statistics.resampling import (
     interval,
     p_value,
     randomised_differences,
-    seeds_needed,
-    smallest_detectable,
     spread,
 )
 from nlgraft.evaluation.sufficient import aggregate, segment_statistics
@@ -134,28 +132,6 @@ def test_interaction_of_seed_and_segment_is_not_counted_twice():
     # no segment effect was put in: everything is interaction and shows between the seeds
     assert found.seed_variance == pytest.approx(1 / segments, rel=0.4)
     assert found.segment_variance < 0.2 / (seeds * segments) + 1e-4
-
-
-def test_smallest_detectable_with_seed_noise_only():
-    # (t(.975, 2) + t(.8, 2)) * sqrt(3 / 3) = 4.30265 + 1.06066
-    assert smallest_detectable(3.0, 0.0, 3, 0.05) == pytest.approx(5.3633, abs=1e-3)
-
-
-def test_smallest_detectable_with_segment_noise_only():
-    # (1.95996 + 0.84162) * 2, whatever the number of seeds
-    assert smallest_detectable(0.0, 4.0, 3, 0.05) == pytest.approx(5.6032, abs=1e-3)
-    assert smallest_detectable(0.0, 0.0, 3, 0.05) == 0.0
-
-
-def test_seeds_needed_is_the_first_number_that_is_enough():
-    needed = seeds_needed(1.0, 1.0, 0.0, 0.05)
-    assert needed is not None
-    assert (
-        smallest_detectable(1.0, 0.0, needed, 0.05) <= 1.0 < smallest_detectable(1.0, 0.0, needed - 1, 0.05)
-    )
-    assert needed == 10  # a paired t-test of one standard deviation at power .8 needs 10
-    assert seeds_needed(0.0, 1.0, 0.0, 0.05) is None
-    assert seeds_needed(0.1, 1.0, 1.0, 0.05) is None  # the test set is too small for any number of seeds
 
 
 @pytest.mark.parametrize("noises", [(0.30, 0.33), (0.30, 0.31), (0.3, 0.5)])

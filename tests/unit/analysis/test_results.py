@@ -42,6 +42,8 @@ def test_holm_goes_over_all_cells_and_claims_of_a_metric(result):
     smallest = min(family, key=lambda one: one.p)
     assert smallest.p_holm == pytest.approx(min(1, 5 * smallest.p))
     assert all(one.p_holm >= one.p for one in family)
+    num_open = sum(one.p_holm > 0.05 for one in family)
+    assert {one.level for one in family} == {0.05 / num_open}
     outside = result.compare("avg_eg", "att_eg")
     assert outside.p_holm is None
     assert "not in the family 'all_cells'" in outside.notes[-1]

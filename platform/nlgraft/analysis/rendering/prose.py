@@ -65,8 +65,10 @@ def method(result: ComparedResults) -> list[str]:
     family = "every cell against the baseline and the claims' pairs, metric by metric"
     if settings.family == "claims":
         family = "the claims' pairs"
+    level = ""
     correction = "p is not corrected for multiple comparisons"
     if result.is_corrected:
+        level = " at the level that Holm's correction leaves to the open comparisons of the family"
         correction = f"p (Holm) is corrected over the family of {family}"
     return [
         "A difference is the mean over seeds of cell minus baseline, paired by seed and by test segment.",
@@ -77,8 +79,10 @@ def method(result: ComparedResults) -> list[str]:
         f"p is two-sided, by {settings.test.replace('_', ' ')} with both sources of variation, and at least "
         f"1 / {settings.samples + 1:,}; {correction}; an asterisk marks significance at {settings.alpha:g}.",
         *_effects_method(result),
-        "The detectable difference is the true difference that this many seeds detect with probability 0.8 "
-        "at the uncorrected level; seeds needed is the number that would detect the observed one.",
+        f"The detectable difference is the true difference that this many seeds detect with probability "
+        f"0.8{level}; below five seeds, which say little about the noise, it is a 95 % interval. Seeds "
+        "needed is the number that detects a true difference as large as the observed one with that "
+        "probability.",
         "Search and selection use dev only; test scores come from the replicates of the chosen config.",
     ]
 

@@ -21,9 +21,12 @@ from nlgraft.analysis.rendering.typesetting import (
 from nlgraft.analysis.statistics.claims import ClaimResult
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import ONE_SEED, Comparison
+from nlgraft.analysis.statistics.power import MAX_SEEDS
 from nlgraft.study.data.design import level_text
 
 _FEW_LEVELS = 2
+_FEW_SEEDS = 5
+"""Below this many seeds the noise, and so the detectable difference, is known as an interval only."""
 
 
 def mean_and_std(cell: CellResult, metric: str, decimals: int) -> str:
@@ -191,9 +194,18 @@ def _comparison_entries(result: ComparedResults, found: Comparison, decimals: in
     entries.append(Entry(probability(found.p) + dagger + ("" if result.is_corrected else star), "", hint))
     if result.is_corrected:
         entries.append(Entry(probability(found.p_holm) + star, kind))
-    entries.append(number(found.smallest_detectable, decimals))
-    entries.append(NOTHING if found.seeds_needed is None else str(found.seeds_needed))
-    return entries
+    return [*entries, *_power_entries(found, decimals)]
+
+
+def _power_entries(found: Comparison, decimals: int) -> list[Entry | str]:
+    if found.smallest_detectable is None or found.detectable_ci is None:
+        return [NOTHING, NOTHING]
+    detectable = number(found.smallest_detectable, decimals)
+    if found.num_seeds < _FEW_SEEDS:
+        low, high = (number(end, decimals) for end in found.detectable_ci)
+        detectable = f"{low}{NO_BREAK}to{NO_BREAK}{high}"
+    is_known = found.seeds_needed is not None
+    return [detectable, str(found.seeds_needed) if is_known else f">{NO_BREAK}{MAX_SEEDS:,}"]
 
 
 def _notes(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) -> list[str]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nlgraft.analysis.statistics.comparison import Comparison, rounded
-from nlgraft.analysis.statistics.resampling import MAX_SEEDS
+from nlgraft.analysis.statistics.power import MAX_SEEDS
 from nlgraft.study.data.claim import Claim
 
 Verdict = Literal["supported", "contradicted", "undecided"]
@@ -136,7 +136,7 @@ def judge_ordering(
         seeds_more, explanation = _FEW - comparison.num_seeds, "one seed decides nothing"
     elif comparison.seeds_needed is not None:
         seeds_more = max(1, comparison.seeds_needed - comparison.num_seeds)
-        explanation = f"not significant at {alpha:g} with {comparison.num_seeds} seeds"
+        explanation = f"not significant with {comparison.num_seeds} seeds at {alpha:g}"
     else:
         explanation = f"more than {MAX_SEEDS:,} seeds needed for so small a difference on this test set"
         if comparison.p is None:

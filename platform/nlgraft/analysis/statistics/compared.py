@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -50,7 +50,8 @@ class ComparedResults(Results):
         found = self._compare(first, second, metric)
         key = (metric, frozenset((first.cell.label, second.cell.label)))
         if key in self._adjusted:
-            return replace(found, p_holm=self._adjusted[key])
+            p_holm, level = self._adjusted[key]
+            return replace(found, p_holm=p_holm, level=level)
         if self.is_corrected and found.p is not None:
             note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
             return replace(found, notes=(*found.notes, note))
@@ -83,8 +84,9 @@ class ComparedResults(Results):
             for contrast in known
         ]
         if self.is_corrected:
-            adjusted = holm([found.p for found in compared])
-            compared = [replace(found, p_holm=p) for found, p in zip(compared, adjusted, strict=True)]
+            adjusted, level = self._corrected([found.p for found in compared])
+            pairs = zip(compared, adjusted, strict=True)
+            compared = [replace(found, p_holm=p, level=level) for found, p in pairs]
         return [Effect(contrast, found) for contrast, found in zip(known, compared, strict=True)]
 
     @cached_property
@@ -129,8 +131,8 @@ class ComparedResults(Results):
         return Comparer(test=settings.test, samples=settings.samples, alpha=settings.alpha)
 
     @cached_property
-    def _adjusted(self) -> dict[tuple[str, frozenset[str]], float | None]:
-        """Holm-adjusted p-values of the declared family, by metric and pair of labels.
+    def _adjusted(self) -> dict[tuple[str, frozenset[str]], tuple[float | None, float]]:
+        """Holm-adjusted p-value and level of the declared family, by metric and pair of labels.
 
         ``all_cells``: one family per metric, of every cell against the baseline and the claims' pairs on that
         metric. ``claims``: one family of the claims' pairs.
@@ -143,7 +145,7 @@ class ComparedResults(Results):
         ]
         if self.study.analysis.family == "claims":
             return self._adjust(claimed)
-        adjusted: dict[tuple[str, frozenset[str]], float | None] = {}
+        adjusted: dict[tuple[str, frozenset[str]], tuple[float | None, float]] = {}
         for name in self.metrics:
             against_baseline = [(name, cell, self.baseline) for cell in self.cells[1:]]
             adjusted |= self._adjust([*against_baseline, *(pair for pair in claimed if pair[0] == name)])
@@ -151,10 +153,17 @@ class ComparedResults(Results):
 
     def _adjust(
         self, family: Iterable[tuple[str, CellResult, CellResult]]
-    ) -> dict[tuple[str, frozenset[str]], float | None]:
+    ) -> dict[tuple[str, frozenset[str]], tuple[float | None, float]]:
         pairs = {(metric, frozenset((a.cell.label, b.cell.label))): (a, b, metric) for metric, a, b in family}
-        raw = [self._compare(*pair).p for pair in pairs.values()]
-        return dict(zip(pairs, holm(raw), strict=True))
+        adjusted, level = self._corrected([self._compare(*pair).p for pair in pairs.values()])
+        return {key: (p, level) for key, p in zip(pairs, adjusted, strict=True)}
+
+    def _corrected(self, raw: Sequence[float | None]) -> tuple[list[float | None], float]:
+        """Adjust p-values after Holm, and return the level that the smallest open one must reach."""
+        adjusted = holm(raw)
+        alpha = self.study.analysis.alpha
+        num_open = sum(p is not None and p > alpha for p in adjusted)
+        return adjusted, alpha / max(1, num_open)
 
     def _judge(self, claim: Claim) -> ClaimResult:
         direction = self.system.metrics[claim.metric].direction

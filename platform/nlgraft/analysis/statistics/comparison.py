@@ -20,13 +20,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
 
 from nlgraft.analysis.data.trials import Array, Measured
-from nlgraft.analysis.statistics import resampling
+from nlgraft.analysis.statistics import power, resampling
 from nlgraft.analysis.statistics.resampling import Score, Spread
 from nlgraft.evaluation.sufficient import aggregate
 
@@ -53,8 +53,9 @@ class Comparison:
         p_randomisation: The same by approximate randomisation.
         p_segments: By paired bootstrap over segments alone: these trained models, as papers report it.
         p_holm: ``p`` adjusted for the study's family of comparisons.
-        smallest_detectable: True difference that this many seeds detect with probability 0.8.
-        seeds_needed: Fewest seeds that detect a difference as large as the observed one.
+        level: Level that a p-value must reach to decide: alpha, or alpha over the open part of the family.
+        seed_variance: Variance between the seeds' differences; None below two seeds or for constants.
+        segment_variance: Variance of ``difference`` from the choice of segments.
         scope: Sources of variation in the interval and the p-value.
         is_exact: True for a difference of constants, which no seed changes.
         notes: Reasons for what is missing or limited, as sentences.
@@ -72,8 +73,9 @@ class Comparison:
     p_randomisation: float | None = None
     p_segments: float | None = None
     p_holm: float | None = None
-    smallest_detectable: float | None = None
-    seeds_needed: int | None = None
+    level: float = 0.05
+    seed_variance: float | None = None
+    segment_variance: float = 0.0
     scope: Literal["seeds and segments", "seeds", "segments", "nothing"] = "nothing"
     is_exact: bool = False
     notes: tuple[str, ...] = ()
@@ -82,6 +84,36 @@ class Comparison:
     def num_seeds(self) -> int:
         """Number of paired seeds."""
         return len(self.seeds)
+
+    @cached_property
+    def smallest_detectable(self) -> float | None:
+        """True difference that this many seeds detect at ``level`` with probability 0.8."""
+        if self.seed_variance is None:
+            return None
+        return power.smallest_detectable(
+            self.seed_variance, self.segment_variance, self.num_seeds, self.level
+        )
+
+    @cached_property
+    def detectable_ci(self) -> tuple[float, float] | None:
+        """95 % confidence interval of ``smallest_detectable``: wide where few seeds estimate the noise."""
+        if self.seed_variance is None:
+            return None
+        return power.detectable_interval(
+            self.seed_variance, self.segment_variance, self.num_seeds, self.level
+        )
+
+    @cached_property
+    def seeds_needed(self) -> int | None:
+        """Fewest seeds that detect a true difference as large as the observed one with probability 0.8.
+
+        None if ``power.MAX_SEEDS`` are not enough, or if the variances are unknown.
+        """
+        if self.seed_variance is None or self.difference is None:
+            return None
+        return power.seeds_needed(
+            self.difference, self.seed_variance, self.segment_variance, self.num_seeds, self.level
+        )
 
     def is_significant(self, alpha: float, *, is_corrected: bool) -> bool:
         """True if the sign of the difference is certain at level alpha, given training and test noise.
@@ -98,13 +130,15 @@ class Comparison:
         """Return all figures as JSON values, rounded to ten significant digits."""
         return {
             "difference": rounded(self.difference),
-            "ci": None if self.ci is None else [rounded(end) for end in self.ci],
+            "ci": _rounded_ends(self.ci),
             "p": rounded(self.p),
             "p_holm": rounded(self.p_holm),
             "p_bootstrap": rounded(self.p_bootstrap),
             "p_randomisation": rounded(self.p_randomisation),
             "p_segments": rounded(self.p_segments),
+            "level": rounded(self.level),
             "smallest_detectable": rounded(self.smallest_detectable),
+            "detectable_ci": _rounded_ends(self.detectable_ci),
             "seeds_needed": self.seeds_needed,
             "num_seeds": self.num_seeds,
             "num_segments": self.num_segments,
@@ -123,6 +157,10 @@ def rounded(value: float | None) -> float | None:
     return None if value is None or not math.isfinite(value) else float(f"{value:.10g}")
 
 
+def _rounded_ends(ends: tuple[float, float] | None) -> list[float | None] | None:
+    return None if ends is None else [rounded(end) for end in ends]
+
+
 @dataclass
 class Comparer:
     """Compares cells under one set of resamples.
@@ -133,7 +171,7 @@ class Comparer:
     Attributes:
         test: The test that gives ``Comparison.p``.
         samples: Number of resamples.
-        alpha: One minus the confidence of intervals, and the level of the smallest detectable difference.
+        alpha: One minus the confidence of intervals, and the level of a single comparison.
     """
 
     test: Test = "paired_bootstrap"
@@ -168,7 +206,7 @@ class Comparer:
             The comparison without ``p_holm``.
         """
         sides = (_finite(a_trials), _finite(b_trials))
-        empty = Comparison(metric=metric, a=a, b=b)
+        empty = Comparison(metric=metric, a=a, b=b, level=self.alpha)
         return self._weigh(empty, (1.0, -1.0), sides, "finished in only one of the two cells")
 
     def contrast(
@@ -186,7 +224,7 @@ class Comparer:
             The weighted sum as a difference, without ``p_holm``. ``p`` is the bootstrap's, as there are no
             two outputs to exchange.
         """
-        empty = Comparison(metric=metric, a=a, b=b)
+        empty = Comparison(metric=metric, a=a, b=b, level=self.alpha)
         weights, cells = zip(*((weight, _finite(trials)) for weight, trials in terms), strict=True)
         return self._weigh(empty, weights, cells, f"did not finish in all of the {len(cells)} cells")
 
@@ -248,7 +286,9 @@ class Comparer:
             The comparison; ``p`` is the bootstrap's, as there are no pairs to exchange.
         """
         a_trials = _finite(a_trials)
-        found = Comparison(metric=metric, a=a, b=f"published {value:g}", seeds=tuple(a_trials))
+        found = Comparison(
+            metric=metric, a=a, b=f"published {value:g}", seeds=tuple(a_trials), level=self.alpha
+        )
         if not a_trials:
             return replace(found, notes=("no seed finished",))
         differences = np.array([trial.value - value for trial in a_trials.values()])
@@ -271,7 +311,7 @@ class Comparer:
             return replace(found, notes=tuple(notes))
         p = resampling.p_value(_known(found.difference), noise.draws)
         found = replace(found, p=p, p_bootstrap=p, p_randomisation=p)
-        return self._with_power(found, noise, notes)
+        return _with_variances(found, noise, notes)
 
     def _by_segments(
         self,
@@ -301,24 +341,20 @@ class Comparer:
             p_randomisation=p_randomisation,
             p_segments=resampling.p_value(difference, fixed_seeds - fixed_seeds.mean()),
         )
-        return self._with_power(found, noise, notes)
+        return _with_variances(found, noise, notes)
 
     def _interval(self, found: Comparison, noise: Spread) -> tuple[float, float]:
         return resampling.interval(_known(found.difference), noise.draws, self.alpha)
 
-    def _with_power(self, found: Comparison, noise: Spread, notes: list[str]) -> Comparison:
-        variance, segments = noise.seed_variance, noise.segment_variance
-        if variance is None:
-            notes.append(ONE_SEED)
-        elif variance + segments == 0:
-            notes.append("no variation over seeds or segments")
-        else:
-            size = resampling.smallest_detectable(variance, segments, noise.num_seeds, self.alpha)
-            needed = resampling.seeds_needed(_known(found.difference), variance, segments, self.alpha)
-            if needed is None:
-                notes.append(f"more than {resampling.MAX_SEEDS:,} seeds needed for so small a difference")
-            found = replace(found, smallest_detectable=size, seeds_needed=needed)
-        return replace(found, notes=tuple(notes))
+
+def _with_variances(found: Comparison, noise: Spread, notes: list[str]) -> Comparison:
+    if noise.seed_variance is None:
+        notes.append(ONE_SEED)
+    elif noise.seed_variance + noise.segment_variance == 0:
+        notes.append("no variation over seeds or segments")
+    else:
+        found = replace(found, seed_variance=noise.seed_variance, segment_variance=noise.segment_variance)
+    return replace(found, notes=tuple(notes))
 
 
 def _known(difference: float | None) -> float:

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtri, stdtrit
+from scipy.special import stdtrit
 
 from nlgraft.analysis.data.trials import Array
 
@@ -34,12 +34,6 @@ Score = Callable[[Array], Array]
 
 RANDOM_SEED = 12345
 """sacreBLEU's default, so that one-seed tests draw the same resamples as ``sacrebleu --paired-bs``."""
-
-POWER = 0.8
-"""Probability of detecting the smallest detectable difference."""
-
-MAX_SEEDS = 1000
-"""Largest answer of ``seeds_needed``."""
 
 _COUNT_CELLS = 1 << 21
 _MASK_CELLS = 1 << 24
@@ -209,42 +203,3 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
         running = max(running, min(1.0, p * (len(known) - rank)))
         adjusted[index] = running
     return adjusted
-
-
-def _detectable(seed_variance: float, segment_variance: float, num_seeds: Array, alpha: float) -> Array:
-    seeds_part = seed_variance / num_seeds
-    variance = seeds_part + segment_variance
-    with np.errstate(invalid="ignore", divide="ignore"):
-        share = np.where(variance > 0, seeds_part / variance, 0.0)
-    multiple = np.zeros_like(num_seeds)
-    for probability in (1 - alpha / 2, POWER):
-        student = stdtrit(num_seeds - 1, probability)
-        multiple += share * student + (1 - share) * ndtri(probability)
-    return multiple * np.sqrt(variance)
-
-
-def smallest_detectable(seed_variance: float, segment_variance: float, num_seeds: int, alpha: float) -> float:
-    """Compute the true difference that n seeds detect with probability 0.8 at level alpha (uncorrected).
-
-    ``(q(1 - alpha/2) + q(0.8)) * sqrt(V / n + C)`` with V the variance of the paired difference over seeds, C
-    the segments' variance, and q a quantile between Student's t with n - 1 degrees of freedom and the normal,
-    weighted by V/n and C (Cochran and Cox 1957): Student's when all noise is between seeds, the normal when
-    all is between segments. Needs n >= 2; 0 when nothing varies.
-    """
-    return float(_detectable(seed_variance, segment_variance, np.array([float(num_seeds)]), alpha)[0])
-
-
-def seeds_needed(
-    difference: float, seed_variance: float, segment_variance: float, alpha: float
-) -> int | None:
-    """Find the fewest seeds whose smallest detectable difference is no larger than the observed one.
-
-    Returns:
-        A number from 2 to ``MAX_SEEDS``; None when none is enough: the test set is too small, or there is no
-        difference to detect.
-    """
-    if difference == 0:
-        return None
-    counts = np.arange(2.0, MAX_SEEDS + 1)
-    enough = np.flatnonzero(_detectable(seed_variance, segment_variance, counts, alpha) <= abs(difference))
-    return int(counts[enough[0]]) if enough.size else None

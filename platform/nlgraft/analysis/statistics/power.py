@@ -1,0 +1,92 @@
+"""Power of a comparison: the size of difference, or the number of seeds, that it takes to decide.
+
+The mean difference over n seeds is normal with variance V / n + C: V between the seeds' differences, C from
+the choice of segments. The test rejects beyond ``sqrt(t**2 * v / n + z**2 * C)``, with v the estimate of V
+from n seeds, t and z the quantiles of Student's t with n - 1 degrees of freedom and of the normal at the
+test's level.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import chdtri, ndtr, ndtri, stdtrit
+
+from nlgraft.analysis.data.trials import Array
+
+POWER = 0.8
+"""Probability of detecting the smallest detectable difference."""
+
+MAX_SEEDS = 1000
+"""Largest answer of ``seeds_needed``."""
+
+_GRID = (np.arange(32) + 0.5) / 32
+
+
+def power(
+    difference: float, seed_variance: Array, segment_variance: float, num_seeds: int, level: float
+) -> Array:
+    """Compute the probability that a two-sided test at ``level`` rejects, for each true seed variance.
+
+    The estimate of the seed variance is integrated out, which is what makes few seeds weak.
+    """
+    estimated = seed_variance[..., None] * _chi_squared(num_seeds - 1)
+    t, z = stdtrit(num_seeds - 1, 1 - level / 2), ndtri(1 - level / 2)
+    limit = np.sqrt(t**2 * estimated / num_seeds + z**2 * segment_variance)
+    scale = np.sqrt(seed_variance / num_seeds + segment_variance)[..., None]
+    return (ndtr((difference - limit) / scale) + ndtr((-difference - limit) / scale)).mean(axis=-1)
+
+
+def smallest_detectable(seed_variance: float, segment_variance: float, num_seeds: int, level: float) -> float:
+    """Find the true difference that n >= 2 seeds detect with probability 0.8; 0 when nothing varies."""
+    if seed_variance + segment_variance == 0:
+        return 0.0
+    variance = np.array(seed_variance)
+    low, high = 0.0, np.sqrt(seed_variance + segment_variance)
+    while power(high, variance, segment_variance, num_seeds, level) < POWER:
+        low, high = high, 2 * high
+    for _ in range(40):
+        middle = (low + high) / 2
+        is_enough = power(middle, variance, segment_variance, num_seeds, level) >= POWER
+        low, high = (low, middle) if is_enough else (middle, high)
+    return float(high)
+
+
+def detectable_interval(
+    seed_variance: float, segment_variance: float, num_seeds: int, level: float
+) -> tuple[float, float]:
+    """Find the 95 % confidence interval of the smallest detectable difference, given n >= 2 seeds."""
+    dof = num_seeds - 1
+    ends = [seed_variance * dof / chdtri(dof, tail) for tail in (0.025, 0.975)]
+    low, high = (smallest_detectable(end, segment_variance, num_seeds, level) for end in ends)
+    return low, high
+
+
+def seeds_needed(
+    difference: float, seed_variance: float, segment_variance: float, num_seeds: int, level: float
+) -> int | None:
+    """Find the fewest seeds that detect a true difference of this size with probability 0.8.
+
+    The probability is averaged over the seed variances that are plausible after ``num_seeds`` seeds estimated
+    it as ``seed_variance``.
+
+    Returns:
+        A number from 2 to ``MAX_SEEDS``; None when none is enough: the test set is too small, or there is no
+        difference to detect.
+    """
+    plausible = seed_variance / _chi_squared(num_seeds - 1)
+
+    def is_enough(count: int) -> bool:
+        return power(abs(difference), plausible, segment_variance, count, level).mean() >= POWER
+
+    if difference == 0 or not is_enough(MAX_SEEDS):
+        return None
+    low, high = 1, MAX_SEEDS
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return high
+
+
+def _chi_squared(dof: int) -> Array:
+    """Return evenly spaced quantiles of a chi-squared variable over its degrees of freedom."""
+    return chdtri(dof, 1 - _GRID) / dof

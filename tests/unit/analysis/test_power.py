@@ -1,0 +1,58 @@
+"""Power against textbook values: noncentral t where seeds are all the noise, normal where segments are."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from nlgraft.analysis.statistics.power import (
+    MAX_SEEDS,
+    detectable_interval,
+    power,
+    seeds_needed,
+    smallest_detectable,
+)
+
+
+@pytest.mark.parametrize("num_seeds", [2, 3, 5, 10])
+@pytest.mark.parametrize("level", [0.05, 0.05 / 14])
+def test_seed_noise_alone_is_the_paired_t_test(num_seeds, level):
+    shift = 1.7
+    found = power(shift, np.array(1.0), 0.0, num_seeds, level)
+    limit = stats.t.ppf(1 - level / 2, num_seeds - 1)
+    exact = stats.nct.sf(limit, num_seeds - 1, shift * np.sqrt(num_seeds))
+    assert found == pytest.approx(exact, abs=0.012)
+
+
+def test_segment_noise_alone_is_the_normal_test():
+    # (1.95996 + 0.84162) * 2, whatever the number of seeds
+    assert smallest_detectable(0.0, 4.0, 3, 0.05) == pytest.approx(5.6032, abs=1e-3)
+    assert smallest_detectable(0.0, 0.0, 3, 0.05) == 0.0
+
+
+def test_the_smallest_detectable_difference_has_the_power():
+    found = smallest_detectable(3.0, 1.0, 4, 0.01)
+    assert power(found, np.array(3.0), 1.0, 4, 0.01) == pytest.approx(0.8, abs=1e-6)
+
+
+def test_few_seeds_know_the_detectable_difference_badly():
+    low, high = detectable_interval(3.0, 0.0, 3, 0.05)
+    point = smallest_detectable(3.0, 0.0, 3, 0.05)
+    # the variance lies between 2 * 3 / 7.3778 and 2 * 3 / 0.050636
+    assert (low / point, high / point) == pytest.approx(
+        (np.sqrt(2 / 7.3778), np.sqrt(2 / 0.050636)), rel=1e-3
+    )
+
+
+def test_seeds_needed_is_the_first_number_that_is_enough():
+    known = seeds_needed(1.0, 1.0, 0.0, 100_000, 0.05)
+    assert known == 10  # a paired t-test of one standard deviation at power .8 needs 10
+    # a variance that three seeds estimated may as well be larger
+    assert seeds_needed(1.0, 1.0, 0.0, 3, 0.05) > seeds_needed(1.0, 1.0, 0.0, 5, 0.05) > known
+    assert seeds_needed(1.0, 1.0, 0.0, 100_000, 0.05 / 14) == 19
+    assert seeds_needed(-1.0, 1.0, 0.0, 100_000, 0.05) == known
+
+
+def test_no_number_of_seeds_helps_a_small_test_set():
+    assert seeds_needed(0.0, 1.0, 0.0, 3, 0.05) is None
+    assert seeds_needed(0.1, 1.0, 1.0, 3, 0.05) is None
+    assert MAX_SEEDS == 1000
