@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import graphlib
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import grimp
 import pytest
+from ruamel.yaml import YAML
 
 import nlgraft
+from nlgraft.execution.cluster import HEAD_RESOURCE
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}", "PATH": "/usr/bin:/bin"}
 SOURCES = sorted([*ROOT.glob("platform/**/*.py"), *ROOT.glob("trainables/**/*.py")])
 
 
@@ -58,7 +64,7 @@ def test_reading_a_study_imports_nothing_heavy(statement: str) -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={"PYTHONPATH": f"{ROOT / 'platform'}:{ROOT}", "PATH": "/usr/bin:/bin"},
+        env=ENVIRONMENT,
         check=True,
     )
     assert "HEAVY []" in ran.stdout
@@ -102,3 +108,87 @@ def test_nothing_in_the_store_is_unpickled() -> None:
             assert not found, path
     for path in ROOT.glob("trainables/**/*.py"):
         assert not re.search(r"\bpickle\b|torch\.load\b", path.read_text()), path
+
+
+def run_tool(*command: str, cwd: Path = ROOT) -> str:
+    """Run a tool of the environment in which the tests run; empty if it has nothing to say against."""
+    tool = str(Path(sys.executable).with_name(command[0]))
+    path = f"{cwd / 'platform'}:{cwd}"
+    done = subprocess.run(
+        [tool, *command[1:]],
+        cwd=cwd,
+        env={**ENVIRONMENT, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+@pytest.mark.parametrize("command", ["check", "format --check"])
+def test_ruff_finds_nothing(command: str) -> None:
+    assert run_tool("ruff", *command.split(), "--no-cache", "--quiet", ".") == ""
+
+
+def test_the_import_contracts_hold() -> None:
+    assert run_tool("lint-imports", "--no-cache", "--no-logo") == ""
+
+
+def test_the_import_contracts_see_a_new_system_that_imports_another(tmp_path: Path) -> None:
+    for name in ("__init__", "one/__init__", "two/__init__"):
+        path = tmp_path / "trainables" / f"{name}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    (tmp_path / "trainables/two/graph.py").write_text("def build():\n    import trainables.one\n")
+    text = (ROOT / "pyproject.toml").read_text()
+    (tmp_path / "pyproject.toml").write_text(text)
+    (tmp_path / "platform").symlink_to(ROOT / "platform")
+    found = run_tool("lint-imports", "--no-cache", "--no-logo", cwd=tmp_path)
+    assert "systems are independent of each other BROKEN" in found
+    assert "trainables.two.graph -> trainables.one" in found
+
+
+def test_no_import_circle_even_through_the_init_of_a_package() -> None:
+    """The contract on circles compares siblings; imports inside functions and for types count here too."""
+    graph = grimp.build_graph("nlgraft", "trainables", cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    graphlib.TopologicalSorter(imports).prepare()
+
+
+def test_every_folder_of_trainables_is_a_system() -> None:
+    """What the contract on systems compares is `trainables.*`: shared code would be compared as a system."""
+    folders = {path.name for path in (ROOT / "trainables").iterdir() if path.is_dir()} - {"__pycache__"}
+    assert folders == {path.parent.name for path in ROOT.glob("trainables/*/config.py")}
+    modules = {path.name for path in (ROOT / "trainables").glob("*.py")}
+    assert modules == {"__init__.py"}
+
+
+def test_the_cluster_file_agrees_with_the_code() -> None:
+    document = YAML(typ="safe").load((ROOT / "cluster.yaml").read_text())
+    types = document["available_node_types"]
+    assert document["head_node_type"] in types
+    # CPU and GPU are what trials ask for; the head's own resource comes from Ray, no command declares it.
+    assert {name for kind in types.values() for name in kind["resources"]} <= {"CPU", "GPU"}
+    assert HEAD_RESOURCE == "node:__internal_head__"
+    lines = [
+        shlex.split(command)
+        for command in document["head_start_ray_commands"] + document["worker_start_ray_commands"]
+    ]
+    declared = [word for line in lines for word in line if word.startswith("--resources")]
+    assert declared == []
+    options = {word.partition("=")[0] for line in lines for word in line if word.startswith("--")}
+    known = subprocess.run(
+        [sys.executable, "-m", "ray.scripts.scripts", "start", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert [option for option in sorted(options) if f"{option} " not in known] == []
+    targets = re.findall(r"^([^\s:#]+):", (ROOT / "Makefile").read_text().replace("$(VENV)", ".venv"), re.M)
+    for command in document["setup_commands"]:
+        assert command.rpartition("make ")[2] in targets
+    folder = next(iter(document["file_mounts"]))
+    paths = {word for line in lines for word in line if word.endswith("/ray")}
+    assert paths == {f"{folder}/.venv/bin/ray"}
+    exported = [word for line in lines for word in line if word.startswith("PYTHONPATH=")]
+    assert exported == [f"PYTHONPATH={folder}/platform:{folder}"] * 2
