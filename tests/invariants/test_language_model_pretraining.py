@@ -13,66 +13,68 @@ import torch
 
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.config import GenerationConfig
-from nlgraft.nn.context_config import BiLMConfig, UniLMConfig
 from nlgraft.nn.frozen_states import FrozenStates, write_frozen_states
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.presets import preset
+from nlgraft.pipeline.stage import StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.stages import graph as pieces
+from nlgraft.stages.config import LanguageModelPhaseConfig
+from nlgraft.stages.run.text import read_encoded, vocab_sizes
 from nlgraft.text.batches import Ragged
 from nlgraft.text.config import ConlangConfig, TokenizerConfig
-from nlgraft.text.corpora import load_corpus
-from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
-from nlgraft.training.config import TrainConfig
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.language_model import (
     TextData,
     evaluate_language_model,
-    pretrain_language_model,
     read_language_model,
 )
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.views import Encoded, Side, View
-from tests.unit.training.toy import make_context
+from tests.unit.stages.runs import artifact, run
 
 SIZES = {"d_model": 32, "num_layers": 2, "num_heads": 4, "ffn_dim": 64}
 MT = {"d_model": 32, "num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "ffn_dim": 64}
-TRAIN = TrainConfig(
-    max_steps=80,
-    batch_tokens=800,
-    peak_lr=4e-3,
-    warmup_steps=20,
-    lr_schedule="cosine",
-    label_smoothing=0.0,
-    eval_every_steps=40,
-)
+TRAIN = {
+    "max_steps": 80,
+    "batch_tokens": 800,
+    "peak_lr": 4e-3,
+    "warmup_steps": 20,
+    "lr_schedule": "cosine",
+    "eval_every_steps": 40,
+}
 
 
 @pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    """Sentences of the target language as ids, and the size of their vocabulary."""
+def store(tmp_path_factory):
+    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
+
+
+def encoded_text():
+    """Sentences of the target language as ids."""
     config = ConlangConfig(corpus="conlang", task="monolingual", train=1000, dev=100, test=1)
-    corpora = load_corpus(config)
-    path = tmp_path_factory.mktemp("tokenizer") / "spm.model"
-    lines = {split: list(corpora[split].sources[0]) for split in ("train", "dev")}
-    train_sentencepiece(lines["train"], TokenizerConfig(vocab_size=300), path, seed=0)
-    tokenizer = SentencePiece(path)
-    encoded = {split: Ragged.of(tokenizer.encode(lines[split])) for split in lines}
-    return encoded["train"], encoded["dev"], tokenizer.vocab_size
+    lines = pieces.text("lm", config)
+    tokenizer = pieces.tokenizer("lm", TokenizerConfig(vocab_size=300), {"lm": lines})
+    return pieces.encode("lm", lines, {"source 0": tokenizer})
 
 
-def text_data(sentences, seed=0):
-    return TextData(sentences, batch_tokens=TRAIN.batch_tokens, seed=seed)
+@pytest.fixture(scope="module", params=["uni_lm", "bi_lm"])
+def pretrained(request, store):
+    """A pretraining stage that has run: the configuration with its vocabulary, the artifact, the record."""
+    phase = LanguageModelPhaseConfig(model={"kind": request.param, **SIZES}, train=TRAIN)
+    graph = StageGraph(pieces.language_model("lm", encoded_text(), phase, seed=1))
+    record = run(store, graph)
+    directory = artifact(store, graph, "lm")
+    return read_language_model(directory).config, directory, record
 
 
-@pytest.fixture(scope="module", params=["uni", "bi"])
-def pretrained(request, text, tmp_path_factory):
-    """The artifact of a pretraining stage."""
-    train, dev, vocab_size = text
-    kind = UniLMConfig if request.param == "uni" else BiLMConfig
-    context = make_context(tmp_path_factory.mktemp(request.param))
-    encoder = kind(vocab_size=vocab_size, **SIZES)
-    outcome = pretrain_language_model(encoder, text_data(train), text_data(dev), TRAIN, context)
-    return encoder, context.directory, outcome
+@pytest.fixture(scope="module")
+def text(pretrained, store):
+    """Train and dev sentences, and the size of their vocabulary."""
+    directory = store.fetch(encoded_text().stage)
+    train, dev = (read_encoded(directory, split).stream("source 0") for split in ("train", "dev"))
+    return train, dev, vocab_sizes(directory)["source 0"]
 
 
 def unigram_perplexity(train, dev, num_ends, vocab_size):
@@ -86,14 +88,14 @@ def unigram_perplexity(train, dev, num_ends, vocab_size):
 
 def test_perplexity_falls_below_that_of_the_unigrams(text, pretrained):
     train, dev, vocab_size = text
-    encoder, directory, outcome = pretrained
+    encoder, directory, record = pretrained
     num_ends = 1 if encoder.kind == "uni_lm" else 2
     unigrams = unigram_perplexity(train, dev, num_ends, vocab_size)
-    curve = [value for _, value, _ in outcome.curves["dev/perplexity"]]
+    curve = [value for _, value, _ in record.curves["lm/dev_perplexity"]]
     assert curve[-1] < curve[0]
     assert curve[-1] < 0.6 * unigrams
     model = read_language_model(directory, encoder)
-    perplexity = evaluate_language_model(model, text_data(dev)).scores["perplexity"].value
+    perplexity = evaluate_language_model(model, TextData(dev, batch_tokens=800)).scores["perplexity"].value
     assert perplexity == pytest.approx(min(curve), rel=1e-6)
 
 

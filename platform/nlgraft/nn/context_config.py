@@ -49,9 +49,11 @@ class HuggingFaceEncoderConfig(StrictConfig):
     """The checkpoint is a left-to-right model (GPT-2); verified when it is loaded."""
 
 
-class LanguageModelSizes(StrictConfig):
+class _LanguageModelSizes(StrictConfig):
     """Sizes and dropouts of our own language models (Edunov et al. 2019)."""
 
+    vocab_size: int | None = Field(default=None, ge=1)
+    """Rows of its table; null: those of the text or the trained model."""
     d_model: int = Field(default=1024, ge=2)
     """Width, of each tower if there are two."""
     num_layers: int = Field(default=12, ge=1)
@@ -68,7 +70,7 @@ class LanguageModelSizes(StrictConfig):
     """Dropout after the FFN's non-linearity (0.05 in pretraining)."""
 
     @model_validator(mode="after")
-    def _check(self) -> LanguageModelSizes:
+    def _check(self) -> _LanguageModelSizes:
         if self.d_model % self.num_heads or self.d_model % 2:
             raise ValueError(
                 f"d_model {self.d_model} must be even and divisible by num_heads {self.num_heads}"
@@ -76,13 +78,11 @@ class LanguageModelSizes(StrictConfig):
         return self
 
 
-class UniLMConfig(LanguageModelSizes):
+class UniLMConfig(_LanguageModelSizes):
     """Our own left-to-right language model: pre-norm, no final norm, tied softmax (Edunov et al. 2019)."""
 
     kind: Literal["uni_lm"] = "uni_lm"
     """Kind of encoder."""
-    vocab_size: int = Field(ge=1)
-    """Rows of its table."""
 
     @property
     def is_causal(self) -> bool:
@@ -90,13 +90,11 @@ class UniLMConfig(LanguageModelSizes):
         return True
 
 
-class BiLMConfig(LanguageModelSizes):
+class BiLMConfig(_LanguageModelSizes):
     """Our own two-tower bi-directional language model (Edunov et al. 2019; Baevski et al. 2019)."""
 
     kind: Literal["bi_lm"] = "bi_lm"
     """Kind of encoder."""
-    vocab_size: int = Field(ge=1)
-    """Rows of its table."""
     combiner: Literal["attention", "linear"] = "attention"
     """How the towers predict a token: attention over both, or one linear map of the neighbouring states."""
 
@@ -106,6 +104,7 @@ class BiLMConfig(LanguageModelSizes):
         return False
 
 
+LanguageModelConfig = Annotated[UniLMConfig | BiLMConfig, Field(discriminator="kind")]
 EncoderConfig = Annotated[HuggingFaceEncoderConfig | UniLMConfig | BiLMConfig, Field(discriminator="kind")]
 
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from nlgraft.errors import ContractError
 from nlgraft.nn.attention import Attention, KeyValue
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.config import TransformerConfig
@@ -74,8 +75,8 @@ class UniLM(nn.Module):
         super().__init__()
         self.config = config
         self.shape = EncoderShape(config.num_layers + 1, config.d_model, config.d_model)
-        self.vocab_size = config.vocab_size
-        self.embedding = TableEmbedding(config.vocab_size, config.d_model, pad_id=0)
+        self.vocab_size = _vocab_size(config)
+        self.embedding = TableEmbedding(self.vocab_size, config.d_model, pad_id=0)
         self.input = _input_layer(config)
         self.layers = nn.ModuleList(
             LanguageModelLayer(config, has_open_slot=False) for _ in range(config.num_layers)
@@ -193,8 +194,8 @@ class BiLM(nn.Module):
         super().__init__()
         self.config = config
         self.shape = EncoderShape(config.num_layers + 3, 2 * config.d_model, config.d_model)
-        self.vocab_size = config.vocab_size
-        self.embedding = TableEmbedding(config.vocab_size, config.d_model, pad_id=0)
+        self.vocab_size = _vocab_size(config)
+        self.embedding = TableEmbedding(self.vocab_size, config.d_model, pad_id=0)
         self.input = _input_layer(config)
         towers = [
             nn.ModuleList(LanguageModelLayer(config, has_open_slot=True) for _ in range(config.num_layers))
@@ -253,6 +254,14 @@ class BiLM(nn.Module):
         around = neighbours(combined_BTD, combined_BTD, tokens.valid)
         pairs = [(x_BTD, x_BTD), *zip(ahead, back, strict=True), around, (combined_BTD, combined_BTD)]
         return LayerStates([torch.cat(pair, dim=2) for pair in pairs], combined_BTD)
+
+
+def _vocab_size(config: UniLMConfig | BiLMConfig) -> int:
+    if config.vocab_size is None:
+        raise ContractError(
+            f"a {config.kind} is built without vocab_size; take it from the text or the trained model"
+        )
+    return config.vocab_size
 
 
 def _input_layer(config: UniLMConfig | BiLMConfig) -> InputLayer:

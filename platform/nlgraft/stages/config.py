@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.training.config import TrainConfig
 
 TextMetric = Literal["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"]
@@ -39,8 +40,8 @@ class PhaseConfig(ConfigPart):
         return self
 
 
-class UpstreamPhaseConfig(PhaseConfig):
-    """The training of a model that trials share."""
+class UpstreamSeed(ConfigPart):
+    """The seed of a model that trials share."""
 
     seed: int = Field(default=1, ge=0)
     """Seed of the pretrained model: initialisation, order, dropout. All trials share the model."""
@@ -50,6 +51,36 @@ class UpstreamPhaseConfig(PhaseConfig):
     def seed_of(self, trial_seed: int) -> int:
         """Choose the seed of this training in a trial."""
         return trial_seed if self.is_per_seed else self.seed
+
+
+class UpstreamPhaseConfig(PhaseConfig, UpstreamSeed):
+    """The training of a model that trials share."""
+
+
+class LanguageModelTrainConfig(TrainConfig):
+    """The training of a language model, by default without label smoothing (Edunov et al. 2019)."""
+
+    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Probability mass taken from the true token (Szegedy et al. 2016)."""
+
+
+class LanguageModelPhaseConfig(UpstreamSeed):
+    """The pretraining of one of our own language models, which trials share."""
+
+    model: LanguageModelConfig
+    """Left-to-right (``uni_lm``) or two-tower (``bi_lm``), and its sizes."""
+    train: LanguageModelTrainConfig = LanguageModelTrainConfig()
+    """Length, learning rates, selection of the result."""
+
+    @model_validator(mode="after")
+    def _fits_its_text(self) -> LanguageModelPhaseConfig:
+        if self.model.vocab_size is not None:
+            raise ValueError("model.vocab_size is that of the text's tokenizer; leave it out")
+        if self.train.best_metric not in ("dev/loss", "dev/perplexity"):
+            raise ValueError(
+                f"train.best_metric is {self.train.best_metric!r}; measured are dev/loss and dev/perplexity"
+            )
+        return self
 
 
 class MaskedSpansConfig(ConfigPart):

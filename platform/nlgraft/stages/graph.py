@@ -12,7 +12,12 @@ from typing import cast
 
 from nlgraft.nn.config import GenerationConfig
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages.config import ScoreConfig
+from nlgraft.stages.config import LanguageModelPhaseConfig, ScoreConfig
+from nlgraft.stages.kinds.language_model import (
+    LANGUAGE_MODEL,
+    LanguageModelInputs,
+    LanguageModelSettings,
+)
 from nlgraft.stages.kinds.seq2seq import (
     SCORE,
     TRAIN,
@@ -189,6 +194,31 @@ def train(
     """Train an encoder-decoder, fresh or from an earlier model."""
     inputs = train_inputs(text, start=start, architecture=architecture, states=states)
     return TRAIN.stage(name, train_settings(text, settings), inputs, seed=seed)
+
+
+def language_model(
+    name: str,
+    text: EncodedText,
+    config: LanguageModelPhaseConfig,
+    *,
+    seed: int,
+    stream: str = "source 0",
+    prefix: str | None = None,
+) -> Stage:
+    """Pretrain a language model on a stream of encoded text; its metrics begin with the stage's name.
+
+    ``seed`` is that of the trial; ``prefix`` replaces the stage's name, empty for the trial's result.
+    """
+    settings = LanguageModelSettings(
+        model=config.model,
+        train=config.train,
+        stream=stream,
+        role=text.settings.streams[stream],
+        max_tokens=text.settings.max_tokens,
+        metric_prefix=name if prefix is None else prefix,
+    )
+    inputs = LanguageModelInputs(encoded=text.stage, corpus=text.corpus)
+    return LANGUAGE_MODEL.stage(name, settings, inputs, seed=config.seed_of(seed))
 
 
 def translate(

@@ -137,3 +137,18 @@ NATS_PER_CHAR: Mapping[str, Metric] = {
     )
 }
 """What scores add where they know the training of the model."""
+
+
+def language_model_metrics(prefix: str = "") -> dict[str, Metric]:
+    """Describe what the pretraining of a language model reports."""
+    perplexities = {
+        "dev/perplexity": "Perplexity per token; that of two towers is conditioned on all other tokens.",
+        "dev/char_perplexity": "Perplexity per character of uncut lines: one unit for all vocabularies.",
+    }
+    described = {
+        metric_name(name, prefix): Metric(
+            direction="minimize", unit="perplexity", split="dev", description=description
+        )
+        for name, description in perplexities.items()
+    }
+    return training_metrics(prefix) | described

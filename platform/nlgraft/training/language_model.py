@@ -1,6 +1,6 @@
-"""Pretraining of our own language models: text, objective, perplexity, and what a stage does.
+"""Our own language models: text as batches, objective, perplexity, and models on disk.
 
-Shape letters: B sentences, T tokens.
+Shape letters: B sentences, T tokens, P predicted tokens, V vocabulary, D width, N sentences of a text.
 
 Source: Edunov et al. (2019), section 3.2. Differs: AdamW and its schedules, not Nesterov's gradient.
 """
@@ -8,11 +8,9 @@ Source: Edunov et al. (2019), section 3.2. Differs: AdamW and its schedules, not
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,108 +21,51 @@ from nlgraft.errors import ContractError, StoreError
 from nlgraft.evaluation.inputs import pack
 from nlgraft.evaluation.scores import Evaluation, score_statistics
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.context_config import BiLMConfig, UniLMConfig
+from nlgraft.nn.context_config import BiLMConfig, LanguageModelConfig
 from nlgraft.nn.language_models import BiLM, UniLM
-from nlgraft.pipeline.stage import StageContext
 from nlgraft.text.batches import Ragged, TokenBatches
 from nlgraft.text.tokenizers import EOS
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.cross_entropy import SmoothingKind, projected_cross_entropy
-from nlgraft.training.loop import TrainOutcome, train
 from nlgraft.training.losses import Loss, SegmentLosses
 from nlgraft.training.seeds import derive_seed
-from nlgraft.training.views import IntArray, Side, prepare_side
+from nlgraft.training.views import IntArray, surround
 from nlgraft.training.weights import load_model, save_model
 
 LanguageModel = UniLM | BiLM
-LanguageModelConfig = UniLMConfig | BiLMConfig
 
 DESCRIPTION_FILE = "language_model.json"
-_LOG = logging.getLogger(__name__)
-_CONFIGS: TypeAdapter[LanguageModelConfig] = TypeAdapter(LanguageModelConfig)
+_CONFIG: TypeAdapter[LanguageModelConfig] = TypeAdapter(LanguageModelConfig)
 _DROPOUTS = {"dropout", "attention_dropout", "activation_dropout"}
 
 
-@dataclass(frozen=True)
-class TextBatch:
-    """Sentences to learn from.
-
-    Attributes:
-        tokens: The end token at both ends of each sentence, [B, T].
-    """
-
-    tokens: Tokens
-
-    def to(self, device: torch.device | str) -> TextBatch:
-        """Move to a device.
-
-        Args:
-            device: Where to.
-
-        Returns:
-            The same batch there.
-        """
-        return TextBatch(self.tokens.to(device))
-
-
 class TextData:
-    """Monolingual text as batches; the end token stands at both ends of every sentence.
+    """Monolingual text as batches; EOS stands at both ends of every sentence.
 
-    Attributes:
-        num_cut: How many sentences were longer than ``max_tokens``.
+    Args:
+        sentences: Bare ids of each sentence.
+        batch_tokens: Largest number of padded positions of a batch.
+        seed: Seed of the batches.
     """
 
-    def __init__(
-        self, sentences: Ragged, *, batch_tokens: int, seed: int = 0, max_tokens: int | None = None
-    ) -> None:
-        """Set up the batches of a text.
-
-        Args:
-            sentences: Bare ids of each sentence.
-            batch_tokens: Most padded positions of a batch.
-            seed: Of the batches.
-            max_tokens: Longest sentence before the end tokens are put around it; longer ones are cut.
-        """
-        side = Side(stream="source 0", prefix=(EOS,), max_tokens=max_tokens)
-        self._sentences, self.num_cut = prepare_side(sentences, side)
+    def __init__(self, sentences: Ragged, *, batch_tokens: int, seed: int = 0) -> None:
+        self._sentences = surround(sentences, (EOS,), (EOS,))
         self._batches = TokenBatches(self._sentences.lengths, batch_tokens, seed)
-        if self.num_cut:
-            _LOG.warning("%d of %d sentences were cut", self.num_cut, len(sentences))
 
     def __len__(self) -> int:
         return len(self._sentences)
 
     def epoch(self, index: int) -> list[IntArray]:
-        """Give the sentences of each global batch of an epoch, in training order.
-
-        Args:
-            index: Number of the epoch, from 0.
-
-        Returns:
-            Sentence numbers of every batch.
-        """
+        """Return the sentence numbers of each global batch of an epoch, in training order."""
         return self._batches.epoch(index)
 
-    def batch(self, rows: IntArray, epoch: int) -> TextBatch:
-        """Make the batch of some sentences.
+    def batch(self, rows: IntArray, epoch: int = 0) -> Tokens:
+        """Pack some sentences, [B, T], on the CPU; all epochs are alike."""
+        return pack(self._sentences, rows)
 
-        Args:
-            rows: Sentence numbers [B].
-            epoch: For which epoch; nothing is drawn here, so all are alike.
-
-        Returns:
-            The batch, on the CPU.
-        """
-        del epoch
-        return TextBatch(pack(self._sentences, rows))
-
-    def in_order(self) -> Iterator[tuple[IntArray, TextBatch]]:
-        """Go through all sentences once, always the same.
-
-        Returns:
-            Sentence numbers and batch, longest first.
-        """
-        return ((rows, self.batch(rows, 0)) for rows in self._batches.in_order())
+    def in_order(self) -> Iterator[tuple[IntArray, Tokens]]:
+        """Iterate over all sentences once, the longest first: their numbers and tokens."""
+        return ((rows, self.batch(rows)) for rows in self._batches.in_order())
 
 
 @dataclass(frozen=True)
@@ -133,7 +74,7 @@ class LanguageModelObjective:
 
     Attributes:
         smoothing: Probability mass taken from the true token; the paper's models have none.
-        kind: Who gets it.
+        kind: Tokens among which that mass is distributed.
     """
 
     smoothing: float = 0.0
@@ -141,19 +82,12 @@ class LanguageModelObjective:
 
     @classmethod
     def of(cls, config: TrainConfig) -> LanguageModelObjective:
-        """Make the objective that a training's config asks for.
-
-        Args:
-            config: ``label_smoothing`` and ``smoothing_kind``.
-
-        Returns:
-            The objective.
-        """
+        """Make the objective with the smoothing of a training."""
         return cls(config.label_smoothing, config.smoothing_kind)
 
-    def __call__(self, model: LanguageModel, batch: TextBatch) -> Loss:
+    def __call__(self, model: LanguageModel, tokens: Tokens) -> Loss:
         """Compute the summed loss of a batch and its number of predicted tokens."""
-        found = model.predictions(batch.tokens)
+        found = model.predictions(tokens)
         table_VD = model.embedding.table.weight
         loss = projected_cross_entropy(found.states, table_VD, None, found.tokens, self.smoothing, self.kind)
         return Loss(loss, len(found.tokens))
@@ -161,149 +95,89 @@ class LanguageModelObjective:
 
 @torch.no_grad()
 def text_losses(model: LanguageModel, data: TextData, device: torch.device | str = "cpu") -> SegmentLosses:
-    """Compute the negative log-likelihood of every sentence; the model is put into eval mode meanwhile.
-
-    Args:
-        model: The language model.
-        data: Text.
-        device: Where the model is.
-
-    Returns:
-        Nats and predicted tokens of each sentence.
-    """
+    """Compute nats and predicted tokens of every sentence; the model is in eval mode meanwhile."""
     was_training = model.training
     model.eval()
-    statistics = np.zeros((len(data), 2))
-    count = 0
-    for rows, batch in data.in_order():
-        found = model.predictions(batch.to(device).tokens)
-        nats = F.cross_entropy(model.logits(found.states).float(), found.tokens, reduction="none")
-        owners = rows[found.rows.cpu().numpy()]
-        np.add.at(statistics[:, 0], owners, nats.double().cpu().numpy())
-        np.add.at(statistics[:, 1], owners, 1)
-        count += 1
+    statistics_N2 = np.zeros((len(data), 2))
+    num_batches = 0
+    for rows, tokens in data.in_order():
+        found = model.predictions(tokens.to(device))
+        nats_P = F.cross_entropy(model.logits(found.states).float(), found.tokens, reduction="none")
+        sentence_P = rows[found.rows.cpu().numpy()]
+        np.add.at(statistics_N2[:, 0], sentence_P, nats_P.double().cpu().numpy())
+        np.add.at(statistics_N2[:, 1], sentence_P, 1)
+        num_batches += 1
     model.train(was_training)
-    return SegmentLosses(statistics, count)
+    return SegmentLosses(statistics_N2, num_batches)
 
 
 def evaluate_language_model(
     model: LanguageModel, data: TextData, device: torch.device | str = "cpu"
 ) -> Evaluation:
-    """Measure a language model on a text.
+    """Measure ``loss`` (nats per token) and ``perplexity`` on a text, with statistics [N, 2].
 
-    Args:
-        model: The language model.
-        data: Text.
-        device: Where the model is.
-
-    Returns:
-        ``loss`` (nats per token) and ``perplexity``, with statistics [N, 2]. A two-tower model sees all other
-        tokens, so its perplexity compares with that of its like only; the signature says which it is.
+    A two-tower model conditions on all other tokens, so its perplexity is comparable only with that of other
+    two-tower models; the signature names the condition.
     """
     rows = text_losses(model, data, device).statistics
-    seen = "all-others" if isinstance(model, BiLM) else "those-before"
     names = ("loss", "perplexity")
-    scores = {name: score_statistics(name, rows, f"{name}|given:{seen}|tok:model") for name in names}
+    scores = {name: score_statistics(name, rows, f"{name}|{condition(model)}|tok:model") for name in names}
     return Evaluation(scores, dict.fromkeys(names, rows))
 
 
-def dev_perplexity(data: TextData, device: torch.device | str = "cpu") -> Callable[[Any], dict[str, float]]:
-    """Make the function that measures a text, for ``train(evaluate=...)``.
-
-    Args:
-        data: The dev split.
-        device: Where the model is.
-
-    Returns:
-        A function from a model to ``{"dev/loss": nats per token, "dev/perplexity": its exponential}``.
-    """
-
-    def evaluate(model: Any) -> dict[str, float]:
-        scores = evaluate_language_model(model, data, device).scores
-        return {f"dev/{name}": score.value for name, score in scores.items()}
-
-    return evaluate
+def condition(model: LanguageModel) -> str:
+    """Name the tokens that a prediction is conditioned on, for signatures."""
+    return "given:all-others" if isinstance(model, BiLM) else "given:those-before"
 
 
-def pretrain_language_model(
-    encoder: LanguageModelConfig, text: TextData, dev: TextData, config: TrainConfig, context: StageContext
-) -> TrainOutcome:
-    """What a pretraining stage does: train a fresh language model and write it into the artifact.
-
-    Args:
-        encoder: Which model.
-        text: What it learns from.
-        dev: What it is measured on: ``dev/loss`` and ``dev/perplexity``.
-        config: How long and how fast; the paper has no label smoothing.
-        context: Of the stage, which has a seed.
-
-    Returns:
-        What came of it.
-
-    Raises:
-        ContractError: The stage has no seed.
-    """
-    if context.seed is None:
-        raise ContractError(f"stage {context.stage.name} trains but has no seed; give its Stage one")
+def fresh_language_model(config: LanguageModelConfig, seed: int) -> LanguageModel:
+    """Initialise a language model from a stage's seed, whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(context.seed, "initialise"))
-        model = _build(encoder)
-    return train(
-        model,
-        LanguageModelObjective.of(config),
-        text,
-        config,
-        context,
-        evaluate=dev_perplexity(dev, context.device),
-        save=write_language_model,
-    )
+        torch.manual_seed(derive_seed(seed, "initialise"))
+        return _build(config)
 
 
-def _build(encoder: LanguageModelConfig) -> LanguageModel:
-    return BiLM(encoder) if isinstance(encoder, BiLMConfig) else UniLM(encoder)
+def _build(config: LanguageModelConfig) -> LanguageModel:
+    return BiLM(config) if isinstance(config, BiLMConfig) else UniLM(config)
 
 
 def write_language_model(model: LanguageModel, directory: Path) -> None:
-    """Write a language model and what is needed to build it again.
-
-    Args:
-        model: The model.
-        directory: Artifact being written.
-    """
+    """Write a language model and its configuration into an artifact."""
     save_model(model, directory)
     text = model.config.model_dump_json(indent=1)
     (directory / DESCRIPTION_FILE).write_text(text + "\n", encoding="utf-8")
 
 
-def read_language_model(directory: Path, encoder: LanguageModelConfig | None = None) -> LanguageModel:
-    """Build the model that ``write_language_model`` wrote: the encoder of a context.
+def read_language_model(directory: Path, config: LanguageModelConfig | None = None) -> LanguageModel:
+    """Read a model written by ``write_language_model``, on the CPU and in evaluation mode.
 
     Args:
         directory: The artifact.
-        encoder: What a study says of the model: only its dropouts may differ from those of pretraining.
-
-    Returns:
-        The model, on the CPU, for ``Seq2Seq(..., encoders={name: model})``.
+        config: Expected configuration. Dropouts may differ from those of pretraining; ``vocab_size`` may be
+            left out.
 
     Raises:
         StoreError: The artifact holds no language model.
-        ContractError: It is another model than the one asked for.
+        ContractError: It is another model than expected.
     """
     path = directory / DESCRIPTION_FILE
     try:
-        written = _CONFIGS.validate_json(path.read_text(encoding="utf-8"))
+        written = _CONFIG.validate_json(path.read_text(encoding="utf-8"))
     except (OSError, ValidationError) as error:
         raise StoreError(f"{path}: no language model ({error}): run its pretraining stage again") from error
-    if encoder is not None:
-        asked, there = (json.loads(one.model_dump_json()) for one in (encoder, written))
-        differing = [
-            f"{name} is {there.get(name)}, not {asked.get(name)}"
-            for name in sorted({*asked, *there} - _DROPOUTS)
-            if asked.get(name) != there.get(name)
-        ]
-        if differing:
-            raise ContractError(f"{directory}: another language model than asked for: {'; '.join(differing)}")
+    if config is None:
+        config = written
+    elif config.vocab_size is None:
+        config = config.model_copy(update={"vocab_size": written.vocab_size})
+    expected, found = (json.loads(each.model_dump_json()) for each in (config, written))
+    differing = [
+        f"{name} is {found.get(name)}, not {expected.get(name)}"
+        for name in sorted({*expected, *found} - _DROPOUTS)
+        if expected.get(name) != found.get(name)
+    ]
+    if differing:
+        raise ContractError(f"{directory}: another language model than expected: {'; '.join(differing)}")
     with torch.random.fork_rng(devices=[]):
-        model = _build(encoder or written)
+        model = _build(config)
     load_model(model, directory)
     return model.eval()

@@ -1,8 +1,7 @@
-"""Objective, data and files of language-model pretraining, by hand."""
+"""Objective, data and files of language models, by hand."""
 
 from __future__ import annotations
 
-import logging
 import math
 
 import numpy as np
@@ -18,14 +17,12 @@ from nlgraft.training.config import TrainConfig
 from nlgraft.training.language_model import (
     LanguageModelObjective,
     TextData,
-    dev_perplexity,
     evaluate_language_model,
-    pretrain_language_model,
+    fresh_language_model,
     read_language_model,
     text_losses,
     write_language_model,
 )
-from tests.unit.training.toy import make_context
 
 SIZES = {"vocab_size": 12, "d_model": 8, "num_layers": 2, "num_heads": 2, "ffn_dim": 12}
 SENTENCES = [[5, 6, 7], [8], [9, 10, 11, 4, 5], []]
@@ -44,17 +41,18 @@ def make_data(**settings):
 def log_probabilities(model, kind, ids):
     """Of every predicted token of one sentence, from a pass over it alone."""
     data = TextData(Ragged.of([ids[1:-1]]), batch_tokens=64)
-    tokens = data.batch(np.array([0]), 0).tokens
+    tokens = data.batch(np.array([0]))
     hidden = model(tokens).output[0, :-1] if kind == "uni" else model.cloze(tokens)[0]
-    said = ids[1:] if kind == "uni" else ids
-    return [float(row[token]) for row, token in zip(model.logits(hidden).log_softmax(-1), said, strict=True)]
+    predicted = ids[1:] if kind == "uni" else ids
+    rows = model.logits(hidden).log_softmax(-1)
+    return [float(row[token]) for row, token in zip(rows, predicted, strict=True)]
 
 
 @pytest.mark.parametrize("kind", ["uni", "bi"])
 def test_loss_is_the_sum_over_predicted_tokens(kind):
     """Left to right all but the first token is predicted, with two towers both end tokens too."""
     model, data = make_model(kind), make_data()
-    batch = data.batch(np.arange(4), 0)
+    batch = data.batch(np.arange(4))
     logs = [log_probabilities(model, kind, [3, *sentence, 3]) for sentence in SENTENCES]
     found = LanguageModelObjective()(model, batch)
     assert found.num_tokens == sum(map(len, logs)) == {"uni": 13, "bi": 17}[kind]
@@ -66,24 +64,21 @@ def test_loss_is_the_sum_over_predicted_tokens(kind):
 
 
 def test_smoothing_is_that_of_the_config():
-    model, batch = make_model("uni"), make_data().batch(np.arange(4), 0)
+    model, batch = make_model("uni"), make_data().batch(np.arange(4))
     objective = LanguageModelObjective.of(TrainConfig(label_smoothing=0.3))
     assert objective.smoothing == 0.3
-    found = model.predictions(batch.tokens)
+    found = model.predictions(batch)
     expected = torch.nn.functional.cross_entropy(
         model.logits(found.states), found.tokens, label_smoothing=0.3, reduction="sum"
     )
     torch.testing.assert_close(objective(model, batch).loss_sum, expected)
 
 
-def test_text_by_hand(caplog):
-    with caplog.at_level(logging.WARNING):
-        data = make_data(max_tokens=2)
-    assert data.num_cut == 2
-    assert "2 of 4 sentences were cut" in caplog.text
-    tokens = data.batch(np.array([0, 3]), 0).tokens
-    assert tokens.ids.tolist() == [[3, 5, 6, 3], [3, 3, 0, 0]]
-    assert tokens.valid.tolist() == [[True] * 4, [True, True, False, False]]
+def test_text_by_hand():
+    data = make_data()
+    tokens = data.batch(np.array([0, 3]))
+    assert tokens.ids.tolist() == [[3, 5, 6, 7, 3], [3, 3, 0, 0, 0]]
+    assert tokens.valid.tolist() == [[True] * 5, [True, True, False, False, False]]
     assert sorted(np.concatenate(data.epoch(1)).tolist()) == [0, 1, 2, 3]
     assert next(rows.tolist() for rows, _ in make_data(batch_tokens=7).in_order()) == [2]
 
@@ -91,7 +86,7 @@ def test_text_by_hand(caplog):
 @pytest.mark.parametrize("kind", ["uni", "bi"])
 def test_every_parameter_of_a_language_model_learns(kind):
     model = make_model(kind).train()
-    LanguageModelObjective()(model, make_data().batch(np.arange(4), 0)).loss_sum.backward()
+    LanguageModelObjective()(model, make_data().batch(np.arange(4))).loss_sum.backward()
     assert all(p.grad is not None and p.grad.abs().max() > 0 for p in model.parameters())
 
 
@@ -103,7 +98,6 @@ def test_perplexity_is_the_exponential_of_the_loss():
     assert (perplexity.n, perplexity.direction) == (4, "minimize")
     assert perplexity.signature == "perplexity|given:all-others|tok:model"
     assert model.training
-    assert dev_perplexity(data)(model) == {"dev/loss": loss.value, "dev/perplexity": perplexity.value}
     other = evaluate_language_model(make_model("uni"), data).scores["perplexity"]
     assert other.signature == "perplexity|given:those-before|tok:model"
     assert aggregate("perplexity", np.array([math.log(8.0) * 5, 5.0])) == pytest.approx(8.0)
@@ -118,9 +112,11 @@ def test_files_hold_the_model(kind, tmp_path):
     assert not again.training
     assert all(torch.equal(p, again.state_dict()[name]) for name, p in model.state_dict().items())
     assert read_language_model(tmp_path).config == model.config
+    unsized = model.config.model_copy(update={"vocab_size": None})
+    assert read_language_model(tmp_path, unsized).config == model.config
 
 
-def test_another_model_than_asked_for_is_refused(tmp_path):
+def test_another_model_than_expected_is_refused(tmp_path):
     with pytest.raises(StoreError, match=r"language_model\.json: no language model"):
         read_language_model(tmp_path)
     write_language_model(make_model("uni"), tmp_path)
@@ -130,21 +126,18 @@ def test_another_model_than_asked_for_is_refused(tmp_path):
         read_language_model(tmp_path, BiLMConfig(**SIZES))
 
 
-def test_the_stage_draws_from_its_own_seed(tmp_path):
-    """Same seed, same weights, whatever was drawn before; no seed, no training."""
-    config = TrainConfig(max_steps=2, batch_tokens=16, label_smoothing=0)
-    results = []
+def test_initialisation_draws_from_the_seed_alone():
+    models = []
     for number, seed in enumerate((5, 5, 6)):
         torch.manual_seed(number)
         before = torch.random.get_rng_state()
-        context = make_context(tmp_path / str(number), seed=seed)
-        outcome = pretrain_language_model(UniLMConfig(**SIZES), make_data(), make_data(), config, context)
+        models.append(fresh_language_model(UniLMConfig(**SIZES), seed))
         assert torch.equal(torch.random.get_rng_state(), before)
-        assert set(outcome.curves) >= {"dev/loss", "dev/perplexity", "train/loss"}
-        results.append(read_language_model(context.directory).embedding.table.weight)
-    assert torch.equal(results[0], results[1])
-    assert not torch.equal(results[0], results[2])
-    with pytest.raises(ContractError, match="has no seed"):
-        pretrain_language_model(
-            UniLMConfig(**SIZES), make_data(), make_data(), config, make_context(tmp_path / "no", seed=None)
-        )
+    first, again, other = (model.embedding.table.weight for model in models)
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_a_model_without_vocabulary_is_refused():
+    with pytest.raises(ContractError, match="a uni_lm is built without vocab_size"):
+        UniLM(UniLMConfig(**{**SIZES, "vocab_size": None}))

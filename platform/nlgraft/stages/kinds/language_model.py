@@ -1,0 +1,42 @@
+"""Pretraining of our own language models: settings and inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nlgraft.nn.context_config import LanguageModelConfig
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.training.config import TrainConfig
+
+
+class LanguageModelSettings(Settings):
+    """One pretraining of a left-to-right or a two-tower language model."""
+
+    model: LanguageModelConfig
+    """The architecture; its vocabulary is that of the text."""
+    train: TrainConfig
+    """Length, learning rates, selection of the result."""
+    stream: str
+    """Stream of the encoded text."""
+    role: str
+    """Role of that stream's text in the corpus."""
+    max_tokens: int | None
+    """Longest encoded line: lines of this length may have been cut, so they do not count per character."""
+    metric_prefix: str
+    """Prefix of all metrics, e.g. ``lm``; empty for a model that is the trial's result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanguageModelInputs(Inputs[T]):
+    """Encoded text and the corpus from which it was made."""
+
+    encoded: T
+    corpus: T
+
+
+LANGUAGE_MODEL = StageKind(
+    "nlgraft.stages.run.language_model:train",
+    LanguageModelSettings,
+    LanguageModelInputs,
+    is_distributed=True,
+)

@@ -1,0 +1,31 @@
+"""Runs of stage graphs through the pipeline, for tests of stages."""
+
+from __future__ import annotations
+
+from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.trial import run_trial
+
+
+class StopsAt(NullReporter):
+    """Stops a trial once a stage has reported a step."""
+
+    def __init__(self, stage, step):
+        self.stage, self.step, self.is_due = stage, step, False
+
+    def report(self, stage, step, metrics):
+        self.is_due |= stage == self.stage and step >= self.step
+
+    def should_stop(self):
+        return "enough" if self.is_due else None
+
+
+def run(store, graph, reporter=None):
+    return run_trial(graph, store, reporter=reporter or NullReporter(), config={}, is_waiting=True, seed=1)
+
+
+def artifact(store, graph, name):
+    return store.fetch(graph.find(name))
+
+
+def decisions(graph, record):
+    return {stage.name: entry["decision"] for stage, entry in zip(graph.stages, record.stages, strict=True)}
