@@ -58,7 +58,7 @@ def write_segments(directory: Path, split: str, statistics: Mapping[str, Statist
 
 
 def read_segments(directory: Path, split: str) -> dict[str, Statistics]:
-    """Read what ``write_segments`` wrote.
+    """Read what ``write_segments`` wrote: by metric name, each [N, k].
 
     Raises:
         StoreError: The artifact holds no statistics of this split.
