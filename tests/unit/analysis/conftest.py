@@ -8,13 +8,15 @@ import numpy as np
 import pytest
 from pydantic import BaseModel, ConfigDict
 
+from nlgraft.analysis.data.provenance import Provenance
+from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.errors import TrialFailed
 from nlgraft.evaluation.artifact import write_evaluation, write_metrics
 from nlgraft.evaluation.scores import Evaluation, Score, evaluate_text, score_statistics
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import run_trial
+from nlgraft.pipeline.trial import TrialRecord, run_trial
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.metric import Metric
 from nlgraft.study.planning.selection import Proposal, best_proposal, load_proposals, save_proposal
@@ -188,6 +190,29 @@ def search(study, store, cell):
         save_proposal(study, cell, store, Proposal(index, params, study.seeds[0], fingerprint))
     best = best_proposal(study.objectives, load_proposals(study, cell, store))
     return None if best is None else dict(best.params)
+
+
+def scored_result(study, scores):
+    """A result whose finished replicates have these scores: by label and metric, one per seed."""
+    system = load_system(study.system)
+    found = []
+    for cell in cells(study):
+        trials = []
+        for index, seed in enumerate(study.seeds):
+            metrics = {name: float(values[index]) for name, values in scores[cell.label].items()}
+            fingerprint = f"{cell.label} {seed}"
+            record = TrialRecord(
+                fingerprint=fingerprint, config={}, seed=seed, state="finished", metrics=metrics
+            )
+            trials.append(TrialResult("replicate", cell, seed, fingerprint, "finished", record=record))
+        found.append(CellResult(cell, tuple(trials)))
+    return StudyResult(study, system, tuple(found), Provenance())
+
+
+@pytest.fixture(scope="session")
+def scored():
+    """Build a result from scores, without running anything."""
+    return scored_result
 
 
 @pytest.fixture(scope="session")

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from nlgraft.analysis.data.results import Invocation
+from nlgraft.analysis.rendering import prose
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.errors import NlgraftError, StudyError
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 
 ARMS = ["random_init", "single_run", "avg_eg", "att_eg", "patt_eg"]
@@ -59,6 +61,21 @@ def test_the_family_of_claims_leaves_other_cells_uncorrected(make_study, result)
         for pair in [("patt_eg", "baseline"), ("patt_eg", "att_eg"), ("single_run", "baseline")]
     )
     assert min(claimed.compare(arm).p_holm for arm in ("patt_eg", "single_run")) == pytest.approx(3 * raw[0])
+
+
+def test_samples_grow_with_the_family(make_study, scored):
+    """With 1,000 resamples no p is below 1 / 1001, which Holm multiplies by sixty."""
+    arms = [f"a{index}" for index in range(61)]
+    factors = {"arm": {"target": "arm", "levels": arms, "baseline": "a0"}}
+    study = make_study(factors=factors, published=[], claims=[], seeds=[1, 2, 3, 4, 5])
+    rng = np.random.default_rng(0)
+    scores = {cell.label: {"test/bleu": 30 + 0.1 * rng.standard_normal(5)} for cell in cells(study)}
+    scores["arm=a7"]["test/bleu"] += 20
+    found = scored(study, scores)
+    assert found.samples == 10 * 60 / 0.05
+    assert found.standing(found.compare("a7")) == "better"
+    assert f"{found.samples:,} times" in " ".join(prose.method(found))
+    assert found.to_json()["analysis"]["samples"] == found.samples
 
 
 def test_without_correction_p_decides(make_study, result):

@@ -33,7 +33,7 @@ def result_document(result: ComparedResults) -> dict[str, Any]:
         "main_metric": result.main_metric,
         "baseline": dict(result.baseline.cell.levels),
         "seeds": list(study.seeds),
-        "analysis": study.analysis.model_dump(mode="json"),
+        "analysis": {**study.analysis.model_dump(mode="json"), "samples": result.samples},
         "cells": [_cell(result, cell) for cell in result.cells],
         "effects": [
             {

@@ -73,11 +73,11 @@ def method(result: ComparedResults) -> list[str]:
     return [
         "A difference is the mean over seeds of cell minus baseline, paired by seed and by test segment.",
         f"Intervals have {100 * (1 - settings.alpha):g} % confidence. Segments are resampled "
-        f"{settings.samples:,} times, identically for all cells and seeds; variation over seeds follows "
+        f"{result.samples:,} times, identically for all cells and seeds; variation over seeds follows "
         "Student's t on the paired differences, because resampling a handful of seeds gives intervals that "
         "are far too narrow.",
         f"p is two-sided, by {settings.test.replace('_', ' ')} with both sources of variation, and at least "
-        f"1 / {settings.samples + 1:,}; {correction}; an asterisk marks significance at {settings.alpha:g}.",
+        f"1 / {result.samples + 1:,}; {correction}; an asterisk marks significance at {settings.alpha:g}.",
         *_effects_method(result),
         f"The detectable difference is the true difference that this many seeds detect with probability "
         f"0.8{level}; below five seeds, which say little about the noise, it is a 95 % interval. Seeds "

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
@@ -16,6 +17,27 @@ from nlgraft.analysis.statistics.resampling import holm
 from nlgraft.errors import NlgraftError, nearest
 from nlgraft.study.data.claim import Claim, claims_of
 from nlgraft.study.data.design import Cell, axes_of
+
+_SAMPLES_AT_LEVEL = 10
+"""Resamples expected beyond a difference whose p-value just passes Holm's first step."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """A difference to test.
+
+    Attributes:
+        metric: Name of the metric.
+        cells: Labels of the two cells.
+    """
+
+    metric: str
+    cells: tuple[str, str]
+
+    @property
+    def key(self) -> Hashable:
+        """The hypothesis: the same from either side."""
+        return self.metric, frozenset(self.cells)
 
 
 @dataclass(eq=False)
@@ -45,17 +67,7 @@ class ComparedResults(Results):
             NlgraftError: The system has no such metric.
             StudyError: The study has no such cell.
         """
-        metric = self._known(metric)
-        first, second = self.cell(a), self.cell(b)
-        found = self._compare(first, second, metric)
-        key = (metric, frozenset((first.cell.label, second.cell.label)))
-        if key in self._adjusted:
-            p_holm, level = self._adjusted[key]
-            return replace(found, p_holm=p_holm, level=level)
-        if self.is_corrected and found.p is not None:
-            note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
-            return replace(found, notes=(*found.notes, note))
-        return found
+        return self._ask(Question(self._known(metric), (self.cell(a).cell.label, self.cell(b).cell.label)))
 
     def effects(self, metric: str | None = None) -> list[Effect]:
         """Estimate the main effect of each level and the interactions of two.
@@ -110,53 +122,75 @@ class ComparedResults(Results):
             )
         return metric
 
-    def _compare(self, a: CellResult, b: CellResult, metric: str) -> Comparison:
-        key = (a.cell.label, b.cell.label, metric)
-        if key not in self._compared:
+    def _ask(self, question: Question) -> Comparison:
+        """Answer a question, with Holm's correction if it belongs to a family."""
+        found = self._compared(question)
+        if question.key in self._adjusted:
+            p_holm, level = self._adjusted[question.key]
+            return replace(found, p_holm=p_holm, level=level)
+        if self.is_corrected and found.p is not None:
+            note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
+            return replace(found, notes=(*found.notes, note))
+        return found
+
+    def _compared(self, question: Question) -> Comparison:
+        if question not in self._answers:
+            metric = question.metric
             # Every trial at once: resamples are drawn once per metric, not once per pair.
             trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
             self._comparer.prepare(metric, trials)
-            left, right = a.measured(metric), b.measured(metric)
-            found = self._comparer.compare(metric, a.cell.label, left, b.cell.label, right)
-            self._compared[key] = found
-        return self._compared[key]
+            a, b = question.cells
+            left, right = (self.cell(label).measured(metric) for label in question.cells)
+            self._answers[question] = self._comparer.compare(metric, a, left, b, right)
+        return self._answers[question]
 
     @cached_property
-    def _compared(self) -> dict[tuple[str, str, str], Comparison]:
+    def _answers(self) -> dict[Question, Comparison]:
         return {}
+
+    @cached_property
+    def samples(self) -> int:
+        """Number of resamples: more than the study asks for where its family is large.
+
+        The smallest p-value is 1 / (samples + 1), and Holm multiplies it by the size of the family.
+        """
+        settings = self.study.analysis
+        largest = max((len(family) for family in self._families), default=0)
+        return max(settings.samples, math.ceil(_SAMPLES_AT_LEVEL * largest / settings.alpha))
 
     @cached_property
     def _comparer(self) -> Comparer:
         settings = self.study.analysis
-        return Comparer(test=settings.test, samples=settings.samples, alpha=settings.alpha)
+        return Comparer(test=settings.test, samples=self.samples, alpha=settings.alpha)
 
     @cached_property
-    def _adjusted(self) -> dict[tuple[str, frozenset[str]], tuple[float | None, float]]:
-        """Holm-adjusted p-value and level of the declared family, by metric and pair of labels.
+    def _families(self) -> list[list[Question]]:
+        """The questions that are corrected together; none without a correction.
 
         ``all_cells``: one family per metric, of every cell against the baseline and the claims' pairs on that
         metric. ``claims``: one family of the claims' pairs.
         """
         if not self.is_corrected:
-            return {}
-        orderings = [claim for claim in claims_of(self.study) if claim.is_ordering]
-        claimed = [
-            (claim.metric, self.cell(claim.better or ""), self.cell(claim.worse or "")) for claim in orderings
-        ]
-        if self.study.analysis.family == "claims":
-            return self._adjust(claimed)
-        adjusted: dict[tuple[str, frozenset[str]], tuple[float | None, float]] = {}
-        for name in self.metrics:
-            against_baseline = [(name, cell, self.baseline) for cell in self.cells[1:]]
-            adjusted |= self._adjust([*against_baseline, *(pair for pair in claimed if pair[0] == name)])
-        return adjusted
+            return []
+        claimed = [self._question(claim) for claim in claims_of(self.study) if claim.is_ordering]
+        families = [claimed]
+        if self.study.analysis.family == "all_cells":
+            base = self.baseline.cell.label
+            cells = [(found.cell.label, base) for found in self.cells[1:]]
+            families = [
+                [*(Question(name, pair) for pair in cells), *(one for one in claimed if one.metric == name)]
+                for name in self.metrics
+            ]
+        return [list({one.key: one for one in family}.values()) for family in families]
 
-    def _adjust(
-        self, family: Iterable[tuple[str, CellResult, CellResult]]
-    ) -> dict[tuple[str, frozenset[str]], tuple[float | None, float]]:
-        pairs = {(metric, frozenset((a.cell.label, b.cell.label))): (a, b, metric) for metric, a, b in family}
-        adjusted, level = self._corrected([self._compare(*pair).p for pair in pairs.values()])
-        return {key: (p, level) for key, p in zip(pairs, adjusted, strict=True)}
+    @cached_property
+    def _adjusted(self) -> dict[Hashable, tuple[float | None, float]]:
+        """Holm-adjusted p-value and level of the families' questions, by their keys."""
+        found: dict[Hashable, tuple[float | None, float]] = {}
+        for family in self._families:
+            adjusted, level = self._corrected([self._compared(question).p for question in family])
+            found |= {one.key: (p, level) for one, p in zip(family, adjusted, strict=True)}
+        return found
 
     def _corrected(self, raw: Sequence[float | None]) -> tuple[list[float | None], float]:
         """Adjust p-values after Holm, and return the level that the smallest open one must reach."""
@@ -164,6 +198,10 @@ class ComparedResults(Results):
         alpha = self.study.analysis.alpha
         num_open = sum(p is not None and p > alpha for p in adjusted)
         return adjusted, alpha / max(1, num_open)
+
+    def _question(self, claim: Claim) -> Question:
+        a, b = (self.cell(text).cell.label for text in (claim.better or "", claim.worse or ""))
+        return Question(claim.metric, (a, b))
 
     def _judge(self, claim: Claim) -> ClaimResult:
         direction = self.system.metrics[claim.metric].direction

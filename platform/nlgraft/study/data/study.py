@@ -194,7 +194,7 @@ class Analysis(Part):
     test: Literal["paired_bootstrap", "approximate_randomisation"] = "paired_bootstrap"
     """Test whose p-value is reported first."""
     samples: int = Field(default=1000, ge=100)
-    """Resamples of each test and interval."""
+    """Fewest resamples of each test and interval; a large family gets more."""
     alpha: float = Field(default=0.05, gt=0, lt=1)
     """Significance level; intervals cover 1 - alpha."""
     correction: Literal["holm", "none"] = "holm"
