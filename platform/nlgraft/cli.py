@@ -118,6 +118,10 @@ def run(
         _print_json(document)
     else:
         result_table(document, result.rows(), result.effect_rows())
+    stop_reason = result.invocation.stop_reason
+    if stop_reason is not None:
+        click.echo(f"ended early: {stop_reason}; run the same command again to resume", err=True)
+        raise SystemExit(EXIT_FAILED)
     # Cells that --only left out are still planned; that is no failure of this run.
     if any(cell["state"] not in ("finished", "planned") for cell in document["cells"]):
         raise SystemExit(EXIT_FAILED)

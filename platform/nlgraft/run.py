@@ -120,6 +120,7 @@ class Run:
             report_dir=str(directory),
             tracking_uri=self._uri,
             experiment=tracker.experiment,
+            stop_reason=outcome.stop_reason,
         )
         result.report(directory, formats=["md", "html", "latex", "csv", "json"])
         tracker.finish_study(result.to_json(), result.note(), directory)

@@ -8,14 +8,18 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import optuna
 import pytest
+import ray
 
 from nlgraft.execution.cluster import connected
 from nlgraft.execution.events import Event, TrialEnded
 from nlgraft.execution.sweep import SweepOutcome, run_sweep
+from nlgraft.execution.trainable import StopBoard, TrialSpec, TuneReporter
+from nlgraft.execution.worker_group import WorkerGroup
+from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Resources
@@ -135,6 +139,21 @@ def test_a_lost_worker_resumes_at_its_last_checkpoint(toy_document: dict[str, An
     assert [record.state for record in sweep.records().values()] == ["finished"]
     assert log_of(tmp_path).count("training") == 2
     assert log_of(tmp_path).count("upstream") == 1
+
+
+def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_document: dict[str, Any]) -> None:
+    group = WorkerGroup(1, 1.0, 0.0, 0, "")
+    stage = Stage(name="training", run="sweep_toy:run_training")
+    spec = TrialSpec(StageGraph(stage), {}, "", "trial-1", group, "", None)
+    board: Any = cast(Any, StopBoard).remote()
+    reporter = TuneReporter(spec, board)
+    assert reporter.should_stop() is None
+    ray.get(board.request_stop.remote("trial-1", KillReason("the sweep ends")))
+    assert isinstance(reporter.should_stop(), KillReason), "the kind of a request survives the board"
+    ray.kill(board)
+    reason = reporter.should_stop()
+    assert isinstance(reason, KillReason)
+    assert "lost contact with the driver" in reason
 
 
 def test_two_workers_share_one_trial(toy_document: dict[str, Any]) -> None:

@@ -115,6 +115,9 @@ class _TuneSweep:
 
     def __init__(self, study: Study, store: ArtifactStore, queue: TrialQueue) -> None:
         # Imports ray.tune, which takes seconds that a completed study need not pay.
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
         from nlgraft.execution.trainable import StopBoard
         from nlgraft.execution.tune_searcher import TuneSearcher
 
@@ -130,7 +133,9 @@ class _TuneSweep:
             resources.max_failures,
             self._ray_directory,
         )
-        self._board: Any = cast(Any, StopBoard).remote()
+        # On the driver's own node: while the driver lives, trials must be able to reach the board.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._board: Any = cast(Any, StopBoard).options(scheduling_strategy=here).remote()
         self._searcher = TuneSearcher(queue, store, self._config_for, self._request_stop)
 
     def run(self) -> None:

@@ -16,12 +16,13 @@ from typing import Any
 
 import ray
 from ray import tune
+from ray.exceptions import RayError
 
 from nlgraft.errors import StageBusy, TrialFailed
 from nlgraft.execution.scheduling import STEP, VALUE
-from nlgraft.execution.tune_searcher import METRICS, OUTCOME, OWNER, STAGE, UNIX_MS
+from nlgraft.execution.tune_searcher import METRICS, OUTCOME, OWNER, REASON, STAGE, UNIX_MS
 from nlgraft.execution.worker_group import WorkerGroup
-from nlgraft.pipeline.stage import Reporter, Stage, StageGraph
+from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph
 from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
@@ -71,7 +72,7 @@ class StopBoard:
         self._reasons: dict[str, str] = {}
 
     def request_stop(self, trial_id: str, reason: str) -> None:
-        """Ask a trial to end itself."""
+        """Ask a trial to end itself; for a `KillReason`, to be run again later."""
         self._reasons[trial_id] = reason
 
     def stop_reason(self, trial_id: str) -> str | None:
@@ -112,8 +113,15 @@ class TuneReporter:
         tune.report(result)
 
     def should_stop(self) -> str | None:
-        """Read this trial's stop request."""
-        return ray.get(self._board.stop_reason.remote(self._spec.trial_id))
+        """Read this trial's stop request.
+
+        The board lives in the driver's job. If it is gone, so is the driver: the trial is killed, since it is
+        not its own failure.
+        """
+        try:
+            return ray.get(self._board.stop_reason.remote(self._spec.trial_id))
+        except RayError as error:
+            return KillReason(f"lost contact with the driver of the sweep ({type(error).__name__})")
 
 
 def run_tune_trial(config: dict[str, Any], board: Any) -> None:
@@ -128,7 +136,7 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
     reporter = RecordingReporter(TuneReporter(spec, board))
     spec.group.limit_threads()
     try:
-        run_trial(
+        record = run_trial(
             spec.graph,
             ArtifactStore.open(spec.store_uri),
             reporter=reporter,
@@ -143,6 +151,12 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
     except TrialFailed as failed:
         # For the worker's log; everybody else reads it in the trial's record.
         _log.warning("%s: %s", spec.trial_id, failed)
+        tune.report({OUTCOME: "ended"})
+        return
+    if record.state == "killed":
+        # A store that failed may hold no record of it.
+        tune.report({OUTCOME: "killed", REASON: str(record.reason)})
+        return
     tune.report({OUTCOME: "ended"})
 
 

@@ -186,9 +186,19 @@ class TrialQueue:
         self._check_failures()
 
     def kill(self, trial: PlannedTrial, reason: str) -> None:
-        """Record a running trial as killed from outside; the next sweep runs it again."""
+        """Record a running trial as killed from outside and stop the sweep; the next one runs it again.
+
+        A search is told nothing, so the proposal stays open. The trial's own record, with its metrics so far,
+        is kept if there is one.
+        """
         self._release(trial)
-        self._observe(TrialEnded(trial, self._write_record(trial, "killed", reason)))
+        self.stop(reason)
+        document = self._store.read_record("trials", trial.fingerprint)
+        if document is None or (document["state"], document["reason"]) != ("killed", reason):
+            record = self._write_record(trial, "killed", reason)
+        else:
+            record = TrialRecord.from_json(document)
+        self._observe(TrialEnded(trial, record))
 
     def lost(self, trial: PlannedTrial, reason: str) -> TrialRecord:
         """Record a trial as failed whose process died without leaving a record."""

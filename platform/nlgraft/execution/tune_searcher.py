@@ -11,12 +11,14 @@ from ray.tune.search import Searcher
 from nlgraft.execution.events import PlannedTrial
 from nlgraft.execution.scheduling import STEP, VALUE
 from nlgraft.execution.trial_queue import TrialQueue
+from nlgraft.pipeline.stage import KillReason
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
 
 # Keys of the results that a trial reports to Tune.
 OUTCOME = "nlgraft_outcome"
 OWNER = "nlgraft_owner"
+REASON = "nlgraft_reason"
 STAGE = "nlgraft_stage"
 METRICS = "nlgraft_metrics"
 UNIX_MS = "nlgraft_unix_ms"
@@ -64,7 +66,7 @@ class TuneSearcher(Searcher):
         if self._queue.stop_reason is not None and not self._is_stopping:
             self._is_stopping = True
             for running_id in self._trials:
-                self._request_stop(running_id, self._queue.stop_reason)
+                self._request_stop(running_id, KillReason(self._queue.stop_reason))
         if trial is None:
             return Searcher.FINISHED if self._queue.is_done else None
         self._trials[trial_id] = trial
@@ -86,9 +88,13 @@ class TuneSearcher(Searcher):
         trial = self._trials.pop(trial_id, None)
         if trial is None:
             return
-        outcome = (result or {}).get(OUTCOME)
-        if not error and outcome == "busy":
-            self._queue.defer(trial, str((result or {})[OWNER]))
+        result = {} if error or result is None else result
+        outcome = result.get(OUTCOME)
+        if outcome == "busy":
+            self._queue.defer(trial, str(result[OWNER]))
+            return
+        if outcome == "killed":
+            self._queue.kill(trial, str(result[REASON]))
             return
         document = self._store.read_record("trials", trial.fingerprint) if outcome == "ended" else None
         record = (

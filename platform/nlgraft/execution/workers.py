@@ -16,6 +16,7 @@ import ray
 import ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.execute import execute_stage
@@ -116,7 +117,9 @@ def run_on_workers(stage: Stage, store_uri: str, group: WorkerGroup, reporter: R
     """
     failure: BaseException | None = None
     for attempt in range(group.max_failures + 1):
-        mailbox: Any = cast(Any, ray.remote(num_cpus=0)(_Mailbox)).remote()
+        # On this node: losing another one must cost no more than its workers.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        mailbox: Any = cast(Any, ray.remote(_Mailbox)).options(num_cpus=0, scheduling_strategy=here).remote()
         failure = _fit(stage, store_uri, group, reporter, mailbox, attempt)
         posted: Any = ray.get(mailbox.error.remote())
         ray.kill(mailbox)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from nlgraft.errors import ContractError, StageBusy, TrialFailed
+from nlgraft.errors import ContractError, StageBusy, StoreError, TrialFailed
 from nlgraft.pipeline.execute import execute_stage
-from nlgraft.pipeline.stage import Stage, TrialStopped
+from nlgraft.pipeline.stage import KillReason, Stage, TrialStopped
 from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore, Decision, Verdict
 
@@ -23,6 +23,7 @@ _SHORTEST_WAIT_S = 0.1
 _LONGEST_WAIT_S = 5.0
 _NUM_FETCHES = 3
 _MAX_REASON_CHARACTERS = 500
+_DEVICE_FAULTS = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.ENOTCONN, errno.ETIMEDOUT)
 
 
 def one_line(error: BaseException, place: str = "an unnamed file") -> str:
@@ -36,10 +37,23 @@ def one_line(error: BaseException, place: str = "an unnamed file") -> str:
         Its type and the first line of its message; a full disk is called that.
     """
     text = str(error).strip().split("\n", maxsplit=1)[0][:_MAX_REASON_CHARACTERS]
-    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    if is_full or os.strerror(errno.ENOSPC) in text:  # libraries wrap it in errors of their own
+    if _is_disk_full(error):
         return f"disk full at {getattr(error, 'filename', None) or place} ({type(error).__name__}: {text})"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def is_store_fault(error: BaseException) -> bool:
+    """Tell if an error is a fault of the place that a trial writes to, not of the trial."""
+    if isinstance(error, StoreError):
+        return True
+    is_device = isinstance(error, OSError) and error.errno in _DEVICE_FAULTS
+    return is_device or _is_disk_full(error)
+
+
+def _is_disk_full(error: BaseException) -> bool:
+    # Libraries wrap it in errors of their own, so the text counts as well.
+    is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return is_full or os.strerror(errno.ENOSPC) in str(error)
 
 
 class StageRunner:
@@ -156,6 +170,10 @@ class StageRunner:
         except (Exception, SystemExit) as error:
             if hasattr(error, "ray_terminate_msg"):
                 raise  # Ray ends this process by SystemExit; the stage did not fail
+            if is_store_fault(error):
+                reason = KillReason(one_line(error, self._store.uri))
+                self._note_end(stage, Decision.STOPPED, reason, verdict, started)
+                raise TrialStopped(reason) from error
             if not self._store.has(stage):
                 failed = error if isinstance(error, TrialFailed) else self._failure(stage, error)
                 self._note_end(stage, Decision.FAILED, failed.reason, verdict, started)

@@ -22,6 +22,13 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _RUN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
+class KillReason(str):
+    """Reason to stop a trial from outside, e.g. because its driver is gone: the trial counts as killed.
+
+    A trial that stops for a plain reason has ended; one that was killed is run again.
+    """
+
+
 class TrialStopped(NlgraftError):
     """A stage ended because it was asked to stop; no failure.
 

@@ -6,12 +6,13 @@ import logging
 import socket
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from nlgraft.errors import ContractError, StageBusy, StoreError, TrialFailed
 from nlgraft.pipeline.execute import execute_stage
-from nlgraft.pipeline.runner import StageRunner, one_line
-from nlgraft.pipeline.stage import Reporter, Stage, StageGraph, TrialStopped
+from nlgraft.pipeline.runner import StageRunner, is_store_fault, one_line
+from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph, TrialStopped
 from nlgraft.pipeline.stage_outputs import RecordingReporter, TrialResults, collect_results
 from nlgraft.pipeline.store import ArtifactStore, Decision
 from nlgraft.pipeline.trial_record import TrialRecord, TrialState
@@ -58,7 +59,8 @@ def run_trial(
         seed: The trial's seed, for the record; by default that of its last stage that has one.
 
     Returns:
-        The record; its state is ``finished``, or ``stopped`` when the reporter asked to stop.
+        The record; its state is ``finished``, ``stopped`` when the reporter asked to stop, or ``killed`` when
+        it did so by a `KillReason` or when the store failed, in which case the record may not be stored.
 
     Raises:
         StageBusy: Another owner computes a stage and ``is_waiting`` is False; no record is written.
@@ -78,11 +80,15 @@ def run_trial(
     except StageBusy:
         raise
     except TrialStopped as stopped:
+        if isinstance(stopped.reason, KillReason):
+            return secretary.try_record_end("killed", stopped.reason)
         return secretary.record_end("stopped", stopped.reason)
     except TrialFailed as failed:
         secretary.try_record_end("failed", str(failed))
         raise
     except Exception as error:  # from the store, not from a stage
+        if is_store_fault(error):
+            return secretary.try_record_end("killed", one_line(error, store.uri))
         failed = TrialFailed(runner.current, one_line(error, store.uri))
         secretary.try_record_end("failed", str(failed))
         raise failed from error
@@ -149,27 +155,33 @@ class _Secretary:
             self._store.write_record("trials", record.fingerprint, record.to_json())
         return record
 
-    def try_record_end(self, state: TrialState, reason: str) -> None:
-        """As `record_end`, but never an error in place of the one that ended the trial."""
+    def try_record_end(self, state: TrialState, reason: str) -> TrialRecord:
+        """As `record_end`, but a store that fails hides neither the end nor its reason."""
         try:
-            self.record_end(state, reason)
+            return self.record_end(state, reason)
         except Exception as error:
             logger.error("trial %s: no record: %s", self._graph.fingerprint[:12], one_line(error))
+            return self._bare_record(state, reason)
 
     def _new_record(self, state: TrialState, reason: str, results: TrialResults) -> TrialRecord:
         previous = self._store.read_record("trials", self._graph.fingerprint) or {}
+        return replace(
+            self._bare_record(state, reason),
+            metrics=results.metrics,
+            signatures=results.signatures,
+            curves=results.curves,
+            stages=[self._runner.entry(stage) for stage in self._graph.stages],
+            attempt=int(previous.get("attempt", 0)) + 1,
+        )
+
+    def _bare_record(self, state: TrialState, reason: str) -> TrialRecord:
         return TrialRecord(
             fingerprint=self._graph.fingerprint,
             config=self._config,
             seed=self._seed,
             state=state,
             reason=reason,
-            metrics=results.metrics,
-            signatures=results.signatures,
-            curves=results.curves,
-            stages=[self._runner.entry(stage) for stage in self._graph.stages],
             started_at=self._started_at,
             ended_at=time.time(),
             host=socket.gethostname(),
-            attempt=int(previous.get("attempt", 0)) + 1,
         )

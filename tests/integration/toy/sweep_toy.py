@@ -83,7 +83,7 @@ def run_training(context: StageContext) -> None:
     first = 1 + (latest[0] if latest else 0)
     score = math.nan
     for step in range(first, config["steps"] + 1):
-        time.sleep(config["pause_s"])
+        _pause(context, config["pause_s"])
         if config["behaviour"] == "raise" and step == 2:
             raise ValueError("this arm cannot work")
         if config["behaviour"] == "exit" and step == 2:
@@ -99,6 +99,14 @@ def run_training(context: StageContext) -> None:
     (context.directory / "curves.json").write_text(
         json.dumps({"dev/score": [[config["steps"], score, 1000]]})
     )
+
+
+def _pause(context: StageContext, pause_s: float) -> None:
+    """Wait as a training does: asking many times between two reports whether to stop."""
+    end_s = time.monotonic() + pause_s
+    while time.monotonic() < end_s:
+        time.sleep(min(0.01, pause_s))
+        context.raise_if_stopped()
 
 
 def run_scores(context: StageContext) -> None:

@@ -224,6 +224,29 @@ def test_an_interrupted_search_makes_the_same_proposals(
     assert proposals(resumed) == proposals(whole)
 
 
+def test_a_killed_proposal_stays_open_and_runs_again(search_document: dict[str, Any], tmp_path: Path) -> None:
+    """A search runs no failed trial again, so one whose driver or store is gone must not count as failed."""
+    search_document["search"]["sampler"] = {"name": "tpe", "seed": 5}
+    whole = Bench(search_document)
+    whole.run_all()
+    search_document["storage"] = {"path": str(tmp_path / "second")}
+    cut = Bench(search_document)
+    trial = cut.take()
+    assert trial is not None
+    cut.queue.kill(trial, "disk full at /store")
+    assert cut.queue.is_done
+    assert cut.queue.stop_reason == "disk full at /store"
+    assert (cut.queue.num_run, cut.queue.num_failed) == (0, 0)
+    resumed = Bench(search_document)
+    resumed.run_all()
+    params = [
+        {(e.trial.kind, e.trial.cell.label, e.trial.number, str(e.trial.params)) for e in bench.ended()}
+        for bench in (whole, resumed)
+    ]
+    assert params[0] == params[1]
+    assert {event.record.state for event in resumed.ended()} == {"finished"}
+
+
 def test_killed_trials_are_recorded_and_run_again(toy_document: dict[str, Any]) -> None:
     bench = Bench(toy_document)
     trial = bench.take()

@@ -31,6 +31,7 @@ class Invocation:
         report_dir: Directory of the report.
         tracking_uri: MLflow tracking URI.
         experiment: MLflow experiment.
+        stop_reason: Reason why it ended early, or None.
     """
 
     num_run: int
@@ -39,6 +40,7 @@ class Invocation:
     report_dir: str | None = None
     tracking_uri: str | None = None
     experiment: str | None = None
+    stop_reason: str | None = None
 
 
 @dataclass(eq=False)

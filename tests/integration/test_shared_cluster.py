@@ -1,0 +1,145 @@
+"""Drivers on a cluster that outlives them: losing the driver must fail no trial."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+HOLD_A_CLUSTER = """
+import sys, ray
+ray.init(
+    address="local", num_cpus=2, include_dashboard=False, log_to_driver=False,
+    _node_ip_address="127.0.0.1", _temp_dir=sys.argv[1],
+)
+print("ADDRESS", ray.get_runtime_context().gcs_address, flush=True)
+sys.stdin.read()
+"""
+
+
+class Cluster:
+    """A Ray cluster of another process, which ends when its stdin closes."""
+
+    def __init__(self, directory: str) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", HOLD_A_CLUSTER, directory],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        self.address = next(line.split()[1] for line in self.process.stdout if line.startswith("ADDRESS"))
+
+    def find(self, title: str) -> list[int]:
+        """Pids of the cluster's processes whose title begins so."""
+        parents = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                stat, command = (path / "stat").read_text(), (path / "cmdline").read_text()
+            except OSError:
+                continue
+            parents[int(path.name)] = (int(stat.rpartition(")")[2].split()[1]), command)
+
+        def is_ours(pid: int) -> bool:
+            while pid in parents and pid != self.process.pid:
+                pid = parents[pid][0]
+            return pid == self.process.pid
+
+        return [pid for pid, (_, command) in parents.items() if command.startswith(title) and is_ours(pid)]
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait(timeout=60)
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def cluster(toy_on_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with tempfile.TemporaryDirectory(prefix="nlg-") as directory:
+        cluster = Cluster(directory)
+        try:
+            yield cluster
+        finally:
+            cluster.close()
+
+
+@pytest.fixture
+def study_file(toy_document: dict[str, Any], tmp_path: Path) -> Path:
+    """A search of three trials, one at a time."""
+    del toy_document["factors"]
+    toy_document["base"] |= {"steps": 3, "pause_s": 1.0}
+    toy_document["seeds"] = [1]
+    toy_document["search"] = {
+        "sampler": {"name": "tpe", "seed": 1},
+        "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}},
+        "trials": 3,
+    }
+    toy_document["resources"] = {"max_concurrent": 1, "max_failures": 0}
+    path = tmp_path / "toy.yaml"
+    with path.open("w") as file:
+        YAML().dump(toy_document, file)
+    return path
+
+
+def run(study_file: Path, *options: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "nlgraft", "run", str(study_file), "--json", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def result_of(process: subprocess.Popen[str]) -> dict[str, Any]:
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    return json.loads(out.splitlines()[-1])
+
+
+def wait_until(is_true: Callable[[], object], process: subprocess.Popen[str], timeout_s: float = 120) -> None:
+    end_s = time.monotonic() + timeout_s
+    while not is_true():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < end_s
+        time.sleep(0.05)
+
+
+@pytest.mark.timeout(600)
+def test_trials_that_lose_their_driver_are_killed_and_run_again(
+    study_file: Path, tmp_path: Path, cluster: Cluster
+) -> None:
+    log, records = tmp_path / "log", tmp_path / "store/records/trials"
+
+    def num_started() -> int:
+        return log.read_text().count("training ") if log.exists() else 0
+
+    def states() -> list[str]:
+        return sorted(json.loads(path.read_text())["state"] for path in records.glob("*.json"))
+
+    driver = run(study_file, "--address", cluster.address)
+    wait_until(num_started, driver)
+    # The board of a driver dies with it; a trial may notice before it is ended itself.
+    [board] = cluster.find("ray::StopBoard")
+    os.kill(board, signal.SIGKILL)
+    _, err = driver.communicate(timeout=60)
+    assert driver.returncode == 1
+    assert "lost contact with the driver" in err
+    assert "run the same command again to resume" in err
+    assert states() == ["killed"]
+
+    disturbed = result_of(run(study_file, "--address", cluster.address))
+    undisturbed = result_of(run(study_file, "--address", cluster.address, "--storage", str(tmp_path / "2")))
+    assert disturbed["cells"] == undisturbed["cells"]
