@@ -116,7 +116,7 @@ class EncoderMaskedLM(MaskedLM):
         self.can_predict = can_predict
 
     def forward(self, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
-        """Read lines."""
+        """Read lines: states [B, T, D] and logits [M, V]."""
         states_BTD = self.model.encode([batch.tokens]).bank[0].states
         predicted_MD = states_BTD.flatten(0, 1).index_select(0, _predicted(batch))
         return states_BTD, self.model.logits(predicted_MD if self.head is None else self.head(predicted_MD))
@@ -149,7 +149,7 @@ class TransformersMaskedLM(MaskedLM):
         self.model: Any = model
 
     def forward(self, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
-        """Read lines."""
+        """Read lines: states [B, T, D] and logits [M, V]."""
         positions_M = _predicted(batch)
         states: list[Tensor] = []
 

@@ -155,7 +155,7 @@ class Masker:
         return len(self.tokens)
 
     def units(self, row: int) -> NDArray[np.integer]:
-        """Number the unit of each token of a line."""
+        """Number the unit of each token of a line, [tokens]."""
         return self._words[row] if self.has_words else np.arange(len(self.tokens[row]))
 
     def chosen(self, row: int, epoch: int) -> NDArray[np.bool_]:
