@@ -6,8 +6,10 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from nlgraft.nn.config import BertConfig
 from nlgraft.nn.context_config import LanguageModelConfig
-from nlgraft.training.config import TrainConfig
+from nlgraft.text.config import WordTokenizerConfig
+from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
 
 TextMetric = Literal["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"]
 MASK_TOKEN = "<mask>"
@@ -101,3 +103,75 @@ class ScoreConfig(ConfigPart):
     """Measures of text: rouge_l and meteor for questions and summaries, bleu_zh for Chinese by characters."""
     is_calibrated: bool = False
     """If true, measure the inference ECE: one more pass over every output, and its alignment."""
+
+
+class MaskedLMConfig(ConfigPart):
+    """A masked language model of transformers, and what it predicts."""
+
+    checkpoint: str | None = None
+    """Hub name or local directory of a BERT, RoBERTa, DistilBERT or ELECTRA type checkpoint with its
+    tokenizer. One without a prediction head gets a fresh one, which upstream training teaches."""
+    revision: str | None = None
+    """Commit, tag or branch of a hub name; null: its main branch."""
+    model: BertConfig | None = None
+    """The model that is trained from scratch instead of a checkpoint; null: the checkpoint."""
+    is_body_trained: bool = True
+    """If false, upstream training changes the prediction head alone."""
+    upstream_tokenizer: WordTokenizerConfig | None = None
+    """Vocabulary of a model trained from scratch, learned from upstream text; a checkpoint has its own."""
+    downstream_tokenizer: WordTokenizerConfig = WordTokenizerConfig()
+    """The new vocabulary, learned from downstream text."""
+    masking: MaskingConfig = MaskingConfig()
+    """What training masks. Scoring masks whole words at the same rate, all of their tokens, so that all
+    vocabularies predict the same characters."""
+    num_scored_sentences: int | None = Field(default=None, ge=1)
+    """Sentences of dev and of test that are scored, upstream and downstream; null: all."""
+    num_scoring_rounds: int = Field(default=1, ge=1)
+    """Times that each of them is read with other words masked: 1/rate rounds cover every word once."""
+
+    @property
+    def scoring(self) -> MaskedScoringConfig:
+        """The scoring of dev and test."""
+        return MaskedScoringConfig(
+            rate=self.masking.rate,
+            num_rounds=self.num_scoring_rounds,
+            num_lines=self.num_scored_sentences,
+        )
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> MaskedLMConfig:
+        if (self.checkpoint is None) == (self.model is None):
+            given = "both given" if self.model is not None else "both missing"
+            raise ValueError(
+                f"checkpoint and model are {given}: name a checkpoint, or describe a model to train"
+            )
+        if self.checkpoint is not None and self.upstream_tokenizer is not None:
+            raise ValueError(
+                "upstream_tokenizer is given, but checkpoint brings its own: leave upstream_tokenizer out"
+            )
+        if self.model is not None and self.revision is not None:
+            raise ValueError("revision is given with model, which has none: it belongs to a checkpoint")
+        if self.model is not None and self.upstream_tokenizer is None:
+            raise ValueError("model is trained from scratch: give its upstream_tokenizer")
+        if self.model is not None and not self.is_body_trained:
+            raise ValueError(
+                "is_body_trained is false, but model starts from scratch: a body that never learned"
+            )
+        return self
+
+
+class VectorsConfig(ConfigPart):
+    """Vectors of tokens learned from text, as wide as the model, for methods that read them."""
+
+    epochs: int = Field(default=5, ge=1)
+    """Passes over the training text of the domain."""
+    window_tokens: int = Field(default=5, ge=1)
+    """Largest distance of context tokens on either side."""
+    negatives: int = Field(default=5, ge=1)
+    """Random tokens told apart from each true one."""
+    learning_rate: float = Field(default=0.1, gt=0)
+    """Learning rate of Adagrad."""
+    batch_size: int = Field(default=2048, ge=1)
+    """Predictions of a step."""
+    min_count: int = Field(default=1, ge=1)
+    """Tokens that occur less often get a drawn row."""

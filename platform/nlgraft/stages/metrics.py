@@ -152,3 +152,66 @@ def language_model_metrics(prefix: str = "") -> dict[str, Metric]:
         for name, description in perplexities.items()
     }
     return training_metrics(prefix) | described
+
+
+_PER_MASKED_TOKEN = "Cross-entropy per masked token of whole masked words"
+_PER_MASKED_CHARACTER = "Cross-entropy per character of masked words, one unit for all vocabularies"
+MASKED_LOSSES: Mapping[str, tuple[str, str]] = {
+    "loss": ("nats per token", _PER_MASKED_TOKEN),
+    "mlm_loss_per_char": ("nats per character", _PER_MASKED_CHARACTER),
+}
+"""Losses of masked language models: unit and description."""
+
+
+def masked_metrics(splits: Sequence[Split] = SPLITS, prefix: str = "") -> dict[str, Metric]:
+    """Describe what training and scores of a masked language model report, beside size and time."""
+    losses = {
+        f"{split}/{name}": Metric(direction="minimize", unit=unit, split=split, description=f"{description}.")
+        for split in splits
+        for name, (unit, description) in MASKED_LOSSES.items()
+    }
+    amounts = {
+        "dev/mlm_chars": Metric(
+            direction="maximize",
+            unit="characters",
+            split="dev",
+            description="Masked characters that were scored: the same in trials that may be compared.",
+        ),
+        "dev/mlm_unknown": Metric(
+            direction="minimize",
+            unit="share",
+            split="dev",
+            description="Masked tokens that stand for text outside the vocabulary: cheap to predict, so near "
+            "zero.",
+        ),
+    }
+    return {metric_name(name, prefix): metric for name, metric in (losses | amounts).items()}
+
+
+def masked_step_metrics(steps: Sequence[int]) -> dict[str, Metric]:
+    """Describe the dev losses that a training of a masked language model reports after some steps."""
+    return {
+        f"dev/{name}.step_{step}": Metric(
+            direction="minimize",
+            unit=unit,
+            split="dev",
+            description=f"{description}, after {step} steps of training.",
+        )
+        for name, (unit, description) in MASKED_LOSSES.items()
+        for step in steps
+    }
+
+
+def exchange_metrics() -> dict[str, Metric]:
+    """Describe what an exchange of the vocabulary reports."""
+    return {
+        "transfer/copied": Metric(
+            direction="maximize",
+            unit="share of rows",
+            split=None,
+            description="New rows that are the row of the same token or of the special token of its role.",
+        ),
+        "transfer/drawn": Metric(
+            direction="minimize", unit="share of rows", split=None, description="New rows drawn at random."
+        ),
+    }

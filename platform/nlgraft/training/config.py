@@ -181,6 +181,14 @@ class MaskingConfig(BaseModel):
     replaced: float = Field(default=0.1, ge=0, le=1)
     """Share of their tokens that are replaced by a random token; the rest stays."""
 
+    @model_validator(mode="after")
+    def _shares_add_up(self) -> MaskingConfig:
+        if self.masked + self.replaced > 1:
+            raise ValueError(
+                f"masked {self.masked} and replaced {self.replaced} are shares: at most 1 in all"
+            )
+        return self
+
 
 class MaskedScoringConfig(BaseModel):
     """Lines and units on which a masked language model is scored; all their tokens are masked."""

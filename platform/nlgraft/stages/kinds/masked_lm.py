@@ -1,0 +1,138 @@
+"""Masked language models: settings and inputs of the stages of their text, training and scoring."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nlgraft.nn.config import BertConfig, TransformerConfig
+from nlgraft.stages.kinds.text import NoInputs
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.text.config import Split, WordTokenizerConfig
+from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
+
+
+class CheckpointSettings(Settings):
+    """A released model. Where it lies is among the stage's locations, as ``checkpoint``."""
+
+    content: dict[str, Any]
+    """Digests of its files, or its name and ``revision`` on the hub."""
+
+    @property
+    def revision(self) -> str | None:
+        """Revision of a hub name; None for a directory."""
+        return self.content.get("revision")
+
+
+class WordTokenizerSettings(Settings):
+    """A tokenizer that is learned from the training text of a corpus."""
+
+    tokenizer: WordTokenizerConfig
+    """Its kind and size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WordTokenizerInputs(Inputs[T]):
+    """The corpus, whose first source is the text."""
+
+    corpus: T
+
+
+class EncodeWordsSettings(Settings):
+    """Lines as ids, with the word of each token."""
+
+    max_tokens: int
+    """Longest line, in tokens without begin and end; longer ones are cut at a word and counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodeWordsInputs(Inputs[T]):
+    """A corpus, whose first source is encoded, and its tokenizer."""
+
+    corpus: T
+    tokenizer: T
+
+
+class TrainMaskedSettings(Settings):
+    """One training of a masked language model, from the input ``start`` or one of three kinds of model."""
+
+    train: TrainConfig
+    """How long, how fast, what is kept."""
+    masking: MaskingConfig
+    """What is masked."""
+    scoring: MaskedScoringConfig
+    """Dev lines that are scored at every evaluation."""
+    bert: BertConfig | None = None
+    """A fresh BERT of transformers."""
+    encoder: TransformerConfig | None = None
+    """A fresh encoder of our Transformer."""
+    checkpoint: CheckpointSettings | None = None
+    """A released model; parameters that it lacks, a prediction head, are drawn."""
+    max_tokens: int | None = None
+    """Longest line that a fresh BERT has positions for, in tokens without begin and end."""
+    is_body_trained: bool = True
+    """If false, only the prediction head of a released model learns."""
+    new_rows_first_steps: int = 0
+    """First steps in which only the new rows of an exchanged vocabulary learn: see ``start``."""
+    report_steps: tuple[int, ...] = ()
+    """Steps whose dev losses are reported as metrics of their own, where they are evaluated; 0: before the
+    training."""
+    metric_prefix: str = ""
+    """Prefix of all metrics, e.g. ``upstream``, of a training whose model is not the trial's result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainMaskedInputs(Inputs[T]):
+    """Encoded text, its tokenizer, and the model to start from, also one whose vocabulary was exchanged."""
+
+    encoded: T
+    tokenizer: T
+    start: T | None = None
+
+
+class ScoreMaskedSettings(Settings):
+    """Losses of a masked language model on one split."""
+
+    split: Split
+    """Split to score."""
+    scoring: MaskedScoringConfig
+    """Lines and words that are scored."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreMaskedInputs(Inputs[T]):
+    """A masked language model, encoded text and its tokenizer."""
+
+    model: T
+    encoded: T
+    tokenizer: T
+
+
+class Bert2BertSettings(Settings):
+    """An encoder-decoder that begins with a masked language model on both sides (Rothe et al. 2020)."""
+
+    model: TransformerConfig | None = None
+    """Its architecture; null: that of the masked language model."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bert2BertInputs(Inputs[T]):
+    """A masked language model on the encoder of our Transformer."""
+
+    masked_lm: T
+
+
+WORD_TOKENIZER = StageKind(
+    "nlgraft.stages.run.masked_lm_text:learn", WordTokenizerSettings, WordTokenizerInputs
+)
+CHECKPOINT_TOKENIZER = StageKind(
+    "nlgraft.stages.run.masked_lm_text:copy_tokenizer", CheckpointSettings, NoInputs
+)
+ENCODED_WORDS = StageKind("nlgraft.stages.run.masked_lm_text:encode", EncodeWordsSettings, EncodeWordsInputs)
+TRAIN_MASKED = StageKind(
+    "nlgraft.stages.run.masked_lm:train", TrainMaskedSettings, TrainMaskedInputs, is_distributed=True
+)
+SCORE_MASKED = StageKind("nlgraft.stages.run.masked_lm:score", ScoreMaskedSettings, ScoreMaskedInputs)
+BERT2BERT = StageKind(
+    "nlgraft.stages.run.masked_lm:begin_encoder_decoder", Bert2BertSettings, Bert2BertInputs
+)

@@ -1,0 +1,154 @@
+"""Pieces of stage graphs for masked language models, without torch: text, training, exchange, scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nlgraft.errors import DataError
+from nlgraft.nn.identity import checkpoint_identity
+from nlgraft.pipeline.stage import Stage
+from nlgraft.stages.config import MaskedLMConfig, UpstreamPhaseConfig
+from nlgraft.stages.kinds.masked_lm import (
+    CHECKPOINT_TOKENIZER,
+    ENCODED_WORDS,
+    SCORE_MASKED,
+    TRAIN_MASKED,
+    WORD_TOKENIZER,
+    CheckpointSettings,
+    EncodeWordsInputs,
+    EncodeWordsSettings,
+    ScoreMaskedInputs,
+    ScoreMaskedSettings,
+    TrainMaskedInputs,
+    TrainMaskedSettings,
+    WordTokenizerInputs,
+    WordTokenizerSettings,
+)
+from nlgraft.stages.kinds.text import NoInputs
+from nlgraft.text.config import WordTokenizerConfig
+from nlgraft.text.files import expand
+from nlgraft.training.config import TrainConfig
+
+
+@dataclass(frozen=True)
+class MaskedText:
+    """A corpus as ids with its words.
+
+    Attributes:
+        tokenizer: Its tokenizer.
+        encoded: The encoded splits.
+    """
+
+    tokenizer: Stage
+    encoded: Stage
+
+
+def checkpoint_settings(checkpoint: str | None, revision: str | None) -> CheckpointSettings | None:
+    """Identify a released model: the digests of a directory's files, name and revision of one on the hub.
+
+    Raises:
+        DataError: A local directory is given a revision.
+    """
+    if checkpoint is None:
+        return None
+    identity = checkpoint_identity(checkpoint)
+    if not expand(checkpoint).is_dir():
+        return CheckpointSettings(content=identity | {"revision": revision or "main"})
+    if revision is not None:
+        raise DataError(
+            f"checkpoint {checkpoint} is a directory, and its revision is {revision!r}: a directory has no "
+            "revisions; leave it out"
+        )
+    return CheckpointSettings(content=identity)
+
+
+def _locations(config: MaskedLMConfig) -> dict[str, Any]:
+    return {} if config.checkpoint is None else {"checkpoint": config.checkpoint}
+
+
+def word_tokenizer(name: str, config: WordTokenizerConfig, corpus: Stage) -> Stage:
+    """Learn a tokenizer from the training text of a corpus."""
+    settings = WordTokenizerSettings(tokenizer=config)
+    return WORD_TOKENIZER.stage(f"{name}_tokenizer", settings, WordTokenizerInputs(corpus=corpus))
+
+
+def upstream_tokenizer(config: MaskedLMConfig, corpus: Stage) -> Stage:
+    """Take the tokenizer of the checkpoint, or learn that of a model that is trained from scratch."""
+    checkpoint = checkpoint_settings(config.checkpoint, config.revision)
+    if checkpoint is None:
+        assert config.upstream_tokenizer is not None
+        return word_tokenizer("upstream", config.upstream_tokenizer, corpus)
+    return CHECKPOINT_TOKENIZER.stage(
+        "checkpoint_tokenizer", checkpoint, NoInputs(), locations=_locations(config)
+    )
+
+
+def masked_text(name: str, corpus: Stage, tokenizer: Stage, *, max_tokens: int) -> MaskedText:
+    """Encode a corpus, its words kept."""
+    encoded = ENCODED_WORDS.stage(
+        f"{name}_encoded",
+        EncodeWordsSettings(max_tokens=max_tokens),
+        EncodeWordsInputs(corpus=corpus, tokenizer=tokenizer),
+    )
+    return MaskedText(tokenizer, encoded)
+
+
+def pretrained_masked_lm(
+    config: MaskedLMConfig,
+    phase: UpstreamPhaseConfig,
+    text: MaskedText,
+    *,
+    max_tokens: int,
+    trial_seed: int,
+    name: str = "upstream",
+) -> Stage:
+    """Train the model that trials share: from scratch, or a released one with its missing head."""
+    settings = TrainMaskedSettings(
+        train=phase.train,
+        masking=config.masking,
+        scoring=config.scoring,
+        bert=config.model,
+        max_tokens=None if config.model is None else max_tokens,
+        checkpoint=checkpoint_settings(config.checkpoint, config.revision),
+        is_body_trained=config.is_body_trained,
+        metric_prefix=name,
+    )
+    inputs = TrainMaskedInputs(encoded=text.encoded, tokenizer=text.tokenizer)
+    seed = phase.seed_of(trial_seed)
+    return TRAIN_MASKED.stage(name, settings, inputs, seed=seed, locations=_locations(config))
+
+
+def continued_masked_lm(
+    name: str,
+    config: MaskedLMConfig,
+    train: TrainConfig,
+    start: Stage,
+    text: MaskedText,
+    *,
+    seed: int,
+    new_rows_first_steps: int = 0,
+    report_steps: Sequence[int] = (),
+    metric_prefix: str = "",
+) -> Stage:
+    """Continue the training of a masked language model on other text."""
+    settings = TrainMaskedSettings(
+        train=train,
+        masking=config.masking,
+        scoring=config.scoring,
+        new_rows_first_steps=new_rows_first_steps,
+        report_steps=tuple(report_steps),
+        metric_prefix=metric_prefix,
+    )
+    inputs = TrainMaskedInputs(encoded=text.encoded, tokenizer=text.tokenizer, start=start)
+    return TRAIN_MASKED.stage(name, settings, inputs, seed=seed)
+
+
+def masked_scores(trained: Stage, text: MaskedText, config: MaskedLMConfig, splits: Sequence[str]) -> Stage:
+    """Score the trial's model on test, where it is asked for; on dev its training has scored it."""
+    if "test" not in splits:
+        return trained
+    settings = ScoreMaskedSettings(split="test", scoring=config.scoring)
+    inputs = ScoreMaskedInputs(model=trained, encoded=text.encoded, tokenizer=text.tokenizer)
+    return SCORE_MASKED.stage("scores", settings, inputs)
