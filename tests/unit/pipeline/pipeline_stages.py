@@ -45,6 +45,16 @@ def run_slow(context: StageContext) -> None:
     _score(context, "test/slow", 1)
 
 
+def run_gated(context: StageContext) -> None:
+    """Note who computes, wait until the gate is there, leave a result."""
+    log = Path(context.config["log"])
+    with log.open("a") as lines:
+        lines.write(f"{os.getpid()}\n")
+    while not log.with_name("gate").exists():
+        time.sleep(0.02)
+    _score(context, "test/gated", 1)
+
+
 def run_raising(context: StageContext) -> None:
     context.report(1, {"train/loss": 2.5})
     raise ValueError("the reason\nand a second line")

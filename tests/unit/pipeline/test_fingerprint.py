@@ -76,7 +76,7 @@ def test_equal_only_when_exactly_equal(first, second):
     assert (fingerprint(first) == fingerprint(second)) == same_text
 
 
-@settings(max_examples=3, deadline=None)
+@settings(max_examples=3)
 @given(st.lists(st.dictionaries(st.text(max_size=5), VALUES, max_size=8), min_size=4, max_size=8))
 def test_same_in_another_process(values):
     """Whatever the hash seed there."""

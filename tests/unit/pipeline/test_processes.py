@@ -24,14 +24,16 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 
 store = ArtifactStore.open(sys.argv[1], expiry_s=float(sys.argv[4]))
-graph = alone("slow", log=sys.argv[2], pause_s=float(sys.argv[3]))
+graph = alone(sys.argv[5], log=sys.argv[2], pause_s=float(sys.argv[3]))
 record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True)
 print(record.state, record.stages[0]["decision"])
 """
 
 
-def start(store: ArtifactStore, log: Path, *, pause_s: float, expiry_s: float = 60.0) -> subprocess.Popen:
-    arguments = [store.uri, str(log), str(pause_s), str(expiry_s)]
+def start(
+    store: ArtifactStore, log: Path, *, pause_s: float, expiry_s: float = 60.0, function: str = "slow"
+) -> subprocess.Popen:
+    arguments = [store.uri, str(log), str(pause_s), str(expiry_s), function]
     return subprocess.Popen([sys.executable, "-c", CODE, *arguments], stdout=subprocess.PIPE, text=True)
 
 
@@ -78,19 +80,21 @@ def test_killed_owner_is_taken_over(store: ArtifactStore, tmp_path: Path):
 def test_frozen_owner_is_taken_over_and_harmless(store: ArtifactStore, tmp_path: Path):
     """It wakes after another has published; what it then publishes is dropped, and it succeeds too."""
     log = tmp_path / "log"
-    first = start(store, log, pause_s=0.5, expiry_s=1.0)
+    result = alone("gated", log=str(log), pause_s=0.0).result
+    first = start(store, log, pause_s=0.0, expiry_s=1.0, function="gated")
     wait_for_line(log)
     os.kill(first.pid, signal.SIGSTOP)
-    second = start(store, log, pause_s=0.5, expiry_s=1.0)
+    (tmp_path / "gate").touch()
+    second = start(store, log, pause_s=0.0, expiry_s=1.0, function="gated")
     assert second.communicate(timeout=60)[0].split()[0] == "finished"
-    path = store.fetch(slow(log, 0.5).result)
+    path = store.fetch(result)
     stamp = (path.parent / "manifest.json").stat().st_mtime_ns
     os.kill(first.pid, signal.SIGCONT)
     assert first.communicate(timeout=60)[0].split()[0] == "finished"
     assert len(log.read_text().split()) == 2
     assert (path.parent / "manifest.json").stat().st_mtime_ns == stamp
     assert len(list(path.parent.iterdir())) == 2
-    assert store.verify(slow(log, 0.5).result).decision is Decision.HIT
+    assert store.verify(result).decision is Decision.HIT
 
 
 @pytest.mark.parametrize("delay_s", [0.0, 0.02, 0.05, 0.1, 0.2])

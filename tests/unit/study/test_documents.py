@@ -4,7 +4,7 @@ import json
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nlgraft.study.reading.documents import from_values, masked, parse, read_file, resolve_plain, write_yaml
@@ -173,7 +173,6 @@ def test_passwords_are_masked_for_showing():
     }
 
 
-@settings(deadline=None)
 @given(JSON)
 def test_what_is_written_is_read_back_exactly(values):
     document = parse(write_yaml(values))
@@ -181,14 +180,12 @@ def test_what_is_written_is_read_back_exactly(values):
     assert repr(document.values) == repr(values)  # repr tells 1 from 1.0 and True
 
 
-@settings(deadline=None)
 @given(st.text(max_size=40) | st.text("{}[]:,-?&*!|>'\"%@` \n\tab1.", max_size=40))
 def test_no_text_makes_the_parser_raise(text):
     document = parse(text)
     assert document.is_whole or document.problems
 
 
-@settings(deadline=None)
 @given(st.text("0123456789.eE+-_oxinfa", max_size=8))
 def test_only_what_python_can_read_is_a_number(text):
     value = resolve_plain(text)

@@ -3,7 +3,7 @@
 import copy
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nlgraft.study.data import paths
@@ -82,7 +82,6 @@ def test_a_mapping_of_another_kind_replaces_what_it_meets():
     }
 
 
-@settings(deadline=None)
 @given(MAPPING, MAPPING)
 def test_merge_changes_neither_and_is_idempotent(under, over):
     before = copy.deepcopy((under, over))
@@ -112,7 +111,6 @@ def test_ancestors():
     assert list(paths.ancestors("a.b[1].c")) == ["a.b[1].c", "a.b[1]", "a.b", "a"]
 
 
-@settings(deadline=None)
 @given(TREE.filter(lambda tree: isinstance(tree, dict)))
 def test_what_put_writes_get_finds(tree):
     for path, value in list(paths.leaves(tree)):

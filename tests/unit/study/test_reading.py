@@ -177,7 +177,7 @@ VALUES = st.sampled_from(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_whatever_is_changed_in_a_study_is_a_study_or_a_list_of_problems(data):
     from toy_study import GOOD
