@@ -121,7 +121,8 @@ class CellSearches:
         if not wanting:
             return None
         state = min(wanting, key=lambda s: (len(s.running), len(s.proposals)))
-        number = len(state.proposals)
+        # The lowest missing number: a proposal that was lost leaves a gap, not a longer search.
+        number = next(number for number in range(self._search.trials) if number not in state.proposals)
         trial = self._trial(state.cell, number, state.optuna.propose(number, state.config))
         proposal = Proposal(number, trial.params, trial.seed, trial.fingerprint)
         save_proposal(self._study, state.cell, self._store, proposal)

@@ -9,7 +9,7 @@ from typing import Any
 from nlgraft.execution.events import Event, TrialEnded, TrialStarted
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import finished_record
+from nlgraft.pipeline.trial import finished_record, trial_record
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import Study
 from nlgraft.study.planning.selection import best_proposal, load_proposals
@@ -116,7 +116,7 @@ def _replicate_states(
         if finished_record(graph, store) is not None:
             found.append(("finished", ""))
             continue
-        document = store.read_record("trials", graph.fingerprint)
-        if document is not None and document["state"] in ("failed", "stopped"):
-            found.append((document["state"], document["reason"]))
+        record = trial_record(store, graph.fingerprint)
+        if record is not None and record.state in ("failed", "stopped"):
+            found.append((record.state, record.reason))
     return found

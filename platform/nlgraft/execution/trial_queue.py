@@ -22,7 +22,7 @@ from nlgraft.execution.events import (
 )
 from nlgraft.execution.optuna_study import OptunaStudy
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import finished_record
+from nlgraft.pipeline.trial import finished_record, trial_record
 from nlgraft.pipeline.trial_record import TrialRecord, TrialState
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
@@ -193,11 +193,9 @@ class TrialQueue:
         """
         self._release(trial)
         self.stop(reason)
-        document = self._store.read_record("trials", trial.fingerprint)
-        if document is None or (document["state"], document["reason"]) != ("killed", reason):
+        record = trial_record(self._store, trial.fingerprint)
+        if record is None or (record.state, record.reason) != ("killed", reason):
             record = self._write_record(trial, "killed", reason)
-        else:
-            record = TrialRecord.from_json(document)
         self._observe(TrialEnded(trial, record))
 
     def lost(self, trial: PlannedTrial, reason: str) -> TrialRecord:

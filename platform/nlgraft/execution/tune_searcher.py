@@ -13,7 +13,7 @@ from nlgraft.execution.scheduling import STEP, VALUE
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.stage import KillReason
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import trial_record
 
 # Keys of the results that a trial reports to Tune.
 OUTCOME = "nlgraft_outcome"
@@ -96,11 +96,8 @@ class TuneSearcher(Searcher):
         if outcome == "killed":
             self._queue.kill(trial, str(result[REASON]))
             return
-        document = self._store.read_record("trials", trial.fingerprint) if outcome == "ended" else None
-        record = (
-            self._queue.lost(trial, _PROCESS_DIED) if document is None else TrialRecord.from_json(document)
-        )
-        self._queue.end(trial, record)
+        record = trial_record(self._store, trial.fingerprint) if outcome == "ended" else None
+        self._queue.end(trial, record or self._queue.lost(trial, _PROCESS_DIED))
 
     def save(self, checkpoint_path: str) -> None:
         """Save nothing: the store is the source of truth."""

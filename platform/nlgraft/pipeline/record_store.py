@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from nlgraft.errors import ContractError, nearest
@@ -26,12 +27,13 @@ class Records:
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def read(self, kind: str, key: str) -> dict[str, Any] | None:
+    def read(self, kind: str, key: str, required: Iterable[str] = ()) -> dict[str, Any] | None:
         """Read a document.
 
         Args:
             kind: One of `KINDS`.
             key: Letters, digits and ``_.=+-``, with ``/`` between parts.
+            required: Names that the document must have; one without them cannot be read.
 
         Returns:
             The document; None when it is missing or cannot be read.
@@ -46,6 +48,9 @@ class Records:
             return self._set_aside(path, data, str(error))
         if not isinstance(document, dict):
             return self._set_aside(path, data, f"it holds a {type(document).__name__}, not an object")
+        missing = [name for name in required if name not in document]
+        if missing:
+            return self._set_aside(path, data, f"it lacks {', '.join(missing)}")
         return document
 
     def write(self, kind: str, key: str, document: dict[str, Any]) -> None:
@@ -66,12 +71,13 @@ class Records:
             raise ContractError(f"record {kind}/{key}: {error}") from error
         self._files.write(path, data)
 
-    def list(self, kind: str, prefix: str = "") -> dict[str, dict[str, Any]]:
+    def list(self, kind: str, prefix: str = "", required: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
         """Read every document of a kind.
 
         Args:
             kind: One of `KINDS`.
             prefix: Only keys that begin with this.
+            required: See `read`.
 
         Returns:
             Documents by key, keys sorted.
@@ -84,7 +90,7 @@ class Records:
             key = path[len(folder) + 1 :].removesuffix(".json")
             if not path.endswith(".json") or not key.startswith(prefix):
                 continue
-            document = self.read(kind, key)
+            document = self.read(kind, key, required)
             if document is not None:
                 documents[key] = document
         return documents

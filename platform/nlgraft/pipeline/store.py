@@ -214,17 +214,19 @@ class ArtifactStore:
         """Lock a study for one driver; see `Leases.lock_study`."""
         return self.leases.lock_study(key, owner)
 
-    def read_record(self, kind: str, key: str) -> dict[str, Any] | None:
+    def read_record(self, kind: str, key: str, required: Iterable[str] = ()) -> dict[str, Any] | None:
         """Read a record; see `Records.read`."""
-        return self.records.read(kind, key)
+        return self.records.read(kind, key, required)
 
     def write_record(self, kind: str, key: str, document: dict[str, Any]) -> None:
         """Write a record; see `Records.write`."""
         self.records.write(kind, key, document)
 
-    def list_records(self, kind: str, prefix: str = "") -> dict[str, dict[str, Any]]:
+    def list_records(
+        self, kind: str, prefix: str = "", required: Iterable[str] = ()
+    ) -> dict[str, dict[str, Any]]:
         """Read all records of a kind; see `Records.list`."""
-        return self.records.list(kind, prefix)
+        return self.records.list(kind, prefix, required)
 
     def durations(self) -> dict[str, StageCost]:
         """Return mean costs by stage name, over at most 64 artifacts each (16 in an object store)."""

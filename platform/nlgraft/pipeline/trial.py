@@ -25,6 +25,7 @@ __all__ = [
     "finished_record",
     "one_line",
     "run_trial",
+    "trial_record",
 ]
 
 logger = logging.getLogger(__name__)
@@ -97,6 +98,12 @@ def run_trial(
         raise
 
 
+def trial_record(store: ArtifactStore, fingerprint: str) -> TrialRecord | None:
+    """Read the record of a trial; None when there is none, or none that can be read."""
+    document = store.read_record("trials", fingerprint, ("fingerprint", "config", "seed", "state"))
+    return None if document is None else TrialRecord.from_json(document)
+
+
 def finished_record(graph: StageGraph, store: ArtifactStore) -> TrialRecord | None:
     """Look up whether a trial has finished.
 
@@ -107,10 +114,10 @@ def finished_record(graph: StageGraph, store: ArtifactStore) -> TrialRecord | No
     Returns:
         Its record when it says finished and the trial's last artifact is there, else None.
     """
-    document = store.read_record("trials", graph.fingerprint)
-    if document is None or document.get("state") != "finished" or not store.has(graph.result):
+    record = trial_record(store, graph.fingerprint)
+    if record is None or record.state != "finished" or not store.has(graph.result):
         return None
-    return TrialRecord.from_json(document)
+    return record
 
 
 class _Secretary:
@@ -164,14 +171,14 @@ class _Secretary:
             return self._bare_record(state, reason)
 
     def _new_record(self, state: TrialState, reason: str, results: TrialResults) -> TrialRecord:
-        previous = self._store.read_record("trials", self._graph.fingerprint) or {}
+        previous = trial_record(self._store, self._graph.fingerprint)
         return replace(
             self._bare_record(state, reason),
             metrics=results.metrics,
             signatures=results.signatures,
             curves=results.curves,
             stages=[self._runner.entry(stage) for stage in self._graph.stages],
-            attempt=int(previous.get("attempt", 0)) + 1,
+            attempt=1 if previous is None else previous.attempt + 1,
         )
 
     def _bare_record(self, state: TrialState, reason: str) -> TrialRecord:

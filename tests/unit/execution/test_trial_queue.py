@@ -224,6 +224,43 @@ def test_an_interrupted_search_makes_the_same_proposals(
     assert proposals(resumed) == proposals(whole)
 
 
+@pytest.mark.parametrize("content", [None, "", '{"number": 0,', "{}", "[]"])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_lost_or_damaged_proposal_is_made_again(
+    search_document: dict[str, Any], tmp_path: Path, number: int, content: str | None
+) -> None:
+    search_document["factors"] = {}
+    whole = Bench(search_document)
+    whole.run_all()
+    [path] = tmp_path.glob(f"store/records/proposals/*/0000{number}.json")
+    path.unlink() if content is None else path.write_text(content)
+    again = Bench(search_document)
+    for _ in range(10):
+        if again.queue.is_done:
+            break
+        trial = again.take()
+        assert trial is not None
+        again.run(trial)
+    assert again.queue.is_done
+
+    def outcome(bench: Bench) -> dict[str, float]:
+        return {event.trial.name: event.record.metrics["dev/score"] for event in bench.ended()}
+
+    assert outcome(again) == outcome(whole)
+
+
+def test_a_damaged_trial_record_is_no_result(toy_document: dict[str, Any], tmp_path: Path) -> None:
+    toy_document["seeds"] = [1]
+    toy_document["factors"] = {}
+    Bench(toy_document).run_all()
+    [path] = tmp_path.glob("store/records/trials/*.json")
+    path.write_text("{}")
+    again = Bench(toy_document)
+    assert not again.queue.is_done
+    again.run_all()
+    assert [event.record.state for event in again.ended()] == ["finished"]
+
+
 def test_a_killed_proposal_stays_open_and_runs_again(search_document: dict[str, Any], tmp_path: Path) -> None:
     """A search runs no failed trial again, so one whose driver or store is gone must not count as failed."""
     search_document["search"]["sampler"] = {"name": "tpe", "seed": 5}

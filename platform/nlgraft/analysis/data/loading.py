@@ -13,7 +13,7 @@ from nlgraft.errors import DataError, StoreError
 from nlgraft.evaluation.sufficient import aggregate
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore, Manifest
-from nlgraft.pipeline.trial import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS, System
@@ -91,8 +91,7 @@ def _replicates(
     trials = []
     for seed in study.seeds:
         graph = system.stage_graph(config, seed=seed, splits=REPLICATE_SPLITS)
-        document = store.read_record("trials", graph.fingerprint)
-        record = None if document is None else TrialRecord.from_json(document)
+        record = trial_record(store, graph.fingerprint)
         is_running = any(stage.fingerprint in busy for stage in graph.stages)
         state: State = "running" if is_running else "planned"
         is_finished = record is not None and record.state == "finished"

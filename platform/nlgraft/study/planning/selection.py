@@ -13,7 +13,7 @@ from typing import Any
 
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import TrialRecord
+from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Objective, Study
 from nlgraft.study.reading.resolving import resolve_config
@@ -90,11 +90,11 @@ def load_proposals(study: Study, cell: Cell, store: ArtifactStore) -> list[Propo
         Proposals by ascending number.
     """
     prefix = search_key(study, cell)
-    documents = store.list_records(KIND, f"{prefix}/")
-    proposals = []
-    for document in documents.values():
-        trial = store.read_record("trials", document["fingerprint"])
-        proposals.append(Proposal(**document, record=TrialRecord.from_json(trial) if trial else None))
+    documents = store.list_records(KIND, f"{prefix}/", ("number", "params", "seed", "fingerprint"))
+    proposals = [
+        Proposal(**document, record=trial_record(store, document["fingerprint"]))
+        for document in documents.values()
+    ]
     return sorted(proposals, key=lambda proposal: proposal.number)
 
 
