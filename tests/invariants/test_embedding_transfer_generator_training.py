@@ -13,8 +13,8 @@ from nlgraft.text.batches import Ragged
 from nlgraft.text.config import ConlangConfig, TokenizerConfig
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
+from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from trainables.embedding_transfer.data import Encoded
 from trainables.embedding_transfer.generator_data import PerturbedData
 from trainables.embedding_transfer.generator_training import GeneratorModel, GeneratorObjective
 from trainables.embedding_transfer.generators import EmbeddingGenerator
@@ -35,7 +35,7 @@ def text(tmp_path_factory):
     train_sentencepiece(lines, TokenizerConfig(vocab_size=180), path, 0)
     tokenizer = SentencePiece(path)
     sides = (Ragged.of(tokenizer.encode(side[:60])) for side in (corpus.sources[0], corpus.target))
-    return load_vocabulary(path), Encoded(*sides)
+    return load_vocabulary(path), Encoded(dict(zip(("source 0", "target"), sides, strict=True)))
 
 
 def setting(text, sides=("decoder",), rates=CHANGES, kind="patt", **model_options):

@@ -1,4 +1,4 @@
-"""The arms: what each method is, as far as the stages of a trial depend on it. No torch here."""
+"""The arms of the study and what the stages of a trial depend on. No torch here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,11 @@ Method = Literal[
     "patt_eg",
 ]
 
-GENERATOR_KINDS = {"avg_eg": "avg", "att_eg": "att", "patt_eg": "patt"}
+GENERATOR_KINDS: dict[str, Literal["avg", "att", "patt"]] = {
+    "avg_eg": "avg",
+    "att_eg": "att",
+    "patt_eg": "patt",
+}
 """Methods that generate embeddings from similar tokens, with the kind of their generator."""
 TRAINED_METHODS = ("att_eg", "patt_eg")
 """Methods whose generator has parameters."""
@@ -47,6 +51,8 @@ VECTOR_METHODS: dict[str, tuple[Literal["skipgram", "cbow"], tuple[str, ...]]] =
     "wechsel": ("skipgram", ("new", "old")),
 }
 """Methods that read vectors of tokens learned from text: their kind, and of which vocabularies."""
+STREAMS = {"encoder": "source 0", "decoder": "target"}
+"""Stream of encoded text that each side of the model reads."""
 
 _METHODS: tuple[str, ...] = get_args(Method)
 _EXCHANGING = tuple(name for name in _METHODS if name not in KEPT_METHODS)

@@ -20,11 +20,11 @@ from nlgraft.text.batches import Ragged, TokenBatches
 from nlgraft.text.tokenizers import BOS, EOS
 from nlgraft.training.losses import freeze_module
 from nlgraft.training.seeds import generator_for
+from nlgraft.training.views import IntArray as Rows
 from nlgraft.training.weights import carry_over
-from trainables.embedding_transfer.data import Rows
 from trainables.embedding_transfer.generator_data import PerturbedData
 from trainables.embedding_transfer.generator_training import PerturbedBatch, StateReader
-from trainables.embedding_transfer.noise import DEV_EPOCH
+from trainables.embedding_transfer.new_tokens import DEV_EPOCH
 
 HIDDEN, REPLACED = 0.8, 0.1
 """Shares of asked tokens that are hidden behind the mask and replaced by a random token; the rest stays."""

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.stages.config import MASK_TOKEN, PhaseConfig, ScoreConfig, UpstreamPhaseConfig
 from nlgraft.study.data.system import Condition
 from nlgraft.text.config import CorpusConfig, TokenizerConfig, role_problem
 from nlgraft.training.config import TrainConfig
@@ -23,8 +24,6 @@ from trainables.embedding_transfer.masked_lm_config import MaskedLMConfig, confl
 Sides = Literal["decoder", "encoder", "both"]
 
 MAX_TOKENS_LIMIT = 100_000
-MASK_TOKEN = "<mask>"
-"""Special token behind which pretraining on text hides tokens."""
 DEFAULT_MASK_RATES = {"denoising": 0.35, "masked_lm": 0.15}
 """Share of hidden tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
 
@@ -55,27 +54,7 @@ class TokenizersConfig(_Part):
     """Vocabulary learned from the training text of both domains, for joint_vocab (Nguyen and Chiang 2017)."""
 
 
-class PhaseConfig(_Part):
-    """One training of the whole model."""
-
-    train: TrainConfig = TrainConfig()
-    """How long, how fast, what is kept."""
-    num_bleu_sentences: int = Field(default=0, ge=0)
-    """Dev sentences that are decoded greedily at every evaluation, reported as dev/greedy_bleu (sentences);
-    0: none. Section 4.1 stops early on dev BLEU."""
-
-    @model_validator(mode="after")
-    def _best_metric_is_measured(self) -> PhaseConfig:
-        measured = ["dev/loss", *(["dev/greedy_bleu"] if self.num_bleu_sentences else [])]
-        if self.train.best_metric not in measured:
-            raise ValueError(
-                f"train.best_metric is {self.train.best_metric!r}; measured are {', '.join(measured)} "
-                "(dev/greedy_bleu needs num_bleu_sentences above 0)"
-            )
-        return self
-
-
-class UpstreamConfig(PhaseConfig):
+class UpstreamConfig(UpstreamPhaseConfig):
     """The pretrained model (section 3.1, pretrain)."""
 
     objective: Literal["translation", "denoising", "masked_lm"] = "translation"
@@ -97,11 +76,6 @@ class UpstreamConfig(PhaseConfig):
     start_id: int | None = Field(default=None, ge=0)
     """Checkpoint of an mBART: its own id of the token that starts a target, the language's (cc25: 250003 for
     German); null: what its config.json says."""
-
-    seed: int = Field(default=1, ge=0)
-    """Seed of the pretrained model: initialisation, order, dropout. All trials share the model."""
-    is_per_seed: bool = False
-    """Whether every trial seed pretrains a model of its own; else replicates vary downstream only."""
 
 
 class RatesConfig(_Part):
@@ -240,18 +214,6 @@ class TransferConfig(_Part):
     new_rows_first_steps: int = Field(default=0, ge=0)
     """First steps of the finetuning, in which only those rows of exchanged tables and output bias learn that
     are neither copied nor special; then all. independent_encoder has a beginning of its own."""
-
-
-TextMetric = Literal["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"]
-
-
-class ScoreConfig(_Part):
-    """What the output is judged by."""
-
-    metrics: tuple[TextMetric, ...] = Field(default=("bleu", "chrf", "ter"), min_length=1)
-    """Measures of text: rouge_l and meteor for questions (Table 3), bleu_zh for Chinese by characters."""
-    is_calibrated: bool = False
-    """Whether the inference ECE is measured (Fig. 3): one more pass over every output, and its alignment."""
 
 
 class Config(_Part):

@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.text.batches import Ragged, TokenBatches
 from nlgraft.text.tokenizers import BOS, EOS
+from nlgraft.training.config import View
+from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.seeds import generator_for
+from nlgraft.training.views import Encoded, IntArray
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
-from trainables.embedding_transfer.data import Encoded, Rows
+from trainables.embedding_transfer.arms import STREAMS
 from trainables.embedding_transfer.distillation import NO_WORD
 from trainables.embedding_transfer.generator_training import PerturbedBatch
 from trainables.embedding_transfer.new_tokens import DEV_EPOCH, ChangedText, SimilarOptions
 from trainables.embedding_transfer.perturbation import PerturbedSentence, Perturber, Rates
-
-CORPUS_SIDES = {"encoder": "source", "decoder": "target"}
 
 
 class PerturbedData:
@@ -51,35 +51,32 @@ class PerturbedData:
             max_tokens: Longest sentence, without begin and end, that the model can read; one that splitting
                 would make longer stays as it is. None: no limit.
         """
-        self._encoded = encoded
+        self._data = Seq2SeqData(encoded, View(), batch_tokens=batch_tokens, seed=seed)
+        self._batches = self._data.batches
+        self._text = {side: encoded.stream(STREAMS[side]) for side in vocabularies}
         self._perturbers = {side: Perturber(vocabularies[side], rates[side]) for side in vocabularies}
-        self._batches = TokenBatches(encoded.lengths, batch_tokens, seed)
         self._seed = seed
         self._max_tokens = max_tokens
         tables = {side: "decoder" if is_table_shared else side for side in vocabularies}
         self._changed = ChangedText(vocabularies, tables, self._change, self._batches, options)
 
-    def epoch(self, index: int) -> Sequence[Rows]:
-        """Give the rows of each global batch of an epoch."""
+    def epoch(self, index: int) -> Sequence[IntArray]:
+        """Draw up the global batches of an epoch: row numbers of each."""
         return self._batches.epoch(index)
 
     def in_order(self) -> Iterator[PerturbedBatch]:
-        """Go once through the text in a change of its own, for evaluation.
-
-        Yields:
-            Batches, the longest first.
-        """
+        """Go once through the text in a change of its own, the longest batch first, for evaluation."""
         for rows in self._batches.in_order():
             yield self.batch(rows, DEV_EPOCH)
 
-    def batch(self, rows: Rows, epoch: int) -> PerturbedBatch:
+    def batch(self, rows: IntArray, epoch: int) -> PerturbedBatch:
         """Make the batch of some rows."""
         by_row = self._changed.by_row(rows, epoch)
-        original = self._encoded.batch(rows)
+        original = self._data.batch(rows, 0)
         numbering = self._changed.numbering()
         original_words, changed_words, changed = {}, {}, {}
         for side, perturber in self._perturbers.items():
-            ragged: Ragged = getattr(self._encoded, CORPUS_SIDES[side])
+            text = self._text[side]
             sentences = [by_row[int(row)].sentences[side][int(row)] for row in rows]
             changed[side] = [
                 numbering.ids(side, sentence.tokens, by_row[int(row)])
@@ -87,7 +84,7 @@ class PerturbedData:
             ]
             lead = int(side == "decoder")
             original_words[side] = _pad_words(
-                [perturber.words(ragged[int(row)].tolist()) for row in rows], lead
+                [perturber.words(text[int(row)].tolist()) for row in rows], lead
             )
             changed_words[side] = _pad_words([sentence.words for sentence in sentences], lead)
         return PerturbedBatch(
@@ -95,7 +92,7 @@ class PerturbedData:
         )
 
     def _change(self, side: str, row: int, epoch: int) -> PerturbedSentence:
-        ids = getattr(self._encoded, CORPUS_SIDES[side])[row].tolist()
+        ids = self._text[side][row].tolist()
         perturber = self._perturbers[side]
         changed = perturber.perturb(ids, generator_for(self._seed, "perturb", side, epoch, row))
         if self._max_tokens is not None and len(changed.tokens) > max(self._max_tokens, len(ids)):

@@ -7,26 +7,39 @@ same encoded text, and only ``att_eg`` and ``patt_eg`` depend on the generator's
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.text.config import TokenizerConfig, digest
+from nlgraft.stages import graph as pieces
+from nlgraft.stages.config import MaskedSpansConfig, PhaseConfig
+from nlgraft.stages.graph import EncodedText
+from nlgraft.stages.kinds.seq2seq import TrainSettings
 from trainables.embedding_transfer.arms import (
     GENERATOR_KINDS,
     KEPT_METHODS,
     PRETRAINED_VOCABULARIES,
+    STREAMS,
     TRAINED_METHODS,
     UNTRAINED_METHODS,
     VECTOR_METHODS,
 )
-from trainables.embedding_transfer.config import DEFAULT_MASK_RATES, Config, PhaseConfig, ScoreConfig
+from trainables.embedding_transfer.config import DEFAULT_MASK_RATES, Config
+from trainables.embedding_transfer.kinds import (
+    GENERATOR,
+    NEW_LAYERS,
+    GeneratorInputs,
+    GeneratorSettings,
+    NewLayersSettings,
+)
 from trainables.embedding_transfer.masked_lm_graph import masked_lm_graph
 from trainables.embedding_transfer.upstream_checkpoint import STAGE_MODULES, checkpoint_parts
 
 _STAGES = "trainables.embedding_transfer.stages"
+SOURCE_SEPARATOR = " | "
+"""Joins several sources of an example (section 4.2: answer and passage are the input)."""
+SOURCE, TARGET = STREAMS["encoder"], STREAMS["decoder"]
 
 
 def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
@@ -49,18 +62,6 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     return StageGraph(_Builder(config, seed).scores(splits))
 
 
-@dataclass(frozen=True)
-class _Vocabularies:
-    """The tokenizer stages of a model, source and target."""
-
-    source: Stage
-    target: Stage
-
-    @property
-    def inputs(self) -> dict[str, Stage]:
-        return {"source_tokenizer": self.source, "target_tokenizer": self.target}
-
-
 class _Builder:
     """Makes the stages of one trial, each once."""
 
@@ -68,123 +69,119 @@ class _Builder:
         self.config = config
         self.seed = seed
         self.method = config.transfer.method
-
-    @property
-    def is_pretrained(self) -> bool:
-        return self.method not in UNTRAINED_METHODS
-
-    @property
-    def is_exchanged(self) -> bool:
-        """Whether the vocabulary of a pretrained model is exchanged."""
-        return self.method not in KEPT_METHODS
-
-    def _stage(self, name: str, run: str, **parts: Any) -> Stage:
-        return Stage(name=name, run=f"{_STAGES}.{run}", **parts)
+        self.upstream_seed = config.upstream.seed_of(seed)
+        self.is_masked = config.upstream.objective == "masked_lm"
+        self.is_text = config.upstream.objective != "translation"
+        self.is_pretrained = self.method not in UNTRAINED_METHODS
+        self.is_exchanged = self.method not in KEPT_METHODS
+        self.sides = _both(config.transfer.sides)
 
     # --- text -------------------------------------------------------------------------------------------
 
     def corpus(self, domain: str) -> Stage:
-        corpus = getattr(self.config.data, domain)
-        is_text = domain == "upstream" and self.config.upstream.objective != "translation"
-        return self._stage(
-            # two names: the same corpus gives another artifact as text
-            f"{domain}_corpus_as_text" if is_text else f"{domain}_corpus",
-            "text:make_text" if is_text else "text:make_corpus",
-            config=digest(corpus),
-            locations={"corpus": corpus.model_dump(mode="json")},
-        )
+        config = getattr(self.config.data, domain)
+        if domain == "upstream" and self.is_text:
+            return pieces.text(domain, config)
+        return pieces.corpus(domain, config, joined_by=SOURCE_SEPARATOR)
 
-    def tokenizer(self, domain: str, side: str) -> Stage:
+    def tokenizers(self, domain: str) -> dict[str, Stage]:
+        """The vocabularies of a domain, by stream."""
         if domain == "upstream" and self.config.upstream.checkpoint is not None:
-            module = STAGE_MODULES[self.config.upstream.objective]
-            return self._stage("upstream_both_tokenizer", f"{module}:renumber_tokenizer", **self._checkpoint)
-        tokenizer: TokenizerConfig = getattr(self.config.tokenizers, domain)
-        said = tokenizer.model_dump(mode="json", exclude={"is_shared", "sampling_alpha"})
-        said["side"] = "both" if tokenizer.is_shared else side
-        if domain == "joint":
-            inputs = {"corpus": self.corpus("upstream"), "further_corpus": self.corpus("downstream")}
-        else:
-            inputs = {"corpus": self.corpus(domain)}
-        return self._stage(
-            f"{domain}_{said['side']}_tokenizer",
-            "text:make_tokenizer",
-            config=said,
-            inputs=inputs,
-            # a seed only where lines are drawn: without it all seeds share the model
-            seed=0 if tokenizer.max_train_lines else None,
-        )
+            run = f"{_STAGES}.{STAGE_MODULES[self.config.upstream.objective]}:renumber_tokenizer"
+            return dict.fromkeys(
+                (SOURCE, TARGET), Stage(name="upstream_shared_tokenizer", run=run, **self._checkpoint)
+            )
+        read = ("upstream", "downstream") if domain == "joint" else (domain,)
+        corpora = {name: self.corpus(name) for name in read}
+        return pieces.tokenizers(domain, getattr(self.config.tokenizers, domain), corpora)
 
-    def _vocabularies(self, domain: str) -> _Vocabularies:
-        return _Vocabularies(self.tokenizer(domain, "source"), self.tokenizer(domain, "target"))
-
-    def _on_exchanged_sides(self, domain: str) -> _Vocabularies:
-        """The upstream corpus's own vocabularies, those of a domain where the vocabulary is another."""
-        own, given = self._vocabularies("upstream"), self._vocabularies(domain)
-        sides = _both(self.config.transfer.sides)
-        return _Vocabularies(
-            given.source if "encoder" in sides else own.source,
-            given.target if "decoder" in sides else own.target,
-        )
+    def _on_exchanged_sides(self, domain: str) -> dict[str, Stage]:
+        """The vocabularies of a domain on the exchanged sides, the upstream corpus's own on the others."""
+        given = self.tokenizers(domain)
+        return self.tokenizers("upstream") | {STREAMS[side]: given[STREAMS[side]] for side in self.sides}
 
     @cached_property
-    def old(self) -> _Vocabularies:
+    def old(self) -> dict[str, Stage]:
         """The vocabularies of the pretrained model."""
         domain = PRETRAINED_VOCABULARIES.get(self.method)
-        return self._on_exchanged_sides(domain) if domain else self._vocabularies("upstream")
+        return self._on_exchanged_sides(domain) if domain else self.tokenizers("upstream")
 
     @cached_property
-    def new(self) -> _Vocabularies:
+    def new(self) -> dict[str, Stage]:
         """The vocabularies of the finetuned model."""
         if self.is_exchanged:
             return self._on_exchanged_sides("downstream")
-        return self._vocabularies("downstream") if self.method == "single_run" else self.old
+        return self.tokenizers("downstream") if self.method == "single_run" else self.old
 
-    def encoded(self, domain: str, vocabularies: _Vocabularies) -> Stage:
-        return self._stage(
-            f"{domain}_encoded",
-            "text:encode",
-            config={"max_tokens": self.config.data.max_tokens},
-            inputs={"corpus": self.corpus(domain), **vocabularies.inputs},
+    def encoded(self, domain: str, tokenizers: Mapping[str, Stage]) -> EncodedText:
+        is_text = domain == "upstream" and self.is_text
+        return pieces.encode(
+            domain,
+            self.corpus(domain),
+            tokenizers,
+            streams={TARGET: SOURCE} if is_text else None,
+            max_tokens=self.config.data.max_tokens,
         )
+
+    @cached_property
+    def upstream_text(self) -> EncodedText:
+        return self.encoded("upstream", self.old)
+
+    @cached_property
+    def downstream_text(self) -> EncodedText:
+        return self.encoded("downstream", self.new)
 
     # --- training ---------------------------------------------------------------------------------------
 
-    def _phase(self, phase: PhaseConfig, domain: str, vocabularies: _Vocabularies) -> dict[str, Any]:
-        """Config and inputs that both trainings of the whole model have."""
-        said: dict[str, Any] = {"train": phase.train.model_dump(mode="json")}
-        inputs = {"encoded": self.encoded(domain, vocabularies)}
-        # the tokenizer of the domain decides how its training text is segmented
-        alpha = getattr(self.config.tokenizers, domain).sampling_alpha
-        if alpha is not None:
-            said |= {"sampling_alpha": alpha, "max_tokens": self.config.data.max_tokens}
-        if phase.num_bleu_sentences:
-            said["num_bleu_sentences"] = phase.num_bleu_sentences
-        if alpha is not None or phase.num_bleu_sentences:
-            inputs |= {"corpus": self.corpus(domain), **vocabularies.inputs}
-        return {"config": said, "inputs": inputs}
+    def _phase(self, domain: str, phase: PhaseConfig) -> dict[str, Any]:
+        """Settings that both trainings of the whole model have."""
+        return {
+            "train": phase.train,
+            "num_bleu_sentences": phase.num_bleu_sentences,
+            # the tokenizer of the domain decides how its training text is segmented
+            "sampling_alpha": getattr(self.config.tokenizers, domain).sampling_alpha,
+        }
 
     @cached_property
     def upstream(self) -> Stage:
         phase = self.config.upstream
         if phase.checkpoint is not None:
-            parts = self._checkpoint
-            parts["inputs"] = {"target_tokenizer": self.old.target}
-            if self._is_masked:
-                parts["seed"] = self._upstream_seed
-                return self._stage("upstream", "bert_checkpoint:read_encoder", **parts)
-            parts["config"]["start_id"] = phase.start_id
-            return self._stage("upstream", "checkpoint:read_checkpoint", **parts)
-        parts = self._phase(phase, "upstream", self.old)
-        parts["config"] |= {"model": self.config.model.model_dump(mode="json"), "metric_prefix": "upstream"}
-        parts["config"] |= self._holes
-        if self._holes:
-            parts["inputs"] |= self.old.inputs
-        run = "encoder_pretraining:pretrain_encoder" if self._is_masked else "training:pretrain"
-        return self._stage("upstream", run, seed=self._upstream_seed, is_distributed=True, **parts)
+            return self._upstream_checkpoint
+        if self.is_masked:
+            return self._masked_encoder
+        settings = TrainSettings(
+            **self._phase("upstream", phase),
+            model=self.config.model,
+            masked_spans=self._masked_spans,
+            metric_prefix="upstream",
+        )
+        return pieces.train("upstream", self.upstream_text, settings, seed=self.upstream_seed)
 
     @property
-    def _upstream_seed(self) -> int:
-        return self.seed if self.config.upstream.is_per_seed else self.config.upstream.seed
+    def _masked_encoder(self) -> Stage:
+        phase = self.config.upstream
+        return Stage(
+            name="upstream",
+            run=f"{_STAGES}.encoder_pretraining:pretrain_encoder",
+            config={
+                "train": phase.train.model_dump(mode="json"),
+                "model": self.config.model.model_dump(mode="json"),
+                "mask_rate": self._mask_rate,
+            },
+            inputs={"encoded": self.upstream_text.stage, "target_tokenizer": self.old[TARGET]},
+            seed=self.upstream_seed,
+            is_distributed=True,
+        )
+
+    @property
+    def _upstream_checkpoint(self) -> Stage:
+        parts = self._checkpoint
+        parts["inputs"] = {"target_tokenizer": self.old[TARGET]}
+        if self.is_masked:
+            run = f"{_STAGES}.bert_checkpoint:read_encoder"
+            return Stage(name="upstream", run=run, seed=self.upstream_seed, **parts)
+        parts["config"]["start_id"] = self.config.upstream.start_id
+        return Stage(name="upstream", run=f"{_STAGES}.checkpoint:read_checkpoint", **parts)
 
     @property
     def _checkpoint(self) -> dict[str, Any]:
@@ -192,180 +189,148 @@ class _Builder:
         upstream, max_tokens = self.config.upstream, self.config.data.max_tokens
         assert upstream.checkpoint is not None
         return checkpoint_parts(
-            upstream.checkpoint, upstream.revision, is_bert=self._is_masked, max_tokens=max_tokens
+            upstream.checkpoint, upstream.revision, is_bert=self.is_masked, max_tokens=max_tokens
         )
 
-    @cached_property
-    def architecture(self) -> Stage:
-        """What a model of the checkpoint's sizes is."""
-        return self._stage("checkpoint_architecture", "bert_checkpoint:read_architecture", **self._checkpoint)
-
     @property
-    def _is_masked(self) -> bool:
-        return self.config.upstream.objective == "masked_lm"
-
-    @property
-    def _holes(self) -> dict[str, Any]:
-        """What pretraining on text hides; empty for translation."""
+    def _mask_rate(self) -> float:
         upstream = self.config.upstream
-        if upstream.objective == "translation":
-            return {}
-        holes = {
-            "mask_rate": upstream.mask_rate or DEFAULT_MASK_RATES[upstream.objective],
-            "mean_span_tokens": upstream.mean_span_tokens,
-        }
-        if self._is_masked:
-            del holes["mean_span_tokens"]
-        return holes
+        return upstream.mask_rate or DEFAULT_MASK_RATES[upstream.objective]
+
+    @property
+    def _masked_spans(self) -> MaskedSpansConfig | None:
+        if self.config.upstream.objective != "denoising":
+            return None
+        return MaskedSpansConfig(rate=self._mask_rate, mean_tokens=self.config.upstream.mean_span_tokens)
 
     @cached_property
     def generator(self) -> Stage:
-        config, upstream = self.config.generator, self.config.upstream
-        sides = self.config.transfer.sides
-        # a masked language model has one sequence and one table, whoever gets the generated rows
-        changed = ("encoder",) if self._is_masked else _both(sides)
-        unread = {
-            "is_per_seed",
-            *(f"{side}_rates" for side in ("encoder", "decoder") if side not in changed),
-        }
-        said = config.model_dump(mode="json", exclude=unread)
-        said |= {
-            "kind": GENERATOR_KINDS[self.method],
-            "sides": "masked_lm" if self._is_masked else sides,
-            "cap": self.config.transfer.cap,
-            "order": self.config.transfer.order,
-            "train": config.train_config(upstream.train).model_dump(mode="json"),
-            **self._holes,
-        }
-        for used in ("max_steps", "batch_tokens", "peak_lr", "warmup_steps", "betas", "eval_every_steps"):
-            del said[used]  # they are in train
-        return self._stage(
-            "generator",
-            "generator:train_generator",
-            config=said,
-            inputs={
-                "upstream": self.upstream,
-                "encoded": self.encoded("upstream", self.old),
-                **self.old.inputs,
-            },
-            seed=self.seed if config.is_per_seed else upstream.seed,
-            is_distributed=True,
+        config, transfer = self.config.generator, self.config.transfer
+        if self.is_masked:
+            # a masked language model has one sequence and one table, whoever gets the generated rows
+            rates = {"decoder": config.encoder_rates}
+        else:
+            rates = {side: getattr(config, f"{side}_rates") for side in self.sides}
+        settings = GeneratorSettings(
+            kind=GENERATOR_KINDS[self.method],
+            sides="decoder" if self.is_masked else transfer.sides,
+            rates=rates,
+            train=config.train_config(self.config.upstream.train),
+            cap=transfer.cap,
+            order=transfer.order,
+            scale=config.scale,
+            init=config.init,
+            distillation_lambda=config.distillation_lambda,
+            distillation_reduction=config.distillation_reduction,
+            distillation_align=config.distillation_align,
+            num_dev_sentences=config.num_dev_sentences,
+            masked_spans=self._masked_spans,
+            mask_rate=self._mask_rate if self.is_masked else None,
         )
+        inputs = GeneratorInputs(
+            upstream=self.upstream, encoded=self.upstream_text.stage, tokenizers=self.old
+        )
+        seed = self.seed if config.is_per_seed else self.config.upstream.seed
+        return GENERATOR.stage("generator", settings, inputs, seed=seed)
 
     def vectors(self, age: str) -> Stage:
         """Vectors of the new tokens from downstream text, or of the old ones from upstream text."""
-        domain, vocabularies = ("downstream", self.new) if age == "new" else ("upstream", self.old)
+        is_new = age == "new"
+        domain, text = ("downstream", self.downstream_text) if is_new else ("upstream", self.upstream_text)
         kind = VECTOR_METHODS[self.method][0]
-        said = self.config.vectors.model_dump(mode="json")
-        said |= {"kind": kind, "width": self.config.model.d_model, "sides": self.config.transfer.sides}
-        return self._stage(
-            f"{domain}_{kind}_vectors",
-            "vectors:learn_vectors_of_sides",
-            config=said,
-            inputs={"encoded": self.encoded(domain, vocabularies)},
+        config = self.config.vectors.model_dump(mode="json")
+        config |= {"kind": kind, "width": self.config.model.d_model, "sides": self.config.transfer.sides}
+        return Stage(
+            name=f"{domain}_{kind}_vectors",
+            run=f"{_STAGES}.vectors:learn_vectors_of_sides",
+            config=config,
+            inputs={"encoded": text.stage},
             # like the pretrained model, what is learned upstream serves every replicate
-            seed=self.seed if age == "new" else self.config.upstream.seed,
+            seed=self.seed if is_new else self.config.upstream.seed,
         )
 
     @cached_property
     def independent(self) -> Stage:
         """A pretrained model with new embedding layers, which have learned while it was frozen."""
-        independent, sides = self.config.independent, self.config.transfer.sides
-        said = independent.model_dump(mode="json") | {"sides": sides, "metric_prefix": "independent"}
-        return self._stage(
-            "independent",
-            "independent:attach_embeddings",
-            config=said,
-            inputs={"upstream": self.upstream, "encoded": self.encoded("downstream", self.new)},
-            seed=self.seed,
-            is_distributed=True,
+        config = self.config.independent
+        settings = NewLayersSettings(
+            train=config.train,
+            metric_prefix="independent",
+            sides=self.config.transfer.sides,
+            num_layers=config.num_layers,
         )
+        inputs = pieces.train_inputs(self.downstream_text, start=self.upstream)
+        return NEW_LAYERS.stage("independent", settings, inputs, seed=self.seed)
 
     @cached_property
-    def start(self) -> Stage:
-        """The model that is finetuned."""
+    def transfer(self) -> Stage:
+        transfer = self.config.transfer
+        config: dict[str, Any] = transfer.model_dump(mode="json", exclude={"new_rows_first_steps"})
+        inputs = {"upstream": self.upstream}
+        for age, tokenizers in (("old", self.old), ("new", self.new)):
+            inputs[f"{age}_source_tokenizer"] = tokenizers[SOURCE]
+            inputs[f"{age}_target_tokenizer"] = tokenizers[TARGET]
+        if self.method not in GENERATOR_KINDS:
+            del config["cap"], config["order"]
+        elif transfer.order == "frequency":
+            inputs["upstream_encoded"] = self.upstream_text.stage
+        if self.method in TRAINED_METHODS:
+            inputs["generator"] = self.generator
+        if self.method in VECTOR_METHODS:
+            inputs |= {f"{age}_vectors": self.vectors(age) for age in VECTOR_METHODS[self.method][1]}
+        run = f"{_STAGES}.transfer:exchange_vocabulary"
+        return Stage(name="transfer", run=run, config=config, inputs=inputs, seed=self.seed)
+
+    @property
+    def start(self) -> Stage | None:
+        """The model that is finetuned; None: a fresh one."""
+        if not self.is_pretrained:
+            return None
         if not self.is_exchanged:
             return self.upstream
         return self.independent if self.method == "independent_encoder" else self.transfer
 
     @cached_property
-    def transfer(self) -> Stage:
-        transfer = self.config.transfer
-        said: dict[str, Any] = transfer.model_dump(mode="json", exclude={"new_rows_first_steps"})
-        inputs = {"upstream": self.upstream}
-        inputs |= {f"old_{name}": stage for name, stage in self.old.inputs.items()}
-        inputs |= {f"new_{name}": stage for name, stage in self.new.inputs.items()}
-        if self.method not in GENERATOR_KINDS:
-            del said["cap"], said["order"]
-        elif transfer.order == "frequency":
-            inputs["upstream_encoded"] = self.encoded("upstream", self.old)
-        if self.method in TRAINED_METHODS:
-            inputs["generator"] = self.generator
-        if self.method in VECTOR_METHODS:
-            inputs |= {f"{age}_vectors": self.vectors(age) for age in VECTOR_METHODS[self.method][1]}
-        return self._stage(
-            "transfer", "transfer:exchange_vocabulary", config=said, inputs=inputs, seed=self.seed
-        )
-
-    @cached_property
     def finetuned(self) -> Stage:
-        parts = self._phase(self.config.downstream, "downstream", self.new)
-        parts["config"]["metric_prefix"] = ""
+        upstream, transfer = self.config.upstream, self.config.transfer
         has_new_rows = self.is_exchanged and self.method != "independent_encoder"
-        if has_new_rows and (steps := self.config.transfer.new_rows_first_steps):
-            parts["config"]["new_rows_first_steps"] = steps
-        if self.is_pretrained:
-            parts["inputs"]["start"] = self.start
-        elif self.config.upstream.checkpoint is not None and self._is_masked:
-            parts["inputs"]["architecture"] = self.architecture
-        else:
-            parts["config"]["model"] = self.config.model.model_dump(mode="json")
-        return self._stage("finetuned", "training:finetune", seed=self.seed, is_distributed=True, **parts)
+        is_sized_by_checkpoint = self.is_masked and upstream.checkpoint is not None
+        architecture = None
+        if not self.is_pretrained and is_sized_by_checkpoint:
+            run = f"{_STAGES}.bert_checkpoint:read_architecture"
+            architecture = Stage(name="checkpoint_architecture", run=run, **self._checkpoint)
+        settings = TrainSettings(
+            **self._phase("downstream", self.config.downstream),
+            model=None if self.is_pretrained or architecture else self.config.model,
+            new_rows_first_steps=transfer.new_rows_first_steps if has_new_rows else 0,
+        )
+        return pieces.train(
+            "finetuned",
+            self.downstream_text,
+            settings,
+            seed=self.seed,
+            start=self.start,
+            architecture=architecture,
+        )
 
     # --- scores -----------------------------------------------------------------------------------------
 
-    def translation(self, split: str) -> Stage:
-        return self._stage(
-            f"translation_{split}",
-            "evaluation:translate",
-            config={
-                "split": split,
-                "decode": self.config.decode.model_dump(mode="json"),
-                **({"is_calibrated": True} if self.config.score.is_calibrated else {}),
-            },
-            inputs={"model": self.finetuned, "corpus": self.corpus("downstream"), **self.new.inputs},
-        )
-
-    def upstream_scores(self) -> Stage:
-        decode = self.config.decode.model_dump(mode="json")
-        translation = self._stage(
-            "upstream_translation",
-            "evaluation:translate",
-            config={"split": "dev", "decode": decode, "is_timed": False},
-            inputs={"model": self.upstream, "corpus": self.corpus("upstream"), **self.old.inputs},
-        )
-        return self._stage(
-            "upstream_scores",
-            "evaluation:score_upstream",
-            inputs={"translation": translation, "corpus": self.corpus("upstream")},
-        )
-
     def scores(self, splits: Sequence[str]) -> Stage:
         """The last stage: everything a trial is judged by."""
-        inputs = {
-            "corpus": self.corpus("downstream"),
-            "finetuned": self.finetuned,
-            "target_tokenizer": self.new.target,
-            **{f"translation_{split}": self.translation(split) for split in splits},
-        }
-        if self.is_pretrained:
-            inputs["upstream_target_tokenizer"] = self.tokenizer("upstream", "target")
-            if not self._holes:
-                inputs["upstream_scores"] = self.upstream_scores()
-        said: dict[str, Any] = {"splits": list(splits)}
-        if (metrics := self.config.score.metrics) != ScoreConfig().metrics:
-            said["metrics"] = list(metrics)
-        return self._stage("scores", "evaluation:score", config=said, inputs=inputs)
+        further = {}
+        if self.is_pretrained and not self.is_text:
+            further["upstream"] = pieces.upstream_scores(
+                self.upstream, self.upstream_text, decode=self.config.decode
+            )
+        return pieces.scores(
+            self.finetuned,
+            self.downstream_text,
+            splits,
+            decode=self.config.decode,
+            score=self.config.score,
+            compared_tokenizer=self.tokenizers("upstream")[TARGET] if self.is_pretrained else None,
+            further=further,
+        )
 
 
 def _both(sides: str) -> tuple[str, ...]:

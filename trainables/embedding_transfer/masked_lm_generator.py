@@ -21,8 +21,8 @@ from nlgraft.training.cross_entropy import SmoothingKind, smoothed_cross_entropy
 from nlgraft.training.losses import Loss, freeze_module
 from nlgraft.training.masked_text import Masker, labels_of
 from nlgraft.training.seeds import generator_for
+from nlgraft.training.views import IntArray as Rows
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
-from trainables.embedding_transfer.data import Rows
 from trainables.embedding_transfer.distillation import NO_WORD, Reduction, distillation_loss
 from trainables.embedding_transfer.generators import EmbeddingGenerator, extended
 from trainables.embedding_transfer.new_tokens import (

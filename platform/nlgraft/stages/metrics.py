@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 from nlgraft.stages.config import TextMetric
-from nlgraft.study.reading.system import Metric
+from nlgraft.study.data.metric import Metric
 
 Split = Literal["dev", "test"]
 SPLITS: tuple[Split, ...] = ("dev", "test")

@@ -137,11 +137,16 @@ class Seq2SeqData:
 
     def in_order(self) -> Iterator[tuple[IntArray, Batch]]:
         """Go through all examples once, the longest first, with the draws of epoch 0: for losses."""
-        return ((rows, self.batch(rows, 0)) for rows in self._at(0).batches.in_order())
+        return ((rows, self.batch(rows, 0)) for rows in self.batches.in_order())
 
     def inputs(self) -> Inputs:
         """Give what a model reads of these examples, with the draws of epoch 0: for decoding them."""
         return self._at(0).inputs
+
+    @property
+    def batches(self) -> TokenBatches:
+        """Batches of epoch 0's sequences; those of all epochs where nothing is drawn."""
+        return self._at(0).batches
 
     def padding(self, index: int = 0) -> PaddingReport:
         """Measure how much of an epoch's batches is text."""

@@ -22,23 +22,22 @@ from nlgraft.nn.batch import Tokens
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
+from nlgraft.stages.run.text import open_tokenizer, read_encoded
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.text.wordpiece import WordPiece
+from nlgraft.training.models import read_model
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.cloze import ClozePerturbedData, ClozeReader
-from trainables.embedding_transfer.data import Encoded
 from trainables.embedding_transfer.generator_training import GeneratorModel
 from trainables.embedding_transfer.generators import EmbeddingGenerator
 from trainables.embedding_transfer.new_tokens import SimilarOptions
 from trainables.embedding_transfer.perturbation import Rates
 from trainables.embedding_transfer.stages.bert_checkpoint import renumbered
 from trainables.embedding_transfer.stages.encoder_pretraining import read_masked_lm
-from trainables.embedding_transfer.stages.text import open_tokenizer
-from trainables.embedding_transfer.stages.training import read_model
 
 CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
 TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
@@ -82,9 +81,9 @@ def test_renumbered_tokens_are_the_same_text(store, bert):
     """Special tokens first under our names, the others in their order; text is cut and joined as before."""
     _, at = run(store, configured(bert, "pretrain_finetune"))
     theirs = tokenizers.Tokenizer.from_file(str(bert / "tokenizer.json"))
-    ours = open_tokenizer(at("upstream_both_tokenizer"))
+    ours = open_tokenizer(at("upstream_shared_tokenizer"))
     assert isinstance(ours, WordPiece)
-    ids = json.loads((at("upstream_both_tokenizer") / "their_ids.json").read_text())
+    ids = json.loads((at("upstream_shared_tokenizer") / "their_ids.json").read_text())
     assert ids[:6] == [*SPECIAL.values(), 1]
     assert sorted(ids) == [*range(theirs.get_vocab_size())]
     assert ours.pieces[:6] == ["<pad>", "<unk>", "<s>", "</s>", "<mask>", "[unused0]"]
@@ -105,10 +104,10 @@ def test_renumbered_tokens_are_the_same_text(store, bert):
 
 def test_there_is_one_segmentation_only(store, bert):
     _, at = run(store, configured(bert, "pretrain_finetune"))
-    with pytest.raises(DataError, match="cuts text in one way"):
-        open_tokenizer(at("upstream_both_tokenizer")).encode(["a"], 0.1)
+    with pytest.raises(DataError, match="one segmentation"):
+        open_tokenizer(at("upstream_shared_tokenizer")).encode(["a"], 0.1)
     with pytest.raises(DataError, match="no piece 'nothing'"):
-        open_tokenizer(at("upstream_both_tokenizer")).id("nothing")
+        open_tokenizer(at("upstream_shared_tokenizer")).id("nothing")
 
 
 def test_a_tokenizer_with_other_numbers_is_refused(bert, tmp_path):
@@ -144,7 +143,7 @@ def test_a_vocabulary_of_lines_will_do(store, bert, tmp_path):
     (tmp_path / "tokenizer.json").unlink()
     (tmp_path / "vocab.txt").write_text("".join(f"{piece}\n" for piece in pieces))
     tokenizers_of = [
-        open_tokenizer(run(store, configured(path, "pretrain_finetune"))[1]("upstream_both_tokenizer"))
+        open_tokenizer(run(store, configured(path, "pretrain_finetune"))[1]("upstream_shared_tokenizer"))
         for path in (bert, tmp_path)
     ]
     lines = load_corpus(ConlangConfig(**CORPUS))["dev"].text()
@@ -159,8 +158,8 @@ def test_a_renumbered_checkpoint_predicts_the_same(store, bert):
     import transformers
 
     _, at = run(store, configured(bert, "pretrain_finetune"))
-    ids = torch.tensor(json.loads((at("upstream_both_tokenizer") / "their_ids.json").read_text()))
-    tokenizer = open_tokenizer(at("upstream_both_tokenizer"))
+    ids = torch.tensor(json.loads((at("upstream_shared_tokenizer") / "their_ids.json").read_text()))
+    tokenizer = open_tokenizer(at("upstream_shared_tokenizer"))
     theirs = transformers.BertForMaskedLM.from_pretrained(bert).eval()
     lines = load_corpus(ConlangConfig(**CORPUS))["dev"].text()[:3]
     source = Tokens.from_lists([[2, 4, *row, 3] for row in tokenizer.encode(lines)])
@@ -206,9 +205,9 @@ def test_a_generator_learns_with_the_checkpoints_head(store, bert):
 
     record, at = run(store, configured(bert))
     assert record.metrics["generator/parameters"] == 6 * 16
-    tokenizer = at("upstream_both_tokenizer")
+    tokenizer = at("upstream_shared_tokenizer")
     data = ClozePerturbedData(
-        Encoded.read(at("upstream_encoded"), "train"),
+        read_encoded(at("upstream_encoded"), "train"),
         {"decoder": load_vocabulary(tokenizer / "tokenizer.json")},
         {"decoder": Rates(split=0.0, merge=0.0)},
         SimilarOptions(10, "id"),
@@ -253,7 +252,7 @@ def test_its_vocabulary_is_exchanged(store, bert, capitals, sides):
     _, at = run(store, configured(bert, "patt_eg", sides, data=data))
     before, after = (read_model(at(name)) for name in ("upstream", "transfer"))
     new = SentencePiece(at("downstream_target_tokenizer") / "tokenizer.model")
-    old = open_tokenizer(at("upstream_both_tokenizer"))
+    old = open_tokenizer(at("upstream_shared_tokenizer"))
     table = after.state_dict()["target_embedding.table.weight"]
     assert len(table) == new.vocab_size
     plan = TransferPlan.load(at("transfer") / "plan-decoder")
@@ -399,7 +398,7 @@ def test_a_real_checkpoint_reads_captions(tmp_path, multi30k):
     record = run_trial(
         StageGraph(upstream), store, reporter=NullReporter(), config={}, is_waiting=True, seed=1
     )
-    assert record.metrics == {"upstream/parameters": pytest.approx(22.56e6, rel=1e-3)}
+    assert record.metrics == {"upstream/parameters_total": pytest.approx(22.56e6, rel=1e-3)}
     at = store.fetch(upstream)
     assert json.loads((at / "notes.json").read_text())[0].startswith("no prediction head")
     directory = store.fetch(upstream.inputs["target_tokenizer"])

@@ -19,11 +19,11 @@ from nlgraft.pipeline.trial import run_trial
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.tokenizers import SentencePiece
+from nlgraft.training.models import read_model
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from tests.tiny_models import tiny_translator
 from trainables.embedding_transfer import Config, stage_graph
 from trainables.embedding_transfer.stages.checkpoint import SPM_FILE, renumbered, their_rows
-from trainables.embedding_transfer.stages.training import read_model
 
 CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
 TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
@@ -84,7 +84,7 @@ def test_a_renumbered_checkpoint_says_the_same(store, mbart):
     import transformers
 
     _, at = run(store, configured(mbart, "pretrain_finetune"))
-    tokenizer = SentencePiece(at("upstream_both_tokenizer") / "tokenizer.model")
+    tokenizer = SentencePiece(at("upstream_shared_tokenizer") / "tokenizer.model")
     rows = their_rows(tokenizer.vocab_size, 122, 124)
     model = read_model(at("upstream")).eval()
     theirs = transformers.MBartForConditionalGeneration.from_pretrained(mbart).eval()
@@ -112,7 +112,7 @@ def test_its_vocabulary_is_exchanged(store, mbart, sides):
     assert before.config.tying == "all"
     assert after.config.tying == ("all" if sides == "both" else "decoder")
     table = after.state_dict()["target_embedding.table.weight"]
-    assert len(table) == SentencePiece(at("downstream_both_tokenizer") / "tokenizer.model").vocab_size
+    assert len(table) == SentencePiece(at("downstream_shared_tokenizer") / "tokenizer.model").vocab_size
     plan = TransferPlan.load(at("transfer") / "plan-decoder")
     assert len(plan.rows(Provenance.COPY)) > 10
     assert record.metrics["generator/parameters"] == 6 * 16

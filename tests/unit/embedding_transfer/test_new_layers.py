@@ -16,10 +16,10 @@ from nlgraft.pipeline.trial import run_trial
 from nlgraft.text.config import TokenizerConfig
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizers import train_sentencepiece
+from nlgraft.training.models import read_model, write_model
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.stages.independent import independent_config
-from trainables.embedding_transfer.stages.training import read_model, write_model
 from trainables.embedding_transfer.stages.vectors import read_vectors
 
 TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
@@ -87,7 +87,7 @@ def test_cbow_replaces_shared_rows_too(store):
 
 def test_the_joint_vocabulary_is_that_of_all_text(store, tmp_path):
     at = run(store, "joint_vocab")
-    texts = [read_corpus(at(f"{domain}_corpus") / "train").target for domain in ("upstream", "downstream")]
+    texts = [read_corpus(at(f"{domain}_corpus") / "train").target for domain in ("downstream", "upstream")]
     lines = [line for text in texts for line in text or []]
     train_sentencepiece(lines, TokenizerConfig(**BASE["tokenizers"]["joint"]), tmp_path / "joint.model", 0)
     made = at("joint_target_tokenizer") / "tokenizer.model"

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 
-from nlgraft.errors import DataError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.text.batches import Ragged
+from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.cloze import ClozePerturbedData
-from trainables.embedding_transfer.data import Encoded
 from trainables.embedding_transfer.new_tokens import SimilarOptions
 from trainables.embedding_transfer.perturbation import Rates
-from trainables.embedding_transfer.stages.evaluation import _with_end
-from trainables.embedding_transfer.stages.training import _check_positions
 
 
 def test_no_split_outgrows_the_positions(tmp_path):
@@ -32,7 +28,7 @@ def test_no_split_outgrows_the_positions(tmp_path):
     lengths = []
     for room in (None, 11):
         data = ClozePerturbedData(
-            Encoded(text, text),
+            Encoded({"source 0": text, "target": text}),
             {"decoder": vocabulary},
             rates,
             SimilarOptions(10, "id"),
@@ -48,14 +44,10 @@ def test_no_split_outgrows_the_positions(tmp_path):
     assert 8 < limited.max() <= 11
 
 
-def test_sources_and_hypotheses_end_where_positions_do(caplog):
+def test_hypotheses_end_where_positions_do():
     config = TransformerConfig(
         preset="tiny", d_model=16, source_positions="learned", target_positions="learned", max_positions=6
     )
-    rows = [[7] * 9, [8] * 3]
-    assert _with_end(rows, config, "dev") == [[7] * 5 + [3], [8, 8, 8, 3]]
-    assert "dev: 1 of 2 sources are cut to 5 tokens" in caplog.text
-    assert _with_end(rows, TransformerConfig(), "dev") == [[7] * 9 + [3], [8, 8, 8, 3]]
     torch.manual_seed(0)
     model = Seq2Seq(config, 12, 12).eval()
     with torch.no_grad():
@@ -63,12 +55,3 @@ def test_sources_and_hypotheses_end_where_positions_do(caplog):
     settings = GenerationConfig(beam=2, max_length_ratio=0.0, max_length_offset=50)
     found = beam_search(model, [Tokens.from_lists([[7, 3], [8, 9, 3]])], config=settings)
     assert max(len(hypotheses[0].ids) for hypotheses in found) == 5
-
-
-def test_training_text_must_fit_learned_positions():
-    """Checked once more where the model is at hand: names on the hub say nothing before."""
-    config = TransformerConfig(source_positions="learned", max_positions=6)
-    text = Ragged.of([[7] * 5])
-    _check_positions(config, Encoded(text, Ragged.of([[7] * 30])))
-    with pytest.raises(DataError, match=r"source text has up to 7 tokens with its end.*at most 5"):
-        _check_positions(config, Encoded(Ragged.of([[7] * 6]), text))

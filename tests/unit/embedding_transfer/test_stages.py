@@ -13,12 +13,12 @@ from safetensors.numpy import load_file
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
+from nlgraft.stages.run.text import TOKENIZER_FILE
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizers import SentencePiece
+from nlgraft.training.models import read_model
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from trainables.embedding_transfer import METRICS, Config, stage_graph
-from trainables.embedding_transfer.stages.text import TOKENIZER_FILE
-from trainables.embedding_transfer.stages.training import read_model
 
 SPLITS = ("dev", "test")
 SMALL = {
@@ -292,6 +292,7 @@ def test_calibration_and_other_measures_are_asked_for(store):
         "rouge_l",
         "meteor",
         "ece",
+        "hypothesis_length",
         "reference_length",
         "length_saved",
         "sentences_per_s",
@@ -303,4 +304,4 @@ def test_calibration_and_other_measures_are_asked_for(store):
     assert (right <= tokens).all()
     plain = stage_graph(config("avg_eg"), seed=1, splits=SPLITS)
     assert plain.find("finetuned") == graph.find("finetuned")
-    assert "is_calibrated" not in plain.find("translation_test").config
+    assert not plain.find("translation_test").config["is_calibrated"]

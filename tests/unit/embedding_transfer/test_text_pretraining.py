@@ -1,4 +1,4 @@
-"""Pretraining on text: holes, masked language models, what comes of them (Table 3)."""
+"""Pretraining on text: masked language models and what comes of them (Table 3)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
+from nlgraft.stages.run.text import read_encoded
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizers import BOS, EOS
-from nlgraft.training.seeds import generator_for
+from nlgraft.training.models import read_model
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.cloze import (
@@ -25,14 +26,11 @@ from trainables.embedding_transfer.cloze import (
     ClozeReader,
     encoder_twice,
 )
-from trainables.embedding_transfer.data import Encoded
 from trainables.embedding_transfer.generator_training import GeneratorModel, GeneratorObjective
 from trainables.embedding_transfer.generators import EmbeddingGenerator
 from trainables.embedding_transfer.new_tokens import SimilarOptions
-from trainables.embedding_transfer.noise import Infiller, hide_spans
 from trainables.embedding_transfer.perturbation import Rates
 from trainables.embedding_transfer.stages.encoder_pretraining import MASKED_LM
-from trainables.embedding_transfer.stages.training import read_model
 
 MASK = 4
 TRAIN = {"max_steps": 4, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
@@ -94,47 +92,6 @@ def run(store, config):
     assert record.state == "finished"
     assert set(record.metrics) <= set(METRICS)
     return record, lambda name: store.fetch(graph.find(name))
-
-
-# --- holes ----------------------------------------------------------------------------------------------
-
-
-def test_hidden_tokens_are_the_share_that_was_asked_for():
-    ids = list(range(10, 50))
-    for seed in range(50):
-        read = hide_spans(ids, MASK, rate=0.35, mean_span=3.5, generator=np.random.default_rng(seed))
-        kept = [i for i in read if i != MASK]
-        assert len(kept) == 40 - 14
-        assert kept == sorted(kept), "what stays keeps its order"
-        assert 1 <= read.count(MASK) <= 40
-
-
-def test_one_long_span_is_one_mask():
-    """A mean span far above the share: the one span is cut to 14 of 40 tokens, 27 remain with the mask."""
-    read = hide_spans(range(10, 50), MASK, rate=0.35, mean_span=1e4, generator=np.random.default_rng(0))
-    assert read.count(MASK) == 1
-    assert len(read) == 27
-    before = read.index(MASK)
-    assert read[:before] == list(range(10, 10 + before))
-    assert read[before + 1 :] == list(range(10 + before + 14, 50))
-
-
-def test_nothing_is_hidden_from_empty_text_and_all_of_it_at_rate_one():
-    assert hide_spans([], MASK, rate=0.35, mean_span=3.5, generator=np.random.default_rng(0)) == []
-    assert hide_spans([7], MASK, rate=0.99, mean_span=1e4, generator=np.random.default_rng(0)) == [MASK]
-
-
-def test_holes_depend_on_epoch_and_line_only():
-    lines = Ragged.of([list(range(10, 30)), list(range(10, 30))])
-    infiller = Infiller(Encoded(lines, lines), MASK, 0.35, 3.5)
-    first, again, other = infiller.epoch(0, 5), infiller.epoch(0, 5), infiller.epoch(1, 5)
-    assert np.array_equal(first.source.values, again.source.values)
-    assert not np.array_equal(first.source.values, other.source.values)
-    assert first.source[0].tolist() != first.source[1].tolist()
-    assert first.target is lines
-    generator = generator_for(5, "holes", 0, 1)
-    alone = hide_spans(range(10, 30), MASK, rate=0.35, mean_span=3.5, generator=generator)
-    assert first.source[1].tolist() == alone
 
 
 # --- masked language model ------------------------------------------------------------------------------
@@ -204,9 +161,11 @@ def test_a_pretrained_model_of_text_gets_a_new_vocabulary(store, objective, side
 
 def test_text_is_its_own_source(store):
     _, at = run(store, configured("denoising", "pretrain_finetune", tying="all"))
-    corpus = read_corpus(at("upstream_corpus_as_text") / "train")
+    corpus = read_corpus(at("upstream_text") / "train")
     assert len(corpus) == 200, "both sides of 100 pairs"
-    assert corpus.sources[0] == corpus.target
+    assert corpus.target is None
+    encoded = read_encoded(at("upstream_encoded"), "train")
+    assert np.array_equal(encoded.stream("source 0").values, encoded.stream("target").values)
 
 
 def test_the_masked_model_is_kept_beside_what_comes_of_it(store):
@@ -220,8 +179,8 @@ def test_the_masked_model_is_kept_beside_what_comes_of_it(store):
 
 
 def cloze_data(at, rates, rate):
-    vocabulary = load_vocabulary(at("upstream_both_tokenizer") / "tokenizer.model")
-    encoded = Encoded.read(at("upstream_encoded"), "train")
+    vocabulary = load_vocabulary(at("upstream_shared_tokenizer") / "tokenizer.model")
+    encoded = read_encoded(at("upstream_encoded"), "train")
     options = SimilarOptions(10, "id")
     return ClozePerturbedData(
         encoded,
@@ -294,10 +253,10 @@ def test_arms_of_a_pretrained_text_model_share_it():
             for method in ("pretrain_finetune", "avg_eg", "patt_eg")
         }
         assert len({found.fingerprint for found in stages.values()}) == 1
-    text = stage_of("upstream_corpus_as_text", "denoising")
-    assert text == stage_of("upstream_corpus_as_text", "masked_lm")
+    text = stage_of("upstream_text", "denoising")
+    assert text == stage_of("upstream_text", "masked_lm")
     pairs = stage_graph(Config(data=BASE["data"]), seed=1, splits=("dev",)).find("upstream_corpus")
-    assert text.config == pairs.config
+    assert text.config["content"] == pairs.config["content"]
     assert text != pairs, "the same corpus read as text is another artifact"
     assert stage_of("upstream", "denoising") != stage_of("upstream", "masked_lm")
     for sides in ("encoder", "both"):

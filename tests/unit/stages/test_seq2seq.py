@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
 
+from nlgraft.errors import DataError
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages import graph as pieces
 from nlgraft.stages.config import MaskedSpansConfig, ScoreConfig
-from nlgraft.stages.kinds.seq2seq import CarrySettings, TrainSettings
+from nlgraft.stages.kinds.seq2seq import CarrySettings, TrainSettings, TranslateInputs, TranslateSettings
 from nlgraft.stages.metrics import (
     NATS_PER_CHAR,
     greedy_metrics,
@@ -24,11 +27,16 @@ from nlgraft.stages.metrics import (
     text_metrics,
     training_metrics,
 )
+from nlgraft.stages.run.seq2seq import check_positions
 from nlgraft.stages.run.text import read_encoded, vocab_sizes
+from nlgraft.stages.run.translation import model_inputs
+from nlgraft.text.batches import Ragged
 from nlgraft.text.config import ConlangConfig, TokenizerConfig
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.config import TrainConfig, View
+from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.models import read_model
+from nlgraft.training.views import Encoded
 
 TRAIN = TrainConfig(max_steps=4, batch_tokens=400, warmup_steps=1, peak_lr=0.01, eval_every_steps=2)
 SIZES = {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2}
@@ -167,3 +175,39 @@ def test_an_upstream_model_is_scored_apart(store):
     upstream = pieces.train("upstream", text, settings, seed=1)
     record, _ = run(store, StageGraph(pieces.upstream_scores(upstream, text, decode=DECODE)))
     assert set(record.metrics) == {"upstream/dev_bleu", *training_metrics("upstream")}
+
+
+LEARNED = TransformerConfig(
+    preset="tiny", d_model=16, source_positions="learned", target_positions="learned", max_positions=6
+)
+
+
+def test_training_text_must_fit_the_position_table():
+    text, long = Ragged.of([[7] * 5]), Ragged.of([[7] * 6])
+
+    def data(source, target):
+        return Seq2SeqData(Encoded({"source 0": source, "target": target}), View(), batch_tokens=100)
+
+    check_positions(LEARNED, data(text, text))
+    check_positions(TransformerConfig(), data(long, long))
+    with pytest.raises(DataError, match=r"source text has up to 7 tokens with its end.*at most 5"):
+        check_positions(LEARNED, data(long, text))
+    with pytest.raises(DataError, match="target text"):
+        check_positions(LEARNED, data(text, long))
+
+
+def test_sources_to_translate_are_cut_to_the_position_table(store, caplog):
+    text = texts()
+    settings = TranslateSettings(split="dev", decode=DECODE, streams={"source 0": "source 0"})
+    for stage in StageGraph(text.stage).stages:
+        execute_stage(stage, store, reporter=NullReporter())
+    inputs = TranslateInputs(
+        model=Path("unread"),
+        corpus=store.fetch(text.corpus),
+        tokenizers={"source 0": store.fetch(text.tokenizers["source 0"])},
+    )
+    cut = model_inputs(settings, inputs, LEARNED).sources[0]
+    whole = model_inputs(settings, inputs, TransformerConfig()).sources[0]
+    assert set(cut.lengths.tolist()) == {6}
+    assert "dev, source 0: 8 of 8 sequences were cut" in caplog.text
+    assert [row.tolist() for row in cut] == [[*row[:5].tolist(), 3] for row in whole]

@@ -14,7 +14,9 @@ from typing import Any
 from torch import nn
 
 from nlgraft.errors import ContractError, DataError
+from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.efficiency import count_parameters
+from nlgraft.evaluation.scores import Score
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.conversion.encoders import (
     encoder_from_hugging_face,
@@ -22,16 +24,16 @@ from nlgraft.nn.conversion.encoders import (
     read_encoder_config,
 )
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.config import MASK_TOKEN
+from nlgraft.stages.run.text import WORDPIECE_FILE
 from nlgraft.text.tokenizers import PAD, SPECIAL_PIECES, UNK
+from nlgraft.training.models import write_description
 from nlgraft.vocab.tokenizers.directories import find_tokenizer
 from nlgraft.vocab.tokenizers.legacy import added_token, read_json, read_lines, wordpiece_json
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
-from trainables.embedding_transfer.config import MASK_TOKEN
 from trainables.embedding_transfer.stages.checkpoint import with_rows
 from trainables.embedding_transfer.stages.encoder_pretraining import write_both
-from trainables.embedding_transfer.stages.text import WORDPIECE_FILE
-from trainables.embedding_transfer.stages.training import MODEL_DESCRIPTION
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 """Whose tokens get the first ids, under our names."""
@@ -149,9 +151,9 @@ def read_encoder(context: StageContext) -> None:
     (context.directory / "notes.json").write_text(json.dumps(read.notes, indent=1) + "\n", "utf-8")
     unread = nn.ModuleList([masked.decoder, masked.target_input])
     num_parameters = count_parameters(masked)[0] - count_parameters(unread)[0]
-    score = {"value": num_parameters, "n": 1, "signature": "of the masked language model without its head"}
-    document = json.dumps({"upstream/parameters": score}, indent=1)
-    (context.directory / "metrics.json").write_text(document + "\n", "utf-8")
+    how = "of the masked language model without its head"
+    size = Score("parameters", num_parameters, 1, "minimize", how)
+    write_metrics(context.directory, {"upstream/parameters_total": size})
 
 
 def read_architecture(context: StageContext) -> None:
@@ -160,9 +162,7 @@ def read_architecture(context: StageContext) -> None:
     Args:
         context: ``path`` among its locations; ``revision`` of a hub name.
     """
-    config = _architecture(context).model_dump(mode="json")
-    text = json.dumps({"config": config}, indent=1)
-    (context.directory / MODEL_DESCRIPTION).write_text(text + "\n", "utf-8")
+    write_description(_architecture(context), context.directory)
 
 
 def _architecture(context: StageContext) -> TransformerConfig:

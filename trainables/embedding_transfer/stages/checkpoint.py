@@ -10,7 +10,6 @@ Source: Liu et al. (2020), Multilingual Denoising Pre-training for Neural Machin
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,15 +18,17 @@ import torch
 from sentencepiece import sentencepiece_model_pb2
 
 from nlgraft.errors import DataError
+from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.efficiency import count_parameters
+from nlgraft.evaluation.scores import Score
 from nlgraft.nn.conversion.checkpoint import from_hugging_face
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.config import MASK_TOKEN
+from nlgraft.stages.run.text import TOKENIZER_FILE, open_tokenizer
 from nlgraft.text.tokenizers import BOS, EOS, PAD, SPECIAL_PIECES, UNK
+from nlgraft.training.models import write_model
 from nlgraft.training.weights import carry_over
-from trainables.embedding_transfer.config import MASK_TOKEN
-from trainables.embedding_transfer.stages.text import TOKENIZER_FILE, open_tokenizer
-from trainables.embedding_transfer.stages.training import write_model
 
 SPM_FILE = "sentencepiece.bpe.model"
 SPM_SPECIAL = ("<unk>", "<s>", "</s>")
@@ -139,9 +140,8 @@ def read_checkpoint(context: StageContext) -> None:
         )
     model = with_rows(theirs, rows)
     write_model(model, context.directory)
-    value = {"value": count_parameters(model)[0], "n": 1, "signature": "tied parameters once"}
-    document = json.dumps({"upstream/parameters": value}, indent=1)
-    (context.directory / "metrics.json").write_text(document + "\n", "utf-8")
+    size = Score("parameters", count_parameters(model)[0], 1, "minimize", "tied parameters once")
+    write_metrics(context.directory, {"upstream/parameters_total": size})
 
 
 def with_rows(model: Seq2Seq, rows: Sequence[int]) -> Seq2Seq:

@@ -7,20 +7,21 @@ from pathlib import Path
 
 import torch
 
+from nlgraft.evaluation.artifact import write_metrics
+from nlgraft.evaluation.scores import Score
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.conversion.encoders import PredictionHead
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.config import MASK_TOKEN
+from nlgraft.stages.run.text import open_tokenizer, read_encoded, vocab_sizes
 from nlgraft.text.tokenizers import SPECIAL_PIECES
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
+from nlgraft.training.models import fresh_model, read_model, write_model
 from nlgraft.training.weights import load_model, save_model
 from trainables.embedding_transfer.cloze import Cloze, ClozeData, encoder_twice
-from trainables.embedding_transfer.config import MASK_TOKEN
-from trainables.embedding_transfer.data import Encoded
-from trainables.embedding_transfer.stages.text import open_tokenizer, vocab_sizes
-from trainables.embedding_transfer.stages.training import fresh_model, read_model, write_model
 
 MASKED_LM = "masked_lm"
 """Folder of the artifact with the masked language model itself."""
@@ -42,13 +43,13 @@ def pretrain_encoder(context: StageContext) -> None:
     train_config = train_config.model_copy(
         update={"best_metric": _LOSS, "train_only": ("^model\\.(source_|encoder|output_)",)}
     )
-    size, _ = vocab_sizes(context.inputs["encoded"])
+    size = vocab_sizes(context.inputs["encoded"])["target"]
     assert context.seed is not None
     seed = context.seed
     tied = config.model_copy(update={"tying": "all"})
     cloze = Cloze(fresh_model(tied, size, size, seed))
     data, dev = (_data(context, split, size, train_config.batch_tokens) for split in ("train", "dev"))
-    num_dev = len(Encoded.read(context.inputs["encoded"], "dev"))
+    num_dev = len(read_encoded(context.inputs["encoded"], "dev"))
 
     def evaluate(model: Cloze) -> dict[str, float]:
         return {_LOSS: segment_losses(model, dev.in_order(), num_dev, context.device).per_token}
@@ -59,12 +60,16 @@ def pretrain_encoder(context: StageContext) -> None:
     outcome = train(
         cloze, Seq2SeqObjective.of(train_config), data, train_config, context, evaluate=evaluate, save=save
     )
+    assert outcome.best_value is not None
+    how = "nats per masked token, unsmoothed"
+    num_parameters = outcome.num_trained_parameters
     scores = {
-        _LOSS: (outcome.best_value, num_dev, "nats per hidden token, unsmoothed"),
-        "upstream/parameters": (outcome.num_trained_parameters, 1, "of the masked language model"),
+        _LOSS: Score("loss", outcome.best_value, num_dev, "minimize", how),
+        "upstream/parameters_total": Score(
+            "parameters", num_parameters, 1, "minimize", "of the masked language model"
+        ),
     }
-    document = {name: {"value": value, "n": n, "signature": how} for name, (value, n, how) in scores.items()}
-    (context.directory / "metrics.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    write_metrics(context.directory, scores)
 
 
 def write_both(
@@ -133,7 +138,7 @@ def _data(context: StageContext, split: str, vocab_size: int, batch_tokens: int)
     mask_id = open_tokenizer(context.inputs["target_tokenizer"]).id(MASK_TOKEN)
     assert context.seed is not None
     return ClozeData(
-        Encoded.read(context.inputs["encoded"], split).target,
+        read_encoded(context.inputs["encoded"], split).stream("target"),
         mask_id=mask_id,
         vocab_size=vocab_size,
         num_special=max(mask_id + 1, len(SPECIAL_PIECES)),

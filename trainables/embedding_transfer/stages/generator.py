@@ -12,58 +12,44 @@ import torch
 from torch import nn
 
 from nlgraft.errors import DataError
+from nlgraft.evaluation.artifact import write_metrics
+from nlgraft.evaluation.scores import Score
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.training.config import TrainConfig
+from nlgraft.stages.config import MASK_TOKEN
+from nlgraft.stages.run.seq2seq import masked_spans
+from nlgraft.stages.run.text import open_tokenizer, read_encoded, tokenizer_path
+from nlgraft.training.config import View
 from nlgraft.training.loop import train
+from nlgraft.training.models import read_model
 from nlgraft.training.seeds import derive_seed
+from nlgraft.training.views import Encoded
 from nlgraft.training.weights import load_model, save_model
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from trainables.embedding_transfer.arms import STREAMS
 from trainables.embedding_transfer.cloze import ClozePerturbedData, ClozeReader
-from trainables.embedding_transfer.config import MASK_TOKEN
-from trainables.embedding_transfer.data import Encoded
-from trainables.embedding_transfer.generator_data import CORPUS_SIDES, PerturbedData
+from trainables.embedding_transfer.generator_data import PerturbedData
 from trainables.embedding_transfer.generator_training import GeneratorModel, GeneratorObjective, StateReader
 from trainables.embedding_transfer.generators import EmbeddingGenerator
-from trainables.embedding_transfer.new_tokens import SimilarOptions, token_counts
-from trainables.embedding_transfer.noise import DEV_EPOCH
+from trainables.embedding_transfer.kinds import GENERATOR, GeneratorInputs, GeneratorSettings
+from trainables.embedding_transfer.new_tokens import DEV_EPOCH, SimilarOptions, token_counts
 from trainables.embedding_transfer.perturbation import Rates
-from trainables.embedding_transfer.stages.encoder_pretraining import MASKED_LM, is_predicting, read_masked_lm
-from trainables.embedding_transfer.stages.text import open_tokenizer, tokenizer_path
-from trainables.embedding_transfer.stages.training import infiller, read_model
+from trainables.embedding_transfer.stages.encoder_pretraining import is_predicting, read_masked_lm
 
 GENERATOR_DESCRIPTION = "generator.json"
-TOKENIZERS = {"encoder": "source_tokenizer", "decoder": "target_tokenizer"}
 
 
 def transferred_sides(sides: str) -> tuple[str, ...]:
-    """List the sides whose vocabulary is exchanged.
-
-    Args:
-        sides: ``decoder``, ``encoder`` or ``both``.
-
-    Returns:
-        Among ``encoder`` and ``decoder``.
-    """
+    """List the sides whose vocabulary is exchanged: among ``encoder`` and ``decoder``."""
     return ("encoder", "decoder") if sides == "both" else (sides,)
 
 
-def side_vocabularies(context: StageContext, sides: str, prefix: str = "") -> dict[str, Vocabulary]:
-    """Read the vocabularies of the transferred sides.
-
-    Args:
-        context: Inputs ``<prefix>source_tokenizer`` and ``<prefix>target_tokenizer``.
-        sides: ``decoder``, ``encoder`` or ``both``.
-        prefix: Of the input names.
-
-    Returns:
-        By side.
-    """
+def side_vocabularies(tokenizers: Mapping[str, Path], sides: str) -> dict[str, Vocabulary]:
+    """Read the vocabularies of the exchanged sides from the tokenizers of their streams."""
     return {
-        side: load_vocabulary(tokenizer_path(context.inputs[prefix + TOKENIZERS[side]]))
-        for side in transferred_sides(sides)
+        side: load_vocabulary(tokenizer_path(tokenizers[STREAMS[side]])) for side in transferred_sides(sides)
     }
 
 
@@ -77,15 +63,15 @@ def old_frequencies(
     Args:
         encoded: Upstream text in the old vocabularies.
         vocabularies: Old vocabulary of each side, ``encoder`` or ``decoder``.
-        is_table_shared: Whether both sides read one table, which then counts the text of both.
+        is_table_shared: If true, both sides read one table, which then counts the text of both.
 
     Returns:
         Count of each old token, by side.
     """
-    text = Encoded.read(encoded, "train")
+    text = read_encoded(encoded, "train")
     return {
         side: token_counts(
-            [getattr(text, CORPUS_SIDES[read]) for read in (CORPUS_SIDES if is_table_shared else (side,))],
+            [text.stream(STREAMS[read]) for read in (STREAMS if is_table_shared else (side,))],
             len(vocabulary),
         )
         for side, vocabulary in vocabularies.items()
@@ -93,72 +79,69 @@ def old_frequencies(
 
 
 def train_generator(context: StageContext) -> None:
-    """Train the generators of the transferred sides and write them.
-
-    Args:
-        context: Settings of the generator; inputs ``upstream``, ``encoded`` and both tokenizers.
-    """
-    config = context.config
+    """Train the generators of the exchanged sides and write them."""
+    settings, inputs = GENERATOR.read(context)
     assert context.seed is not None
-    is_masked = config["sides"] == MASKED_LM
-    body, reader = _read_body(context, is_masked)
-    is_table_shared = body.config.tying == "all" and config["sides"] == "both"
-    is_one_table = is_table_shared or is_masked
-    tables = ("decoder",) if is_one_table else transferred_sides(config["sides"])
+    body, reader = _read_body(inputs, context.device, settings.mask_rate is not None)
+    is_table_shared = body.config.tying == "all" and settings.sides == "both"
+    # one generator for a table that both sides read
+    tables = ("decoder",) if is_table_shared else transferred_sides(settings.sides)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(context.seed, "generator"))
         generators = {
             table: EmbeddingGenerator(
-                config["kind"], body.config.d_model, scale=config["scale"], init=config["init"]
+                settings.kind, body.config.d_model, scale=settings.scale, init=settings.init
             )
             for table in tables
         }
     model = GeneratorModel(body, generators, reader)
-    train_config = TrainConfig(**config["train"])
     objective = GeneratorObjective(
-        config["distillation_lambda"],
-        config["distillation_reduction"],
-        config["distillation_align"],
-        train_config.label_smoothing,
-        train_config.smoothing_kind,
-        has_prediction=not is_masked or _predicts(context),
+        settings.distillation_lambda,
+        settings.distillation_reduction,
+        settings.distillation_align,
+        settings.train.label_smoothing,
+        settings.train.smoothing_kind,
+        has_prediction=settings.mask_rate is None or _predicts(settings, inputs),
     )
-    options = _similar_options(context, body.config.tying == "all")
+    options = _similar_options(settings, inputs, body.config.tying == "all")
     data, dev = (
-        _data(context, _read(context, split), options, is_table_shared, train_config, body.config)
+        _data(split, settings, inputs, options, is_table_shared, body.config, context.seed)
         for split in ("train", "dev")
     )
     outcome = train(
         model,
         objective,
         data,
-        train_config,
+        settings.train,
         context,
         evaluate=evaluation(objective, dev, context.device),
         save=_save,
     )
+    assert outcome.best_value is not None
+    how = "L_p + lambda L_d, nats per target token"
+    num_parameters = outcome.num_trained_parameters
     scores = {
-        "generator/dev_loss": (outcome.best_value, "L_p + lambda L_d, nats per target token"),
-        "generator/parameters": (outcome.num_trained_parameters, "trained parameters"),
+        "generator/dev_loss": Score("loss", outcome.best_value, 1, "minimize", how),
+        "generator/parameters": Score("parameters", num_parameters, 1, "minimize", "trained parameters"),
     }
-    document = {name: {"value": value, "signature": how, "n": 1} for name, (value, how) in scores.items()}
-    (context.directory / "metrics.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    write_metrics(context.directory, scores)
 
 
-def _read_body(context: StageContext, is_masked: bool) -> tuple[Seq2Seq, Callable[[Seq2Seq], StateReader]]:
-    """Read the pretrained model, and say how its states are read."""
-    upstream = context.inputs["upstream"]
+def _read_body(
+    inputs: GeneratorInputs[Path], device: str, is_masked: bool
+) -> tuple[Seq2Seq, Callable[[Seq2Seq], StateReader]]:
+    """Read the pretrained model, and what reads its states."""
     if not is_masked:
-        return read_model(upstream).to(context.device), StateReader
-    body, head = read_masked_lm(upstream)
-    moved = None if head is None else head.to(context.device)
-    return body.to(context.device), partial(ClozeReader, head=moved)
+        return read_model(inputs.upstream).to(device), StateReader
+    body, head = read_masked_lm(inputs.upstream)
+    moved = None if head is None else head.to(device)
+    return body.to(device), partial(ClozeReader, head=moved)
 
 
-def _predicts(context: StageContext) -> bool:
-    """Whether there is an L_p; where there is none, L_d must teach alone."""
-    has_prediction = is_predicting(context.inputs["upstream"])
-    if not has_prediction and not context.config["distillation_lambda"]:
+def _predicts(settings: GeneratorSettings, inputs: GeneratorInputs[Path]) -> bool:
+    """Tell if there is an L_p; where there is none, L_d must teach alone."""
+    has_prediction = is_predicting(inputs.upstream)
+    if not has_prediction and not settings.distillation_lambda:
         raise DataError(
             "upstream.checkpoint has no prediction head, so that distillation alone can teach a generator, "
             "and generator.distillation_lambda is 0: raise it, take avg_eg, or another checkpoint"
@@ -166,60 +149,51 @@ def _predicts(context: StageContext) -> bool:
     return has_prediction
 
 
-def _read(context: StageContext, split: str) -> Encoded:
-    encoded = Encoded.read(context.inputs["encoded"], split)
+def _read(split: str, settings: GeneratorSettings, inputs: GeneratorInputs[Path], seed: int) -> Encoded:
+    encoded = read_encoded(inputs.encoded, split)
     if split == "dev":
-        encoded = encoded.first(context.config["num_dev_sentences"])
-    if "mean_span_tokens" not in context.config:
+        encoded = encoded.first(settings.num_dev_sentences)
+    if settings.masked_spans is None:
         return encoded
-    assert context.seed is not None
-    # one set of holes for all epochs: what changes from epoch to epoch are the segmentations
-    return infiller(context, encoded).epoch(DEV_EPOCH, context.seed)
+    # the same masked spans in all epochs: what changes from epoch to epoch are the segmentations
+    _, masked = masked_spans(View(), encoded, settings.masked_spans, inputs.tokenizers)
+    return Encoded({**encoded.streams, STREAMS["encoder"]: masked.epoch(DEV_EPOCH, seed)})
 
 
-def _similar_options(context: StageContext, is_table_shared: bool) -> SimilarOptions:
-    config = context.config
-    if config["order"] != "frequency":
-        return SimilarOptions(config["cap"], config["order"])
-    # text of a masked language model is the same on both sides
-    vocabularies = side_vocabularies(context, "decoder" if config["sides"] == MASKED_LM else config["sides"])
-    frequencies = old_frequencies(context.inputs["encoded"], vocabularies, is_table_shared)
-    return SimilarOptions(config["cap"], config["order"], frequencies)
+def _similar_options(
+    settings: GeneratorSettings, inputs: GeneratorInputs[Path], is_table_shared: bool
+) -> SimilarOptions:
+    if settings.order != "frequency":
+        return SimilarOptions(settings.cap, settings.order)
+    vocabularies = side_vocabularies(inputs.tokenizers, settings.sides)
+    frequencies = old_frequencies(inputs.encoded, vocabularies, is_table_shared)
+    return SimilarOptions(settings.cap, settings.order, frequencies)
 
 
 def _data(
-    context: StageContext,
-    encoded: Encoded,
+    split: str,
+    settings: GeneratorSettings,
+    inputs: GeneratorInputs[Path],
     options: SimilarOptions,
     is_table_shared: bool,
-    train_config: TrainConfig,
     model: TransformerConfig,
+    seed: int,
 ) -> PerturbedData:
-    config = context.config
-    assert context.seed is not None
     is_limited = "learned" in (model.source_positions, model.target_positions)
-    # begin and end have positions, too
-    max_tokens = model.max_positions - 2 if is_limited else None
-    settings = {"batch_tokens": train_config.batch_tokens, "seed": context.seed, "max_tokens": max_tokens}
-    if config["sides"] == MASKED_LM:
-        return ClozePerturbedData(
-            encoded,
-            side_vocabularies(context, "decoder"),
-            {"decoder": Rates(**config["encoder_rates"])},
-            options,
-            **settings,
-            mask_id=open_tokenizer(context.inputs["target_tokenizer"]).id(MASK_TOKEN),
-            rate=config["mask_rate"],
-        )
-    sides = transferred_sides(config["sides"])
-    return PerturbedData(
-        encoded,
-        side_vocabularies(context, config["sides"]),
-        {side: Rates(**config[f"{side}_rates"]) for side in sides},
-        options,
-        **settings,
-        is_table_shared=is_table_shared,
-    )
+    data: dict[str, Any] = {
+        "encoded": _read(split, settings, inputs, seed),
+        "vocabularies": side_vocabularies(inputs.tokenizers, settings.sides),
+        "rates": {side: Rates(**rates.model_dump()) for side, rates in settings.rates.items()},
+        "options": options,
+        "batch_tokens": settings.train.batch_tokens,
+        "seed": seed,
+        # begin and end have positions, too
+        "max_tokens": model.max_positions - 2 if is_limited else None,
+    }
+    if settings.mask_rate is None:
+        return PerturbedData(**data, is_table_shared=is_table_shared)
+    mask_id = open_tokenizer(inputs.tokenizers[STREAMS["decoder"]]).id(MASK_TOKEN)
+    return ClozePerturbedData(**data, mask_id=mask_id, rate=settings.mask_rate)
 
 
 def evaluation(objective: Any, dev: Any, device: str) -> Callable[[Any], Mapping[str, float]]:

@@ -14,11 +14,12 @@ from typing import Any
 
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.run.seq2seq import table_sizes, train_model
 from nlgraft.text.tokenizers import EOS
+from nlgraft.training.models import fresh_model, read_model
 from nlgraft.training.weights import carry_over
+from trainables.embedding_transfer.kinds import NEW_LAYERS
 from trainables.embedding_transfer.stages.generator import transferred_sides
-from trainables.embedding_transfer.stages.text import vocab_sizes
-from trainables.embedding_transfer.stages.training import fresh_model, read_model, train_model
 
 REPLACED = {
     "encoder": ("^source_embedding\\.",),
@@ -28,20 +29,19 @@ REPLACED = {
 
 
 def attach_embeddings(context: StageContext) -> None:
-    """Give a pretrained model new embedding layers on the exchanged sides and train these alone.
-
-    Args:
-        context: ``num_layers``, ``sides``, ``train``; inputs ``upstream`` and ``encoded``.
-    """
-    sides = transferred_sides(context.config["sides"])
-    body = read_model(context.inputs["upstream"])
-    sizes = vocab_sizes(context.inputs["encoded"])
-    config = independent_config(body.config, sides, sizes, context.config["num_layers"])
+    """Give a pretrained model new embedding layers on the exchanged sides and train these alone."""
+    settings, inputs = NEW_LAYERS.read(context)
+    assert inputs.start is not None
     assert context.seed is not None
+    sides = transferred_sides(settings.sides)
+    body = read_model(inputs.start)
+    sizes = table_sizes(inputs.encoded, settings.view)
+    config = independent_config(body.config, sides, sizes, settings.num_layers)
     model = fresh_model(config, *sizes, context.seed)
-    replaced = [pattern for side in sides for pattern in REPLACED[side]]
+    replaced = tuple(pattern for side in sides for pattern in REPLACED[side])
     carry_over(model, body.state_dict(), fresh=replaced, drop=replaced)
-    train_model(model, context, train_only=tuple(replaced))
+    alone = settings.train.model_copy(update={"train_only": replaced})
+    train_model(model, settings.model_copy(update={"train": alone}), inputs, context)
 
 
 def independent_config(

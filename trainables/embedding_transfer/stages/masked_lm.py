@@ -79,7 +79,7 @@ def pretrain(context: StageContext) -> None:
         {
             "upstream/dev_loss": _scores(losses)[LOSS],
             "upstream/dev_mlm_loss_per_char": _scores(losses)[PER_CHARACTER],
-            "upstream/parameters": count,
+            "upstream/parameters_total": count,
         },
     )
 
@@ -235,7 +235,7 @@ def _sizes(outcome: TrainOutcome) -> dict[str, Score]:
         for name, value in sizes.items()
     }
     seconds = Score("train_s", outcome.seconds, 1, "minimize", "seconds of training steps")
-    return found | {"downstream/train_s": seconds}
+    return found | {"train_s": seconds}
 
 
 def _write_metrics(directory: Path, scores: Mapping[str, Score]) -> None:

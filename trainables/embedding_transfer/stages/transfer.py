@@ -13,9 +13,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nlgraft.evaluation.artifact import write_metrics
+from nlgraft.evaluation.scores import Score
+from nlgraft.evaluation.sufficient import Direction
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.new_rows import TABLES
+from nlgraft.training.models import fresh_model, read_model, write_model
 from nlgraft.training.weights import carry_over
 from nlgraft.vocab.methods.averages import weighted_rows
 from nlgraft.vocab.methods.building import build_plan
@@ -24,6 +28,7 @@ from nlgraft.vocab.methods.registry import find_method
 from nlgraft.vocab.plans.norms import norm_report
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from trainables.embedding_transfer.arms import STREAMS
 from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_weights
 from trainables.embedding_transfer.stages.generator import (
     old_frequencies,
@@ -31,7 +36,6 @@ from trainables.embedding_transfer.stages.generator import (
     side_vocabularies,
     transferred_sides,
 )
-from trainables.embedding_transfer.stages.training import fresh_model, read_model, write_model
 from trainables.embedding_transfer.stages.vectors import read_vectors
 
 PRODUCERS = {"random_init": "random", "avg_eg": "avg"}
@@ -50,7 +54,7 @@ def exchange_vocabulary(context: StageContext) -> None:
     config = context.config
     sides = transferred_sides(config["sides"])
     body = read_model(context.inputs["upstream"])
-    old, new = (side_vocabularies(context, config["sides"], f"{age}_") for age in ("old", "new"))
+    old, new = (_vocabularies(context, age) for age in ("old", "new"))
     generators = read_generators(context.inputs["generator"]) if "generator" in context.inputs else {}
     frequencies: dict[str, list[int]] = {}
     if "upstream_encoded" in context.inputs:
@@ -85,6 +89,12 @@ def exchange_vocabulary(context: StageContext) -> None:
     model = exchange_tables(body, plans, config["sides"], context.seed)
     write_model(model, context.directory)
     _write_report(context, body, model, plans)
+
+
+def _vocabularies(context: StageContext, age: str) -> dict[str, Vocabulary]:
+    names = {"encoder": f"{age}_source_tokenizer", "decoder": f"{age}_target_tokenizer"}
+    tokenizers = {stream: context.inputs[names[side]] for side, stream in STREAMS.items()}
+    return side_vocabularies(tokenizers, context.config["sides"])
 
 
 def plan_table(
@@ -224,8 +234,9 @@ def write_transfer_report(
         "transfer/drawn": (kinds == int(Provenance.NOISE)).mean(),
     }
     signature = "rows of all exchanged tables"
-    metrics = {
-        name: {"value": float(value), "n": len(kinds), "signature": signature}
+    directions: dict[str, Direction] = {"transfer/copied": "maximize", "transfer/drawn": "minimize"}
+    scores = {
+        name: Score(name, float(value), len(kinds), directions[name], signature)
         for name, value in shares.items()
     }
-    (directory / "metrics.json").write_text(json.dumps(metrics, indent=1) + "\n", "utf-8")
+    write_metrics(directory, scores)

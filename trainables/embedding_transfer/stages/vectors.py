@@ -8,14 +8,12 @@ import numpy as np
 from safetensors.numpy import load_file, save_file
 
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.run.text import read_encoded, vocab_sizes
 from nlgraft.training.seeds import derive_seed
 from nlgraft.vocab.methods.interface import TokenVectors
 from nlgraft.vocab.methods.token_vectors import VectorOptions, learn_vectors
-from trainables.embedding_transfer.data import Encoded
+from trainables.embedding_transfer.arms import STREAMS
 from trainables.embedding_transfer.stages.generator import transferred_sides
-from trainables.embedding_transfer.stages.text import vocab_sizes
-
-CORPUS_SIDES = {"encoder": "source", "decoder": "target"}
 
 
 def learn_vectors_of_sides(context: StageContext) -> None:
@@ -27,15 +25,14 @@ def learn_vectors_of_sides(context: StageContext) -> None:
     config = dict(context.config)
     sides = transferred_sides(config.pop("sides"))
     options = VectorOptions(**config)
-    encoded = Encoded.read(context.inputs["encoded"], "train")
-    source_size, target_size = vocab_sizes(context.inputs["encoded"])
-    sizes: dict[str, int] = {"encoder": source_size, "decoder": target_size}
+    encoded = read_encoded(context.inputs["encoded"], "train")
+    sizes = vocab_sizes(context.inputs["encoded"])
     assert context.seed is not None
     for side in sides:
-        text = getattr(encoded, CORPUS_SIDES[side])
+        text = encoded.stream(STREAMS[side])
         sentences = [text[index] for index in range(len(text))]
         seed = derive_seed(context.seed, "vectors", side) % 2**31
-        found = learn_vectors(sentences, sizes[side], options, seed)
+        found = learn_vectors(sentences, sizes[STREAMS[side]], options, seed)
         write_vectors(found, context.directory, side)
 
 
