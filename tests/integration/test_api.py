@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import io
+import json
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -10,7 +14,7 @@ import pytest
 import nlgraft
 from nlgraft import api
 from nlgraft.errors import StudyError
-from nlgraft.execution.events import TrialEnded, TrialStarted
+from nlgraft.execution.events import TrialEnded
 from nlgraft.terminal import LineReporter
 
 
@@ -31,19 +35,32 @@ def test_a_handle_tells_events_and_gives_the_result(toy_document: dict[str, Any]
     assert fewer.invocation.num_reused == 2
 
 
+def states_after(code: str, document: dict[str, Any]) -> set[str]:
+    """Trial states that a process of its own prints: Ray is not started twice in one process."""
+    imports = "import json, sys, nlgraft; from nlgraft.execution.events import TrialStarted\n"
+    study = "study = nlgraft.Study.from_dict(json.load(sys.stdin))\n"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{imports}{study}{code}print({{trial.state for trial in result.trials}})"],
+        input=json.dumps(document),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return ast.literal_eval(done.stdout)
+
+
 def test_a_handle_stops_a_study_which_goes_on_later(toy_document: dict[str, Any]) -> None:
     toy_document["base"] |= {"steps": 40, "pause_s": 0.25}
     toy_document["seeds"] = [1]
-    study = nlgraft.Study.from_dict(toy_document)
-    handle = nlgraft.launch(study, wait=False)
-    for event in handle.events():
-        if isinstance(event, TrialStarted):
-            handle.stop()
-    states = {trial.state for trial in handle.result(timeout_s=60).trials}
-    assert states <= {"killed", "planned"}
-    toy_document["base"]["pause_s"] = 0.25
-    again = nlgraft.launch(study)
-    assert {trial.state for trial in again.trials} == {"finished"}
+    code = (
+        "handle = nlgraft.launch(study, wait=False)\n"
+        "for event in handle.events():\n"
+        "    if isinstance(event, TrialStarted): handle.stop()\n"
+        "result = handle.result(timeout_s=60)\n"
+    )
+    assert states_after(code, toy_document) <= {"killed", "planned"}
+    assert states_after("result = nlgraft.launch(study)\n", toy_document) == {"finished"}
 
 
 def test_one_trial_runs_in_this_process(toy_document: dict[str, Any]) -> None:
