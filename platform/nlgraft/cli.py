@@ -77,6 +77,8 @@ def plan(study_file: str, overrides: tuple[str, ...], is_json: bool, storage: st
         _print_json(found.to_json())
     else:
         plan_table(study, found)
+    for warning in found.warnings:
+        click.echo(f"warning: {warning}", err=True)
     if found.problems:
         for problem in found.problems:
             click.echo(str(problem), err=True)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nlgraft.execution.events import Event, Observer, TrialEnded, TrialProgress, TrialStarted
+from nlgraft.execution.events import Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
+from nlgraft.study.planning.data_checks import check_cells
 from nlgraft.study.public import Study
 
 if TYPE_CHECKING:
@@ -73,11 +74,14 @@ class Run:
             CapacityError: A trial can never fit the cluster; nothing was started.
             StudyLockedError: Another driver runs this study on this store.
             Interrupted: A signal arrived; running trials are recorded as killed.
+            DataError: A corpus cannot be used; nothing was started.
         """
         from nlgraft.execution.interruption import Interrupted
         from nlgraft.execution.status import RunningRecord, study_key
         from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
+        for warning in check_cells(self.study, self._cells, self._store).warnings:
+            self._notify(warning)
         with self._store.lock_study(study_key(self.study)):
             self._store.remove_abandoned()
             tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.name)
@@ -90,6 +94,10 @@ class Run:
             finally:
                 running.close()
                 tracker.close()
+
+    def _notify(self, warning: str) -> None:
+        if self.on_event is not None:
+            self.on_event(Notice(f"warning: {warning}"))
 
     def _sweep_and_report(self, tracker: MlflowTracker, note_running: Observer) -> StudyResult:
         from nlgraft.analysis.data.results import Invocation

@@ -165,6 +165,24 @@ def plan_table(study: Study, plan: Plan) -> None:
     if plan.disk_bytes is not None:
         rows.append(("disk, from earlier runs", f"{plan.disk_bytes / 1e6:.1f} MB"))
     _print(_table(("plan", study.name), rows))
+    corpora = _corpus_rows(plan.corpora)
+    if corpora:
+        _print("", _table(("corpus", "split", "examples", "words", "empty lines", "in train"), corpora))
+
+
+def _corpus_rows(corpora: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+    return [
+        (
+            name,
+            split,
+            report["num_examples"],
+            ", ".join(f"{role} {count}" for role, count in report["num_words"].items()),
+            report["num_empty_lines"],
+            "–" if split == "train" else report["num_in_train"],
+        )
+        for name, splits in corpora.items()
+        for split, report in splits.items()
+    ]
 
 
 def result_table(

@@ -11,6 +11,7 @@ from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.stages.config import MASK_TOKEN, PhaseConfig, ScoreConfig, UpstreamPhaseConfig
 from nlgraft.study.data.system import Condition
 from nlgraft.text.config import CorpusConfig, TokenizerConfig, role_problem
+from nlgraft.text.files import InputPathOrName
 from nlgraft.training.config import TrainConfig
 from trainables.embedding_transfer.arms import (
     KEPT_METHODS,
@@ -66,7 +67,7 @@ class UpstreamConfig(UpstreamPhaseConfig):
     """Share of tokens that text hides; null: 0.35 for denoising, 0.15 for masked_lm."""
     mean_span_tokens: float = Field(default=3.5, gt=0)
     """Denoising: mean length of a hidden span, in tokens (Poisson)."""
-    checkpoint: str | None = None
+    checkpoint: InputPathOrName | None = None
     """A released model of Hugging Face that is the pretrained one (Table 3); it brings what ``model`` and
     ``tokenizers.upstream`` would say. Denoising: local directory of an mBART with its
     sentencepiece.bpe.model. Masked_lm: directory or hub name of a BERT with its WordPiece tokenizer.json or

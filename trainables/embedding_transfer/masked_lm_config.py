@@ -11,7 +11,7 @@ from nlgraft.errors import DataError
 from nlgraft.nn.config import BertConfig
 from nlgraft.nn.identity import checkpoint_identity
 from nlgraft.text.config import WordTokenizerConfig
-from nlgraft.text.files import expand
+from nlgraft.text.files import InputPathOrName, expand
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig
 
 REPORT_STEPS = (0, 100, 500)
@@ -44,7 +44,7 @@ class _Part(BaseModel):
 class MaskedLMConfig(_Part):
     """A masked language model: what it is, and what is masked."""
 
-    checkpoint: str | None = None
+    checkpoint: InputPathOrName | None = None
     """Hub name or local directory of a BERT, RoBERTa, DistilBERT or ELECTRA type checkpoint with its
     tokenizer. One without a prediction head gets a fresh one, which upstream training then teaches."""
     revision: str | None = None

@@ -31,7 +31,7 @@ class Study(study.Study):
         """Read and check a study file.
 
         Args:
-            path: A YAML 1.2 file.
+            path: A YAML 1.2 file; relative paths in it start at its directory.
             overrides: ``@scale`` and ``key=value``; scales are applied first, each kind in the order given. A
                 key whose first part is no field of a study lies inside ``base``.
             environ: Where ``${env:NAME}`` is looked up; None for the environment of this process.
@@ -40,7 +40,8 @@ class Study(study.Study):
             StudyError: Lists all problems with their paths and lines.
         """
         environ = os.environ if environ is None else environ
-        return read_study(documents.read_file(Path(path)), overrides, environ, str(Path(path)), cls)
+        path = Path(path)
+        return read_study(documents.read_file(path), overrides, environ, str(path), cls, path.parent)
 
     @classmethod
     def from_dict(
@@ -49,9 +50,12 @@ class Study(study.Study):
         overrides: Iterable[str] = (),
         environ: Mapping[str, str] | None = None,
     ) -> Self:
-        """Check a study that is already parsed; arguments and errors as for `from_yaml`."""
+        """Check a study that is already parsed; arguments and errors as for `from_yaml`.
+
+        Relative paths start at the working directory.
+        """
         environ = os.environ if environ is None else environ
-        return read_study(documents.from_values(document), overrides, environ, "study", cls)
+        return read_study(documents.from_values(document), overrides, environ, "study", cls, Path.cwd())
 
     def to_yaml(self, *, is_public: bool = False) -> str:
         """Write the study as YAML, defaults included; `from_yaml` reads an equal study from it.

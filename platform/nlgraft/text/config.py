@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from nlgraft.errors import DataError
-from nlgraft.text.files import file_digest
+from nlgraft.text.files import InputPath, InputPathOrName, file_digest
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -70,7 +70,8 @@ def _listed(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-Paths = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+Paths = Annotated[tuple[InputPath, ...], BeforeValidator(_listed)]
+Columns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 
 
 class _Config(BaseModel):
@@ -126,11 +127,11 @@ class SplitFiles(_Config):
 
     sources: Paths = Field(min_length=1)
     """One file per source, in order (``source: FILE`` for one)."""
-    target: str | None = None
+    target: InputPath | None = None
     """File of target lines; none for monolingual text or classification."""
-    label: str | None = None
+    label: InputPath | None = None
     """File of class labels, one per line."""
-    document: str | None = None
+    document: InputPath | None = None
     """File of document ids, one per line; equal ids on neighbouring lines make a document."""
 
     @model_validator(mode="before")
@@ -202,7 +203,7 @@ class _Selection(_Config):
 
 
 class FilesConfig(_Selection):
-    """Text from files. ``~`` is expanded; relative paths start at the current directory."""
+    """Text from files. ``~`` is expanded; relative paths start at the directory of the study file."""
 
     corpus: Literal["files"]
     train: SplitFiles
@@ -234,13 +235,13 @@ class HuggingFaceConfig(_Selection):
     """Text of a dataset on the Hugging Face hub or in a local directory; needs the ``datasets`` extra."""
 
     corpus: Literal["huggingface"]
-    path: str
+    path: InputPathOrName
     """Name on the hub or local directory, as ``datasets.load_dataset`` takes it."""
     name: str | None = None
     """Configuration of the dataset, e.g. ``de-en``."""
     revision: str = Field(min_length=1)
     """Commit or tag on the hub, so that a study always reads the same text (any word for a directory)."""
-    sources: Paths = Field(min_length=1)
+    sources: Columns = Field(min_length=1)
     """Columns of the sources; a dot reaches inside: ``translation.de``."""
     target: str | None = None
     """Column of the target."""

@@ -30,6 +30,7 @@ from nlgraft.text.config import (
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.files import read_lines
 
+_FileBased = FilesConfig | SacreBleuConfig
 _LOG = logging.getLogger(__name__)
 _FORMAT = 1
 
@@ -112,15 +113,24 @@ def load_corpus(config: CorpusConfig) -> dict[str, Corpus]:
         case ConlangConfig():
             return {split: Corpus.from_streams(generate(config, split)) for split in SPLITS}
         case FilesConfig():
-            streams = {split: _read(getattr(config, split), config.max_line_chars, split) for split in SPLITS}
+            return {split: load_split_files(config, split, getattr(config, split)) for split in SPLITS}
         case HuggingFaceConfig():
             streams = {split: _cut(hub.load_split(config, split), config.max_line_chars) for split in SPLITS}
         case SacreBleuConfig():
-            streams = {"train": _read(config.train, config.max_line_chars, "train")}
+            files: dict[str, SplitFiles] = {"train": config.train}
             for split, test_set in (("dev", config.dev), ("test", config.test)):
-                files = hub.test_set_files(test_set, config.langpair)
-                streams[split] = _read(files, config.max_line_chars, split)
+                files[split] = hub.test_set_files(test_set, config.langpair)
+            return {split: load_split_files(config, split, found) for split, found in files.items()}
     return {split: _select(config, split, lines, cut) for split, (lines, cut) in streams.items()}
+
+
+def load_split_files(config: _FileBased, split: str, files: SplitFiles) -> Corpus:
+    """Load one split of a corpus from its files.
+
+    Raises:
+        DataError: As ``load_corpus``.
+    """
+    return _select(config, split, *_read(files, config.max_line_chars, split))
 
 
 def _read(files: SplitFiles, max_line_chars: int, split: str) -> tuple[dict[str, list[str]], int]:

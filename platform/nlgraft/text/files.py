@@ -11,9 +11,27 @@ import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Annotated, cast
+
+from pydantic import AfterValidator, ValidationInfo
 
 from nlgraft.errors import DataError
+
+
+def _resolved(path: str, info: ValidationInfo) -> str:
+    directory = (info.context or {}).get("directory")
+    return path if directory is None else str(Path(directory, Path(path).expanduser()))
+
+
+def _resolved_if_present(path: str, info: ValidationInfo) -> str:
+    resolved = _resolved(path, info)
+    return resolved if Path(resolved).exists() else path
+
+
+InputPath = Annotated[str, AfterValidator(_resolved)]
+"""A file or directory of a study; relative ones start at the directory of the study file."""
+InputPathOrName = Annotated[str, AfterValidator(_resolved_if_present)]
+"""A file or directory where there is one, likewise; otherwise a name, e.g. on the Hugging Face hub."""
 
 _BOM = b"\xef\xbb\xbf"
 _BYTES_PER_CHAR = 4  # upper bound of UTF-8
@@ -33,13 +51,13 @@ class Lines:
 
 
 def read_lines(path: str, max_line_chars: int) -> Lines:
-    """Read all lines of a UTF-8 file, plain or gzip (by its first bytes, not its name).
+    """Read all lines of a UTF-8 file, plain or gzip (by its first bytes; a plain file named .gz is refused).
 
     A byte order mark is dropped, CRLF is a line end, a last line without line end counts. Memory stays within
     a few times ``max_line_chars`` for a line of any length; longer lines are truncated and counted.
 
     Raises:
-        DataError: The file is missing, unreadable, empty, broken gzip or not UTF-8.
+        DataError: The file is missing, unreadable, empty, not UTF-8, broken gzip, or plain but named .gz.
     """
     try:
         with _open(path) as file:
@@ -56,7 +74,10 @@ def read_lines(path: str, max_line_chars: int) -> Lines:
 def _open(path: str) -> IO[bytes]:
     where = expand(path)
     with where.open("rb") as file:
-        is_gzip = file.read(2) == b"\x1f\x8b"
+        head = file.read(2)
+    is_gzip = head == b"\x1f\x8b"
+    if where.suffix == ".gz" and head and not is_gzip:
+        raise DataError(f"{path}: named .gz but not a gzip file; rename it, or compress it with gzip")
     return cast(IO[bytes], gzip.open(where, "rb")) if is_gzip else where.open("rb")
 
 
@@ -135,4 +156,7 @@ def unreadable(path: str, error: OSError) -> str:
     reason = (error.strerror or str(error)).lower()
     near = sorted(sibling.name for sibling in where.parent.glob("*"))[:5] if where.parent.is_dir() else []
     beside = f"; {where.parent} holds {', '.join(near)}" if near else ""
-    return f"{path}: {reason} ({where}){beside}. Give a readable file; relative paths start at {Path.cwd()}"
+    place = "" if str(where) == path else f" ({where})"
+    return (
+        f"{path}: {reason}{place}{beside}. Give a readable file; relative paths in a study start at its file"
+    )

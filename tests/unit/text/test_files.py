@@ -3,9 +3,10 @@ from __future__ import annotations
 import gzip
 
 import pytest
+from pydantic import TypeAdapter
 
 from nlgraft.errors import DataError
-from nlgraft.text.files import file_digest, read_lines
+from nlgraft.text.files import InputPathOrName, file_digest, read_lines
 
 
 def read(path, content, limit=100):
@@ -65,7 +66,8 @@ def test_a_missing_file_says_where_and_what_is_there(tmp_path, monkeypatch):
     (tmp_path / "train.en").write_text("a\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
-        DataError, match=r"train\.de: no such file .*holds train\.en.* relative paths start at"
+        DataError,
+        match=r"train\.de: no such file .*holds train\.en.* relative paths in a study start at its file",
     ):
         read_lines("train.de", 10)
     with pytest.raises(DataError, match="is a directory"):
@@ -103,3 +105,12 @@ def test_a_digest_is_read_again_when_the_file_changes(tmp_path):
     assert file_digest(str(path)) == one
     path.write_text("ab")
     assert file_digest(str(path)) != one
+
+
+def test_a_name_stays_a_name_unless_there_is_such_a_file(tmp_path):
+    adapter = TypeAdapter(InputPathOrName)
+    (tmp_path / "corpus").mkdir()
+    context = {"directory": str(tmp_path)}
+    assert adapter.validate_python("corpus", context=context) == str(tmp_path / "corpus")
+    assert adapter.validate_python("org/corpus", context=context) == "org/corpus"
+    assert adapter.validate_python("corpus") == "corpus"

@@ -154,7 +154,7 @@ def test_text_is_read_and_refused_in_words(tmp_path):
     with pytest.raises(DataError, match="contains no text"):
         read_text([tmp_path / "b"])
     (tmp_path / "c.gz").write_bytes(b"not gzip")
-    with pytest.raises(DataError, match="cannot be read"):
+    with pytest.raises(DataError, match="not a gzip file"):
         read_text([tmp_path / "c.gz"])
 
 

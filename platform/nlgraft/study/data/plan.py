@@ -55,6 +55,7 @@ class Plan:
         problems: What can never fit the cluster.
         warnings: What is allowed yet likely to disappoint.
         notes: How far the numbers are estimates.
+        corpora: Counts of each split by the name of the corpus, of text in local files.
         cost_s: Worker time of what is not finished, by what such stages have taken; None when unknown.
         disk_bytes: Size of what is not finished, by what such artifacts have taken; None when unknown.
     """
@@ -68,6 +69,7 @@ class Plan:
     problems: list[Problem]
     warnings: list[str]
     notes: list[str]
+    corpora: Mapping[str, Any]
     cost_s: float | None
     disk_bytes: float | None
 
@@ -94,6 +96,7 @@ class Plan:
             "problems": [{"path": problem.path, "message": problem.message} for problem in self.problems],
             "warnings": list(self.warnings),
             "notes": list(self.notes),
+            "corpora": dict(self.corpora),
             "cost_s": self.cost_s,
             "disk_bytes": self.disk_bytes,
         }

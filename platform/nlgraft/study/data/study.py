@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, JsonValue, Tag
+from pydantic import Discriminator, Field, JsonValue, PrivateAttr, Tag
 
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.study.data.part import Duration, Name, Part
@@ -251,6 +251,17 @@ class Study(Part):
     """How cells are compared."""
     scales: dict[Name, dict[str, JsonValue]] = Field(default={})
     """Named override sets: ``@tiny`` on the command line merges ``scales.tiny`` into the study."""
+    # no field: a study that moves with its data is the same study
+    _directory: str | None = PrivateAttr(default=None)
+
+    @property
+    def directory(self) -> str | None:
+        """Directory where relative paths in the study start; None for the working directory."""
+        return self._directory
+
+    def __eq__(self, other: object) -> bool:
+        """Compare fields only: the same study read from another place is the same study."""
+        return isinstance(other, Study) and self.to_dict() == other.to_dict()
 
     @property
     def objectives(self) -> list[Objective]:

@@ -75,11 +75,14 @@ class System:
         matching = [name for name in declared if path == name or path.startswith(f"{name}.")]
         return declared[max(matching, key=len)] if matching else ()
 
-    def validate(self, values: Mapping[str, Any]) -> BaseModel:
+    def validate(self, values: Mapping[str, Any], directory: str | None = None) -> BaseModel:
         """Build the config from nested JSON values, strict about types.
+
+        With ``directory``, relative paths to input files become absolute, starting there.
 
         Raises:
             ValidationError: The config refuses the values.
         """
         # JSON mode is strict where it counts (true is not 1, "1" is not 1) yet reads lists into tuples.
-        return self.config_type.model_validate_json(canonical_json(values), strict=True)
+        context = {"directory": directory}
+        return self.config_type.model_validate_json(canonical_json(values), strict=True, context=context)

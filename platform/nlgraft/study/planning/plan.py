@@ -19,6 +19,7 @@ from nlgraft.study.data.space import Domain, holds, sampling_order
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS, SEARCH_SPLITS, System
 from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
+from nlgraft.study.planning.data_checks import check_data
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.rules import warnings
 from nlgraft.study.reading.system import load_system
@@ -68,6 +69,7 @@ def plan(
     chosen = cells(study)
     configs = [(cell, resolve_config(study, cell)) for cell in chosen]
     trials = [_planned(study, system, cell, config, seed) for cell, config in configs for seed in study.seeds]
+    data = check_data(trial.graph for trial in trials)
     stages = _Stages()
     for trial in trials:
         stages.add(trial.graph)
@@ -99,8 +101,10 @@ def plan(
         problems=capacity_problems(study.resources, capacity) if capacity is not None else [],
         warnings=warnings(study)
         + _same_config(configs)
-        + _short_budget(study, len(trials) + num_search_trials),
+        + _short_budget(study, len(trials) + num_search_trials)
+        + [*data.warnings],
         notes=notes,
+        corpora=data.corpora,
         cost_s=cost_s,
         disk_bytes=disk_bytes,
     )

@@ -70,7 +70,8 @@ def search_key(study: Study, cell: Cell) -> str:
     return fingerprint(
         {
             "system": study.system,
-            "config": resolve_config(study, cell).model_dump(mode="json"),
+            # paths as written: a search that moves with its study goes on
+            "config": resolve_config(study, cell, has_absolute_paths=False).model_dump(mode="json"),
             "search": search,
             "objectives": [objective.model_dump(mode="json") for objective in study.objectives],
             "seed": search_seed(study),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
@@ -21,7 +22,12 @@ StudyT = TypeVar("StudyT", bound=Study)
 
 
 def read_study(
-    document: Document, changes: Iterable[str], environ: Mapping[str, str], source: str, kind: type[StudyT]
+    document: Document,
+    changes: Iterable[str],
+    environ: Mapping[str, str],
+    source: str,
+    kind: type[StudyT],
+    directory: Path,
 ) -> StudyT:
     """Check a document and build the study.
 
@@ -31,6 +37,7 @@ def read_study(
         environ: Where ``${env:NAME}`` is looked up.
         source: What the study is called in the error.
         kind: The class of the study.
+        directory: Where relative paths in the study start.
 
     Returns:
         The study.
@@ -51,10 +58,12 @@ def read_study(
     if document.problems:
         raise StudyError(_in_file_order(document), source)
     try:
-        return kind.model_validate(document.values)
+        study = kind.model_validate(document.values)
     except ValidationError as error:  # whatever only shows when the parts are put together
         faults = faults_of(error, Study, document.values)
         raise StudyError([Problem(fault.path, fault.message) for fault in faults], source) from error
+    study._directory = str(directory.absolute())
+    return study
 
 
 def _unusable(document: Document) -> Problem | None:

@@ -27,6 +27,7 @@ class Resolver:
         base: Nested values that all cells share.
         data: The ``data`` field.
         skipped: Config paths that are not set, because the config is known not to have them.
+        directory: Where relative paths to input files start; None leaves them as written.
     """
 
     def __init__(
@@ -35,11 +36,13 @@ class Resolver:
         base: Mapping[str, Any],
         data: Mapping[str, Any],
         skipped: Collection[str] = (),
+        directory: str | None = None,
     ) -> None:
         self._system = system
         self._base = base
         self._data = data
         self._skipped = frozenset(skipped)
+        self._directory = directory
 
     def resolve(self, cell: Cell, params: Mapping[str, Any]) -> tuple[BaseModel | None, list[Problem]]:
         """Build the config of a cell.
@@ -73,7 +76,7 @@ class Resolver:
         found: dict[tuple[str | int, ...], Fault] = {}
         for _ in range(_MAX_REPAIRS):
             try:
-                config = self._system.validate(values)
+                config = self._system.validate(values, self._directory)
                 return (None if found else config), list(found.values())
             except ValidationError as error:
                 faults = faults_of(error, self._system.config_type, values)
@@ -138,13 +141,17 @@ def nested_config(
     return values
 
 
-def resolve_config(study: Study, cell: Cell, params: Mapping[str, Any] | None = None) -> BaseModel:
+def resolve_config(
+    study: Study, cell: Cell, params: Mapping[str, Any] | None = None, *, has_absolute_paths: bool = True
+) -> BaseModel:
     """Build the config of a cell's trial.
 
     Args:
         study: The study.
         cell: One of its cells.
         params: Searched values by dotted path.
+        has_absolute_paths: If true, relative paths to input files are resolved against the study file;
+            otherwise they stay as written.
 
     Returns:
         A config of the study's system.
@@ -152,7 +159,8 @@ def resolve_config(study: Study, cell: Cell, params: Mapping[str, Any] | None = 
     Raises:
         StudyError: The system refuses the values; problems carry their paths in the study file.
     """
-    resolver = Resolver(load_system(study.system), study.base, study.data)
+    directory = study.directory if has_absolute_paths else None
+    resolver = Resolver(load_system(study.system), study.base, study.data, directory=directory)
     config, problems = resolver.resolve(cell, params or {})
     if config is None:
         raise StudyError(problems, f"{study.name}, cell {cell.label}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nlgraft.errors import DataError
+from nlgraft.text.files import read_lines
 from nlgraft.vocab.commands.outputs import TOKENIZER_DIRECTORY, refuse_used, written_at_once
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import Method, TokenVectors
@@ -27,6 +27,10 @@ from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
     from nlgraft.vocab.methods.token_vectors import VectorOptions
+
+
+MAX_LINE_CHARS = 100_000
+"""Longer lines of text are truncated."""
 
 
 @dataclass(frozen=True)
@@ -176,15 +180,11 @@ def read_text(files: Sequence[Path]) -> list[str]:
     """Read lines of plain or gzipped text, blank ones left out.
 
     Raises:
-        DataError: A file is missing, empty or not UTF-8.
+        DataError: A file is missing, blank, not UTF-8 or broken.
     """
     lines: list[str] = []
     for path in files:
-        try:
-            data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-            found = [line for line in data.decode("utf-8").split("\n") if line.strip()]
-        except (OSError, EOFError, UnicodeDecodeError) as error:
-            raise DataError(f"{path}: cannot be read as UTF-8 text ({error})") from error
+        found = [line for line in read_lines(str(path), MAX_LINE_CHARS).lines if line.strip()]
         if not found:
             raise DataError(f"{path}: contains no text")
         lines += found

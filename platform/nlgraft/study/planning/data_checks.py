@@ -1,0 +1,124 @@
+"""Checks of a study's data before anything runs: every corpus and every tokenizer of its stage graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from nlgraft.errors import DataError
+from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data.design import Cell
+from nlgraft.study.data.study import Study
+from nlgraft.study.data.system import REPLICATE_SPLITS
+from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.system import load_system
+from nlgraft.text.checks import check_corpus, vocabulary_warning
+from nlgraft.text.config import ConlangConfig, CorpusConfig, TokenizerConfig
+from nlgraft.text.conlang.tasks import generate
+from nlgraft.text.corpora import Corpus, report_json
+
+_CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
+_MOST_CONSTRUCTED = 20_000  # examples: more take seconds to make, and have words enough
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """Findings about the data of a study.
+
+    Attributes:
+        corpora: Counts of each split by the name of the corpus stage, of text in local files.
+        warnings: What is allowed but likely a mistake.
+    """
+
+    corpora: Mapping[str, Any] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
+
+
+def check_cells(study: Study, cells: Iterable[Cell], store: ArtifactStore | None = None) -> DataReport:
+    """Check the data of some cells; see `check_data`."""
+    system = load_system(study.system)
+    return check_data(
+        (
+            system.stage_graph(resolve_config(study, cell), seed=study.seeds[0], splits=REPLICATE_SPLITS)
+            for cell in cells
+        ),
+        store,
+    )
+
+
+def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None) -> DataReport:
+    """Check the corpora and tokenizers of stage graphs, each once.
+
+    Args:
+        graphs: Stage graphs. Corpora are found by the location ``corpus`` of their stages, tokenizers by
+            their config.
+        store: What it holds has been checked; None checks everything.
+
+    Raises:
+        DataError: A corpus cannot be used; lists the problems of all corpora.
+    """
+    stages = {stage.fingerprint: stage for graph in graphs for stage in graph.stages}
+    done = store.finished(stages) if store is not None else set()
+    text = _Text()
+    problems: list[str] = []
+    warnings: list[str] = []
+    for key, stage in stages.items():
+        if key in done:
+            continue
+        try:
+            warnings += [f"{stage.name}: {warning}" for warning in text.check(stage)]
+        except DataError as error:
+            problems += [f"{stage.name}: {line}" for line in str(error).split("\n")]
+    if problems:
+        raise DataError("\n".join(dict.fromkeys(problems)))
+    return DataReport(text.reports, list(dict.fromkeys(warnings)))
+
+
+class _Text:
+    """The corpora that were read, by the fingerprint of their stage."""
+
+    def __init__(self) -> None:
+        self.reports: dict[str, Any] = {}
+        self._train: dict[str, Corpus] = {}
+
+    def check(self, stage: Stage) -> list[str]:
+        if "corpus" in stage.locations:
+            return self._check_corpus(stage, _CORPUS.validate_python(stage.locations["corpus"]))
+        settings = stage.config.get("tokenizer", stage.config)
+        if isinstance(settings, Mapping) and {"vocab_size", "character_coverage"} <= settings.keys():
+            return self._check_tokenizer(stage, settings)
+        return []
+
+    def _check_corpus(self, stage: Stage, config: CorpusConfig) -> list[str]:
+        if isinstance(config, ConlangConfig):
+            if config.train <= _MOST_CONSTRUCTED:
+                self._train[stage.fingerprint] = Corpus.from_streams(generate(config, "train"))
+            return []
+        found = check_corpus(config)
+        if "train" in found.corpora:
+            self._train[stage.fingerprint] = found.corpora["train"]
+        if found.reports:
+            self.reports[stage.name] = report_json(found.reports)
+        return list(found.warnings)
+
+    def _check_tokenizer(self, stage: Stage, settings: Mapping[str, Any]) -> list[str]:
+        corpora = [self._train.get(corpus.fingerprint) for corpus in stage.inputs.values()]
+        known = [corpus for corpus in corpora if corpus is not None]
+        if not known or len(known) < len(corpora):
+            return []
+        fields = TokenizerConfig.model_fields.keys() & settings.keys()
+        config = TokenizerConfig.model_validate({name: settings[name] for name in fields})
+        roles = stage.config.get("roles")
+        lines = [
+            line
+            for corpus in known
+            for role, stream in corpus.streams().items()
+            if (role in roles if roles else role not in ("label", "document"))
+            for line in stream
+        ]
+        warning = vocabulary_warning(config, lines)
+        return [] if warning is None else [warning]

@@ -1,0 +1,95 @@
+"""Checks of corpora and tokenizers that take seconds, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from nlgraft.errors import DataError
+from nlgraft.text.config import (
+    SPECIAL_PIECES,
+    SPLITS,
+    CorpusConfig,
+    FilesConfig,
+    SacreBleuConfig,
+    SplitFiles,
+    TokenizerConfig,
+)
+from nlgraft.text.corpora import Corpus, SplitReport, corpus_report, load_split_files
+
+_NUM_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class CorpusCheck:
+    """Findings about the splits of a corpus that lie in files of this machine; none for other corpora.
+
+    Attributes:
+        corpora: The splits.
+        reports: Their counts.
+        warnings: What is allowed but likely a mistake: empty lines, and test text within the training text.
+    """
+
+    corpora: Mapping[str, Corpus] = field(default_factory=dict)
+    reports: Mapping[str, SplitReport] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+
+def check_corpus(config: CorpusConfig) -> CorpusCheck:
+    """Read the files of a corpus, count, and look for likely mistakes.
+
+    Raises:
+        DataError: Files are missing, empty, of unequal length, not UTF-8, broken, or nothing of a split is
+            left. The message has a line for each split with a problem.
+    """
+    if not isinstance(config, FilesConfig | SacreBleuConfig):
+        return CorpusCheck()
+    problems: list[str] = []
+    corpora: dict[str, Corpus] = {}
+    for split in SPLITS:
+        files = getattr(config, split)
+        if isinstance(files, SplitFiles):
+            try:
+                corpora[split] = load_split_files(config, split, files)
+            except DataError as error:
+                problems.append(str(error))
+    if problems:
+        raise DataError("\n".join(problems))
+    reports = corpus_report(corpora)
+    return CorpusCheck(corpora, reports, (*_empty_lines(corpora), *_overlaps(reports)))
+
+
+def _empty_lines(corpora: Mapping[str, Corpus]) -> list[str]:
+    found = []
+    for split, corpus in corpora.items():
+        for role, lines in corpus.streams().items():
+            empty = [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]
+            if empty:
+                more = ", ..." if len(empty) > _NUM_SHOWN else ""
+                found.append(
+                    f"{split}: {len(empty)} of {len(lines)} examples have an empty {role} (example "
+                    f"{', '.join(empty[:_NUM_SHOWN])}{more}); remove them"
+                )
+    return found
+
+
+def _overlaps(reports: Mapping[str, SplitReport]) -> list[str]:
+    return [
+        f"{split}: {report.num_in_train} of {report.num_examples} examples are also in train, and the "
+        f"sources of {report.num_sources_in_train}; scores on them measure memory, remove them from train"
+        for split, report in reports.items()
+        if report.num_sources_in_train
+    ]
+
+
+def vocabulary_warning(config: TokenizerConfig, lines: Sequence[str]) -> str | None:
+    """Warn of a vocabulary that is larger than the number of distinct words and characters of its text."""
+    words = {word for line in lines for word in line.split()}
+    characters = {character for word in words for character in word}
+    if config.vocab_size <= len(words) + len(characters) + len(SPECIAL_PIECES) + len(config.special_tokens):
+        return None
+    return (
+        f"vocab_size is {config.vocab_size}, but the training text has only {len(words)} distinct words and "
+        f"{len(characters)} characters: the tokenizer will be smaller, or most of its pieces occur once; "
+        "lower vocab_size or give more text"
+    )

@@ -1,0 +1,93 @@
+"""Data of a study is checked before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from nlgraft.api import launch
+from nlgraft.errors import DataError
+from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.run import Run
+from nlgraft.study.data.design import cells
+from nlgraft.study.planning.data_checks import check_cells, check_data
+from nlgraft.study.public import Study
+
+STUDY = {
+    "name": "own-text",
+    "system": "examples.minimal_system",
+    "data": {
+        "corpus": "files",
+        **{
+            split: {"sources": [f"{split}.1", f"{split}.2"], "target": f"{split}.t"}
+            for split in ("train", "dev", "test")
+        },
+    },
+    "base": {"tokenizer": {"vocab_size": 20_000}},
+    "objective": {"metric": "dev/bleu", "direction": "maximize"},
+    "seeds": [1, 2],
+}
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    for split in ("train", "dev", "test"):
+        for side in ("1", "2", "t"):
+            lines = [f"word{n} of {side} in {split}" for n in range(50)]
+            (tmp_path / f"{split}.{side}").write_text("\n".join(lines) + "\n")
+    monkeypatch.chdir(tmp_path)
+    return Study.from_dict(STUDY)
+
+
+def test_a_plan_shows_the_corpus_and_warns_once_of_a_large_vocabulary(study):
+    plan = study.plan()
+    (report,) = plan.to_json()["corpora"].values()
+    assert {split: counts["num_examples"] for split, counts in report.items()} == {
+        "train": 50,
+        "dev": 50,
+        "test": 50,
+    }
+    (warning,) = [warning for warning in plan.warnings if "vocab_size" in warning]
+    assert "vocab_size is 20000, but the training text has only 56 distinct words" in warning
+
+
+def test_a_plan_lists_the_mistakes_of_all_files(study, tmp_path):
+    (tmp_path / "dev.2").write_text("too short\n")
+    (tmp_path / "train.t").write_bytes(b"\xff\n" * 50)
+    with pytest.raises(DataError) as caught:
+        study.plan()
+    message = str(caught.value)
+    assert "train.t, line 1: not UTF-8" in message
+    assert "dev: files differ in their number of lines" in message
+    assert len(message.split("\n")) == 2
+
+
+def test_a_corpus_that_the_store_holds_is_not_read_again(study, tmp_path):
+    store = ArtifactStore.open(tmp_path / "store")
+    assert check_cells(study, cells(study), store).corpora
+    (corpus,) = [stage for stage in study.plan().trials[0].graph.stages if "corpus" in stage.locations]
+    scratch = store.new_scratch(corpus)
+    (scratch / "x").write_text("x")
+    store.publish(corpus, scratch)
+    assert check_cells(study, cells(study), store).corpora == {}
+
+
+def test_stages_without_text_are_left_alone():
+    graph = StageGraph(Stage(name="a", run="a.b:c", config={"tokenizer": "x"}))
+    assert check_data([graph]).warnings == []
+
+
+def test_a_run_checks_the_data_before_it_starts_anything(study, tmp_path):
+    (tmp_path / "test.t").write_text("too short\n")
+    with pytest.raises(DataError, match="test: files differ in their number of lines"):
+        launch(study)
+    assert not (tmp_path / "nlgraft_store" / "mlflow.db").exists()
+
+
+def test_a_run_tells_the_warnings(study, tmp_path, monkeypatch):
+    heard = []
+    monkeypatch.setattr(ArtifactStore, "lock_study", lambda *_: pytest.fail("checked too late"))
+    run = Run(study, ArtifactStore.open(tmp_path / "store"), cells(study), "", on_event=heard.append)
+    with pytest.raises(pytest.fail.Exception):
+        run.result()
+    assert [event.message for event in heard if "vocab_size is 20000" in event.message]

@@ -1,0 +1,95 @@
+"""Mistakes in text that are found in seconds."""
+
+from __future__ import annotations
+
+import gzip
+
+import pytest
+from pydantic import TypeAdapter
+
+from nlgraft.errors import DataError
+from nlgraft.text.checks import check_corpus, vocabulary_warning
+from nlgraft.text.config import CorpusConfig, TokenizerConfig
+
+CORPUS = TypeAdapter(CorpusConfig)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """A corpus of three examples in each split, no two alike."""
+    for split in ("train", "dev", "test"):
+        for side in ("en", "de"):
+            (tmp_path / f"{split}.{side}").write_text("".join(f"{side} {split} {n}\n" for n in range(3)))
+    return tmp_path
+
+
+def config(directory, suffix=""):
+    document = {
+        split: {
+            side: str(directory / f"{split}.{code}{suffix}")
+            for side, code in (("source", "en"), ("target", "de"))
+        }
+        for split in ("train", "dev", "test")
+    }
+    return CORPUS.validate_python({"corpus": "files", **document})
+
+
+def test_a_sound_corpus_is_counted_without_a_warning(corpus):
+    found = check_corpus(config(corpus))
+    assert found.warnings == ()
+    assert {split: report.num_examples for split, report in found.reports.items()} == {
+        "train": 3,
+        "dev": 3,
+        "test": 3,
+    }
+
+
+def test_all_splits_with_problems_are_listed_at_once(corpus):
+    (corpus / "train.de").unlink()
+    (corpus / "dev.de").write_text("one line\n")
+    (corpus / "test.en").write_bytes(b"caf\xe9\n")
+    with pytest.raises(DataError) as caught:
+        check_corpus(config(corpus))
+    train, dev, test = str(caught.value).split("\n")
+    assert "train.de: no such file" in train
+    assert "dev: files differ in their number of lines" in dev
+    assert "test.en, line 1: not UTF-8" in test
+
+
+def test_plain_text_named_gz_is_refused(corpus):
+    for path in [*corpus.iterdir()]:
+        (corpus / f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+    assert check_corpus(config(corpus, ".gz")).warnings == ()
+    (corpus / "dev.en.gz").write_bytes((corpus / "dev.en").read_bytes())
+    with pytest.raises(DataError, match=r"dev\.en\.gz: named \.gz but not a gzip file; rename it"):
+        check_corpus(config(corpus, ".gz"))
+
+
+def test_empty_targets_are_named(corpus):
+    (corpus / "train.de").write_text("a\n\n  \n")
+    assert check_corpus(config(corpus)).warnings == (
+        "train: 2 of 3 examples have an empty target (example 2, 3); remove them",
+    )
+
+
+def test_test_text_in_the_training_text_is_counted(corpus):
+    for side in ("en", "de"):
+        lines = (corpus / f"train.{side}").read_text().splitlines()
+        (corpus / f"test.{side}").write_text("\n".join([lines[0], f"new {side}", "x"]) + "\n")
+    (corpus / "test.de").write_text("\n".join([lines[0], "new de", "x"]) + "\n")
+    (corpus / "test.en").write_text("en train 0\nen train 1\nx\n")
+    (warning,) = check_corpus(config(corpus)).warnings
+    assert warning.startswith("test: 1 of 3 examples are also in train, and the sources of 2;")
+
+
+def test_text_from_elsewhere_is_not_fetched():
+    constructed = CORPUS.validate_python({"corpus": "conlang", "train": 10**9})
+    assert check_corpus(constructed).reports == {}
+
+
+def test_more_pieces_than_words_are_warned_of():
+    lines = ["a man walks", "a man runs"]  # 4 words, 9 characters, 4 special pieces
+    assert vocabulary_warning(TokenizerConfig(vocab_size=17), lines) is None
+    warning = vocabulary_warning(TokenizerConfig(vocab_size=18), lines)
+    assert warning is not None
+    assert "vocab_size is 18, but the training text has only 4 distinct words and 9 characters" in warning
