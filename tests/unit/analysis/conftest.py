@@ -143,7 +143,7 @@ STUDY = {
             "metric": "test/bleu",
             "source": "the other way round",
         },
-        {"cell": "random_init"},
+        {"cell": "random_init", "margin": 1.0},
     ],
 }
 
@@ -202,7 +202,12 @@ def scored_result(study, scores):
             metrics = {name: float(values[index]) for name, values in scores[cell.label].items()}
             fingerprint = f"{cell.label} {seed}"
             record = TrialRecord(
-                fingerprint=fingerprint, config={}, seed=seed, state="finished", metrics=metrics
+                fingerprint=fingerprint,
+                config={},
+                seed=seed,
+                state="finished",
+                metrics=metrics,
+                signatures=dict.fromkeys(metrics, "case:mixed|tok:13a"),
             )
             trials.append(TrialResult("replicate", cell, seed, fingerprint, "finished", record=record))
         found.append(CellResult(cell, tuple(trials)))

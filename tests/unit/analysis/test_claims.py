@@ -4,13 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from nlgraft.analysis.statistics.claims import judge_figure, judge_ordering, why_not_comparable
+from nlgraft.analysis.statistics import claims
+from nlgraft.analysis.statistics.claims import why_not_comparable
 from nlgraft.analysis.statistics.comparison import Comparison
 from nlgraft.study.data.claim import Claim
 
 OURS = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
 ORDERING = Claim(better="patt", worse="avg", metric="test/bleu", source="Table 2", figures=[37.7, 37.0])
-FIGURE = Claim(cell="patt", value=37.7, metric="test/bleu", source="Table 2")
+FIGURE = Claim(cell="patt", value=37.7, metric="test/bleu", source="Table 2", margin=1.0)
 
 
 def comparison(difference, p, seeds=(1, 2, 3), **more):
@@ -19,9 +20,9 @@ def comparison(difference, p, seeds=(1, 2, 3), **more):
     )
 
 
-def judge(found, direction="maximize", **more):
+def judge(found, direction="maximize", claim=ORDERING, **more):
     settings = {"alpha": 0.05, "is_corrected": True, "why_not": "", **more}
-    return judge_ordering(ORDERING, found, (2.0, 1.0), direction=direction, **settings)
+    return claims.judge(claim, found, (2.0, 1.0), direction=direction, **settings)
 
 
 def test_significant_in_the_claimed_direction_is_supported():
@@ -36,7 +37,7 @@ def test_significant_in_the_other_direction_is_contradicted():
 def test_an_exact_difference_needs_no_p():
     found = judge(comparison(-127e6, None, is_exact=True), "minimize")
     assert (found.verdict, found.explanation) == (
-        "supported", "identical for every seed, in the claimed direction",
+        "supported", "in the claimed direction, identical for every seed",
     )  # fmt: skip
     assert judge(comparison(1.0, None, is_exact=True), "minimize").verdict == "contradicted"
 
@@ -74,18 +75,37 @@ def test_without_correction_the_raw_p_decides():
     assert judge(uncorrected, is_corrected=False).verdict == "supported"
 
 
-def test_a_figure_is_held_against_the_interval():
-    inside = comparison(0.3, 0.4, ci=(-0.5, 1.1))
-    outside = comparison(1.3, 0.01, ci=(0.5, 2.1))
-    assert judge_figure(FIGURE, inside, 38.0, why_not="").verdict == "supported"
-    assert judge_figure(FIGURE, outside, 39.0, why_not="").verdict == "contradicted"
-    refused = judge_figure(FIGURE, inside, 38.0, why_not="the paper does not say how")
-    assert (refused.verdict, refused.explanation) == (
-        "undecided",
-        "cannot be compared: the paper does not say how",
-    )
-    one = judge_figure(FIGURE, comparison(0.3, 0.4, seeds=(1,), ci=(-1, 1)), 38.0, why_not="")
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+@pytest.mark.parametrize(
+    ("difference", "p", "verdict"),
+    [
+        (0.3, 0.01, "supported"),
+        (-0.3, 0.01, "supported"),
+        (0.3, 0.2, "undecided"),
+        (1.3, 0.01, "contradicted"),
+        (-1.3, 0.2, "undecided"),
+    ],
+)
+def test_a_figure_is_ours_within_a_margin(direction, difference, p, verdict):
+    assert judge(comparison(difference, p), direction, FIGURE).verdict == verdict
+
+
+def test_a_figure_needs_two_seeds_and_a_comparable_metric():
+    one = judge(comparison(0.3, None, seeds=(1,)), claim=FIGURE)
     assert (one.verdict, one.seeds_more) == ("undecided", 1)
+    refused = Comparison(metric="test/bleu", a="patt", b="published", notes=("cannot be compared: why",))
+    found = judge(refused, claim=FIGURE, why_not="why")
+    assert (found.verdict, found.explanation) == ("undecided", "cannot be compared: why")
+    assert found.figures == ()
+
+
+def test_no_worse_is_an_ordering_from_the_margin_on():
+    claim = Claim(better="patt", worse="avg", metric="test/bleu", source="T2", margin=0.5)
+    assert claim.text == "patt no worse than avg on test/bleu by more than 0.5"
+    assert judge(comparison(-0.2, 0.01, null=-0.5), claim=claim).verdict == "supported"
+    assert judge(comparison(-0.7, 0.01, null=-0.5), claim=claim).verdict == "contradicted"
+    assert judge(comparison(0.2, 0.01, null=0.5), "minimize", claim).verdict == "supported"
+    assert judge(comparison(-0.2, 0.2, null=-0.5), claim=claim).verdict == "undecided"
 
 
 @pytest.mark.parametrize(

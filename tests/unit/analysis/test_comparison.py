@@ -189,16 +189,38 @@ def test_comparing_other_cells_before_changes_nothing():
     assert after == Comparer().compare("test/loss", "a", a, "b", b)
 
 
-def test_a_published_value_is_held_against_the_mean():
-    cell = {1: noise(1, 5.0), 2: noise(2, 5.0), 3: noise(3, 5.0)}
-    found = Comparer().against_value("test/loss", "a", cell, 5.0)
-    assert found.b == "published 5"
-    assert abs(found.difference) < 0.5
-    assert found.ci[0] < 0 < found.ci[1]
-    assert Comparer().against_value("test/loss", "a", cell, 9.0).p < 0.05
-    seeds_only = {seed: Measured(value) for seed, value in [(1, 5.0), (2, 5.5)]}
-    assert Comparer().against_value("test/loss", "a", seeds_only, 5.0).scope == "seeds"
-    assert Comparer().against_value("test/loss", "a", {}, 5.0).notes == ("no seed finished",)
+def against(values, published, margin):
+    cell = {seed: Measured(value) for seed, value in enumerate(values)}
+    return Comparer().against_value("test/loss", "a", cell, published, margin)
+
+
+def test_a_published_figure_is_predicted_as_a_single_run():
+    found = against([5.0, 6.0, 7.0], 5.5, margin=20.0)
+    # 6 - 5.5 with t(.975, 2 df) * sd 1 * sqrt(1 + 1/3) = 4.30265 * 1.1547
+    assert found.difference == 0.5
+    assert found.ci == pytest.approx((0.5 - 4.9683, 0.5 + 4.9683), abs=1e-3)
+    # within: P(T(2) > (20 - .5) / 1.1547), a t of 16.888
+    assert found.p == pytest.approx(stats.t.sf(16.8875, 2), rel=1e-3)
+    beyond = against([5.0, 6.0, 7.0], 50.0, margin=1.0)
+    assert beyond.p == pytest.approx(2 * stats.t.sf((44 - 1) / 1.1547, 2), rel=1e-3)
+    assert found.seeds_needed is None
+
+
+def test_a_published_figure_needs_two_runs_and_constants_are_exact():
+    assert against([], 5.0, 1.0).notes == ("no seed finished",)
+    assert against([5.0], 5.0, 1.0).p is None
+    assert against([5.0, 5.0], 5.5, 1.0).is_exact
+
+
+def test_a_margin_shifts_the_null_hypothesis():
+    values = [30.1, 30.9, 31.4, 30.2], [30.3, 31.0, 31.1, 30.9]
+    a, b = ({seed: Measured(value) for seed, value in enumerate(side)} for side in values)
+    found = Comparer(samples=20_000).compare("test/loss", "a", a, "b", b, null=-1.0)
+    expected = stats.ttest_rel(values[0], np.array(values[1]) - 1.0)
+    assert found.p == pytest.approx(expected.pvalue, abs=2e-4)
+    assert found.difference == pytest.approx(np.mean(values[0]) - np.mean(values[1]))
+    constant = {1: Measured(3.0), 2: Measured(3.0)}
+    assert Comparer().compare("test/loss", "a", constant, "b", constant, null=-0.5).is_exact
 
 
 def test_json_numbers_have_ten_digits_and_no_nan():

@@ -78,6 +78,69 @@ def test_samples_grow_with_the_family(make_study, scored):
     assert found.to_json()["analysis"]["samples"] == found.samples
 
 
+ARM = {"target": "arm", "levels": ["random_init", "patt_eg"], "baseline": "random_init"}
+LR = {"target": "lr", "levels": [1e-3, 1e-2], "baseline": 1e-3}
+TABLE = {
+    "source": "T1",
+    "metric": "test/bleu",
+    "signature": "tok:13a",
+    "values": {"baseline": 30.0, "patt_eg": 31.0, "lr=0.01": 30.0, "arm=patt_eg, lr=0.01": 36.0},
+}
+
+
+@pytest.fixture
+def crossed(make_study, scored):
+    """Four cells of five seeds each, with means 30.1, 31, 30 and 36 and hardly any noise."""
+    study = make_study(
+        data={"corpus": "files"},
+        factors={"arm": ARM, "lr": LR},
+        design={"kind": "full"},
+        published=[TABLE],
+        claims=[
+            {"better": "patt_eg", "worse": "baseline"},
+            {"better": "lr=0.01", "worse": "baseline", "margin": 0.5},
+            {
+                "better": "baseline",
+                "worse": "lr=0.01",
+                "metric": "test/bleu",
+                "source": "text",
+                "margin": 0.02,
+            },
+            {"better": "arm=patt_eg, lr=0.01", "worse": "lr=0.01", "exceeds": ["patt_eg", "baseline"]},
+            {"cell": "baseline", "margin": 1.0},
+            {"cell": "patt_eg", "margin": 0.0001},
+        ],
+        analysis={"family": "claims"},
+        seeds=[1, 2, 3, 4, 5],
+    )
+    rng = np.random.default_rng(3)
+    means = {"baseline": 30.1, "arm=patt_eg": 31, "lr=0.01": 30, "arm=patt_eg, lr=0.01": 36}
+    noise = {label: 0.01 * rng.standard_normal(5) for label in means}
+    return scored(study, {label: {"test/bleu": mean + noise[label]} for label, mean in means.items()})
+
+
+def test_claims_of_every_kind_are_one_family(crossed):
+    answers = crossed.claims
+    assert [answer.verdict for answer in answers] == ["supported"] * 5 + ["undecided"]
+    assert all(answer.comparison.p_holm >= answer.comparison.p for answer in answers)
+    assert answers[1].comparison.null == -0.5
+    assert answers[3].comparison.difference == pytest.approx((36 - 30) - (31 - 30.1), abs=0.05)
+    assert answers[4].comparison.difference == pytest.approx(0.1, abs=0.02)
+    smallest = min(answer.comparison.p for answer in answers)
+    assert min(answer.comparison.p_holm for answer in answers) == pytest.approx(6 * smallest)
+
+
+def test_claims_of_every_kind_are_told_in_every_format(crossed):
+    text = crossed.render("md")
+    assert "lr=0.01 no worse than baseline on test/bleu by more than 0.5 | T1 | supported" in text
+    assert "36.00 against 30.00; 31.00 against 30.10 (" in text
+    assert "36.00 against 30.00; 31.00 against 30.00 (+5.00)" in text
+    assert "within 1 of the published figure, significant at 0.05" in text
+    assert "prediction interval" in text
+    assert crossed.render("latex").isascii()
+    assert crossed.to_json()["claims"][4]["figures"] == [30.0]
+
+
 def test_without_correction_p_decides(make_study, result):
     study = make_study(analysis={"correction": "none"})
     plain = type(result)(study, result.system, result.cells, result.provenance)

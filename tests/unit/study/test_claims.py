@@ -45,10 +45,22 @@ def test_metrics_and_several_worse_cells_are_told_apart(good):
 
 
 def test_the_figure_of_one_cell_is_looked_up(good):
-    (claim,) = _claims(good, [{"cell": "depth=1"}])
-    assert claim == Claim(cell="depth=1", value=52.1, metric="test/bleu", source="T2, Laws")
-    assert claim.text == "depth=1 has test/bleu 52.1"
+    (claim,) = _claims(good, [{"cell": "depth=1", "margin": 0.5}])
+    assert claim == Claim(cell="depth=1", value=52.1, metric="test/bleu", source="T2, Laws", margin=0.5)
+    assert claim.text == "depth=1 has test/bleu 52.1 within 0.5"
     assert not claim.is_ordering
+
+
+def test_gains_and_margins_are_claimed_with_all_their_figures(good):
+    good["design"] = {"kind": "full"}
+    table = THESIS | {"values": {"arm=att_eg, depth=3": 9.0, "depth=3": 5.0, "arm=att_eg": 3.0, "full": 2.0}}
+    stated = {"better": "depth=3, arm=att_eg", "worse": "depth=3", "exceeds": ["att_eg", "full"]}
+    stated["margin"] = 2.0
+    (claim,) = _claims(good, [stated], [table])
+    assert claim.published == (9.0, 5.0, 3.0, 2.0)
+    assert claim.text == (
+        "depth=3, arm=att_eg gains no less over depth=3 than att_eg over full on test/bleu by more than 2"
+    )
 
 
 def test_an_ordering_with_a_source_of_its_own_has_no_figures(good):

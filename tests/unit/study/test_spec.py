@@ -43,7 +43,10 @@ FULL = {
             "values": {"att_eg": 2, "baseline": 1.5, "without gradual": 3},
         },
     ],
-    "claims": [{"better": "att_eg", "worse": "baseline"}, {"cell": "without gradual", "metric": "test/bleu"}],
+    "claims": [
+        {"better": "att_eg", "worse": "baseline"},
+        {"cell": "without gradual", "metric": "test/bleu", "margin": 0.5},
+    ],
     "analysis": {"family": "claims", "correction": "none"},
     "scales": {"tiny": {"seeds": [1], "base": {"train": {"max_steps": 1}}}},
 }

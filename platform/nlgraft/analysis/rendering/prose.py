@@ -62,9 +62,9 @@ def fairness(result: ComparedResults) -> str:
 def method(result: ComparedResults) -> list[str]:
     """Describe the statistics, one sentence each."""
     settings = result.study.analysis
-    family = "every cell against the baseline and the claims' pairs, metric by metric"
+    family = "every cell against the baseline and the claims, metric by metric"
     if settings.family == "claims":
-        family = "the claims' pairs"
+        family = "the claims"
     level = ""
     correction = "p is not corrected for multiple comparisons"
     if result.is_corrected:
@@ -79,6 +79,7 @@ def method(result: ComparedResults) -> list[str]:
         f"p is two-sided, by {settings.test.replace('_', ' ')} with both sources of variation, and at least "
         f"1 / {result.samples + 1:,}; {correction}; an asterisk marks significance at {settings.alpha:g}.",
         *_effects_method(result),
+        *_figures_method(result),
         f"The detectable difference is the true difference that this many seeds detect with probability "
         f"0.8{level}; below five seeds, which say little about the noise, it is a 95 % interval. Seeds "
         "needed is the number that detects a true difference as large as the observed one with that "
@@ -103,6 +104,16 @@ def _duration(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+
+
+def _figures_method(result: ComparedResults) -> list[str]:
+    if all(claim.claim.is_ordering for claim in result.claims):
+        return []
+    return [
+        "A published figure counts as a single run that varies over seeds as ours do: the interval is a "
+        "prediction interval of its difference from our mean. Its claim is supported when two one-sided t "
+        "tests put the difference within the claim's margin, contradicted when it is significantly beyond."
+    ]
 
 
 def _effects_method(result: ComparedResults) -> list[str]:

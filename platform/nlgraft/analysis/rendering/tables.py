@@ -22,6 +22,7 @@ from nlgraft.analysis.statistics.claims import ClaimResult
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import ONE_SEED, Comparison
 from nlgraft.analysis.statistics.power import MAX_SEEDS
+from nlgraft.study.data.claim import gain
 from nlgraft.study.data.design import level_text
 
 _FEW_LEVELS = 2
@@ -113,7 +114,7 @@ def claims_table(result: ComparedResults) -> Table:
         ours, theirs = _claim_figures(claim)
         answer = Entry(claim.text, claim.verdict)
         rows.append([claim.claim.text, claim.claim.source, answer, claim.explanation, ours, theirs])
-        if claim.why_not_comparable and claim.figures:
+        if claim.why_not_comparable and claim.claim.published:
             notes.setdefault(claim.why_not_comparable, []).append(claim.claim.text)
     return make_table(
         header,
@@ -231,17 +232,21 @@ def _claim_figures(claim: ClaimResult) -> tuple[str, str]:
     """Format our means with their difference, and the published figures with theirs."""
     decimals = num_decimals([*claim.ours, *claim.figures])
     found = claim.comparison
-    ours = " against ".join(number(value, decimals) for value in claim.ours)
-    if claim.claim.is_ordering and found.difference is not None:
+    ours = _against(claim.ours, decimals)
+    if found.difference is not None:
         ends = f" {interval(found.ci, decimals)}" if found.ci is not None else ""
         ours += f" ({number(found.difference, decimals, is_signed=True)}{ends})"
-    if not claim.figures or claim.why_not_comparable:
-        return ours, NOTHING
-    theirs = " against ".join(number(value, decimals) for value in claim.figures)
+    theirs = _against(claim.figures, decimals) if claim.figures else NOTHING
     if len(claim.figures) > 1:
-        gap = number(claim.figures[0] - claim.figures[1], decimals, is_signed=True)
-        theirs += f" ({gap})"
+        theirs += f" ({number(gain(claim.figures), decimals, is_signed=True)})"
     return ours, theirs
+
+
+def _against(values: Sequence[float | None], decimals: int) -> str:
+    """Format the values of one, two or four cells; gains stand pair by pair."""
+    texts = [number(value, decimals) for value in values]
+    pairs = [" against ".join(texts[start : start + 2]) for start in range(0, len(texts), 2)]
+    return "; ".join(pairs)
 
 
 def _percent(share: float | None, *, is_signed: bool = False) -> str:

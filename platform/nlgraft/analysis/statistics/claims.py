@@ -1,9 +1,11 @@
 """Verdicts on published claims.
 
 An ordering (``better``, ``worse``) is *supported* when our difference has the claimed sign and is
-significant, *contradicted* when it has the other sign and is significant, else *undecided*. A figure
-(``cell``, ``value``) is supported when it lies inside our interval, contradicted when it lies outside,
-undecided when it cannot be compared. One seed decides nothing.
+significant, *contradicted* when it has the other sign and is significant, else *undecided*. With a margin δ
+the difference is tested against -δ instead of 0: no worse by more than δ. A difference of gains (``exceeds``)
+is tested as an ordering is. A figure (``cell``, ``value``) is supported when ours is equivalent to it, i.e.
+certainly within the margin, contradicted when certainly beyond, else undecided, also when it cannot be
+compared. One seed decides nothing.
 
 Published figures are printed beside ours only when both were computed in the same way.
 """
@@ -34,8 +36,9 @@ class ClaimResult:
         explanation: The reason, as one sentence.
         seeds_more: Seeds to add before an ordering of this size could be decided; None when no number of
             seeds suffices, or when seeds are not what is missing.
-        comparison: Our ``better`` minus ``worse``, or our mean minus the published value.
-        ours: Our means, of ``better`` and ``worse`` or of the cell.
+        comparison: Our ``better`` minus ``worse``, one gain minus the other, or our mean minus the published
+            value.
+        ours: Our means of the claim's cells.
         why_not_comparable: Why the published figures are not shown beside ours; empty when they are.
     """
 
@@ -49,10 +52,8 @@ class ClaimResult:
 
     @property
     def figures(self) -> tuple[float, ...]:
-        """The published figures, of ``better`` and ``worse`` or of the cell."""
-        if self.claim.is_ordering:
-            return tuple(self.claim.figures)
-        return () if self.claim.value is None else (self.claim.value,)
+        """The published figures of the claim's cells, if they can be compared with ours."""
+        return () if self.why_not_comparable else self.claim.published
 
     @property
     def text(self) -> str:
@@ -71,6 +72,7 @@ class ClaimResult:
             "answer": self.text,
             "explanation": self.explanation,
             "seeds_more": self.seeds_more,
+            "margin": self.claim.margin,
             "figures": list(self.figures),
             "is_comparable": not self.why_not_comparable,
             "why_not_comparable": self.why_not_comparable,
@@ -100,47 +102,47 @@ def why_not_comparable(published: str | None, ours: str | None, is_constructed: 
     return f"signatures differ ({', '.join(clashes)})" if clashes else ""
 
 
-def judge_ordering(
+def judge(
     claim: Claim,
     comparison: Comparison,
-    ours: tuple[float | None, float | None],
+    ours: tuple[float | None, ...],
     *,
     direction: Literal["maximize", "minimize"],
     alpha: float,
     is_corrected: bool,
     why_not: str,
 ) -> ClaimResult:
-    """Judge a claim that one cell is better than another.
+    """Judge a claim.
 
     Args:
         claim: The claim.
-        comparison: ``better`` minus ``worse``.
-        ours: Our means of ``better`` and ``worse``.
+        comparison: ``better`` minus ``worse``, one gain minus the other, or the cell minus its published
+            figure.
+        ours: Our means of the claim's cells.
         direction: Direction in which the metric improves.
         alpha: Level of significance.
         is_corrected: If true, Holm-adjusted p-values decide.
         why_not: Why the published figures are not shown beside ours; empty when they are.
     """
     verdict, seeds_more = "undecided", None
-    difference = comparison.difference
-    if difference is None:
+    if comparison.difference is None:
         explanation = "; ".join(comparison.notes)
     elif comparison.is_significant(alpha, is_corrected=is_corrected):
-        is_claimed = (difference > 0) == (direction == "maximize")
+        is_claimed, side = _side(claim, comparison, comparison.difference, direction)
         verdict = "supported" if is_claimed else "contradicted"
-        side = "in the claimed direction" if is_claimed else "in the other direction"
-        explanation = f"significant {side} at {alpha:g}"
-        if comparison.is_exact:
-            explanation = f"identical for every seed, {side}"
+        certainty = "identical for every seed" if comparison.is_exact else f"significant at {alpha:g}"
+        explanation = f"{side}, {certainty}"
     elif comparison.num_seeds < _FEW:
         seeds_more, explanation = _FEW - comparison.num_seeds, "one seed decides nothing"
+    elif not claim.is_ordering:
+        explanation = f"not certain to be within or beyond {claim.margin:g} of the published figure"
     elif comparison.seeds_needed is not None:
         seeds_more = max(1, comparison.seeds_needed - comparison.num_seeds)
         explanation = f"not significant with {comparison.num_seeds} seeds at {alpha:g}"
+    elif comparison.p is None:
+        explanation = "; ".join(comparison.notes)
     else:
         explanation = f"more than {MAX_SEEDS:,} seeds needed for so small a difference on this test set"
-        if comparison.p is None:
-            explanation = "; ".join(comparison.notes)
     return ClaimResult(
         claim=claim,
         verdict=verdict,
@@ -148,38 +150,19 @@ def judge_ordering(
         seeds_more=seeds_more,
         comparison=comparison,
         ours=ours,
-        why_not_comparable=why_not if claim.figures else "no published figures",
+        why_not_comparable=why_not if claim.published else "no published figures",
     )
 
 
-def judge_figure(claim: Claim, comparison: Comparison, ours: float | None, *, why_not: str) -> ClaimResult:
-    """Judge a claim that a cell has a published value.
-
-    Args:
-        claim: The claim.
-        comparison: The cell's mean minus the published value.
-        ours: Our mean.
-        why_not: Why the published figure cannot be compared with ours; empty when it can.
-    """
-    verdict, seeds_more = "undecided", None
-    if why_not:
-        explanation = f"cannot be compared: {why_not}"
-    elif comparison.ci is None or comparison.num_seeds < _FEW:
-        explanation = "one seed decides nothing" if comparison.num_seeds else "; ".join(comparison.notes)
-        seeds_more = _FEW - comparison.num_seeds
-    else:
-        is_inside = comparison.ci[0] <= 0 <= comparison.ci[1]
-        verdict = "supported" if is_inside else "contradicted"
-        explanation = f"the published figure lies {'inside' if is_inside else 'outside'} our interval"
-    return ClaimResult(
-        claim=claim,
-        verdict=verdict,
-        explanation=explanation,
-        seeds_more=seeds_more,
-        comparison=comparison,
-        ours=(ours,),
-        why_not_comparable=why_not,
-    )
+def _side(
+    claim: Claim, comparison: Comparison, difference: float, direction: Literal["maximize", "minimize"]
+) -> tuple[bool, str]:
+    """Return whether a difference is as claimed, and on which side it lies."""
+    if not claim.is_ordering:
+        is_within = abs(difference) < claim.margin
+        return is_within, f"{'within' if is_within else 'beyond'} {claim.margin:g} of the published figure"
+    is_claimed = (difference > comparison.null) == (direction == "maximize")
+    return is_claimed, "in the claimed direction" if is_claimed else "in the other direction"
 
 
 def _settings(signature: str) -> Mapping[str, str]:

@@ -9,8 +9,7 @@ from functools import cached_property
 from typing import Literal
 
 from nlgraft.analysis.data.results import Results
-from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.statistics.claims import ClaimResult, judge_figure, judge_ordering, why_not_comparable
+from nlgraft.analysis.statistics.claims import ClaimResult, judge, why_not_comparable
 from nlgraft.analysis.statistics.comparison import Comparer, Comparison
 from nlgraft.analysis.statistics.effects import Effect, contrasts
 from nlgraft.analysis.statistics.resampling import holm
@@ -24,20 +23,27 @@ _SAMPLES_AT_LEVEL = 10
 
 @dataclass(frozen=True)
 class Question:
-    """A difference to test.
+    """A difference to test: of two cells, of two gains, or of a cell from its published figure.
 
     Attributes:
         metric: Name of the metric.
-        cells: Labels of the two cells.
+        cells: Labels of one, two or four cells.
+        null: Difference under the null hypothesis.
+        value: The published figure of a single cell.
+        margin: Difference from ``value`` that does not matter.
     """
 
     metric: str
-    cells: tuple[str, str]
+    cells: tuple[str, ...]
+    null: float = 0.0
+    value: float = 0.0
+    margin: float = 0.0
 
     @property
     def key(self) -> Hashable:
-        """The hypothesis: the same from either side."""
-        return self.metric, frozenset(self.cells)
+        """The hypothesis, which two cells share from either side."""
+        is_symmetric = len(self.cells) == 2 and self.null == 0
+        return (self.metric, frozenset(self.cells)) if is_symmetric else self
 
 
 @dataclass(eq=False)
@@ -104,7 +110,7 @@ class ComparedResults(Results):
     @cached_property
     def claims(self) -> list[ClaimResult]:
         """The answer to every claim of the study, in its order."""
-        return [self._judge(claim) for claim in claims_of(self.study)]
+        return [self._judge(claim) for claim in self._claims]
 
     def standing(self, found: Comparison) -> Literal["better", "worse", "open"]:
         """Read a comparison as a verdict on its first cell; ``open`` unless it is significant."""
@@ -139,10 +145,23 @@ class ComparedResults(Results):
             # Every trial at once: resamples are drawn once per metric, not once per pair.
             trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
             self._comparer.prepare(metric, trials)
-            a, b = question.cells
-            left, right = (self.cell(label).measured(metric) for label in question.cells)
-            self._answers[question] = self._comparer.compare(metric, a, left, b, right)
+            self._answers[question] = self._tested(question)
         return self._answers[question]
+
+    def _tested(self, question: Question) -> Comparison:
+        metric, null = question.metric, question.null
+        measured = [self.cell(label).measured(metric) for label in question.cells]
+        match question.cells:
+            case (cell,):
+                return self._comparer.against_value(
+                    metric, cell, measured[0], question.value, question.margin
+                )
+            case (a, b):
+                return self._comparer.compare(metric, a, measured[0], b, measured[1], null)
+            case (a, b, c, d):
+                terms = list(zip((1.0, -1.0, -1.0, 1.0), measured, strict=True))
+                return self._comparer.contrast(metric, f"{a} over {b}", f"{c} over {d}", terms, null)
+        raise ValueError(question.cells)
 
     @cached_property
     def _answers(self) -> dict[Question, Comparison]:
@@ -167,12 +186,12 @@ class ComparedResults(Results):
     def _families(self) -> list[list[Question]]:
         """The questions that are corrected together; none without a correction.
 
-        ``all_cells``: one family per metric, of every cell against the baseline and the claims' pairs on that
-        metric. ``claims``: one family of the claims' pairs.
+        ``all_cells``: one family per metric, of every cell against the baseline and the claims on that
+        metric. ``claims``: one family of the claims.
         """
         if not self.is_corrected:
             return []
-        claimed = [self._question(claim) for claim in claims_of(self.study) if claim.is_ordering]
+        claimed = [self._question(claim) for claim in self._claims if self._is_tested(claim)]
         families = [claimed]
         if self.study.analysis.family == "all_cells":
             base = self.baseline.cell.label
@@ -200,29 +219,40 @@ class ComparedResults(Results):
         return adjusted, alpha / max(1, num_open)
 
     def _question(self, claim: Claim) -> Question:
-        a, b = (self.cell(text).cell.label for text in (claim.better or "", claim.worse or ""))
-        return Question(claim.metric, (a, b))
+        cells = tuple(self.cell(text).cell.label for text in claim.cells)
+        if not claim.is_ordering:
+            return Question(claim.metric, cells, value=claim.value or 0.0, margin=claim.margin)
+        sign = -1 if self.system.metrics[claim.metric].direction == "maximize" else 1
+        return Question(claim.metric, cells, null=sign * claim.margin)
+
+    @cached_property
+    def _claims(self) -> list[Claim]:
+        return claims_of(self.study)
+
+    def _is_tested(self, claim: Claim) -> bool:
+        """True unless the claim is a figure that ours cannot be compared with."""
+        return claim.is_ordering or not self._why_not(claim)
+
+    def _why_not(self, claim: Claim) -> str:
+        """Say why the published figures of a claim are not shown beside ours."""
+        trials = self.cell(claim.cells[0]).measured(claim.metric).values()
+        ours = next((trial.signature for trial in trials), None)
+        return why_not_comparable(claim.signature, ours, self.is_constructed)
 
     def _judge(self, claim: Claim) -> ClaimResult:
-        direction = self.system.metrics[claim.metric].direction
-        if claim.better is None or claim.worse is None:
-            cell = self.cell(claim.cell or "")
-            why_not = self._why_not(claim, cell)
-            comparison = self._comparer.against_value(
-                claim.metric, cell.cell.label, cell.measured(claim.metric), claim.value or 0.0
-            )
-            return judge_figure(claim, comparison, cell.mean(claim.metric), why_not=why_not)
-        better, worse = self.cell(claim.better), self.cell(claim.worse)
-        return judge_ordering(
+        cells = [self.cell(text) for text in claim.cells]
+        why_not = self._why_not(claim)
+        if self._is_tested(claim):
+            comparison = self._ask(self._question(claim))
+        else:
+            note = f"cannot be compared: {why_not}"
+            comparison = Comparison(metric=claim.metric, a=cells[0].cell.label, b="published", notes=(note,))
+        return judge(
             claim,
-            self.compare(better.cell, worse.cell, metric=claim.metric),
-            (better.mean(claim.metric), worse.mean(claim.metric)),
-            direction=direction,
+            comparison,
+            tuple(cell.mean(claim.metric) for cell in cells),
+            direction=self.system.metrics[claim.metric].direction,
             alpha=self.study.analysis.alpha,
             is_corrected=self.is_corrected,
-            why_not=self._why_not(claim, better),
+            why_not=why_not,
         )
-
-    def _why_not(self, claim: Claim, cell: CellResult) -> str:
-        ours = next((trial.signature for trial in cell.measured(claim.metric).values()), None)
-        return why_not_comparable(claim.signature, ours, self.is_constructed)

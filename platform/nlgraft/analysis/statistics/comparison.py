@@ -24,6 +24,7 @@ from functools import cached_property, partial
 from typing import Any, Literal
 
 import numpy as np
+from scipy.special import stdtrit
 
 from nlgraft.analysis.data.trials import Array, Measured
 from nlgraft.analysis.statistics import power, resampling
@@ -38,13 +39,14 @@ Test = Literal["paired_bootstrap", "approximate_randomisation"]
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Cell ``a`` minus cell ``b`` on one metric.
+    """Cell ``a`` minus cell ``b`` on one metric, or minus a published figure.
 
     Attributes:
         metric: Name of the metric, e.g. ``test/bleu``.
         a: Label of the first cell.
         b: Label of the second cell, or the published value in its place.
         seeds: Seeds that finished in both cells, over which the comparison is paired.
+        null: Difference under the null hypothesis: 0, or that of a claim with a margin.
         num_segments: Segments of the test set, paired too; None when only the seeds could be used.
         difference: Mean over seeds of ``a`` minus ``b``.
         ci: Ends of the 1 - alpha interval of the difference.
@@ -65,6 +67,7 @@ class Comparison:
     a: str
     b: str
     seeds: tuple[int, ...] = ()
+    null: float = 0.0
     num_segments: int | None = None
     difference: float | None = None
     ci: tuple[float, float] | None = None
@@ -112,7 +115,7 @@ class Comparison:
         if self.seed_variance is None or self.difference is None:
             return None
         return power.seeds_needed(
-            self.difference, self.seed_variance, self.segment_variance, self.num_seeds, self.level
+            self.difference - self.null, self.seed_variance, self.segment_variance, self.num_seeds, self.level
         )
 
     def is_significant(self, alpha: float, *, is_corrected: bool) -> bool:
@@ -191,7 +194,13 @@ class Comparer:
             self._draws.update(zip(trials, scores, strict=True))
 
     def compare(
-        self, metric: str, a: str, a_trials: Mapping[int, Measured], b: str, b_trials: Mapping[int, Measured]
+        self,
+        metric: str,
+        a: str,
+        a_trials: Mapping[int, Measured],
+        b: str,
+        b_trials: Mapping[int, Measured],
+        null: float = 0.0,
     ) -> Comparison:
         """Compare two cells, paired by seed and by segment.
 
@@ -201,16 +210,22 @@ class Comparer:
             a_trials: The metric by seed, finished trials only.
             b: Label of the second cell.
             b_trials: Likewise.
+            null: Difference under the null hypothesis.
 
         Returns:
             The comparison without ``p_holm``.
         """
         sides = (_finite(a_trials), _finite(b_trials))
-        empty = Comparison(metric=metric, a=a, b=b, level=self.alpha)
+        empty = Comparison(metric=metric, a=a, b=b, null=null, level=self.alpha)
         return self._weigh(empty, (1.0, -1.0), sides, "finished in only one of the two cells")
 
     def contrast(
-        self, metric: str, a: str, b: str, terms: Sequence[tuple[float, Mapping[int, Measured]]]
+        self,
+        metric: str,
+        a: str,
+        b: str,
+        terms: Sequence[tuple[float, Mapping[int, Measured]]],
+        null: float = 0.0,
     ) -> Comparison:
         """Compare weighted means of several cells, paired by seed and by segment.
 
@@ -219,12 +234,13 @@ class Comparer:
             a: Meaning of the positive weights.
             b: Meaning of the negative weights.
             terms: For each cell its weight, summing to zero, and the metric by seed, finished trials only.
+            null: Weighted sum under the null hypothesis.
 
         Returns:
             The weighted sum as a difference, without ``p_holm``. ``p`` is the bootstrap's, as there are no
             two outputs to exchange.
         """
-        empty = Comparison(metric=metric, a=a, b=b, level=self.alpha)
+        empty = Comparison(metric=metric, a=a, b=b, null=null, level=self.alpha)
         weights, cells = zip(*((weight, _finite(trials)) for weight, trials in terms), strict=True)
         return self._weigh(empty, weights, cells, f"did not finish in all of the {len(cells)} cells")
 
@@ -256,7 +272,7 @@ class Comparer:
         differences[np.abs(differences) <= _ROUNDED * np.abs(values).max()] = 0.0
         empty = replace(empty, difference=float(differences.mean()))
         reason = _why_unpaired(rows)
-        if empty.difference != 0 and _are_constant(rows):
+        if empty.difference != empty.null and _are_constant(rows):
             low = high = _known(empty.difference)
             notes.append("exact: identical for every seed")
             return replace(empty, is_exact=True, scope="seeds", ci=(low, high), notes=tuple(notes))
@@ -272,18 +288,23 @@ class Comparer:
         return self._by_segments(empty, differences, bootstrapped, exchanged, num_segments, notes)
 
     def against_value(
-        self, metric: str, a: str, a_trials: Mapping[int, Measured], value: float
+        self, metric: str, a: str, a_trials: Mapping[int, Measured], value: float, margin: float
     ) -> Comparison:
-        """Compare the mean of a cell with a published value, taken as exact.
+        """Compare the mean of a cell with the published figure of a single run on the same test set.
+
+        The published run varies as ours do, hence a prediction interval: with S seeds of variance V the
+        difference has variance V (1 + 1 / S). Segments add nothing, as both were scored on the same ones.
 
         Args:
             metric: Name of the metric.
             a: Label of the cell.
             a_trials: The metric by seed, finished trials only.
-            value: The published value.
+            value: The published figure.
+            margin: Difference that does not matter.
 
         Returns:
-            The comparison; ``p`` is the bootstrap's, as there are no pairs to exchange.
+            The comparison; a small ``p`` says that the difference certainly is on the side of the margin on
+            which it lies, within or beyond.
         """
         a_trials = _finite(a_trials)
         found = Comparison(
@@ -291,14 +312,17 @@ class Comparer:
         )
         if not a_trials:
             return replace(found, notes=("no seed finished",))
-        differences = np.array([trial.value - value for trial in a_trials.values()])
-        found = replace(found, difference=float(differences.mean()))
-        sizes = {None if trial.segments is None else len(trial.segments) for trial in a_trials.values()}
-        if len(sizes) > 1 or None in sizes:
-            return self._by_seeds(found, differences, [])
-        self.prepare(metric, a_trials.values())
-        draws = np.stack([self._draws[trial] for trial in a_trials.values()])
-        return self._by_segments(found, differences, draws, None, sizes.pop(), [])
+        values = np.array([trial.value for trial in a_trials.values()])
+        found = replace(found, difference=float(values.mean()) - value)
+        if len(values) < 2:
+            return replace(found, notes=("one seed: no interval and no p-value",))
+        difference, dof = _known(found.difference), len(values) - 1
+        scale = float(values.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
+        if scale == 0:
+            return replace(found, is_exact=True, scope="seeds", ci=(difference, difference))
+        reach = scale * float(stdtrit(dof, 1 - self.alpha / 2))
+        p = resampling.equivalence_p(difference, scale, dof, margin)
+        return replace(found, p=p, scope="seeds", ci=(difference - reach, difference + reach))
 
     def _by_seeds(self, found: Comparison, differences: Array, notes: list[str]) -> Comparison:
         if len(differences) < 2:
@@ -306,10 +330,10 @@ class Comparer:
             return replace(found, notes=tuple(notes))
         noise = resampling.spread(differences, None, self.samples)
         found = replace(found, scope="seeds", ci=self._interval(found, noise))
-        if noise.seed_variance == 0 and found.difference != 0:
+        if noise.seed_variance == 0 and found.difference != found.null:
             notes.append("the difference is identical for every seed, so there is nothing to test")
             return replace(found, notes=tuple(notes))
-        p = resampling.p_value(_known(found.difference), noise.draws)
+        p = resampling.p_value(_known(found.difference) - found.null, noise.draws)
         found = replace(found, p=p, p_bootstrap=p, p_randomisation=p)
         return _with_variances(found, noise, notes)
 
@@ -322,7 +346,7 @@ class Comparer:
         num_segments: int | None,
         notes: list[str],
     ) -> Comparison:
-        difference = _known(found.difference)
+        difference = _known(found.difference) - found.null
         noise = resampling.spread(differences, bootstrapped, self.samples)
         p_bootstrap = resampling.p_value(difference, noise.draws)
         p_randomisation = None

@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import stdtrit
+from scipy.special import stdtr, stdtrit
 
 from nlgraft.analysis.data.trials import Array
 
@@ -182,6 +182,17 @@ def p_value(difference: float, draws: Array) -> float:
     """
     limit = abs(difference) * (1 - _TIE)
     return float(1 + np.count_nonzero(np.abs(draws) >= limit)) / (len(draws) + 1)
+
+
+def equivalence_p(difference: float, scale: float, dof: int, margin: float) -> float:
+    """Compute the p-value of the side of the margin on which a difference lies.
+
+    Within it: the larger p of two one-sided t tests (Schuirmann 1987). Beyond it: twice the one-sided p. Only
+    one of the two sides can be an error.
+    """
+    gap = margin - abs(difference)
+    p = float(stdtr(dof, -abs(gap) / scale))
+    return p if gap > 0 else 2 * p
 
 
 def interval(difference: float, draws: Array, alpha: float) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from nlgraft.study.data.study import Study
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """A finding of a paper: one cell better than another, or the figure of one cell.
+    """A finding of a paper: one cell better than another, one gain larger than another, or a cell's figure.
 
     Attributes:
         better: The cell that the paper found better, as the study file names it.
@@ -22,8 +22,12 @@ class Claim:
         value: The published figure of ``cell``.
         metric: A metric of the system.
         source: Table, figure or section of the paper.
-        figures: Published figures of ``better`` and ``worse``; empty where the paper prints none.
+        figures: Published figures of the cells of an ordering; empty where the paper prints none.
         signature: How the paper computed the metric.
+        margin: Difference that does not matter: ``better`` is no worse by more than that, or our figure no
+            further from ``value``.
+        exceeds: Two cells; the gain of ``better`` over ``worse`` is larger than that of the first over the
+            second.
     """
 
     metric: str
@@ -34,18 +38,43 @@ class Claim:
     value: float | None = None
     figures: Sequence[float] = ()
     signature: str | None = None
+    margin: float = 0.0
+    exceeds: Sequence[str] = ()
 
     @property
     def is_ordering(self) -> bool:
-        """True for two ordered cells, False for the figure of one."""
+        """True for ordered cells or gains, False for the figure of one cell."""
         return self.better is not None and self.worse is not None
+
+    @property
+    def published(self) -> tuple[float, ...]:
+        """The published figures of its cells; empty where the paper prints none."""
+        return tuple(self.figures) if self.value is None else (self.value,)
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The cells it names, in the order of its figures."""
+        named = (self.cell, self.better, self.worse, *self.exceeds)
+        return tuple(text for text in named if text is not None)
 
     @property
     def text(self) -> str:
         """The claim in one line."""
-        if self.is_ordering:
-            return f"{self.better} better than {self.worse} on {self.metric}"
-        return f"{self.cell} has {self.metric} {self.value:g}"
+        if self.exceeds:
+            first, second = self.exceeds
+            amount = "no less" if self.margin else "more"
+            text = f"{self.better} gains {amount} over {self.worse} than {first} over {second}"
+        elif self.is_ordering:
+            text = f"{self.better} {'no worse' if self.margin else 'better'} than {self.worse}"
+        else:
+            return f"{self.cell} has {self.metric} {self.value:g} within {self.margin:g}"
+        return f"{text} on {self.metric}" + (f" by more than {self.margin:g}" if self.margin else "")
+
+
+def gain(values: Sequence[float]) -> float:
+    """Subtract worse from better, and from that the gain it exceeds, if there is one."""
+    better, worse, *exceeds = values
+    return better - worse - (exceeds[0] - exceeds[1] if exceeds else 0.0)
 
 
 class Figures:
@@ -65,14 +94,15 @@ class Figures:
     def claims(self, stated: Statement) -> Iterator[Claim]:
         """Turn a statement into claims: none where no column has figures of all its cells."""
         for names in stated.comparisons:
-            if stated.source is not None and len(names) == 2:
+            if stated.source is not None and len(names) > 1:
                 for metric in stated.metric:
-                    yield _claim(names, (), metric=metric, source=stated.source)
+                    yield _claim(stated, names, (), metric=metric, source=stated.source)
                 continue
             for column, figures in self._columns:
                 labels = [self._find(name) for name in names]
                 if column.metric in (stated.metric or [column.metric]) and figures.keys() >= set(labels):
                     yield _claim(
+                        stated,
                         names,
                         [figures[label] for label in labels],
                         metric=column.metric,
@@ -81,10 +111,12 @@ class Figures:
                     )
 
 
-def _claim(names: Sequence[str], figures: Sequence[float], **origin: Any) -> Claim:
+def _claim(stated: Statement, names: Sequence[str], figures: Sequence[float], **origin: Any) -> Claim:
+    margin = stated.margin or 0.0
     if len(names) == 1:
-        return Claim(cell=names[0], value=figures[0], **origin)
-    return Claim(better=names[0], worse=names[1], figures=figures, **origin)
+        return Claim(cell=names[0], value=figures[0], margin=margin, **origin)
+    better, worse, *exceeds = names
+    return Claim(better=better, worse=worse, exceeds=tuple(exceeds), figures=figures, margin=margin, **origin)
 
 
 def claims_of(study: Study) -> list[Claim]:

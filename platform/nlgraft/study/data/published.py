@@ -38,7 +38,8 @@ class Statement(Part):
     """A claim as written: either ``better`` and ``worse`` (an ordering), or ``cell`` (its published figure).
 
     It stands for one claim per worse cell and per column of ``published`` that has figures of its cells. With
-    a ``source`` it is an ordering without figures, and ``metric`` is needed.
+    a ``source`` it is an ordering without figures, and ``metric`` is needed. With a ``margin`` it says that
+    ``better`` is no worse by more than that; with ``exceeds`` it compares two gains.
     """
 
     better: str | None = None
@@ -46,7 +47,12 @@ class Statement(Part):
     worse: OneOrMore = Field(default=[])
     """The cell that the paper found worse; several in a list."""
     cell: str | None = None
-    """The cell whose published figure is tested."""
+    """The cell whose published figure is tested, which needs a ``margin``."""
+    margin: float | None = Field(default=None, gt=0)
+    """Difference that does not matter, in the metric's unit: ours may be this far from a published figure, or
+    ``better`` this much worse than ``worse``."""
+    exceeds: list[str] | None = Field(default=None, min_length=2, max_length=2)
+    """Two cells: the gain of ``better`` over ``worse`` exceeds the gain of the first over the second."""
     metric: OneOrMore = Field(default=[])
     """The metrics it is about; left out for all columns that have its cells."""
     source: str | None = Field(default=None, min_length=1)
@@ -54,7 +60,9 @@ class Statement(Part):
 
     @property
     def comparisons(self) -> list[tuple[str, ...]]:
-        """The cells of each claim: better and worse, or the cell alone."""
+        """The cells of each claim: better, worse and those it exceeds, or the cell alone."""
         if self.cell is not None:
             return [(self.cell,)]
-        return [(self.better, worse) for worse in self.worse] if self.better is not None else []
+        if self.better is None:
+            return []
+        return [(self.better, worse, *(self.exceeds or ())) for worse in self.worse]

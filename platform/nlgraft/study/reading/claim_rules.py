@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from nlgraft.errors import Problem
-from nlgraft.study.data.claim import Figures
+from nlgraft.study.data.claim import Figures, gain
 from nlgraft.study.data.design import Axes, Cell, axes_of, label_finder, name_cell
 from nlgraft.study.data.metric import Metric
 from nlgraft.study.data.published import Statement
@@ -34,6 +34,7 @@ def claim_problems(draft: Draft) -> Iterator[Problem]:
 def _named_cells(path: str, stated: Statement) -> list[tuple[str, str]]:
     named = [(f"{path}.{field}", getattr(stated, field)) for field in ("cell", "better")]
     named += [(f"{path}.worse", text) for text in stated.worse]
+    named += [(f"{path}.exceeds", text) for text in stated.exceeds or ()]
     return [(place, text) for place, text in named if text is not None]
 
 
@@ -51,7 +52,7 @@ def _named_twice(axes: Axes, cells: Sequence[Cell], named: Sequence[tuple[str, s
 def _figureless(path: str, stated: Statement, figures: Figures) -> Iterator[Problem]:
     for names in stated.comparisons:
         for metric in stated.metric or [None]:
-            one = stated.model_copy(update={"worse": names[1:], "metric": [metric] if metric else []})
+            one = stated.model_copy(update={"worse": names[1:2], "metric": [metric] if metric else []})
             if not any(True for _ in figures.claims(one)):
                 what = f"{metric} of " if metric else ""
                 message = (
@@ -67,6 +68,10 @@ def _claim_form(stated: Statement) -> Iterator[Problem]:
     elif stated.cell is None and not stated.comparisons:
         missing = "better" if stated.better is None else "worse"
         yield Problem(f".{missing}", "is missing; an ordering names two cells")
+    elif stated.cell is not None and stated.margin is None:
+        yield Problem(".margin", "is missing: how far from the published figure may ours lie?")
+    if stated.exceeds and stated.better is None:
+        yield Problem(".exceeds", "compares gains; give better and worse, too")
     if stated.source is not None and stated.cell is not None:
         yield Problem(".source", "belongs to the entry of published that has the figure; leave it out here")
     elif stated.source is not None and not stated.metric:
@@ -78,17 +83,18 @@ def _figures(draft: Draft, axes: Axes, cells: Sequence[Cell]) -> Figures:
 
 
 def upside_down(draft: Draft, metrics: Mapping[str, Metric]) -> Iterator[Problem]:
-    """Orderings that their own published figures contradict."""
+    """Find orderings that their own published figures contradict."""
     figures = _figures(draft, axes_of(draft.study), usable_cells(draft))
     for path, stated in draft.claims:
         for claim in figures.claims(stated):
             metric = metrics.get(claim.metric)
-            if metric is None or len(claim.figures) != 2:
+            if metric is None or not claim.figures:
                 continue
-            better, worse = claim.figures
-            if better < worse if metric.direction == "maximize" else better > worse:
+            sign = 1 if metric.direction == "maximize" else -1
+            if sign * gain(claim.figures) < -claim.margin:
+                printed = zip(claim.cells, claim.figures, strict=True)
                 message = (
-                    f"{claim.better} has {better:g}, {claim.worse} {worse:g} ({claim.source}), "
+                    f"{', '.join(f'{cell} has {figure:g}' for cell, figure in printed)} ({claim.source}), "
                     f"but {claim.metric} is a metric to {metric.direction}"
                 )
                 yield Problem(path, message)
