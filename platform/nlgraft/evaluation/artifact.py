@@ -1,14 +1,18 @@
-"""The files of a scored split: what a report needs, without the model.
+"""Files of a scored split: all that a report needs, without the model.
 
 ``metrics.json``                   ``{"test/bleu": {"value", "n", "signature", "direction"}}``
 ``segments-<split>.safetensors``   sufficient statistics of every segment, by metric, [N, k]
-``hypotheses-<split>.txt``         one JSON string a line (a text may hold any character)
+``hypotheses-<split>.txt``         one text per line, as sacreBLEU, COMET and people read it
 ``references-<split>.txt``         likewise
+
+Line breaks inside a text, of any kind that ``str.splitlines`` knows (LF, CR, U+2028...), are written as
+spaces: no metric distinguishes them, so the files give the scores of ``metrics.json``.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,15 +27,17 @@ from nlgraft.evaluation.sufficient import Statistics
 METRICS_FILE = "metrics.json"
 
 
+_LINE_BREAK = re.compile("\r\n|[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+
+
 def write_lines(path: Path, lines: Sequence[str]) -> None:
-    """Write texts, with any character in them, as one JSON string a line."""
-    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+    """Write texts, one per line; line breaks inside a text become spaces."""
+    path.write_bytes("".join(f"{_LINE_BREAK.sub(' ', line)}\n" for line in lines).encode())
 
 
 def read_lines(path: Path) -> list[str]:
-    """Read what ``write_lines`` wrote."""
-    # not splitlines(): JSON leaves U+2028 and its like as they are
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+    """Read the texts that ``write_lines`` wrote."""
+    return path.read_bytes().decode().split("\n")[:-1]
 
 
 def write_metrics(directory: Path, scores: Mapping[str, Score]) -> None:

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
+from sacrebleu.metrics.ter import TER
 
 from nlgraft.errors import StoreError
 from nlgraft.evaluation.artifact import (
@@ -82,7 +84,7 @@ def test_files_of_two_splits_round_trip(tmp_path):
     segments = read_segments(tmp_path, "test")
     assert sorted(segments) == ["bleu", "chrf", "ter"]
     assert aggregate("chrf", segments["chrf"].sum(0)) == metrics["test/chrf"]["value"]
-    assert read_lines(tmp_path / "hypotheses-dev.txt") == strange
+    assert read_lines(tmp_path / "hypotheses-dev.txt") == ["line separator", 'quote " and newline', ""]
     assert read_lines(tmp_path / "references-dev.txt") == REFERENCES
 
 
@@ -91,10 +93,33 @@ def test_read_segments_of_a_split_that_was_not_scored(tmp_path):
         read_segments(tmp_path, "test")
 
 
-def test_lines_keep_every_character(tmp_path):
-    lines = [chr(code) for code in (0, 9, 10, 11, 13, 0x85, 0x2028, 0x2029, 0x1F600)]
-    write_lines(tmp_path / "lines.txt", lines)
-    assert read_lines(tmp_path / "lines.txt") == lines
+def test_lines_keep_every_character_but_line_breaks(tmp_path):
+    kept = ["", " a  b ", "\t", "\0", '"quoted" \\n', "\U0001f600", "\ufeffx"]
+    broken = [
+        "a\nb",
+        "a\r\nb",
+        *(f"a{chr(code)}b" for code in (11, 12, 13, 0x1C, 0x1D, 0x1E, 0x85, 0x2028, 0x2029)),
+    ]
+    write_lines(tmp_path / "lines.txt", kept + broken)
+    assert read_lines(tmp_path / "lines.txt") == kept + ["a b"] * len(broken)
+    assert len((tmp_path / "lines.txt").read_text("utf-8").splitlines()) == len(kept + broken)
+
+
+def test_other_tools_find_the_scores_of_the_report_in_the_files(tmp_path):
+    """The files as `sacrebleu REFERENCES -i HYPOTHESES` reads them, line breaks inside texts included."""
+    hypotheses = ["the cat\nsat on\u2028the mat .", 'he said "no" at once', "a\r\nb c d e"]
+    references = ["the cat sat on\u2028the mat .", 'he said\n"no" at all', "a b c\x85d e"]
+    evaluation = evaluate_text(hypotheses, references)
+    write_evaluation(tmp_path, "test", hypotheses, references, evaluation)
+    plain = [
+        (tmp_path / f"{side}-test.txt").read_text("utf-8").splitlines()
+        for side in ("hypotheses", "references")
+    ]
+    bleu, chrf, ter = (
+        metric.corpus_score(plain[0], [plain[1]]) for metric in (BLEU(force=True), CHRF(), TER())
+    )
+    for name, score in (("bleu", bleu), ("chrf", chrf), ("ter", ter)):
+        assert evaluation.scores[name].value == pytest.approx(score.score, abs=1e-9), name
 
 
 def test_evaluations_combine():

@@ -70,7 +70,7 @@ class Toy:
 
     def publish(self, store, trial, predictor=None):
         """Put a trial's artifacts into a store: scored texts, and a model that may be served."""
-        files = {"scores": {"metrics.json": "{}", "hypotheses-test.txt": '"a b"\n', "model.safetensors": "x"}}
+        files = {"scores": {"metrics.json": "{}", "hypotheses-test.txt": "a b\n", "model.safetensors": "x"}}
         files["train"] = {"model.safetensors": "y"}
         if predictor is not None:
             files["train"] |= {"predictor.json": json.dumps(predictor), "suffix.txt": "!"}

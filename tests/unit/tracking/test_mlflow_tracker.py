@@ -128,7 +128,7 @@ def test_tags_data_sets_and_artifacts_of_a_trial(open_tracker, client, toy, stor
     assert (directory.parents[1] / study.info.run_id / "artifacts/study.yaml").read_text() == "name: demo \n"
     record = json.loads((directory / "record.json").read_text())
     assert record["signatures"] == {"test/bleu": "nrefs:1|tok:13a"}
-    assert (directory / "hypotheses-test.txt").read_text() == '"a b"\n'
+    assert (directory / "hypotheses-test.txt").read_text() == "a b\n"
 
 
 def test_reporting_a_finished_study_again_changes_nothing(open_tracker, client, toy, store, tmp_path):

@@ -121,5 +121,7 @@ class ScoreInputs(Inputs[T]):
 
 
 TRAIN = StageKind("nlgraft.stages.run.seq2seq:train", TrainSettings, TrainInputs, is_distributed=True)
-TRANSLATE = StageKind("nlgraft.stages.run.translation:translate", TranslateSettings, TranslateInputs)
-SCORE = StageKind("nlgraft.stages.run.translation:score", ScoreSettings, ScoreInputs)
+TRANSLATE = StageKind(
+    "nlgraft.stages.run.translation:translate", TranslateSettings, TranslateInputs, version=2
+)
+SCORE = StageKind("nlgraft.stages.run.translation:score", ScoreSettings, ScoreInputs, version=2)
