@@ -152,6 +152,15 @@ def effect_of(system: System, config: BaseModel, path: str, annotation: Any, val
     return effect
 
 
+def distinct_arms(system: System) -> dict[str, BaseModel]:
+    """One arm of each set of stages: arms with the same stages read the same settings."""
+    found: dict[frozenset[str], tuple[str, BaseModel]] = {}
+    for arm, values in arms_of(system.path).items():
+        config = config_of(system, values)
+        found.setdefault(frozenset(stage.name for stage in graph_of(system, config).stages), (arm, config))
+    return dict(found.values())
+
+
 def is_read(system: System, values: Mapping[str, Any], knob: str) -> bool:
     """True if a setting has an effect in a config, as far as the system declares it."""
     conditions = system.conditions(knob)
@@ -176,8 +185,7 @@ def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path: st
     system = load_system(path)
     idle, wrong = [], []
     effects: dict[str, set[str]] = {}
-    for arm, values in arms_of(path).items():
-        config = config_of(system, values)
+    for arm, config in distinct_arms(system).items():
         whole = config.model_dump(mode="json")
         for knob, annotation, value in _leaves(config):
             effect = effect_of(system, config, knob, annotation, value)
