@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nlgraft.stages.metrics import NATS_PER_CHAR, output_metrics, text_metrics, training_metrics
+from nlgraft.stages.metrics import (
+    NATS_PER_CHAR,
+    output_metrics,
+    saved_metrics,
+    text_metrics,
+    training_metrics,
+)
 from nlgraft.study.data.metric import Metric
 from trainables.embedding_transfer.masked_lm_metrics import MASKED_LM_METRICS
 
@@ -13,6 +19,7 @@ METRICS: Mapping[str, Metric] = {
     **NATS_PER_CHAR,
     **text_metrics(),
     **output_metrics(),
+    **saved_metrics(),
     **training_metrics("upstream"),
     **text_metrics(("bleu",), ("dev",), "upstream"),
     "generator/dev_loss": Metric(
