@@ -322,23 +322,6 @@ def segment_rows(metric: str, hypotheses: Sequence[str], references: Sequence[st
     return found.rows(hypotheses, references)
 
 
-def segment_statistics(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> Statistics:
-    """Compute the sufficient statistics of every segment.
-
-    Args:
-        metric: Name of a text metric.
-        hypotheses: System outputs, detokenised.
-        references: One human text for each.
-
-    Returns:
-        Statistics, shape (N, k); what the columns are stands in ``STATISTIC_METRICS[metric].columns``.
-
-    Raises:
-        DataError: The two sides differ in length, are empty, or the metric does not compare texts.
-    """
-    return segment_rows(metric, hypotheses, references)[0]
-
-
 def aggregate(metric: str, sums: Statistics) -> Statistics:
     """Turn sums of statistics into metric values.
 

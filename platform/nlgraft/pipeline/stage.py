@@ -272,13 +272,3 @@ class StageContext:
             The reason in one line, or None to go on.
         """
         return self.reporter.should_stop()
-
-    def raise_if_stopped(self) -> None:
-        """Leave the stage when it was asked to stop.
-
-        Raises:
-            TrialStopped: Someone asked; nothing is published.
-        """
-        reason = self.should_stop()
-        if reason is not None:
-            raise TrialStopped(reason)

@@ -83,13 +83,6 @@ class MlflowTracker:
         self._upstream: dict[str, frozenset[str]] = {}
         self._is_interrupted = False
 
-    @property
-    def how_to_view(self) -> str:
-        """Command or URL that shows the runs."""
-        if self.uri.startswith(("http://", "https://")):
-            return f"{public_uri(self.uri)} (experiment {self.experiment!r})"
-        return f"mlflow ui --backend-store-uri {public_uri(self.uri)} (experiment {self.experiment!r})"
-
     def start_study(
         self,
         study: Study,

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
+from nlgraft.pipeline.stage import Stage, StageContext, StageGraph, TrialStopped
 from nlgraft.study.data.metric import Metric
 
 DESCRIPTION = "A toy"
@@ -92,7 +92,8 @@ def run_training(context: StageContext) -> None:
         if config["behaviour"] == "nan":
             raise FloatingPointError(f"loss is nan at step {step}")
         context.report(step, {"dev/score": score, "train/loss": 1 / step})
-        context.raise_if_stopped()
+        if reason := context.should_stop():
+            raise TrialStopped(reason)
         context.checkpoints.save(step, lambda directory: (directory / "state.json").write_text("{}"))
     score = 10 * config["gain"] + config["steps"] + context.seed / 10
     (context.directory / "score.json").write_text(json.dumps(score))
@@ -106,7 +107,8 @@ def _pause(context: StageContext, pause_s: float) -> None:
     end_s = time.monotonic() + pause_s
     while time.monotonic() < end_s:
         time.sleep(min(0.01, pause_s))
-        context.raise_if_stopped()
+        if reason := context.should_stop():
+            raise TrialStopped(reason)
 
 
 def run_scores(context: StageContext) -> None:

@@ -20,7 +20,12 @@ from nlgraft.analysis.statistics.resampling import (
     randomised_differences,
     spread,
 )
-from nlgraft.evaluation.sufficient import aggregate, segment_statistics
+from nlgraft.evaluation.sufficient import aggregate, segment_rows
+
+
+def segment_statistics(metric, hypotheses, references):
+    return segment_rows(metric, hypotheses, references)[0]
+
 
 WORDS = [f"w{index}" for index in range(40)]
 

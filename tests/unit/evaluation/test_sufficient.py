@@ -13,7 +13,12 @@ from sacrebleu.metrics.ter import TER
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from nlgraft.errors import DataError
-from nlgraft.evaluation.sufficient import STATISTIC_METRICS, aggregate, find_metric, segment_statistics
+from nlgraft.evaluation.sufficient import STATISTIC_METRICS, aggregate, find_metric, segment_rows
+
+
+def segment_statistics(metric, hypotheses, references):
+    return segment_rows(metric, hypotheses, references)[0]
+
 
 SENTENCES = [
     "Zwei junge weiße Männer sind im Freien, in der Nähe vieler Büsche.",

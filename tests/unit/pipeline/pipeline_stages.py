@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
+from nlgraft.pipeline.stage import Stage, StageContext, StageGraph, TrialStopped
 
 HERE = "pipeline_stages"
 
@@ -95,7 +95,8 @@ def run_stepping(context: StageContext) -> None:
     for step in range(latest[0] + 1 if latest else 1, 4):
         context.report(step, {"train/loss": 1 / step})
         context.checkpoints.save(step, lambda path: (path / "state.json").write_text("{}"))
-        context.raise_if_stopped()
+        if reason := context.should_stop():
+            raise TrialStopped(reason)
     _score(context, "test/first_step", latest[0] + 1 if latest else 1)
     (context.directory / "curves.json").write_text('{"train/loss": [[3, 0.25, 1000]]}')
 

@@ -13,7 +13,7 @@ from nlgraft.errors import ContractError
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.files import LocalFiles
 from nlgraft.pipeline.fingerprint import fingerprint
-from nlgraft.pipeline.stage import NullReporter, Stage, StageContext, StageGraph, TrialStopped
+from nlgraft.pipeline.stage import NullReporter, Stage, StageContext, StageGraph
 
 
 def stage(name: str = "training", **changes) -> Stage:
@@ -164,7 +164,7 @@ def test_context_passes_on(tmp_path: Path):
     one = stage(config={"x": [1]}, seed=5)
     context = StageContext(stage=one, directory=tmp_path, checkpoints=checkpoints, reporter=Noting())
     context.report(3, {"dev/loss": 0.5})
-    context.raise_if_stopped()
+    assert context.should_stop() is None
     context.config["x"].append(2)
     assert reports == [("training", 3, {"dev/loss": 0.5})]
     assert (context.config, context.seed, context.rank, context.world_size) == ({"x": [1]}, 5, 0, 1)
@@ -172,5 +172,4 @@ def test_context_passes_on(tmp_path: Path):
     stopping = StageContext(
         stage=one, directory=tmp_path, checkpoints=checkpoints, reporter=StoppingReporter()
     )
-    with pytest.raises(TrialStopped, match="enough seen"):
-        stopping.raise_if_stopped()
+    assert stopping.should_stop() == "enough seen"

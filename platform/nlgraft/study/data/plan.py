@@ -24,7 +24,6 @@ class PlannedTrial:
         params: Searched values by dotted path; empty where a search has yet to find them.
         config: The resolved config.
         graph: Its stage graph.
-        is_estimate: True in a study with a search: the trial will have the best values found.
     """
 
     cell: Cell
@@ -32,7 +31,6 @@ class PlannedTrial:
     params: Mapping[str, Any]
     config: BaseModel
     graph: StageGraph
-    is_estimate: bool = False
 
     @property
     def fingerprint(self) -> str:

@@ -112,7 +112,7 @@ def plan(
 
 def _planned(study: Study, system: System, cell: Cell, config: BaseModel, seed: int) -> PlannedTrial:
     graph = system.stage_graph(config, seed=seed, splits=REPLICATE_SPLITS)
-    return PlannedTrial(cell, seed, {}, config, graph, is_estimate=study.search is not None)
+    return PlannedTrial(cell, seed, {}, config, graph)
 
 
 def _corners(study: Study, system: System, cell: Cell, config: BaseModel) -> tuple[StageGraph, StageGraph]:
