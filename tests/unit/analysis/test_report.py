@@ -241,3 +241,9 @@ def test_constructed_data_is_found_wherever_it_stands():
         "files",
         "sacrebleu",
     ]
+
+
+def test_merged_combinations_are_told(result, monkeypatch):
+    assert not any("run once" in sentence for sentence in prose.method(result))
+    monkeypatch.setattr(prose, "idle_note", lambda study: "2 combinations run once")
+    assert prose.method(result)[0] == "2 combinations run once."

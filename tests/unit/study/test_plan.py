@@ -137,15 +137,21 @@ def test_the_json_holds_what_the_command_line_promises(study):
 def test_warnings_of_a_plan(good):
     good["budget"] = {"trials": 3}
     good["factors"]["depth"]["levels"] = [2, 3]
-    good["factors"]["width"] = {
-        "target": "train.lr_multipliers",
-        "levels": [{}, {"a.*": 1.0}],
-        "baseline": {},
-    }
-    good["components"]["nothing"] = {"without": {"model.dropout": 0.1}}
     warnings = plan(Study.from_dict(good)).warnings
-    assert "cells 'baseline' and 'without nothing' have the same config: they share every trial" in warnings
-    assert "budget.trials: 3 trials end a run before its 12; run it again to go on" in warnings
+    assert "budget.trials: 3 trials end a run before its 8; run it again to go on" in warnings
+
+
+def test_merged_combinations_are_planned_once_and_noted(good):
+    good["factors"] = {
+        "merge": {"target": "model.merge", "levels": ["sum", "average"], "baseline": "sum"},
+        "dropout": {"target": "model.dropout", "levels": [0.0, 0.1, 0.2], "baseline": 0.1},
+    }
+    good["components"] = {}
+    good["design"] = {"kind": "full", "idle": [{"factor": "dropout", "when": {"merge": "average"}}]}
+    found = plan(Study.from_dict(good))
+    assert [cell.label for cell in found.cells] == ["baseline", "dropout=0.0", "dropout=0.2", "merge=average"]
+    note = "2 combinations of levels equal others and run once: dropout has no effect where merge is average"
+    assert note in found.to_json()["notes"]
 
 
 def test_a_config_that_went_bad_is_a_study_error(study):

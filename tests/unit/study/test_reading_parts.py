@@ -217,7 +217,7 @@ from tests.unit.study.mistakes import change
         ("base.train.peak_lr", math.nan, "base.train.peak_lr", "nan is not a finite number"),
         ("base.train", 3, "components.gradual.without.train.is_gradual", "cannot be set inside 3"),
         # cells that are the same
-        ("factors.arm.levels.other", {"generator.kind": "avg"}, "factors.arm.levels", "set the same values"),
+        ("factors.arm.levels.other", {"generator.kind": "avg"}, "factors.arm.levels", "have the same config"),
         # analysis
         ("analysis.family", "claims", "analysis.family", "is 'claims', but there are none"),
         ("analysis.alpha", 1.0, "analysis.alpha", "expected float > 0, < 1, got 1.0"),

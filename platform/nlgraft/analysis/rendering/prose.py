@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nlgraft.analysis.rendering.typesetting import count
 from nlgraft.analysis.statistics.compared import ComparedResults
+from nlgraft.study.data.design import idle_note
 
 _STANDINGS = {"better": "better than the baseline", "worse": "worse than the baseline", "open": "undecided"}
 
@@ -70,7 +71,9 @@ def method(result: ComparedResults) -> list[str]:
     if result.is_corrected:
         level = " at the level that Holm's correction leaves to the open comparisons of the family"
         correction = f"p (Holm) is corrected over the family of {family}"
+    merged = idle_note(result.study)
     return [
+        *([f"{merged}."] if merged is not None else []),
         "A difference is the mean over seeds of cell minus baseline, paired by seed and by test segment.",
         f"Intervals have {100 * (1 - settings.alpha):g} % confidence. Segments are resampled "
         f"{result.samples:,} times, identically for all cells and seeds; variation over seeds follows "

@@ -12,7 +12,7 @@ from typing import Any
 from nlgraft.errors import Problem, StudyError, nearest
 from nlgraft.pipeline.fingerprint import canonical_json, fingerprint
 from nlgraft.study.data import paths
-from nlgraft.study.data.space import same
+from nlgraft.study.data.space import alternatives, holds, same
 from nlgraft.study.data.study import Component, Design, Factor, Study
 
 MAX_CELLS = 1000
@@ -171,6 +171,18 @@ class Axes:
         """
         return any(matches(self.baseline | dict(levels), entry) for entry in self.exclude)
 
+    def settle(self, levels: Mapping[str, Any]) -> dict[str, Any]:
+        """Complete a combination, with every factor at its baseline that is declared idle there."""
+        levels = self.baseline | dict(levels)
+        idle = [entry.factor for entry in self.design.idle if holds(entry.when, levels)]
+        return levels | {name: self.baseline[name] for name in idle}
+
+    @property
+    def num_merged(self) -> int:
+        """Number of combinations that are another one's cell, because a factor is declared idle there."""
+        asked = [self.baseline | levels for levels in self.combinations() if not self.is_excluded(levels)]
+        return len(set(map(canonical_json, asked))) - len({canonical_json(self.settle(one)) for one in asked})
+
     def cells(self) -> list[Cell]:
         """Build the cells.
 
@@ -181,14 +193,12 @@ class Axes:
             StudyError: There are more than `MAX_CELLS`; the number is in the message.
         """
         count = self.num_combinations
-        if count <= MAX_CELLS or (self.exclude and not self.is_vast):
-            kept: dict[str, dict[str, Any]] = {}
-            for levels in self.combinations():
-                if not self.is_excluded(levels):
-                    kept.setdefault(canonical_json(self.baseline | levels), levels)
-            count = len(kept)
+        if count <= MAX_CELLS or ((self.exclude or self.design.idle) and not self.is_vast):
+            asked = [levels for levels in self.combinations() if not self.is_excluded(levels)]
+            settled = {canonical_json(levels): levels for levels in map(self.settle, asked)}
+            count = len(settled)
             if count <= MAX_CELLS:
-                return [self.cell(levels) for levels in kept.values()]
+                return [self.cell(levels) for levels in settled.values()]
         message = (
             f"the design has {count:,} cells, at most {MAX_CELLS:,} are allowed; "
             "use kind one_factor or cells, fewer levels, or exclude combinations"
@@ -221,6 +231,13 @@ def level_text(level: Any) -> str:
     return level if isinstance(level, str) else canonical_json(level)
 
 
+def conditions_text(levels: Mapping[str, Any]) -> str:
+    """Write wanted levels by factor: ``method is avg_eg or mean and sides is both``."""
+    return " and ".join(
+        f"{name} is {' or '.join(map(level_text, alternatives(wanted)))}" for name, wanted in levels.items()
+    )
+
+
 def cells(study: Study) -> list[Cell]:
     """List the cells of a study.
 
@@ -246,6 +263,16 @@ def axes_of(study: Study) -> Axes:
         Factors, components, design and excludes.
     """
     return Axes(study.factors, study.components, study.design, study.exclude)
+
+
+def idle_note(study: Study) -> str | None:
+    """Return a sentence on the combinations merged by ``design.idle``; None where there are none."""
+    if not study.design.idle:
+        return None
+    reasons = "; ".join(
+        f"{entry.factor} has no effect where {conditions_text(entry.when)}" for entry in study.design.idle
+    )
+    return f"{axes_of(study).num_merged} combinations of levels equal others and run once: {reasons}"
 
 
 def find_cell(study: Study, text: str) -> Cell:
@@ -292,7 +319,8 @@ def select_cells(study: Study, conditions: Sequence[str]) -> list[Cell]:
             named = find_cell(study, text)
             chosen = [cell for cell in chosen if cell.key == named.key]
         else:
-            chosen = [cell for cell in chosen if matches(cell.levels, wanted)]
+            # a cell has all levels of a factor that is idle in it
+            chosen = [cell for cell in chosen if same(axes.settle({**cell.levels, **wanted}), cell.levels)]
     if not chosen:
         message = (
             f"no cell meets {' and '.join(conditions)}. Cells: {', '.join(c.label for c in cells(study))}"
@@ -330,7 +358,7 @@ def name_cell(axes: Axes, known: Sequence[Cell], text: str) -> Cell | str:
         wanted = dict(owners) if owners else f"there is no cell {text!r}. {nearest(text, list(by_label))}"
     if isinstance(wanted, str):
         return wanted
-    levels = axes.baseline | wanted
+    levels = axes.settle(wanted)
     for cell in known:
         if canonical_json(cell.levels) == canonical_json(levels):
             return cell

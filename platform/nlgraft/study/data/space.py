@@ -13,6 +13,7 @@ from pydantic import Field, JsonValue
 
 from nlgraft.errors import Problem
 from nlgraft.pipeline.fingerprint import canonical_json
+from nlgraft.study.data import paths
 from nlgraft.study.data.part import Part
 
 _STEP_TOLERANCE = 1e-9
@@ -218,6 +219,30 @@ def sampling_order(space: Mapping[str, Domain]) -> list[str]:
     for path in graphlib.TopologicalSorter(graph).static_order():
         depth[path] = 1 + max((depth[other] for other in graph[path]), default=-1)
     return sorted(space, key=depth.__getitem__)
+
+
+def corner(
+    space: Mapping[str, Domain], config: Mapping[str, Any], end: int, fixed: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Choose one end of every domain whose condition holds.
+
+    Args:
+        space: Domains by path.
+        config: Nested values of the config, for conditions on paths outside the space.
+        end: 0 for the first value of each domain, -1 for the last.
+        fixed: Values by path that are chosen instead.
+
+    Returns:
+        Values by path; a domain whose condition does not hold is left out.
+    """
+    params: dict[str, Any] = {}
+    for path in sampling_order(space):
+        domain = space[path]
+        outside = {other: paths.get(config, other) for other in domain.when or {} if other not in space}
+        known = {other: value for other, value in outside.items() if value is not paths.MISSING}
+        if holds(domain.when, known | params):
+            params[path] = (fixed or {}).get(path, list(domain.probes().values())[end])
+    return params
 
 
 def space_problems(space: Mapping[str, Domain]) -> Iterator[Problem]:

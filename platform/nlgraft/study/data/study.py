@@ -80,6 +80,15 @@ class Component(Part):
     """Values, by dotted path or nested, that remove the component."""
 
 
+class Idle(Part):
+    """A declaration that a factor has no effect at some levels of others."""
+
+    factor: str
+    """The factor or component without effect."""
+    when: dict[str, JsonValue] = Field(min_length=1)
+    """``{factor: level}`` or ``{factor: [level, level]}``: where it has none."""
+
+
 class Design(Part):
     """Which combinations of levels become cells."""
 
@@ -88,6 +97,8 @@ class Design(Part):
     combination; ``cells``: the baseline and those listed."""
     cells: list[dict[str, JsonValue]] = Field(default=[])
     """With kind ``cells``: ``{factor: level}``; factors not named stay at their baseline."""
+    idle: list[Idle] = Field(default=[])
+    """With kind ``full``: combinations that are one cell, because a factor has no effect there."""
 
 
 class Sampler(Part):

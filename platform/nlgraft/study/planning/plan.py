@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from pydantic import BaseModel
 
-from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.study.data import paths
-from nlgraft.study.data.design import Cell, cells
+from nlgraft.study.data.design import Cell, cells, idle_note
 from nlgraft.study.data.plan import Plan, PlannedTrial
-from nlgraft.study.data.space import Domain, holds, sampling_order
+from nlgraft.study.data.space import corner
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS, SEARCH_SPLITS, System
 from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
@@ -73,7 +70,8 @@ def plan(
     stages = _Stages()
     for trial in trials:
         stages.add(trial.graph)
-    notes: list[str] = []
+    merged = idle_note(study)
+    notes: list[str] = [merged] if merged is not None else []
     num_search_trials = 0
     if study.search is not None:
         num_search_trials = study.search.trials * len(chosen)
@@ -99,10 +97,7 @@ def plan(
         },
         max_concurrent=_at_once(study, capacity),
         problems=capacity_problems(study.resources, capacity) if capacity is not None else [],
-        warnings=warnings(study)
-        + _same_config(configs)
-        + _short_budget(study, len(trials) + num_search_trials)
-        + [*data.warnings],
+        warnings=warnings(study) + _short_budget(study, len(trials) + num_search_trials) + [*data.warnings],
         notes=notes,
         corpora=data.corpora,
         cost_s=cost_s,
@@ -120,24 +115,13 @@ def _corners(study: Study, system: System, cell: Cell, config: BaseModel) -> tup
     values = config.model_dump(mode="json")
     low, high = (
         system.stage_graph(
-            resolve_config(study, cell, _corner(study.search.space, values, end)),
+            resolve_config(study, cell, corner(study.search.space, values, end)),
             seed=study.seeds[0],
             splits=SEARCH_SPLITS,
         )
         for end in (0, -1)
     )
     return low, high
-
-
-def _corner(space: Mapping[str, Domain], values: Mapping[str, Any], end: int) -> dict[str, Any]:
-    params: dict[str, Any] = {}
-    for path in sampling_order(space):
-        domain = space[path]
-        outside = {other: paths.get(values, other) for other in domain.when or {} if other not in space}
-        known = {other: value for other, value in outside.items() if value is not paths.MISSING}
-        if holds(domain.when, known | params):
-            params[path] = list(domain.probes().values())[end]
-    return params
 
 
 def _at_once(study: Study, capacity: Mapping[str, float] | None) -> int | None:
@@ -157,18 +141,6 @@ def _estimate(
         return None, None, unknown
     seconds = sum(count * costs[name].mean_duration_s for name, count in to_do.items())
     return seconds, sum(count * costs[name].mean_bytes for name, count in to_do.items()), []
-
-
-def _same_config(configs: list[tuple[Cell, BaseModel]]) -> list[str]:
-    found = []
-    by_config: dict[str, Cell] = {}
-    for cell, config in configs:
-        other = by_config.setdefault(canonical_json(config.model_dump(mode="json")), cell)
-        if other is not cell:
-            found.append(
-                f"cells {other.label!r} and {cell.label!r} have the same config: they share every trial"
-            )
-    return found
 
 
 def _short_budget(study: Study, num_trials: int) -> list[str]:

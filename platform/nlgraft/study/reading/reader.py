@@ -16,7 +16,11 @@ from nlgraft.study.reading.claim_rules import claim_problems
 from nlgraft.study.reading.documents import Document
 from nlgraft.study.reading.draft import read_draft
 from nlgraft.study.reading.faults import describe, faults_of
+from nlgraft.study.reading.idle_rules import idle_problems
 from nlgraft.study.reading.rules import seed_problems, study_problems
+
+_OF_CELLS = ("system", "data", "base", "factors", "components", "design", "exclude", "search", "seeds")
+"""Fields that decide what the trials of a cell are."""
 
 StudyT = TypeVar("StudyT", bound=Study)
 
@@ -55,6 +59,8 @@ def read_study(
         document.problems += study_problems(draft)
         document.problems += claim_problems(draft)
         document.problems += system_rules.system_problems(draft)
+        if not any(problem.path.startswith(_OF_CELLS) for problem in document.problems):
+            document.problems += idle_problems(draft.study)
     if document.problems:
         raise StudyError(_in_file_order(document), source)
     try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,15 @@ from nlgraft.errors import Problem, StudyError, nearest
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Axes, Cell, axes_of, level_text, matches
 from nlgraft.study.data.part import MAX_NAME_LENGTH
-from nlgraft.study.data.space import FloatDomain, look, same, same_twice, sampling_order, space_problems
+from nlgraft.study.data.space import (
+    FloatDomain,
+    alternatives,
+    look,
+    same,
+    same_twice,
+    sampling_order,
+    space_problems,
+)
 from nlgraft.study.data.study import Factor, Search, Study
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.overrides import scale_problems
@@ -38,9 +46,8 @@ def study_problems(draft: Draft) -> Iterator[Problem]:
             yield Problem(f"factors.{name}.{problem.path}", problem.message)
     if "data" in study.base:
         yield Problem("base.data", "belongs in the study's own field data; move it there")
-    clashes = list(_setter_problems(study))
-    yield from clashes
-    yield from _design_problems(draft, has_clashes=bool(clashes))
+    yield from _setter_problems(study)
+    yield from _design_problems(draft)
     if study.search is not None:
         yield from _search_problems(study.search, len(draft.objectives))
     yield from _objective_problems(draft)
@@ -189,7 +196,7 @@ def usable_cells(draft: Draft) -> list[Cell]:
         return []
 
 
-def _design_problems(draft: Draft, *, has_clashes: bool) -> Iterator[Problem]:
+def _design_problems(draft: Draft) -> Iterator[Problem]:
     study = draft.study
     axes = axes_of(study)
     if study.design.kind == "cells" and not study.design.cells:
@@ -198,6 +205,8 @@ def _design_problems(draft: Draft, *, has_clashes: bool) -> Iterator[Problem]:
         yield Problem("design.cells", f"is used by kind cells only, the kind is {study.design.kind}")
     if study.design.kind == "leave_one_out" and not study.components and draft.can_use("components"):
         yield Problem("components", "is empty: leave_one_out needs components to leave out")
+    if study.design.kind != "full" and study.design.idle:
+        yield Problem("design.idle", f"is used by kind full only, the kind is {study.design.kind}")
     if not draft.can_use("factors", "components"):
         return
     unknown = list(_entries_problems(axes))
@@ -206,12 +215,9 @@ def _design_problems(draft: Draft, *, has_clashes: bool) -> Iterator[Problem]:
         return
     yield from _exclude_problems(axes)
     try:
-        cells = axes.cells()
+        axes.cells()
     except StudyError as error:
         yield from error.problems
-        return
-    if not has_clashes:
-        yield from _twin_problems(axes, cells)
 
 
 def _entries_problems(axes: Axes) -> Iterator[Problem]:
@@ -219,6 +225,18 @@ def _entries_problems(axes: Axes) -> Iterator[Problem]:
         for index, entry in enumerate(entries):
             for problem in _entry_problems(axes, entry):
                 yield Problem(f"{place}[{index}]{problem.path}", problem.message)
+
+    for index, idle in enumerate(axes.design.idle):
+        place = f"design.idle[{index}]"
+        if idle.factor not in axes.levels:
+            hint = nearest(idle.factor, list(axes.levels))
+            yield Problem(f"{place}.factor", f"there is no factor {idle.factor!r}. {hint}")
+        if idle.factor in idle.when:
+            yield Problem(f"{place}.when.{idle.factor}", "is the idle factor itself; name another one")
+        for name, wanted in idle.when.items():
+            for level in alternatives(wanted):
+                for problem in _entry_problems(axes, {name: level}):
+                    yield Problem(f"{place}.when{problem.path}", problem.message)
 
 
 def _entry_problems(axes: Axes, entry: Mapping[str, Any]) -> Iterator[Problem]:
@@ -242,22 +260,6 @@ def _exclude_problems(axes: Axes) -> Iterator[Problem]:
     for index, entry in enumerate(axes.exclude):
         if not any(matches(levels, entry) for levels in asked):
             yield Problem(f"exclude[{index}]", "matches no cell of the design; remove it")
-
-
-def _twin_problems(axes: Axes, cells: Sequence[Cell]) -> Iterator[Problem]:
-    by_key: dict[str, Cell] = {}
-    for cell in cells:
-        other = by_key.setdefault(cell.key, cell)
-        if other is not cell:
-            message = f"cells {other.label!r} and {cell.label!r} set the same values; keep one"
-            yield Problem(_place(axes, cell), message)
-
-
-def _place(axes: Axes, cell: Cell) -> str:
-    for name, level in reversed(list(cell.levels.items())):
-        if not same(level, axes.baseline[name]):
-            return f"components.{name}" if name in axes.components else f"factors.{name}.levels"
-    return "design"
 
 
 def _search_problems(search: Search, num_objectives: int) -> Iterator[Problem]:

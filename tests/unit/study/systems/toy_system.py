@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from nlgraft.errors import DataError
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.study.data.metric import Metric
 
@@ -42,6 +44,7 @@ class Model(_Part):
     """Layers of the fine encoder."""
     merge: Literal["sum", "average", "gate"] = "sum"
     dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Not read with merge average."""
 
     @model_validator(mode="after")
     def _fits(self) -> Model:
@@ -78,11 +81,14 @@ PAPER = "Nobody (2021)"
 
 
 def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+    if config.data.corpus == "files" and not Path(config.data.path).exists():
+        raise DataError(f"{config.data.path}: no such file")
+    unread = {"dropout"} if config.model.merge == "average" else None
     corpus = Stage(name="corpus", run="toy_stages:run", config=config.data.model_dump(mode="json"))
     upstream = Stage(
         name="upstream",
         run="toy_stages:run",
-        config=config.model.model_dump(mode="json"),
+        config=config.model.model_dump(mode="json", exclude=unread),
         inputs={"corpus": corpus},
     )
     transfer = Stage(
@@ -94,7 +100,11 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     finetune = Stage(
         name="finetune",
         run="toy_stages:run",
-        config=config.train.model_dump(mode="json"),
+        config={
+            **config.train.model_dump(mode="json"),
+            "notes": config.notes,
+            "start": config.start,
+        },
         inputs={"transfer": transfer, "corpus": corpus},
         seed=seed,
         is_distributed=True,

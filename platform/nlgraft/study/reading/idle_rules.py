@@ -1,0 +1,168 @@
+"""Rules about factors without effect: cells with different levels must differ in a stage of their trials."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel
+
+from nlgraft.errors import NlgraftError, Problem
+from nlgraft.study.data import paths
+from nlgraft.study.data.design import Cell, axes_of, conditions_text, level_text
+from nlgraft.study.data.space import alternatives, corner, same
+from nlgraft.study.data.study import Study
+from nlgraft.study.data.system import REPLICATE_SPLITS
+from nlgraft.study.reading.knobs import Place
+from nlgraft.study.reading.resolving import Resolver
+from nlgraft.study.reading.system import load_system
+
+_Changes = Mapping[str, Any]
+_NONE: _Changes = {}
+
+
+def idle_problems(study: Study) -> Iterator[Problem]:
+    """Find levels that change no stage, and factors that are declared idle but are not.
+
+    Stage graphs need the corpora and checkpoints of the study. Where one is missing nothing is found, and
+    planning the study reports it.
+
+    Args:
+        study: A study in which nothing else is wrong with the cells.
+    """
+    try:
+        yield from _Twins(study).problems()
+    except NlgraftError:
+        return
+
+
+class _Twins:
+    """Finds cells that run the same trials, by their stage graphs at the first seed.
+
+    With a search, two cells are the same when their graphs are equal at both ends of the space and with every
+    single domain at each of its ends or choices.
+    """
+
+    def __init__(self, study: Study) -> None:
+        self._study = study
+        self._axes = axes_of(study)
+        self._system = load_system(study.system)
+        self._resolver = Resolver(self._system, study.base, study.data)
+
+    def problems(self) -> Iterator[Problem]:
+        """Find factors that are declared idle and are not, then factors that are idle and not declared."""
+        yield from self._wrong_declarations()
+        twins: dict[tuple[str, ...], list[tuple[Cell, Cell]]] = {}
+        for group in self._groups():
+            for index, cell in enumerate(group[1:], 1):
+                apart = [(self._differing(cell, other), other) for other in group[:index]]
+                names, twin = min(apart, key=lambda found: len(found[0]))
+                twins.setdefault(names, []).append((twin, cell))
+        for names, pairs in twins.items():
+            is_component = names[-1] in self._axes.components
+            place = f"components.{names[-1]}" if is_component else f"factors.{names[-1]}.levels"
+            yield Problem(place, self._explain(names, pairs))
+
+    def _groups(self) -> list[list[Cell]]:
+        groups: dict[tuple[str, ...], list[Cell]] = {}
+        for cell in self._axes.cells():
+            if identity := self._identity(cell):
+                groups.setdefault(identity, []).append(cell)
+        return list(groups.values())
+
+    def _wrong_declarations(self) -> Iterator[Problem]:
+        for index, idle in enumerate(self._study.design.idle):
+            for wanted in itertools.product(*map(alternatives, idle.when.values())):
+                where = dict(zip(idle.when, wanted, strict=True))
+                cells = [self._axes.cell({**where, idle.factor: x}) for x in self._axes.levels[idle.factor]]
+                if len({identity for cell in cells if (identity := self._identity(cell))}) > 1:
+                    message = f"{idle.factor} has an effect where {conditions_text(where)}; remove the entry"
+                    yield Problem(f"design.idle[{index}]", message)
+
+    def _identity(self, cell: Cell, changes: _Changes = _NONE) -> tuple[str, ...]:
+        """Fingerprints of a cell's trials with some values changed; none where its config is refused."""
+        fingerprints = []
+        for params in self._probes(cell):
+            config = self._config(cell, {**params, **changes})
+            if config is None:
+                return ()
+            graph = self._system.stage_graph(config, seed=self._study.seeds[0], splits=REPLICATE_SPLITS)
+            fingerprints.append(graph.fingerprint)
+        return tuple(fingerprints)
+
+    def _config(self, cell: Cell, changes: _Changes = _NONE) -> BaseModel | None:
+        return self._resolver.faults(cell, changes)[0]
+
+    def _probes(self, cell: Cell) -> list[dict[str, Any]]:
+        config = self._config(cell)
+        if self._study.search is None or config is None:
+            return [{}]
+        space, values = self._study.search.space, config.model_dump(mode="json")
+        single = [{path: value} for path, domain in space.items() for value in domain.probes().values()]
+        return [corner(space, values, 0, one) for one in single] + [corner(space, values, -1)]
+
+    def _explain(self, names: Sequence[str], pairs: Sequence[tuple[Cell, Cell]]) -> str:
+        twin, cell = pairs[0]
+        labels = [repr(one.label) for one in (twin, *(other for first, other in pairs if first is twin))]
+        these = f"cells {', '.join(labels[:-1])} and {labels[-1]}"
+        num_others = len({one.label for pair in pairs for one in pair}) - len(labels)
+        changed = [path for path in {**twin.overrides, **cell.overrides} if not _agree(twin, cell, path)]
+        if self._config(twin) == self._config(cell):
+            return f"{these} have the same config; keep one"
+        where, remedies = "", ["keep one of them"]
+        if conditions := self._conditions(names, pairs):
+            where = f" where {conditions_text(conditions)}"
+            if len(names) == 1 and self._study.design.kind == "full":
+                when = ", ".join(f"{k}: [{', '.join(map(level_text, v))}]" for k, v in conditions.items())
+                remedies.insert(0, f"declare design.idle: [{{factor: {names[0]}, when: {{{when}}}}}]")
+        elif setting := self._setting(twin, cell, changed):
+            where = f" where {setting}"
+            remedies.insert(0, "change that")
+        others = f" (and so do {num_others} others)" if num_others else ""
+        verb = "has" if len(changed) == 1 else "have"
+        return (
+            f"{these} run the same trials{others}: {' and '.join(changed)} {verb} no effect{where}; "
+            f"{', or '.join(remedies)}"
+        )
+
+    def _conditions(self, names: Sequence[str], pairs: Sequence[tuple[Cell, Cell]]) -> dict[str, list[Any]]:
+        """The levels of another factor without which the twins would differ."""
+        for name, levels in self._axes.levels.items():
+            found: list[Any] = []
+            for twin, cell in pairs if name not in names else ():
+                moved = [[self._axes.cell({**one.levels, name: x}) for one in (twin, cell)] for x in levels]
+                if any(self._are_apart(*map(self._identity, pair)) for pair in moved):
+                    found += [cell.levels[name]] if cell.levels[name] not in found else []
+            if found:
+                return {name: found}
+        return {}
+
+    def _setting(self, twin: Cell, cell: Cell, changed: Sequence[str]) -> str | None:
+        """The setting without which the twins would differ, of those with choices, the study's own first."""
+        config = self._config(cell)
+        assert config is not None
+        values = dict(paths.leaves(config.model_dump(mode="json")))
+        own = [path for path, _ in paths.leaves(self._study.base) if path in values]
+        for path in dict.fromkeys([*own, *values]):
+            place = Place.root(self._system.config_type)
+            for part in paths.split(path):
+                place = place.step(part)
+            choices = place.choices or ([True, False] if place.type == "true or false" else [])
+            for choice in choices if path not in changed else ():
+                if self._are_apart(*(self._identity(one, {path: choice}) for one in (twin, cell))):
+                    return f"{path} is {level_text(values[path])}"
+        return None
+
+    @staticmethod
+    def _are_apart(left: tuple[str, ...], right: tuple[str, ...]) -> bool:
+        return bool(left and right and left != right)
+
+    @staticmethod
+    def _differing(left: Cell, right: Cell) -> tuple[str, ...]:
+        return tuple(name for name, level in left.levels.items() if not same(level, right.levels[name]))
+
+
+def _agree(left: Cell, right: Cell, path: str) -> bool:
+    both = path in left.overrides and path in right.overrides
+    return both and same(left.overrides[path], right.overrides[path])
