@@ -5,11 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
+from nlgraft.evaluation.inputs import Inputs
+from nlgraft.evaluation.translation import translate
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.config import GenerationConfig, SamplingConfig, TransformerConfig
 from nlgraft.nn.decoding_rules import length_limits
 from nlgraft.nn.generation import beam_search, sample
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.text.batches import Ragged
 
 SOURCES = [[5, 6, 7, 8, 3], [9, 4, 3], [4, 5, 6, 3], [8, 3]]
 SHORT = {"max_length_offset": 6}
@@ -34,7 +37,7 @@ def found(search, config):
 
 def searched(**settings):
     return found(
-        lambda model, config: beam_search(model, [Tokens.from_lists(SOURCES)], config=config),
+        lambda model, config: translate(model, Inputs([Ragged.of(SOURCES)]), config).hypotheses,
         GenerationConfig(**settings),
     )
 
@@ -70,7 +73,6 @@ SAMPLING = {
     "max_length_offset": (SHORT, {"max_length_offset": 1}),
     "start_id": (SHORT, {"start_id": 7}),
     "end_id": (SHORT, {"end_id": 8}),
-    "batch_sentences": (SHORT, {"batch_sentences": 2}),
 }
 
 

@@ -328,7 +328,7 @@ class GenerationConfig(StrictConfig):
     end_id: int = 3
     """Token that ends a hypothesis."""
     batch_sentences: int = Field(default=128, ge=1)
-    """Sentences decoded at once; they are sorted by length first."""
+    """Sentences of a corpus that are decoded at once; they are sorted by length first."""
 
     @model_validator(mode="after")
     def _check(self) -> GenerationConfig:
@@ -365,5 +365,3 @@ class SamplingConfig(StrictConfig):
     """First decoder input."""
     end_id: int = 3
     """Token that ends a sample."""
-    batch_sentences: int = Field(default=128, ge=1)
-    """Sentences decoded at once; they are sorted by length first."""

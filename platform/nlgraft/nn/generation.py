@@ -49,7 +49,8 @@ def beam_search(
 
     Args:
         model: Run in evaluation mode and left in the mode it had.
-        sources: At most ``num_sources`` entries [B, T], any number of sentences on any device.
+        sources: At most ``num_sources`` entries [B, T], on any device; all sentences are decoded at once
+            (``nlgraft.evaluation.translation`` takes a corpus in batches of similar length).
         contexts: Input of each fusion context.
         config: Beam, length rules, blocking; None: the defaults.
 
@@ -57,15 +58,11 @@ def beam_search(
         Per sentence ``num_return`` hypotheses, best first (fewer if there are no more).
     """
     config = config or GenerationConfig()
-
-    def decode(sources: list[Tokens], contexts: dict[str, Tokens]) -> list[list[Hypothesis]]:
-        limits_B = _limits(model, sources[0], config)
-        state = model.start(model.encode(sources, contexts))
+    with _evaluating(model):
+        state, limits_B = _begin(model, sources, contexts, config)
         if config.beam == 1:
             return _Paths(model, state, limits_B, config, 1, lambda scores_RV: scores_RV.argmax(1)).run()
         return _Beams(model, state, limits_B, config).run()
-
-    return _in_chunks(model, sources, contexts or {}, config.batch_sentences, decode)
 
 
 def sample(
@@ -93,15 +90,23 @@ def sample(
     def choose(scores_RV: Tensor) -> Tensor:
         return draw_tokens(scores_RV, config, generator)
 
-    def decode(sources: list[Tokens], contexts: dict[str, Tokens]) -> list[list[Hypothesis]]:
-        limits_B = _limits(model, sources[0], config)
-        state = model.start(model.encode(sources, contexts))
-        rules = GenerationConfig(
-            beam=1, length_penalty="none", start_id=config.start_id, end_id=config.end_id
-        )
+    rules = GenerationConfig(beam=1, length_penalty="none", start_id=config.start_id, end_id=config.end_id)
+    with _evaluating(model):
+        state, limits_B = _begin(model, sources, contexts, config)
         return _Paths(model, state, limits_B, rules, config.num_return, choose).run()
 
-    return _in_chunks(model, sources, contexts or {}, config.batch_sentences, decode)
+
+def _begin(
+    model: Seq2Seq,
+    sources: Sequence[Tokens],
+    contexts: Mapping[str, Tokens] | None,
+    config: GenerationConfig | SamplingConfig,
+) -> tuple[DecoderState, Tensor]:
+    """Read the sentences; compute the longest hypothesis of each, [B]."""
+    device = model.output_projection.weight.device
+    moved = [tokens.to(device) for tokens in sources]
+    bank = model.encode(moved, {name: tokens.to(device) for name, tokens in (contexts or {}).items()})
+    return model.start(bank), _limits(model, moved[0], config)
 
 
 def _limits(model: Seq2Seq, tokens: Tokens, config: GenerationConfig | SamplingConfig) -> Tensor:
@@ -121,32 +126,6 @@ def draw_tokens(scores_RV: Tensor, config: SamplingConfig, generator: torch.Gene
         before_RC = probabilities_RC.cumsum(1) - probabilities_RC
         probabilities_RC = probabilities_RC.masked_fill(before_RC >= config.top_p, 0.0)
     return ids_RC.gather(1, probabilities_RC.multinomial(1, generator=generator))[:, 0]
-
-
-def _in_chunks(
-    model: Seq2Seq,
-    sources: Sequence[Tokens],
-    contexts: Mapping[str, Tokens],
-    size: int,
-    decode: Callable[[list[Tokens], dict[str, Tokens]], list[list[Hypothesis]]],
-) -> list[list[Hypothesis]]:
-    # Sentences of similar length finish at about the same step, so chunks are taken in order of length.
-    lengths = sum(tokens.valid.sum(1) for tokens in sources)
-    assert isinstance(lengths, Tensor)
-    order = lengths.argsort(descending=True, stable=True)
-    results: list[list[Hypothesis]] = [[] for _ in range(len(order))]
-    if not results:
-        return results
-    device = model.output_projection.weight.device
-    with _evaluating(model):
-        for rows in order.split(size):
-            chunk = decode(
-                [tokens.select(rows).to(device) for tokens in sources],
-                {name: tokens.select(rows).to(device) for name, tokens in contexts.items()},
-            )
-            for row, hypotheses in zip(rows.tolist(), chunk, strict=True):
-                results[row] = hypotheses
-    return results
 
 
 @contextmanager

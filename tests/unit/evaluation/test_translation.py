@@ -30,15 +30,18 @@ def model():
     return Seq2Seq(TransformerConfig(preset="tiny", d_model=16, num_heads=2, ffn_dim=16), 12, 12).eval()
 
 
-def test_order_is_restored_and_batches_do_not_matter(model):
+@pytest.mark.parametrize("beam", [1, 2])
+def test_order_is_restored_and_batches_do_not_matter(model, beam):
     """Every sentence alone gives what it gives among the others."""
-    together = translate(model, Inputs([SOURCES]), CONFIG)
+    config = CONFIG.model_copy(update={"beam": beam})
+    together = translate(model, Inputs([SOURCES]), config)
     assert len(together.hypotheses) == len(SOURCES)
     for row in range(len(SOURCES)):
-        alone = beam_search(model, [pack(SOURCES, np.array([row]))], config=CONFIG)[0]
+        alone = beam_search(model, [pack(SOURCES, np.array([row]))], config=config)[0]
         assert together.best[row] == alone[0].ids
     assert together.num_tokens == sum(len(ids) + 1 for ids in together.best)
     assert together.seconds > 0
+    assert translate(model, Inputs([Ragged.of([])]), config).hypotheses == []
 
 
 def test_dev_scores_by_hand(model):
