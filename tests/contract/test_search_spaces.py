@@ -55,6 +55,16 @@ def test_a_shipped_study_plans_at_tiny(path: Path) -> None:
     assert 0 < document["stages"]["distinct"] < document["stages"]["planned"], "nothing is shared"
 
 
+def test_verdicts_know_which_data_a_paper_used() -> None:
+    path = ROOT / "search_spaces" / "embedding_transfer" / "table2_domain_adaptation.yaml"
+    for scale in ("tiny", "small"):
+        study = _read(path, [f"@{scale}"])
+        assert all(claim.other_data(study.data) for claim in claims_of(study))
+    study = _read(path, ["@paper"])
+    same = {claim.source for claim in claims_of(study) if not claim.other_data(study.data)}
+    assert same == {"Table 2, Thesis"}
+
+
 def test_table_2_is_claimed_on_both_of_its_columns() -> None:
     study = Study.from_yaml(ROOT / "search_spaces" / "embedding_transfer" / "table2_domain_adaptation.yaml")
     claims = claims_of(study)

@@ -131,6 +131,7 @@ STUDY = {
             "source": "Table 2, Thesis",
             "metric": "test/bleu",
             "signature": "case:mixed|tok:13a",
+            "data": {"upstream.domain": "a"},
             "values": {"patt_eg": 37.72, "random_init": 36.33},
         }
     ],

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from nlgraft.analysis.statistics import claims
-from nlgraft.analysis.statistics.claims import why_not_comparable
+from nlgraft.analysis.statistics.claims import signatures_differ
 from nlgraft.analysis.statistics.comparison import Comparison
 from nlgraft.study.data.claim import Claim
 
@@ -21,7 +21,7 @@ def comparison(difference, p, seeds=(1, 2, 3), **more):
 
 
 def judge(found, direction="maximize", claim=ORDERING, **more):
-    settings = {"alpha": 0.05, "is_corrected": True, "why_not": "", **more}
+    settings = {"alpha": 0.05, "is_corrected": True, "other_data": "", "why_not": "", **more}
     return claims.judge(claim, found, (2.0, 1.0), direction=direction, **settings)
 
 
@@ -120,11 +120,25 @@ def test_no_worse_is_an_ordering_from_the_margin_on():
     ],
 )
 def test_figures_are_compared_only_when_signatures_are(published, ours, reason):
-    assert why_not_comparable(published, ours, is_constructed=False) == reason
+    assert signatures_differ(published, ours) == reason
 
 
-def test_constructed_data_is_never_compared_with_a_paper():
-    assert "constructed" in why_not_comparable("tok:13a", OURS, is_constructed=True)
+@pytest.mark.parametrize(
+    ("difference", "p", "verdict", "text"),
+    [
+        (1.0, 0.01, "same direction", "same direction, other data"),
+        (-1.0, 0.01, "opposite direction", "opposite direction, other data"),
+        (5.0, 0.2, "undecided", "undecided (1 seed more), other data"),
+    ],
+)
+def test_other_data_neither_support_nor_contradict(difference, p, verdict, text):
+    found = comparison(difference, p, seed_variance=0.03)
+    answer = judge(found, other_data="downstream.test is b", why_not="other data: downstream.test is b")
+    assert (answer.verdict, answer.text) == (verdict, text)
+    assert answer.figures == ()
+    document = answer.to_json()
+    assert (document["verdict"], document["answer"], document["figures"]) == (verdict, text, [])
+    assert document["other_data"] == "downstream.test is b"
 
 
 def test_json_carries_the_published_figures():

@@ -41,8 +41,9 @@ def test_compare_takes_the_names_that_people_use(result):
 def test_holm_goes_over_all_cells_and_claims_of_a_metric(result):
     family = [result.compare(arm) for arm in ARMS[1:]]
     family.append(result.compare("patt_eg", "att_eg"))  # claimed, hence one of them
+    family.append(result.claims[-1].comparison)  # against a published figure
     smallest = min(family, key=lambda one: one.p)
-    assert smallest.p_holm == pytest.approx(min(1, 5 * smallest.p))
+    assert smallest.p_holm == pytest.approx(min(1, 6 * smallest.p))
     assert all(one.p_holm >= one.p for one in family)
     num_open = sum(one.p_holm > 0.05 for one in family)
     assert {one.level for one in family} == {0.05 / num_open}
@@ -60,7 +61,7 @@ def test_the_family_of_claims_leaves_other_cells_uncorrected(make_study, result)
         claimed.compare(*pair).p
         for pair in [("patt_eg", "baseline"), ("patt_eg", "att_eg"), ("single_run", "baseline")]
     )
-    assert min(claimed.compare(arm).p_holm for arm in ("patt_eg", "single_run")) == pytest.approx(3 * raw[0])
+    assert min(claimed.compare(arm).p_holm for arm in ("patt_eg", "single_run")) == pytest.approx(4 * raw[0])
 
 
 def test_samples_grow_with_the_family(make_study, scored):
@@ -84,6 +85,7 @@ TABLE = {
     "source": "T1",
     "metric": "test/bleu",
     "signature": "tok:13a",
+    "data": {"corpus": "files"},
     "values": {"baseline": 30.0, "patt_eg": 31.0, "lr=0.01": 30.0, "arm=patt_eg, lr=0.01": 36.0},
 }
 
@@ -104,6 +106,7 @@ def crossed(make_study, scored):
                 "worse": "lr=0.01",
                 "metric": "test/bleu",
                 "source": "text",
+                "data": {"corpus": "f*"},
                 "margin": 0.02,
             },
             {"better": "arm=patt_eg, lr=0.01", "worse": "lr=0.01", "exceeds": ["patt_eg", "baseline"]},
@@ -128,6 +131,23 @@ def test_claims_of_every_kind_are_one_family(crossed):
     assert answers[4].comparison.difference == pytest.approx(0.1, abs=0.02)
     smallest = min(answer.comparison.p for answer in answers)
     assert min(answer.comparison.p_holm for answer in answers) == pytest.approx(6 * smallest)
+
+
+def test_no_format_sets_a_figure_beside_other_data(make_study, scored, crossed):
+    study = make_study(**{**crossed.study.to_dict(), "data": {"corpus": "conlang"}})
+    scores = {
+        cell.cell.label: {"test/bleu": [one.value for one in cell.measured("test/bleu").values()]}
+        for cell in crossed.cells
+    }
+    found = scored(study, scores)
+    assert [answer.verdict for answer in found.claims] == ["same direction"] * 4 + ["undecided"] * 2
+    assert all("supported" not in claim["answer"] for claim in found.to_json()["claims"])
+    assert all(claim["figures"] == [] for claim in found.to_json()["claims"])
+    assert "36.00 against 30.00; 31.00 against 30.00" not in found.render("md")
+    for kind in ("md", "html", "latex"):
+        assert "same direction, other data" in found.render(kind)
+    assert "same direction, other data" in found.note()
+    assert "other data: corpus is conlang, the paper's is files" in found.render("md")
 
 
 def test_claims_of_every_kind_are_told_in_every_format(crossed):

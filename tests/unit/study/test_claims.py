@@ -51,6 +51,16 @@ def test_the_figure_of_one_cell_is_looked_up(good):
     assert not claim.is_ordering
 
 
+def test_a_claim_knows_the_data_of_its_column(good):
+    table = THESIS | {"data": {"corpus": "con*", "train": 20}}
+    (claim,) = _claims(good, [{"better": "att_eg", "worse": "avg_eg"}], [table])
+    assert claim.other_data({"corpus": "conlang", "train": 20}) == ""
+    assert claim.other_data({"corpus": "files", "train": 20}) == "corpus is files, the paper's is con*"
+    assert claim.other_data({"corpus": "conlang"}) == "train is missing, the paper's is 20"
+    (bare,) = _claims(good, [{"better": "att_eg", "worse": "avg_eg"}], [THESIS])
+    assert bare.other_data({"corpus": "conlang"}) == "the claim does not state its data"
+
+
 def test_gains_and_margins_are_claimed_with_all_their_figures(good):
     good["design"] = {"kind": "full"}
     table = THESIS | {"values": {"arm=att_eg, depth=3": 9.0, "depth=3": 5.0, "arm=att_eg": 3.0, "full": 2.0}}

@@ -7,7 +7,9 @@ is tested as an ordering is. A figure (``cell``, ``value``) is supported when ou
 certainly within the margin, contradicted when certainly beyond, else undecided, also when it cannot be
 compared. One seed decides nothing.
 
-Published figures are printed beside ours only when both were computed in the same way.
+On other data than the claim's an ordering goes the *same direction* or the *opposite direction*; that neither
+supports nor contradicts it. Published figures are given beside ours only on the same data, and only when both
+were computed in the same way.
 """
 
 from __future__ import annotations
@@ -20,7 +22,12 @@ from nlgraft.analysis.statistics.comparison import Comparison, rounded
 from nlgraft.analysis.statistics.power import MAX_SEEDS
 from nlgraft.study.data.claim import Claim
 
-Verdict = Literal["supported", "contradicted", "undecided"]
+Verdict = Literal["supported", "contradicted", "undecided", "same direction", "opposite direction"]
+_ON_OTHER_DATA: Mapping[Verdict, Verdict] = {
+    "supported": "same direction",
+    "contradicted": "opposite direction",
+    "undecided": "undecided",
+}
 
 _NOT_COMPARED = frozenset({"version", "seed", "bs", "ar"})
 _FEW = 2
@@ -39,6 +46,7 @@ class ClaimResult:
         comparison: Our ``better`` minus ``worse``, one gain minus the other, or our mean minus the published
             value.
         ours: Our means of the claim's cells.
+        other_data: How our data differ from the claim's; empty if they are the same.
         why_not_comparable: Why the published figures are not shown beside ours; empty when they are.
     """
 
@@ -48,6 +56,7 @@ class ClaimResult:
     seeds_more: int | None
     comparison: Comparison
     ours: tuple[float | None, ...]
+    other_data: str
     why_not_comparable: str
 
     @property
@@ -58,9 +67,10 @@ class ClaimResult:
     @property
     def text(self) -> str:
         """The verdict in words, with the number of seeds that an undecided one lacks."""
-        if self.verdict != "undecided" or self.seeds_more is None:
-            return self.verdict
-        return f"undecided ({self.seeds_more} {'seed' if self.seeds_more == 1 else 'seeds'} more)"
+        text: str = self.verdict
+        if self.verdict == "undecided" and self.seeds_more is not None:
+            text += f" ({self.seeds_more} {'seed' if self.seeds_more == 1 else 'seeds'} more)"
+        return f"{text}, other data" if self.other_data else text
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer as JSON values."""
@@ -74,6 +84,7 @@ class ClaimResult:
             "seeds_more": self.seeds_more,
             "margin": self.claim.margin,
             "figures": list(self.figures),
+            "other_data": self.other_data,
             "is_comparable": not self.why_not_comparable,
             "why_not_comparable": self.why_not_comparable,
             "ours": [rounded(value) for value in self.ours],
@@ -81,8 +92,8 @@ class ClaimResult:
         }
 
 
-def why_not_comparable(published: str | None, ours: str | None, is_constructed: bool) -> str:
-    """Say why a published figure cannot be compared with ours.
+def signatures_differ(published: str | None, ours: str | None) -> str:
+    """Say why a published figure was computed in another way than ours.
 
     Signatures are ``key:value`` pairs joined by ``|``, as sacreBLEU prints them. A published one may be
     partial: ours must agree on the keys that it has. Versions and random seeds are not compared.
@@ -90,8 +101,6 @@ def why_not_comparable(published: str | None, ours: str | None, is_constructed: 
     Returns:
         A sentence without full stop; empty when the figures can be compared.
     """
-    if is_constructed:
-        return "our data is constructed, the paper's is not"
     if published is None:
         return "the paper does not state how its metric was computed"
     if ours is None:
@@ -110,6 +119,7 @@ def judge(
     direction: Literal["maximize", "minimize"],
     alpha: float,
     is_corrected: bool,
+    other_data: str,
     why_not: str,
 ) -> ClaimResult:
     """Judge a claim.
@@ -122,9 +132,11 @@ def judge(
         direction: Direction in which the metric improves.
         alpha: Level of significance.
         is_corrected: If true, Holm-adjusted p-values decide.
+        other_data: How our data differ from the claim's; empty if they are the same.
         why_not: Why the published figures are not shown beside ours; empty when they are.
     """
-    verdict, seeds_more = "undecided", None
+    verdict: Verdict = "undecided"
+    seeds_more = None
     if comparison.difference is None:
         explanation = "; ".join(comparison.notes)
     elif comparison.is_significant(alpha, is_corrected=is_corrected):
@@ -145,11 +157,12 @@ def judge(
         explanation = f"more than {MAX_SEEDS:,} seeds needed for so small a difference on this test set"
     return ClaimResult(
         claim=claim,
-        verdict=verdict,
+        verdict=_ON_OTHER_DATA[verdict] if other_data else verdict,
         explanation=explanation,
         seeds_more=seeds_more,
         comparison=comparison,
         ours=ours,
+        other_data=other_data,
         why_not_comparable=why_not if claim.published else "no published figures",
     )
 

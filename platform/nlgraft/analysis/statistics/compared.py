@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Literal
 
 from nlgraft.analysis.data.results import Results
-from nlgraft.analysis.statistics.claims import ClaimResult, judge, why_not_comparable
+from nlgraft.analysis.statistics.claims import ClaimResult, judge, signatures_differ
 from nlgraft.analysis.statistics.comparison import Comparer, Comparison
 from nlgraft.analysis.statistics.effects import Effect, contrasts
 from nlgraft.analysis.statistics.resampling import holm
@@ -237,7 +237,8 @@ class ComparedResults(Results):
         """Say why the published figures of a claim are not shown beside ours."""
         trials = self.cell(claim.cells[0]).measured(claim.metric).values()
         ours = next((trial.signature for trial in trials), None)
-        return why_not_comparable(claim.signature, ours, self.is_constructed)
+        other_data = claim.other_data(self.study.data)
+        return f"other data: {other_data}" if other_data else signatures_differ(claim.signature, ours)
 
     def _judge(self, claim: Claim) -> ClaimResult:
         cells = [self.cell(text) for text in claim.cells]
@@ -254,5 +255,6 @@ class ComparedResults(Results):
             direction=self.system.metrics[claim.metric].direction,
             alpha=self.study.analysis.alpha,
             is_corrected=self.is_corrected,
+            other_data=claim.other_data(self.study.data),
             why_not=why_not,
         )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Any
 
+from nlgraft.study.data import paths
 from nlgraft.study.data.design import axes_of, label_finder
 from nlgraft.study.data.published import Column, Statement
+from nlgraft.study.data.space import same
 from nlgraft.study.data.study import Study
 
 
@@ -24,6 +27,7 @@ class Claim:
         source: Table, figure or section of the paper.
         figures: Published figures of the cells of an ordering; empty where the paper prints none.
         signature: How the paper computed the metric.
+        data: The data that the paper used: values or patterns of the study's data, by dotted path.
         margin: Difference that does not matter: ``better`` is no worse by more than that, or our figure no
             further from ``value``.
         exceeds: Two cells; the gain of ``better`` over ``worse`` is larger than that of the first over the
@@ -38,6 +42,7 @@ class Claim:
     value: float | None = None
     figures: Sequence[float] = ()
     signature: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
     margin: float = 0.0
     exceeds: Sequence[str] = ()
 
@@ -45,6 +50,18 @@ class Claim:
     def is_ordering(self) -> bool:
         """True for ordered cells or gains, False for the figure of one cell."""
         return self.better is not None and self.worse is not None
+
+    def other_data(self, data: Mapping[str, Any]) -> str:
+        """Say how a study's data differ from the paper's; empty if they are the same."""
+        if not self.data:
+            return "the claim does not state its data"
+        for path, wanted in self.data.items():
+            ours = paths.get(data, path)
+            if ours is paths.MISSING:
+                return f"{path} is missing, the paper's is {wanted}"
+            if not (same(ours, wanted) or fnmatchcase(str(ours), str(wanted))):
+                return f"{path} is {ours}, the paper's is {wanted}"
+        return ""
 
     @property
     def published(self) -> tuple[float, ...]:
@@ -96,7 +113,8 @@ class Figures:
         for names in stated.comparisons:
             if stated.source is not None and len(names) > 1:
                 for metric in stated.metric:
-                    yield _claim(stated, names, (), metric=metric, source=stated.source)
+                    origin = {"metric": metric, "source": stated.source, "data": stated.data}
+                    yield _claim(stated, names, (), **origin)
                 continue
             for column, figures in self._columns:
                 labels = [self._find(name) for name in names]
@@ -108,6 +126,7 @@ class Figures:
                         metric=column.metric,
                         source=column.source,
                         signature=column.signature,
+                        data=column.data,
                     )
 
 

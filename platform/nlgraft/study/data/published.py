@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, JsonValue, WithJsonSchema
 
 from nlgraft.study.data.part import Part
 
@@ -30,6 +30,9 @@ class Column(Part):
     signature: str | None = None
     """How the paper computed the metric, e.g. ``case:mixed|tok:13a``; its figures are printed beside ours
     only where the signatures agree."""
+    data: dict[str, JsonValue] = Field(default={})
+    """The data they are about: values of the study's ``data`` by dotted path, ``*`` for any part of a text,
+    e.g. ``downstream.test.target: "*/thesis/test.zh"``. On other data verdicts say so, without figures."""
     values: dict[str, float] = Field(min_length=1)
     """Figure by cell: ``patt_eg``, ``arm=patt_eg, sides=both``, ``without segment_embedding``."""
 
@@ -57,6 +60,8 @@ class Statement(Part):
     """The metrics it is about; left out for all columns that have its cells."""
     source: str | None = Field(default=None, min_length=1)
     """Place in the paper of an ordering without figures."""
+    data: dict[str, JsonValue] = Field(default={})
+    """The data of an ordering without figures, as in ``published``."""
 
     @property
     def comparisons(self) -> list[tuple[str, ...]]:

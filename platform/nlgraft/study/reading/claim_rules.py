@@ -74,6 +74,8 @@ def _claim_form(stated: Statement) -> Iterator[Problem]:
         yield Problem(".exceeds", "compares gains; give better and worse, too")
     if stated.source is not None and stated.cell is not None:
         yield Problem(".source", "belongs to the entry of published that has the figure; leave it out here")
+    elif stated.data and stated.source is None:
+        yield Problem(".data", "belongs to the entry of published that has the figures; leave it out here")
     elif stated.source is not None and not stated.metric:
         yield Problem(".metric", "is missing; an ordering without figures names its metric")
 
