@@ -16,7 +16,7 @@ from nlgraft.study.data.space import alternatives, holds, same
 from nlgraft.study.data.study import Component, Design, Factor, Study
 
 MAX_CELLS = 1000
-"""More cells than this are taken for a mistake."""
+"""A design with more cells is taken for a mistake."""
 _MAX_COMBINATIONS = 10_000
 
 FULL, WITHOUT = "full", "without"
@@ -28,11 +28,11 @@ class Cell:
     """One combination of levels.
 
     Attributes:
-        levels: Level by factor; components appear as ``full`` or ``without``.
+        levels: Level by factor; a component is ``full`` or ``without``.
         overrides: Values that the cell sets in the system's config, by dotted path.
-        is_baseline: Whether every factor is at its baseline and every component present.
+        is_baseline: True when every factor is at its baseline and every component present.
         label: ``baseline``, ``generator=att``, ``without segment_embedding``, or several joined by ``, ``.
-        origins: Where in the study file each override stands, by dotted path.
+        origins: Place of each override in the study file, by dotted path.
         changed: Paths of the overrides that come from levels off their baseline.
     """
 
@@ -51,12 +51,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Axes:
-    """What a design combines: the parts of a study that make cells.
+    """The parts of a study that make cells.
 
     Attributes:
         factors: Factors by name.
         components: Components by name.
-        design: Which combinations are wanted.
+        design: The combinations wanted.
         exclude: Combinations of levels to drop.
     """
 
@@ -78,14 +78,7 @@ class Axes:
         return levels | {name: [FULL, WITHOUT] for name in self.components}
 
     def cell(self, levels: Mapping[str, Any]) -> Cell:
-        """Build the cell of a combination.
-
-        Args:
-            levels: Level by factor or component; those left out stay at their baseline.
-
-        Returns:
-            The cell.
-        """
+        """Build the cell of a combination; factors and components not named stay at their baseline."""
         baseline = self.baseline
         levels = baseline | dict(levels)
         off = [name for name in levels if not same(levels[name], baseline[name])]
@@ -101,15 +94,7 @@ class Axes:
         return Cell(levels, overrides, not off, label or "baseline", origins, changed)
 
     def departure(self, name: str, level: Any) -> str:
-        """Say in a label that a factor or component is off its baseline.
-
-        Args:
-            name: The factor or component.
-            level: Its level.
-
-        Returns:
-            ``generator=att``, or ``without segment_embedding``.
-        """
+        """Write a level off its baseline as in a label: ``generator=att``, ``without segment_embedding``."""
         return f"{WITHOUT} {name}" if name in self.components else f"{name}={level_text(level)}"
 
     def _settings(self, name: str, level: Any) -> dict[str, tuple[Any, str]]:
@@ -131,10 +116,9 @@ class Axes:
         return {factor.target: (level, f"factors.{name}.baseline")}
 
     def combinations(self) -> Iterator[dict[str, Any]]:
-        """Walk the combinations the design asks for, excluded ones included.
+        """Yield the combinations of the design, excluded ones included.
 
-        Yields:
-            Levels that are off their baseline; for ``full`` all levels. Repetitions are possible.
+        Only levels off their baseline are given, all levels for ``full``. Repetitions are possible.
         """
         levels, baseline = self.levels, self.baseline
         yield {}
@@ -149,7 +133,7 @@ class Axes:
 
     @property
     def num_combinations(self) -> int:
-        """How many combinations the design asks for, before anything is excluded."""
+        """Number of combinations of the design, before anything is excluded."""
         sizes = [len(choices) for choices in self.levels.values()]
         if self.design.kind == "cells":
             return 1 + len(self.design.cells)
@@ -157,18 +141,11 @@ class Axes:
 
     @property
     def is_vast(self) -> bool:
-        """Whether there are too many combinations to look at each."""
+        """True when there are too many combinations to look at each."""
         return self.num_combinations > _MAX_COMBINATIONS
 
     def is_excluded(self, levels: Mapping[str, Any]) -> bool:
-        """Say whether a combination is dropped.
-
-        Args:
-            levels: Level by factor; those left out are at their baseline.
-
-        Returns:
-            Whether an entry of ``exclude`` matches.
-        """
+        """Return True when an entry of ``exclude`` matches a combination; levels left out are baselines."""
         return any(matches(self.baseline | dict(levels), entry) for entry in self.exclude)
 
     def settle(self, levels: Mapping[str, Any]) -> dict[str, Any]:
@@ -180,22 +157,20 @@ class Axes:
     @property
     def num_merged(self) -> int:
         """Number of combinations that are another one's cell, because a factor is declared idle there."""
-        asked = [self.baseline | levels for levels in self.combinations() if not self.is_excluded(levels)]
-        return len(set(map(canonical_json, asked))) - len({canonical_json(self.settle(one)) for one in asked})
+        wanted = [self.baseline | levels for levels in self.combinations() if not self.is_excluded(levels)]
+        settled = {canonical_json(self.settle(levels)) for levels in wanted}
+        return len(set(map(canonical_json, wanted))) - len(settled)
 
     def cells(self) -> list[Cell]:
-        """Build the cells.
-
-        Returns:
-            The baseline first, then the others in file order, each combination once.
+        """Build the cells: the baseline first, then the others in file order, each combination once.
 
         Raises:
-            StudyError: There are more than `MAX_CELLS`; the number is in the message.
+            StudyError: There are more than `MAX_CELLS`; the message gives the number.
         """
         count = self.num_combinations
         if count <= MAX_CELLS or ((self.exclude or self.design.idle) and not self.is_vast):
-            asked = [levels for levels in self.combinations() if not self.is_excluded(levels)]
-            settled = {canonical_json(levels): levels for levels in map(self.settle, asked)}
+            wanted = [levels for levels in self.combinations() if not self.is_excluded(levels)]
+            settled = {canonical_json(levels): levels for levels in map(self.settle, wanted)}
             count = len(settled)
             if count <= MAX_CELLS:
                 return [self.cell(levels) for levels in settled.values()]
@@ -207,27 +182,12 @@ class Axes:
 
 
 def matches(levels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Say whether a combination has all wanted levels.
-
-    Args:
-        levels: Level by factor.
-        wanted: Some levels by factor.
-
-    Returns:
-        Whether they agree, types included.
-    """
+    """Return True when a combination has all wanted levels, of which there is at least one; types count."""
     return bool(wanted) and all(name in levels and same(levels[name], wanted[name]) for name in wanted)
 
 
 def level_text(level: Any) -> str:
-    """Write a level as it appears in labels and on the command line.
-
-    Args:
-        level: Any JSON value.
-
-    Returns:
-        Text as it is, everything else as JSON.
-    """
+    """Write a level as in labels and on the command line: text as it is, everything else as JSON."""
     return level if isinstance(level, str) else canonical_json(level)
 
 
@@ -239,13 +199,7 @@ def conditions_text(levels: Mapping[str, Any]) -> str:
 
 
 def cells(study: Study) -> list[Cell]:
-    """List the cells of a study.
-
-    Args:
-        study: The study.
-
-    Returns:
-        The baseline first, then the others in file order.
+    """List the cells of a study: the baseline first, then the others in file order.
 
     Raises:
         StudyError: The design is too large.
@@ -254,14 +208,7 @@ def cells(study: Study) -> list[Cell]:
 
 
 def axes_of(study: Study) -> Axes:
-    """Take from a study what makes its cells.
-
-    Args:
-        study: The study.
-
-    Returns:
-        Factors, components, design and excludes.
-    """
+    """Return the parts of a study that make its cells."""
     return Axes(study.factors, study.components, study.design, study.exclude)
 
 
@@ -283,11 +230,8 @@ def find_cell(study: Study, text: str) -> Cell:
         text: A label, ``baseline``, ``full``, ``without x``, ``factor=level`` (several joined by commas, the
             other factors at their baseline), or a level that only one factor has.
 
-    Returns:
-        The cell.
-
     Raises:
-        StudyError: No cell, or more than one, is meant; the message names the nearest label.
+        StudyError: The text names no cell, or more than one; the message gives the nearest label.
     """
     axes = axes_of(study)
     found = name_cell(axes, axes.cells(), text)
@@ -297,14 +241,11 @@ def find_cell(study: Study, text: str) -> Cell:
 
 
 def select_cells(study: Study, conditions: Sequence[str]) -> list[Cell]:
-    """Select the cells that meet every condition; the other factors may have any level.
+    """Select the cells that meet every condition, in design order.
 
     Args:
         study: The study.
-        conditions: ``factor=level``, a label, or what else `find_cell` understands.
-
-    Returns:
-        The cells in design order.
+        conditions: ``factor=level``, with any level of the other factors, or a name as for `find_cell`.
 
     Raises:
         StudyError: A condition names no level or cell, or no cell meets all of them.
@@ -330,16 +271,7 @@ def select_cells(study: Study, conditions: Sequence[str]) -> list[Cell]:
 
 
 def name_cell(axes: Axes, known: Sequence[Cell], text: str) -> Cell | str:
-    """Find the cell that a text names among cells already built.
-
-    Args:
-        axes: What the cells were built from.
-        known: The cells.
-        text: As for `find_cell`.
-
-    Returns:
-        The cell, or the message that says why there is none.
-    """
+    """Find the cell that a text names, as `find_cell` does, or return the message why there is none."""
     text = text.strip()
     by_label = {cell.label: cell for cell in known}
     if text in by_label:

@@ -1,4 +1,4 @@
-"""What the parts of a study have in common: strictness, names and durations."""
+"""The base of all parts of a study; names and durations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 MAX_NAME_LENGTH = 250
-"""MLflow keeps no longer run names."""
+"""Longest run name that MLflow keeps."""
 
 _UNITS_S = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _AMOUNT = r"(\d+(?:\.\d+)?)"
@@ -19,7 +19,7 @@ _ISO = re.compile(rf"P(?:{_AMOUNT}D)?(?:T(?:{_AMOUNT}H)?(?:{_AMOUNT}M)?(?:{_AMOU
 
 
 class Part(BaseModel):
-    """A part of a study: immutable, without unknown keys, and exact about types (true is not 1)."""
+    """A part of a study: immutable, without unknown keys, strict about types (true is not 1)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
@@ -27,14 +27,8 @@ class Part(BaseModel):
 def check_name(name: str) -> str:
     """Refuse names that directories, tracking servers or shells would mangle.
 
-    Args:
-        name: A study, factor, component or level name.
-
-    Returns:
-        The name unchanged.
-
     Raises:
-        ValueError: The name is unusable; the message says which names are allowed.
+        ValueError: Tells which names are allowed.
     """
     if len(name) > MAX_NAME_LENGTH:
         raise ValueError(f"the name has {len(name)} characters, at most {MAX_NAME_LENGTH} are allowed")
@@ -47,13 +41,7 @@ def check_name(name: str) -> str:
 
 
 def parse_duration(value: Any) -> float:
-    """Read a duration.
-
-    Args:
-        value: Seconds as a number, or text such as ``2h30m``, ``90s`` or ISO 8601 ``PT2H30M``.
-
-    Returns:
-        Seconds, more than zero.
+    """Convert a duration to seconds: a number, or text such as ``2h30m``, ``90s`` or ISO 8601 ``PT2H30M``.
 
     Raises:
         ValueError: It is not a duration, or not a positive one.

@@ -8,20 +8,14 @@ from typing import Any
 
 _INDEX = re.compile(r"\[(\d+)\]")
 MISSING: Any = object()
-"""What `get` returns where there is nothing, since None is a value."""
+"""Result of `get` where there is nothing; None is a value."""
 
 KINDS = ("corpus", "kind", "type")
-"""Keys that say which variant of a thing a mapping describes."""
+"""Keys that tell which variant a mapping describes."""
 
 
 def split(path: str) -> list[str]:
-    """Split a path into its parts.
-
-    Args:
-        path: A dotted path; list indices as ``[1]`` or ``.1``.
-
-    Returns:
-        The parts, indices as text.
+    """Split a dotted path into its parts, indices (``[1]`` or ``.1``) as text.
 
     Raises:
         ValueError: A part is empty.
@@ -33,45 +27,21 @@ def split(path: str) -> list[str]:
 
 
 def join(parent: str, part: str | int) -> str:
-    """Extend a path by one part.
-
-    Args:
-        parent: A path, empty for the root.
-        part: A key, or an index of a list.
-
-    Returns:
-        The longer path.
-    """
+    """Extend a path, empty for the root, by a key or an index."""
     if isinstance(part, int):
         return f"{parent}[{part}]"
     return f"{parent}.{part}" if parent else part
 
 
 def overlap(left: str, right: str) -> bool:
-    """Say whether one path lies inside the other, or both are the same.
-
-    Args:
-        left: A dotted path.
-        right: A dotted path.
-
-    Returns:
-        Whether setting one would touch the other.
-    """
+    """Return True when one path lies inside the other, or both are the same."""
     ours, theirs = split(left), split(right)
     shorter = min(len(ours), len(theirs))
     return ours[:shorter] == theirs[:shorter]
 
 
 def get(tree: Any, path: str) -> Any:
-    """Look up the value at a path.
-
-    Args:
-        tree: Nested mappings and lists.
-        path: A dotted path.
-
-    Returns:
-        The value, or `MISSING`.
-    """
+    """Return the value at a path of nested mappings and lists, or `MISSING`."""
     node, parts = tree, split(path)
     while parts and node is not MISSING:
         key, parts = _longest_key(node, parts)
@@ -80,15 +50,12 @@ def get(tree: Any, path: str) -> Any:
 
 
 def put(tree: dict[str, Any], path: str, value: Any) -> None:
-    """Set the value at a path, in place, making mappings on the way.
+    """Set the value at a path of nested mappings and lists, in place, adding mappings on the way.
 
-    Args:
-        tree: Nested mappings and lists.
-        path: A dotted path. A key that itself holds dots is found when it is already there.
-        value: What to set.
+    A key that itself contains dots is found when it is already there.
 
     Raises:
-        ValueError: The path leads through a value that has no parts, or out of a list.
+        ValueError: The path leads through a value without parts, or out of a list.
     """
     node: Any = tree
     key, rest = _longest_key(node, split(path))
@@ -103,15 +70,10 @@ def put(tree: dict[str, Any], path: str, value: Any) -> None:
 
 
 def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge nested mappings; neither is changed.
+    """Merge nested mappings into a new one.
 
-    Args:
-        under: What is there.
-        over: What wins. A mapping is merged into the mapping it meets, unless it names another ``corpus``,
-            ``kind`` or ``type``: then it replaces it. Everything else replaces what it meets.
-
-    Returns:
-        The merged mapping.
+    A mapping of ``over`` is merged into the mapping it meets, unless it names another ``corpus``, ``kind`` or
+    ``type``: then it replaces it. Everything else of ``over`` replaces what it meets.
     """
     merged = dict(under)
     for key, value in over.items():
@@ -124,13 +86,7 @@ def merge(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def expand(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Turn dotted keys of a mapping into nested ones; only its own keys, not those further in.
-
-    Args:
-        mapping: ``{"train.max_steps": 5, "model": {...}}``.
-
-    Returns:
-        The nested mapping.
+    """Nest the dotted keys of a mapping: its own keys only, not those further in.
 
     Raises:
         ValueError: Two keys set the same path; the message names it.
@@ -152,14 +108,9 @@ def expand(mapping: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def leaves(mapping: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, Any]]:
-    """Walk the values of nested mappings.
+    """Yield dotted path and value of the values in nested mappings, whose top keys may be dotted paths.
 
-    Args:
-        mapping: Nested mappings; keys at the top may be dotted paths.
-        parent: Path of the mapping itself.
-
-    Yields:
-        Dotted path and value. Empty mappings, and mappings whose keys hold dots, are values.
+    Empty mappings, and mappings with dots in their keys, are values.
     """
     for key, value in mapping.items():
         path = join(parent, key)
@@ -170,14 +121,7 @@ def leaves(mapping: Mapping[str, Any], parent: str = "") -> Iterator[tuple[str, 
 
 
 def ancestors(path: str) -> Iterator[str]:
-    """List a path and all that contain it.
-
-    Args:
-        path: A path as problems print it.
-
-    Yields:
-        The path, then its parents, up to its first part.
-    """
+    """Yield a path as problems print it, then its parents up to the first part."""
     while path:
         yield path
         path = path[: max(path.rfind("."), path.rfind("["), 0)]

@@ -1,4 +1,4 @@
-"""A plan: what a run would do."""
+"""A plan: the trials and stages of a run, and what they cost."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from nlgraft.study.data.study import Study
 
 @dataclass(frozen=True)
 class PlannedTrial:
-    """A replicate that a run will see finished.
+    """A replicate that a run will finish.
 
     Attributes:
         cell: Its cell.
         seed: Its seed.
-        params: Searched values by dotted path; empty where a search has yet to find them.
+        params: Searched values by dotted path; empty before a search has found them.
         config: The resolved config.
         graph: Its stage graph.
+        is_estimate: True in a study with a search, where the trial will have the best values found.
     """
 
     cell: Cell
@@ -40,22 +41,22 @@ class PlannedTrial:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run would do.
+    """The trials and stages of a run.
 
     Attributes:
         study: The study.
         cells: Its cells, the baseline first.
         trials: The replicates: every cell with every seed.
         num_search_trials: Trials of the search in all cells together.
-        stages: ``planned``: stages of all trials added up; ``distinct``: how many differ; ``finished``: how
-            many of those the store has.
+        stages: ``planned``: stages of all trials added up; ``distinct``: number of different ones;
+            ``finished``: number of those in the store.
         max_concurrent: Trials at once; None when the cluster is not known.
-        problems: What can never fit the cluster.
-        warnings: What is allowed yet likely to disappoint.
-        notes: How far the numbers are estimates.
+        problems: Needs that the cluster can never meet.
+        warnings: Settings that are allowed yet likely to disappoint.
+        notes: Sentences on merged combinations, and on how far the numbers are estimates.
         corpora: Counts of each split by the name of the corpus, of text in local files.
-        cost_s: Worker time of what is not finished, by what such stages have taken; None when unknown.
-        disk_bytes: Size of what is not finished, by what such artifacts have taken; None when unknown.
+        cost_s: Worker time of unfinished stages, estimated from earlier ones; None when unknown.
+        disk_bytes: Size of unfinished artifacts, estimated from earlier ones; None when unknown.
     """
 
     study: Study
@@ -77,11 +78,7 @@ class Plan:
         return len(self.trials) + self.num_search_trials
 
     def to_json(self) -> dict[str, Any]:
-        """Turn the plan into JSON values.
-
-        Returns:
-            What ``plan --json`` prints.
-        """
+        """Turn the plan into the JSON values of ``plan --json``."""
         return {
             "study": self.study.name,
             "fingerprint": self.study.fingerprint,

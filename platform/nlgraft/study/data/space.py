@@ -1,4 +1,4 @@
-"""Domains of the search: what may be tuned, between which values and under which conditions."""
+"""Domains of a search: tuned paths, their values, and the conditions under which they are tuned."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class _Domain(Part):
 
     @abstractmethod
     def probes(self) -> dict[str, JsonValue]:
-        """Values to try against the system's config, by where they stand in the domain."""
+        """Values to try against the system's config, by their place in the domain."""
 
     @abstractmethod
     def problems(self) -> Iterator[Problem]:
-        """Whatever makes the domain unusable, with paths inside the domain."""
+        """Everything that makes the domain unusable, with paths inside the domain."""
 
     @abstractmethod
     def __contains__(self, value: object) -> bool: ...
@@ -126,27 +126,12 @@ Domain: TypeAlias = Annotated[FloatDomain | IntDomain | CategoricalDomain, Field
 
 
 def same(left: Any, right: Any) -> bool:
-    """Say whether two JSON values are the same, types included (1 is neither 1.0 nor true).
-
-    Args:
-        left: A JSON value.
-        right: A JSON value.
-
-    Returns:
-        Whether their canonical JSON is the same.
-    """
+    """Return True when two JSON values are the same, types included (1 is neither 1.0 nor true)."""
     return canonical_json(left) == canonical_json(right)
 
 
 def look(value: Any) -> str:
-    """Reduce a value to what a reader sees of it in a table: 1, 1.0 and "1" look alike.
-
-    Args:
-        value: A JSON value.
-
-    Returns:
-        A text that is equal for values that look alike.
-    """
+    """Reduce a JSON value to its look in a table, where 1, 1.0 and "1" cannot be told apart."""
     if isinstance(value, str):
         try:
             number = json.loads(value)
@@ -159,42 +144,23 @@ def look(value: Any) -> str:
 
 
 def same_twice(value: Any, other: Any, name: str, first: int) -> str:
-    """Word the problem of two values that look alike.
-
-    Args:
-        value: The second value.
-        other: The first value.
-        name: What the list is called.
-        first: Index of the first value.
-
-    Returns:
-        The message.
-    """
+    """Word the problem of a value that looks like an earlier one, ``name[first]``."""
     alike = "" if same(value, other) else f": {other!r} and {value!r} cannot be told apart in a table"
     return f"is the same as {name}[{first}]{alike}; write each value once"
 
 
 def alternatives(wanted: Any) -> list[Any]:
-    """List the values that meet one entry of a condition.
-
-    Args:
-        wanted: A value, or a list of values.
-
-    Returns:
-        The values.
-    """
+    """Return the values that meet one entry of a condition: a list's items, or the value alone."""
     return wanted if isinstance(wanted, list) else [wanted]
 
 
 def holds(when: Mapping[str, Any] | None, values: Mapping[str, Any]) -> bool:
-    """Say whether a condition holds.
+    """Return True when a condition holds; None always does.
 
     Args:
-        when: Wanted value, or list of values of which one is wanted, by path; None always holds.
-        values: Known values by path: sampled parameters, and the config's for paths outside the space.
-
-    Returns:
-        Whether every path has a wanted value; a path that has no value fails.
+        when: Wanted value, or list of values of which one is wanted, by path.
+        values: Known values by path: sampled parameters, and the config's for paths outside the space. A path
+            without a value fails.
     """
     return all(
         path in values and any(same(values[path], value) for value in alternatives(wanted))
@@ -203,13 +169,7 @@ def holds(when: Mapping[str, Any] | None, values: Mapping[str, Any]) -> bool:
 
 
 def sampling_order(space: Mapping[str, Domain]) -> list[str]:
-    """Order the paths of a space so that each comes after those its condition names.
-
-    Args:
-        space: Domains by path.
-
-    Returns:
-        All paths, otherwise in the order given.
+    """Order the paths of a space so that each comes after those that its condition names.
 
     Raises:
         graphlib.CycleError: Conditions depend on each other.
@@ -224,16 +184,13 @@ def sampling_order(space: Mapping[str, Domain]) -> list[str]:
 def corner(
     space: Mapping[str, Domain], config: Mapping[str, Any], end: int, fixed: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Choose one end of every domain whose condition holds.
+    """Choose one end of every domain whose condition holds; values by path.
 
     Args:
         space: Domains by path.
         config: Nested values of the config, for conditions on paths outside the space.
         end: 0 for the first value of each domain, -1 for the last.
-        fixed: Values by path that are chosen instead.
-
-    Returns:
-        Values by path; a domain whose condition does not hold is left out.
+        fixed: Values to choose instead, by path.
     """
     params: dict[str, Any] = {}
     for path in sampling_order(space):
@@ -246,14 +203,7 @@ def corner(
 
 
 def space_problems(space: Mapping[str, Domain]) -> Iterator[Problem]:
-    """Find what is wrong with a space by itself, without any system.
-
-    Args:
-        space: Domains by path.
-
-    Yields:
-        Problems with paths inside the space.
-    """
+    """Find problems of a space that show without its system, with paths inside the space."""
     for path, domain in space.items():
         for problem in domain.problems():
             yield Problem(f"{path}.{problem.path}", problem.message)

@@ -33,7 +33,7 @@ NOT_IN_FINGERPRINT = frozenset(
         "budget",
     }
 )
-"""Fields that change where, how long or how a study is told, not what is computed."""
+"""Fields that change where a study runs, for how long or how it is reported, not what is computed."""
 
 Seed = Annotated[int, Field(ge=0, le=2**32 - 1)]
 
@@ -47,7 +47,7 @@ def _objective_kind(value: Any) -> str:
 
 
 class Factor(Part):
-    """What an ablation varies.
+    """A variable of the ablation.
 
     Either ``target`` and a list of levels (values of that one path), or named levels, each a set of values.
     """
@@ -64,7 +64,7 @@ class Factor(Part):
 
     @property
     def is_named(self) -> bool:
-        """Whether the levels have names."""
+        """True when the levels have names."""
         return isinstance(self.levels, dict)
 
     @property
@@ -74,7 +74,7 @@ class Factor(Part):
 
 
 class Component(Part):
-    """A part of the system that is left out once to see what it is worth."""
+    """A part of the system that is left out once to measure its contribution."""
 
     without: dict[str, JsonValue] = Field(min_length=1)
     """Values, by dotted path or nested, that remove the component."""
@@ -86,11 +86,11 @@ class Idle(Part):
     factor: str
     """The factor or component without effect."""
     when: dict[str, JsonValue] = Field(min_length=1)
-    """``{factor: level}`` or ``{factor: [level, level]}``: where it has none."""
+    """``{factor: level}`` or ``{factor: [level, level]}``: the levels at which it has none."""
 
 
 class Design(Part):
-    """Which combinations of levels become cells."""
+    """Combinations of levels that become cells."""
 
     kind: Literal["one_factor", "leave_one_out", "full", "cells"] = "one_factor"
     """``one_factor`` and ``leave_one_out``: the baseline and every single departure from it; ``full``: every
@@ -102,7 +102,7 @@ class Design(Part):
 
 
 class Sampler(Part):
-    """Who proposes parameters."""
+    """Sampler that proposes parameters."""
 
     name: Literal["tpe", "cmaes", "random", "grid", "nsga2"] = "tpe"
     """Optuna's sampler."""
@@ -111,10 +111,10 @@ class Sampler(Part):
 
 
 class TrialScheduler(Part):
-    """Who stops unpromising trials early."""
+    """Rule that stops unpromising trials early."""
 
     name: Literal["asha", "median", "hyperband", "none"] = "asha"
-    """Rule; ``none`` stops nothing."""
+    """Name of the rule; ``none`` stops nothing."""
     metric: str | None = None
     """Metric compared at equal steps, one that training reports as it goes; none: the first objective's."""
     grace_steps: int = Field(default=1, ge=1)
@@ -126,12 +126,12 @@ class TrialScheduler(Part):
 
 
 class Search(Part):
-    """What is tuned, with the same budget inside every cell."""
+    """A search with the same budget inside every cell."""
 
     sampler: Sampler = Sampler()
-    """Who proposes parameters."""
+    """Sampler that proposes parameters."""
     trial_scheduler: TrialScheduler | None = None
-    """Who stops trials early; none: nobody."""
+    """Rule that stops trials early; none: all trials run to their end."""
     space: dict[str, Domain] = Field(min_length=1)
     """Domains by dotted path into the system's config."""
     trials: int = Field(ge=1)
@@ -139,7 +139,7 @@ class Search(Part):
 
 
 class Objective(Part):
-    """What the search selects by and the report leads with."""
+    """Metric by which the search selects, and which the report puts first."""
 
     metric: str
     """A metric of the system, not one of the test set."""
@@ -148,7 +148,7 @@ class Objective(Part):
 
 
 class Resources(Part):
-    """What one trial needs."""
+    """Resources of one trial."""
 
     workers: int = Field(default=1, ge=1)
     """Processes that train one trial together."""
@@ -159,16 +159,16 @@ class Resources(Part):
     max_concurrent: int | None = Field(default=None, ge=1)
     """Most trials at once; none: as many as fit."""
     max_failures: int = Field(default=2, ge=0)
-    """How often a trial is tried again after its worker or node was lost."""
+    """Number of times that a trial is tried again after the loss of its worker or node."""
 
     @property
     def per_trial(self) -> dict[str, float]:
-        """What one trial holds while it runs, by Ray's resource names."""
+        """Resources that one trial holds while it runs, by Ray's names."""
         return {"CPU": float(self.workers * self.cpus_per_worker), "GPU": self.workers * self.gpus_per_worker}
 
 
 class Budget(Part):
-    """When a study stops starting trials."""
+    """Limits after which a run starts no more trials."""
 
     wall_clock: Duration | None = None
     """Longest time a run may last: seconds, ``2h30m`` or ``PT2H30M``."""
@@ -184,14 +184,14 @@ class Budget(Part):
 
 
 class Storage(Part):
-    """Where artifacts and records are kept."""
+    """Store of artifacts and records."""
 
     path: str = Field(default="nlgraft_store", min_length=1)
     """Local directory or URI of an object store (``s3://``, ``gs://``, ``az://``)."""
 
 
 class Tracking(Part):
-    """Where MLflow keeps the study."""
+    """Place of the study in MLflow."""
 
     uri: str | None = Field(default=None, min_length=1)
     """MLflow tracking URI; none: a SQLite file next to the store."""
@@ -200,7 +200,7 @@ class Tracking(Part):
 
 
 class Analysis(Part):
-    """How cells are compared."""
+    """Statistics that compare cells."""
 
     test: Literal["paired_bootstrap", "approximate_randomisation"] = "paired_bootstrap"
     """Test whose p-value is reported first."""
@@ -211,7 +211,7 @@ class Analysis(Part):
     correction: Literal["holm", "none"] = "holm"
     """Correction over the family of comparisons."""
     family: Literal["all_cells", "claims"] = "all_cells"
-    """What is corrected together: every cell against the baseline, or the claims' comparisons."""
+    """Comparisons that are corrected together: every cell against the baseline, or the claims' own."""
 
 
 class Study(Part):
@@ -220,9 +220,9 @@ class Study(Part):
     schema_version: int = Field(default=SCHEMA_VERSION, ge=1, le=SCHEMA_VERSION)
     """Format of the file."""
     name: Name
-    """What the study is called; also the MLflow experiment."""
+    """Name of the study, and of its MLflow experiment."""
     description: str = ""
-    """What is asked, in a sentence."""
+    """The question in a sentence."""
     system: str
     """Import path of the system, e.g. ``trainables.multi_source``."""
     data: dict[str, JsonValue] = Field(default={})
@@ -230,36 +230,36 @@ class Study(Part):
     base: dict[str, JsonValue] = Field(default={})
     """Values of the system's config that all cells share, nested or by dotted path."""
     factors: dict[Name, Factor] = Field(default={})
-    """What is varied."""
+    """Variables of the ablation."""
     components: dict[Name, Component] = Field(default={})
-    """What is left out once."""
+    """Parts of the system that are left out once."""
     design: Design = Design()
     """Which combinations become cells."""
     exclude: list[dict[str, JsonValue]] = Field(default=[])
     """``{factor: level}``: cells that have all of these are dropped."""
     search: Search | None = None
-    """What is tuned; none: nothing."""
+    """Search inside every cell; none: nothing is tuned."""
     objective: Annotated[
         Annotated[Objective, Tag("one")] | Annotated[list[Objective], Field(min_length=1), Tag("several")],
         Discriminator(_objective_kind),
     ]
-    """What the search selects by; a list for several objectives."""
+    """Metric by which the search selects; a list for several objectives."""
     seeds: list[Seed] = Field(min_length=1)
     """One replicate of every cell per seed; the same seed means the same data order in every cell."""
     resources: Resources = Resources()
-    """What one trial needs."""
+    """Resources of one trial."""
     budget: Budget = Budget()
-    """When to stop starting trials."""
+    """Limits after which a run starts no more trials."""
     storage: Storage = Storage()
-    """Where artifacts are kept."""
+    """Store of artifacts and records."""
     tracking: Tracking = Tracking()
-    """Where MLflow keeps the study."""
+    """Place of the study in MLflow."""
     published: list[Column] = Field(default=[])
     """The paper's figures."""
     claims: list[Statement] = Field(default=[])
     """The paper's findings, which the report answers."""
     analysis: Analysis = Analysis()
-    """How cells are compared."""
+    """Statistics that compare cells."""
     scales: dict[Name, dict[str, JsonValue]] = Field(default={})
     """Named override sets: ``@tiny`` on the command line merges ``scales.tiny`` into the study."""
     # no field: a study that moves with its data is the same study
@@ -276,7 +276,7 @@ class Study(Part):
 
     @property
     def objectives(self) -> list[Objective]:
-        """The objectives, also when there is only one."""
+        """The objectives as a list, also when there is only one."""
         return self.objective if isinstance(self.objective, list) else [self.objective]
 
     @cached_property
