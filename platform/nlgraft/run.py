@@ -16,6 +16,7 @@ from nlgraft.study.public import Study
 
 if TYPE_CHECKING:
     from nlgraft.analysis.study_result import StudyResult
+    from nlgraft.execution.study_lock import StudyLock
     from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
 
@@ -72,41 +73,50 @@ class Run:
 
         Raises:
             CapacityError: A trial can never fit the cluster; nothing was started.
-            StudyLockedError: Another driver runs this study on this store.
+            StudyLockedError: Another driver runs this study on this store, or has taken it over.
             Interrupted: A signal arrived; running trials are recorded as killed.
             DataError: A corpus cannot be used; nothing was started.
         """
         from nlgraft.execution.interruption import Interrupted
-        from nlgraft.execution.status import RunningRecord, study_key
+        from nlgraft.execution.status import RunningRecord
+        from nlgraft.execution.study_lock import StudyLock
         from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
         for warning in check_cells(self.study, self._cells, self._store).warnings:
             self._notify(warning)
-        with self._store.lock_study(study_key(self.study)):
+        with StudyLock(self.study, self._store) as lock:
             self._store.remove_abandoned()
             tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.name)
             running = RunningRecord(self.study, self._store)
             try:
-                return self._sweep_and_report(tracker, running.observe)
+                return self._sweep_and_report(tracker, running.observe, lock)
             except Interrupted as interrupted:
                 tracker.interrupt(str(interrupted))
                 raise
+            except Exception:
+                lock.check()  # whatever failed, a lost lock explains it better
+                raise
             finally:
-                running.close()
-                tracker.close()
+                if lock.is_held():
+                    running.close()
+                    tracker.close()
+                else:  # both belong to the driver that has taken over
+                    tracker.abandon()
 
     def _notify(self, warning: str) -> None:
         if self.on_event is not None:
             self.on_event(Notice(f"warning: {warning}"))
 
-    def _sweep_and_report(self, tracker: MlflowTracker, note_running: Observer) -> StudyResult:
+    def _sweep_and_report(
+        self, tracker: MlflowTracker, note_running: Observer, lock: StudyLock
+    ) -> StudyResult:
         from nlgraft.analysis.data.results import Invocation
         from nlgraft.analysis.study_result import StudyResult
         from nlgraft.execution.cluster import check_local_fit
         from nlgraft.execution.sweep import run_sweep
 
         check_local_fit(self.study.resources, self._address)
-        tracker.start_study(self.study, self.study.fingerprint, self._cells)
+        tracker.start_study(self.study, self.study.fingerprint, self._cells, lock.is_held)
         track = tracking_observer(tracker, self._store)
 
         def observe(event: Event) -> None:
@@ -115,10 +125,12 @@ class Run:
             if self.on_event is not None:
                 self.on_event(event)
 
-        def stop_reason() -> str | None:
+        def poll() -> str | None:
+            lock.check()
             return "stopped by Handle.stop" if self._is_stopping.is_set() else None
 
-        outcome = run_sweep(self.study, self._store, self._cells, observe, self._address, stop_reason)
+        outcome = run_sweep(self.study, self._store, self._cells, observe, self._address, poll)
+        lock.check()
         result = StudyResult.read(self.study, self._store)
         directory = report_directory(self.study, self._store)
         result.invocation = Invocation(

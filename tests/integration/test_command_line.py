@@ -137,6 +137,50 @@ def test_a_second_driver_is_refused_and_a_signal_ends_the_first(
     assert first.returncode == 143, err
 
 
+def test_a_driver_that_lost_its_lock_ends_and_leaves_everything_to_the_other(
+    toy_document: dict[str, Any], tmp_path: Path
+) -> None:
+    """As after a suspended laptop: the lock expired meanwhile and another driver runs the study."""
+    toy_document["base"] |= {"steps": 200, "pause_s": 0.3}
+    study_file = write(tmp_path / "toy.yaml", toy_document)
+    first = start("run", study_file)
+    wait_for(tmp_path / "log", "training")
+    os.kill(first.pid, signal.SIGSTOP)
+    [lease] = (tmp_path / "store" / "leases").glob("study-*.json")
+    taken_over = json.loads(lease.read_text()) | {"token": "another driver", "pid": os.getpid()}
+    lease.write_text(json.dumps(taken_over))
+    os.kill(first.pid, signal.SIGCONT)
+    _, err = first.communicate(timeout=90)
+    assert first.returncode == 4, err
+    assert "another driver has taken over toy" in err
+    assert "Traceback" not in err
+    assert json.loads(lease.read_text()) == taken_over
+    [running] = (tmp_path / "store" / "records" / "studies").glob("*.json")
+    assert json.loads(running.read_text())["running"], "what runs is for the other driver to say"
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("store/records/trials/*.json")]
+    assert [record for record in records if record["state"] != "killed"] == []
+
+
+def test_two_versions_of_a_search_at_once_share_proposals_so_one_is_refused(
+    toy_document: dict[str, Any], tmp_path: Path
+) -> None:
+    toy_document["base"] |= {"steps": 200, "pause_s": 0.3}
+    toy_document["search"] = {
+        "sampler": {"name": "random", "seed": 1},
+        "space": {"upstream": {"type": "int", "low": 0, "high": 9}},
+        "trials": 2,
+    }
+    first = start("run", write(tmp_path / "one.yaml", toy_document))
+    wait_for(tmp_path / "log", "training")
+    extended = write(tmp_path / "two.yaml", {**toy_document, "seeds": [1, 2, 3]})
+    second = call("run", extended)
+    assert second.returncode == 4
+    assert "shares a search with this one" in second.stderr
+    assert str(first.pid) in second.stderr
+    os.kill(first.pid, signal.SIGTERM)
+    first.communicate(timeout=40)
+
+
 def test_different_studies_at_once_compute_a_shared_stage_once(
     toy_document: dict[str, Any], tmp_path: Path
 ) -> None:

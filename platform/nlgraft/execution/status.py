@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from nlgraft.execution.events import Event, TrialEnded, TrialStarted
-from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.execution.study_lock import study_key
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import finished_record, trial_record
 from nlgraft.study.data.design import Cell, cells
@@ -18,11 +18,6 @@ from nlgraft.study.reading.system import load_system
 
 STATES = ("planned", "waiting", "running", "finished", "stopped", "failed")
 _KIND = "studies"
-
-
-def study_key(study: Study) -> str:
-    """Key of the lock that one driver at a time holds on a store: this definition under this name."""
-    return fingerprint({"name": study.name, "study": study.fingerprint})
 
 
 class RunningRecord:

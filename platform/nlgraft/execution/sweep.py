@@ -54,7 +54,7 @@ def run_sweep(
     cells: Sequence[Cell],
     observe: Observer,
     address: str | None = None,
-    stop_requested: Callable[[], str | None] = lambda: None,
+    poll: Callable[[], str | None] = lambda: None,
 ) -> SweepOutcome:
     """Run every trial of a study that the store does not hold yet.
 
@@ -62,7 +62,8 @@ def run_sweep(
         cells: The cells to run.
         observe: Receives every event, in order, in the calling thread.
         address: A running Ray cluster; None starts a local one if there is something to run.
-        stop_requested: Polled often; a reason ends the sweep early.
+        poll: Called often. Returns a reason to end the sweep early, or None; raises if another driver has
+            taken over.
 
     Raises:
         CapacityError: A trial can never fit; nothing was started.
@@ -81,7 +82,7 @@ def run_sweep(
             name = f"{study.name}/{cell.label}@{search_key(study, cell)[:8]}"
             return OptunaStudy(name, study.search, study.objectives, _optuna_url(store))
 
-        queue = TrialQueue(study, store, list(cells), open_optuna, note, max_concurrent, stop_requested)
+        queue = TrialQueue(study, store, list(cells), open_optuna, note, max_concurrent, poll)
         queue.open()
         return queue
 

@@ -91,6 +91,7 @@ class TuneReporter:
         self._spec = spec
         self._board = board
         self._last_report_s = -_REPORT_PAUSE_S
+        self._kill_reason: KillReason | None = None
 
     def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         """Send a report; one without dev metrics is sent at most once a second."""
@@ -110,7 +111,20 @@ class TuneReporter:
         }
         if is_judged and watched is not None:
             result[VALUE] = float(metrics[watched])
-        tune.report(result)
+        self.send(result)
+
+    def send(self, result: dict[str, Any]) -> None:
+        """Send a result to Tune, unless Tune has ended the trial.
+
+        Tune ends a trial by SystemExit out of its next report: when its driver fails or is shut down. Taken
+        for the stage's own, it would fail the trial.
+        """
+        if self._kill_reason is not None:
+            return
+        try:
+            tune.report(result)
+        except SystemExit:
+            self._kill_reason = KillReason("the sweep ended before the trial")
 
     def should_stop(self) -> str | None:
         """Read this trial's stop request.
@@ -118,6 +132,8 @@ class TuneReporter:
         The board lives in the driver's job. If it is gone, so is the driver: the trial is killed, since it is
         not its own failure.
         """
+        if self._kill_reason is not None:
+            return self._kill_reason
         try:
             return ray.get(self._board.stop_reason.remote(self._spec.trial_id))
         except RayError as error:
@@ -133,7 +149,8 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
     """
     spec = TrialSpec.from_text(config["spec"])
     # Recorded here, where worker groups report to: a stage that does not finish writes no curves of its own.
-    reporter = RecordingReporter(TuneReporter(spec, board))
+    tune_reporter = TuneReporter(spec, board)
+    reporter = RecordingReporter(tune_reporter)
     spec.group.limit_threads()
     try:
         record = run_trial(
@@ -146,18 +163,18 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
             device=spec.group.device,
         )
     except StageBusy as busy:
-        tune.report({OUTCOME: "busy", OWNER: busy.owner})
+        tune_reporter.send({OUTCOME: "busy", OWNER: busy.owner})
         return
     except TrialFailed as failed:
         # For the worker's log; everybody else reads it in the trial's record.
         _log.warning("%s: %s", spec.trial_id, failed)
-        tune.report({OUTCOME: "ended"})
+        tune_reporter.send({OUTCOME: "ended"})
         return
     if record.state == "killed":
         # A store that failed may hold no record of it.
-        tune.report({OUTCOME: "killed", REASON: str(record.reason)})
+        tune_reporter.send({OUTCOME: "killed", REASON: str(record.reason)})
         return
-    tune.report({OUTCOME: "ended"})
+    tune_reporter.send({OUTCOME: "ended"})
 
 
 def _distributor(spec: TrialSpec, reporter: Reporter) -> Callable[[Stage], None] | None:

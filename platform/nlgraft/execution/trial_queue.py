@@ -46,7 +46,8 @@ class TrialQueue:
         open_optuna: Opens the Optuna study of a cell.
         observe: Receives every event, in order.
         max_concurrent: How many trials may run at once.
-        stop_requested: Asked before each trial; a reason ends the sweep early.
+        poll: Called before every change to what drivers share. Returns a reason to end the sweep early, or
+            None; raises if another driver has taken over.
         clock: Monotonic seconds; replaced in tests.
     """
 
@@ -58,7 +59,7 @@ class TrialQueue:
         open_optuna: Callable[[Cell], OptunaStudy],
         observe: Observer,
         max_concurrent: int,
-        stop_requested: Callable[[], str | None] = lambda: None,
+        poll: Callable[[], str | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._study = study
@@ -66,7 +67,7 @@ class TrialQueue:
         self._cells = cells
         self._observe = observe
         self._max_concurrent = max_concurrent
-        self._stop_requested = stop_requested
+        self._poll = poll
         self._clock = clock
         self._system = load_system(study.system)
         self._waiting: list[PlannedTrial] = []
@@ -158,6 +159,7 @@ class TrialQueue:
 
     def intermediate(self, trial: PlannedTrial, value: float, step: int) -> None:
         """Pass an intermediate value of the objective of a search trial to its search."""
+        self._poll()
         if self._searches is not None and trial.kind == "search":
             self._searches.intermediate(trial, value, step)
 
@@ -174,6 +176,7 @@ class TrialQueue:
 
     def end(self, trial: PlannedTrial, record: TrialRecord) -> None:
         """Take the record of a trial that has ended."""
+        self._poll()
         self._release(trial)
         self.num_run += 1
         if record.state == "failed":
@@ -205,7 +208,7 @@ class TrialQueue:
     def _check_budget(self) -> None:
         if self._deadline_s is not None and self._clock() >= self._deadline_s:
             self.stop(f"the budget of {self._study.budget.wall_clock_s:g} s wall clock is spent")
-        requested = self._stop_requested()
+        requested = self._poll()
         if requested is not None:
             self.stop(requested)
         budget = self._study.budget.trials
@@ -213,6 +216,7 @@ class TrialQueue:
             self.stop(f"the budget of {budget} trials is spent")
 
     def _write_record(self, trial: PlannedTrial, state: TrialState, reason: str) -> TrialRecord:
+        self._poll()
         now = time.time()
         record = TrialRecord(
             fingerprint=trial.fingerprint,

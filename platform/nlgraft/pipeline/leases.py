@@ -14,6 +14,7 @@ import re
 import threading
 import time
 import uuid
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 
 from pydantic import TypeAdapter
@@ -42,6 +43,7 @@ class LeaseHolder:
         token: Different for every acquisition.
         acquired_at: Unix seconds by the owner's clock.
         renewed_at: Unix seconds by the owner's clock; ages are judged by the store's clock instead.
+        covers: Keys of what else only this holder may write; see `Leases.lock_study`.
     """
 
     owner: str
@@ -52,6 +54,7 @@ class LeaseHolder:
     token: str
     acquired_at: float
     renewed_at: float
+    covers: tuple[str, ...] = ()
 
     def is_dead(self) -> bool:
         """Return True if the owner has certainly ended."""
@@ -114,6 +117,8 @@ class Lease:
         self.is_lost = False
         self._files = files
         self._heartbeat_s = heartbeat_s
+        self._renewed_s = time.monotonic()
+        self._renewing = threading.Lock()
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, name=f"lease {key[:40]}", daemon=True)
         self._thread.start()
@@ -129,6 +134,18 @@ class Lease:
         except StoreError as error:
             logger.warning("lease %s could not be released (%s); it will expire", self.key, error)
 
+    def is_held(self) -> bool:
+        """Tell if this process still owns the lease; one that slept may have lost it.
+
+        Costs nothing while the lease is renewed in time, else a renewal.
+
+        Raises:
+            StoreError: The lease is overdue and cannot be renewed.
+        """
+        if not self.is_lost and time.monotonic() - self._renewed_s > 2 * self._heartbeat_s:
+            self._renew()
+        return not self.is_lost
+
     def __enter__(self) -> Lease:
         return self
 
@@ -143,16 +160,17 @@ class Lease:
                 logger.warning("lease %s could not be renewed (%s); trying again", self.key, error)
 
     def _renew(self) -> None:
-        renewed = replace(self.holder, renewed_at=time.time())
-        if self._files.replace(self.key, self.holder.encode(), renewed.encode()):
-            self.holder = renewed
-            return
-        found = _parse(self._files.read(self.key))
-        if found is not None and found.token == self.holder.token:
-            self.holder = found  # an earlier renewal arrived although its answer did not
-            return
-        self.is_lost = True
-        logger.warning("lease %s was taken over; this process goes on, its result is redundant", self.key)
+        with self._renewing:
+            now_s = time.monotonic()
+            renewed = replace(self.holder, renewed_at=time.time())
+            if not self._files.replace(self.key, self.holder.encode(), renewed.encode()):
+                found = _parse(self._files.read(self.key))
+                if found is None or found.token != self.holder.token:
+                    self.is_lost = True
+                    logger.warning("lease %s was taken over", self.key)
+                    return
+                renewed = found  # an earlier renewal arrived although its answer did not
+            self.holder, self._renewed_s = renewed, now_s
 
 
 class Leases:
@@ -184,22 +202,37 @@ class Leases:
         except _Held as held:
             raise StageBusy(fingerprint, str(held)) from None
 
-    def lock_study(self, key: str, owner: str = "") -> Lease:
+    def lock_study(self, key: str, owner: str = "", covers: Iterable[str] = ()) -> Lease:
         """Take the lock of a study, which one driver at a time runs on this store.
 
         Args:
             key: The study's fingerprint or name.
             owner: The owner in messages to others; the process by default.
+            covers: Keys of what the study shares with others and only one driver may write, e.g. its
+                searches. Of two studies whose keys overlap, one is refused.
 
         Raises:
-            StudyLockedError: A live driver holds it; the message has owner, host and age.
+            StudyLockedError: A live driver holds it, or one that covers the same; the message has owner, host
+                and age.
         """
+        keys = set(covers)
         try:
-            return self._take(f"study-{key}", owner)
+            lease = self._take(f"study-{key}", owner, tuple(sorted(keys)))
         except _Held as held:
             raise StudyLockedError(
-                f"study {key[:40]} is being run by {held}. Wait until it ends, or end it first"
+                f"the study is being run by {held}. Wait until it ends, or end it first"
             ) from None
+        # After taking it: of two drivers that start at once, each sees the other.
+        for name in self._files.names("leases") if keys else ():
+            found = self._find(f"leases/{name}")
+            is_other = name.startswith("study-") and f"leases/{name}" != lease.key and not found.is_free
+            if is_other and found.holder is not None and keys & set(found.holder.covers):
+                lease.release()
+                raise StudyLockedError(
+                    f"another study that shares a search with this one is being run by {found.describe()}. "
+                    "Wait until it ends, or end it first"
+                )
+        return lease
 
     def is_study_locked(self, key: str) -> bool:
         """Return True if a live driver runs the study, so that `lock_study` would fail."""
@@ -221,7 +254,7 @@ class Leases:
             if name.endswith(".json") and found.is_free and found.data is not None:
                 self._files.delete(f"leases/{name}", found.data)
 
-    def _take(self, name: str, owner: str) -> Lease:
+    def _take(self, name: str, owner: str, covers: tuple[str, ...] = ()) -> Lease:
         key = _lease_key(name)
         process = this_process()
         now = time.time()
@@ -234,6 +267,7 @@ class Leases:
             token=uuid.uuid4().hex,
             acquired_at=now,
             renewed_at=now,
+            covers=covers,
         )
         data = holder.encode()
         if not self._files.create(key, data):

@@ -210,9 +210,9 @@ class ArtifactStore:
         """Open the checkpoints of a stage; on ranks above 0 they are not writable."""
         return self._checkpoints(stage.fingerprint, is_writable=is_writable)
 
-    def lock_study(self, key: str, owner: str = "") -> Lease:
+    def lock_study(self, key: str, owner: str = "", covers: Iterable[str] = ()) -> Lease:
         """Lock a study for one driver; see `Leases.lock_study`."""
-        return self.leases.lock_study(key, owner)
+        return self.leases.lock_study(key, owner, covers)
 
     def read_record(self, kind: str, key: str, required: Iterable[str] = ()) -> dict[str, Any] | None:
         """Read a record; see `Records.read`."""

@@ -88,6 +88,7 @@ class MlflowTracker:
         study: Study,
         fingerprint: str,
         cells: Sequence[CellLike],
+        may_write: Callable[[], bool] = lambda: True,
     ) -> None:
         """Create schema, experiment, study run and cell runs; end the runs that a dead driver left running.
 
@@ -96,6 +97,7 @@ class MlflowTracker:
 
         Args:
             cells: The cells that will run.
+            may_write: Asked before each write; False once another driver writes this study.
         """
         self._layout = layout = StudyLayout(study, fingerprint, cells)
         self._best = BestTrial(study.objectives[0])
@@ -103,6 +105,7 @@ class MlflowTracker:
             lambda: self._connect(self.uri, self.experiment, fingerprint, layout.experiment_tags),
             self._running_now,
             f"MLflow at {public_uri(self.uri)}",
+            may_write,
         )
         for entry in layout.start():
             self._put(entry)
@@ -183,6 +186,11 @@ class MlflowTracker:
         """End all runs as killed from outside, e.g. by a signal."""
         self._is_interrupted = True
         self._end_running(reason)
+
+    def abandon(self) -> None:
+        """Stop without writing anything further: another driver writes this study now."""
+        if self._writer is not None:
+            self._writer.abandon()
 
     def close(self, timeout_s: float | None = None) -> int:
         """Send what is left, and end every run that is still running.

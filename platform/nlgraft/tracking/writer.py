@@ -54,6 +54,7 @@ class Writer:
         connect: Opens the store.
         active: Returns the runs that are running, so that others found RUNNING can be ended.
         name: Name of the store in messages.
+        may_write: Asked before each write; False once another driver writes this study.
         first_pause_s: First pause after a failure.
         live_pause_s: Shortest time between two writes of values of one running trial.
     """
@@ -63,12 +64,14 @@ class Writer:
         connect: Callable[[], Backend],
         active: Callable[[], set[RunKey]],
         name: str,
+        may_write: Callable[[], bool] = lambda: True,
         first_pause_s: float = _FIRST_PAUSE_S,
         live_pause_s: float = _LIVE_PAUSE_S,
     ) -> None:
         self._connect = connect
         self._active = active
         self._name = name
+        self._may_write = may_write
         self._first_pause_s = first_pause_s
         self._live_pause_s = live_pause_s
         self._written_s: dict[RunKey, float] = {}
@@ -96,6 +99,14 @@ class Writer:
         with self._changed:
             waiting = self._set_aside.pop(entry.key, None) or self._pending.get(entry.key)
             self._pending[entry.key] = waiting.merge(entry) if waiting else entry
+            self._changed.notify()
+
+    def abandon(self) -> None:
+        """Stop without writing anything further."""
+        with self._changed:
+            self._pending.clear()
+            self._set_aside.clear()
+            self._is_closing.set()
             self._changed.notify()
 
     def close(self, timeout_s: float) -> int:
@@ -159,6 +170,10 @@ class Writer:
     def _write(self, entry: RunEntry) -> bool:
         """Write one run; on failure requeue it and pause. Returns False if the store is unreachable."""
         try:
+            if not self._may_write():
+                self._writing = None
+                self.abandon()
+                return True
             backend = self._open()
             backend.write(entry)
         except Exception as error:  # of the network, the disk or a database driver: training must go on

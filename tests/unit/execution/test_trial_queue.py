@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nlgraft.errors import TrialFailed
+from nlgraft.errors import StudyLockedError, TrialFailed
 from nlgraft.execution.events import CellSearched, Event, Notice, PlannedTrial, SweepStarted, TrialEnded
 from nlgraft.execution.optuna_study import OptunaStudy
 from nlgraft.execution.trial_queue import TrialQueue
@@ -23,7 +24,9 @@ from nlgraft.study.public import Study
 class Bench:
     """A queue with everything it says."""
 
-    def __init__(self, document: dict[str, Any], max_concurrent: int = 2) -> None:
+    def __init__(
+        self, document: dict[str, Any], max_concurrent: int = 2, poll: Callable[[], str | None] = lambda: None
+    ) -> None:
         self.study = Study.from_dict(document)
         self.store = ArtifactStore.open(self.study.storage.path)
         self.events: list[Event] = []
@@ -35,6 +38,7 @@ class Bench:
             self.open_optuna,
             self.events.append,
             max_concurrent,
+            poll,
             clock=lambda: self.clock_s,
         )
         self.queue.open()
@@ -282,6 +286,32 @@ def test_a_killed_proposal_stays_open_and_runs_again(search_document: dict[str, 
     ]
     assert params[0] == params[1]
     assert {event.record.state for event in resumed.ended()} == {"finished"}
+
+
+def test_a_driver_that_lost_its_lock_changes_nothing_any_more(search_document: dict[str, Any]) -> None:
+    is_lost: list[bool] = []
+
+    def poll() -> None:
+        if is_lost:
+            raise StudyLockedError("taken over")
+
+    bench = Bench(search_document, poll=poll)
+    ran, running = bench.take(), bench.take()
+    assert ran is not None
+    assert running is not None
+    record = bench.run(ran)
+    before = bench.store.list_records("trials"), bench.store.list_records("proposals")
+    is_lost.append(True)
+    for change in (
+        bench.take,
+        lambda: bench.queue.end(running, record),
+        lambda: bench.queue.kill(running, "SIGTERM"),
+        lambda: bench.queue.lost(running, "gone"),
+        lambda: bench.queue.intermediate(running, 1.0, 1),
+    ):
+        with pytest.raises(StudyLockedError):
+            change()
+    assert (bench.store.list_records("trials"), bench.store.list_records("proposals")) == before
 
 
 def test_killed_trials_are_recorded_and_run_again(toy_document: dict[str, Any]) -> None:

@@ -133,6 +133,31 @@ def test_renewing_keeps_a_lease(leases: Leases, tmp_path: Path):
         assert not lease.is_lost
 
 
+def test_an_owner_that_slept_learns_that_its_lease_was_taken_over(tmp_path: Path):
+    """SIGSTOP: the thread that renews slept as well, so the owner must ask before it goes on."""
+    asleep = open_leases(tmp_path).lock_study("abc")
+    assert asleep.is_held()
+    asleep._renewed_s -= 75  # it wakes up and looks at its own clock
+    assert asleep.is_held(), "nobody came: it is renewed"
+    path = tmp_path / "leases" / "study-abc.json"
+    document = json.loads(path.read_text()) | {"token": "another driver"}
+    path.write_text(json.dumps(document))
+    assert asleep.is_held(), "one that renews in time need not ask"
+    asleep._renewed_s -= 75
+    assert not asleep.is_held()
+    asleep.release()
+    assert path.exists()
+
+
+def test_studies_that_share_a_search_exclude_each_other(leases: Leases):
+    with leases.lock_study("one", "nlgraft run", covers=["a", "b"]):
+        with pytest.raises(StudyLockedError, match=r"shares a search .* nlgraft run \(host"):
+            leases.lock_study("two", covers=["b", "c"])
+        leases.lock_study("three", covers=["c"]).release()
+        leases.lock_study("four").release()
+    leases.lock_study("two", covers=["b", "c"]).release()
+
+
 def test_a_thread_renews_a_lease(tmp_path: Path):
     with open_leases(tmp_path, expiry_s=0.4).acquire(FINGERPRINT) as lease:
         deadline = time.monotonic() + 60

@@ -217,6 +217,20 @@ def test_no_method_of_the_tracker_raises_or_waits_while_mlflow_is_away(store, to
     assert "no cell no such cell" in caplog.text
 
 
+def test_nothing_is_written_once_another_driver_has_taken_over(store, caplog):
+    owner = [True]
+    writer = Writer(store.connect, set, "the store", lambda: owner[0], first_pause_s=0.01)
+    writer.start(60)
+    writer.put(entry("a"))
+    wait_until(lambda: store.writes == ["a"])
+    owner[0] = False
+    writer.put(entry("b"))
+    writer.put(entry("c"))
+    assert writer.close(60) == 0
+    assert store.writes == ["a"]
+    assert "lacks" not in caplog.text
+
+
 def test_a_tracker_that_was_never_started_closes():
     assert MlflowTracker("http://127.0.0.1:9", "demo").close() == 0
 
