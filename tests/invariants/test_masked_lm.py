@@ -132,7 +132,7 @@ def test_shares_of_masked_tokens(tokenizer, unit):
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_changes_no_logit(tokenizer, kind):
     """Number 51: padding behind a line is not attended to; its logits stay within 1e-6."""
-    body = masked_lm(len(tokenizer.vocabulary), kind)
+    body = masked_lm(len(tokenizer.vocabulary), kind).double()
     batch = masker(tokenizer, LINES, 0.4, 1).batch(np.arange(1), 0)
     empty = torch.full((1, 5), tokenizer.ids.pad)
     tokens = Tokens(

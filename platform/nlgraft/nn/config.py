@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from nlgraft.nn.context_config import ContextConfig, StrictConfig
+from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, StrictConfig
 
 Activation = Literal["relu", "gelu", "silu"]
 Norm = Literal["pre", "post"]
@@ -274,7 +274,10 @@ class TransformerConfig(StrictConfig):
             twins = [
                 n
                 for n in self.fusion.contexts
-                if n in self.contexts and self.contexts[n].encoder == context.encoder
+                if n in self.contexts
+                and isinstance(context.encoder, HuggingFaceEncoderConfig)
+                and context.encoder.checkpoint is not None
+                and self.contexts[n].encoder == context.encoder
             ]
             if twins:
                 yield f"{setting} '{name}' with fusion.contexts '{twins[0]}': the same model twice; keep one"

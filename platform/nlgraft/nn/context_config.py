@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+Precision = Literal["fp16", "fp32"]
 PoolingName = Literal["index", "output", "sum", "mean", "scalar_mix", "dynamic_cls", "dynamic_mean"]
 
 
@@ -37,14 +38,21 @@ class PoolingConfig(StrictConfig):
             raise ValueError(f"weight_dropout and is_norm_affine have no effect with kind '{self.kind}'")
         return self
 
+    def selection(self) -> PoolingConfig:
+        """Reduce the pooling to the layers that it reads: poolings that read the same ones become equal."""
+        kind = "mean" if self.kind == "sum" or self.kind.startswith("dynamic") else self.kind
+        return PoolingConfig(kind=kind, index=self.index) if kind == "index" else PoolingConfig(kind=kind)
+
 
 class HuggingFaceEncoderConfig(StrictConfig):
     """An encoder, decoder-only or encoder-decoder checkpoint read by transformers."""
 
     kind: Literal["hugging_face"] = "hugging_face"
     """Kind of encoder."""
-    checkpoint: str
-    """Hub name or local directory."""
+    checkpoint: str | None = None
+    """Hub name or local directory; null where the model is given as the artifact of a stage."""
+    revision: str | None = None
+    """Commit, tag or branch of a hub name; null: main."""
     is_causal: bool = False
     """The checkpoint is a left-to-right model (GPT-2); verified when it is loaded."""
 

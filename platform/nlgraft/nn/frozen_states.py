@@ -12,7 +12,6 @@ import json
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -20,9 +19,9 @@ import torch
 
 from nlgraft.errors import ContractError, StoreError
 from nlgraft.nn.batch import Tokens, truncate_middle
+from nlgraft.nn.context_config import Precision
 from nlgraft.nn.contextual import Context, ContextualEmbedding
 
-Precision = Literal["fp16", "fp32"]
 _DTYPES: dict[Precision, tuple[str, type[np.floating]]] = {
     "fp16": ("F16", np.float16),
     "fp32": ("F32", np.float32),

@@ -5,15 +5,41 @@ Shape letters: B sentences, R rows = B x K hypotheses, T tokens, H width of the 
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from nlgraft.errors import ContractError
+from nlgraft.errors import ContractError, DataError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig
 from nlgraft.nn.pooling import EncoderShape, LayerStates
+from nlgraft.nn.transformers_loading import MAIN, position_limit, quiet_transformers
+
+
+def load_base_model(config: HuggingFaceEncoderConfig) -> nn.Module:
+    """Load a checkpoint's base model (without head) in fp32.
+
+    Raises:
+        ContractError: No checkpoint is named.
+        DataError: It cannot be read.
+    """
+    from transformers import AutoModel
+
+    if config.checkpoint is None:
+        raise ContractError("the configuration names no checkpoint: hand over the encoder, or name one")
+    try:
+        with quiet_transformers(), torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)  # of weights that the checkpoint lacks, such as an unused pooler
+            return AutoModel.from_pretrained(
+                config.checkpoint, revision=config.revision or MAIN, dtype=torch.float32
+            )
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{config.checkpoint}: no readable checkpoint ({error}); give a directory, or a hub name and "
+            "revision that can be reached from here"
+        ) from error
 
 
 class HuggingFaceCache:
@@ -63,6 +89,7 @@ class HuggingFaceEncoder(nn.Module):
         loaded.config.use_cache = False
         self.model: Any = loaded
         self.vocab_size: int = loaded.config.vocab_size
+        self.max_tokens = position_limit(loaded)
         states = self._probe(7)
         self.shape = EncoderShape(len(states.layers), states.layers[0].shape[2], states.output.shape[2])
         if is_causal and not torch.equal(states.output[:, :2], self._probe(8).output[:, :2]):
@@ -74,10 +101,19 @@ class HuggingFaceEncoder(nn.Module):
     @classmethod
     def load(cls, config: HuggingFaceEncoderConfig) -> HuggingFaceEncoder:
         """Load a checkpoint in fp32."""
-        from transformers import AutoModel
+        return cls(load_base_model(config), is_causal=config.is_causal)
 
-        model = AutoModel.from_pretrained(config.checkpoint, dtype=torch.float32)
-        return cls(model, is_causal=config.is_causal)
+    def write_config(self, directory: Path) -> None:
+        """Write the architecture, without weights, for ``from_config``."""
+        self.model.config.save_pretrained(directory)
+
+    @classmethod
+    def from_config(cls, directory: Path, *, is_causal: bool = False) -> HuggingFaceEncoder:
+        """Build a model with random weights from a directory of ``write_config``."""
+        from transformers import AutoConfig, AutoModel
+
+        config = AutoConfig.from_pretrained(directory)
+        return cls(AutoModel.from_config(config, dtype=torch.float32), is_causal=is_causal)
 
     @torch.no_grad()
     def _probe(self, last_id: int) -> LayerStates:
@@ -100,7 +136,16 @@ class HuggingFaceEncoder(nn.Module):
 
         Returns:
             All hidden states, embeddings first, [B, T, H]; the last one after any final norm.
+
+        Raises:
+            DataError: An input is longer than the position table.
         """
+        length = tokens.ids.shape[1]
+        if self.max_tokens is not None and length > self.max_tokens:
+            raise DataError(
+                f"an input of {length} tokens, but {type(self.model).__name__} has positions for "
+                f"{self.max_tokens}: set the context's max_tokens to at most {self.max_tokens}"
+            )
         if not tokens.has_padding:
             return self._run(input_ids=tokens.ids, attention_mask=torch.ones_like(tokens.ids))
         valid_BT = tokens.valid

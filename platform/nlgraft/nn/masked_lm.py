@@ -19,8 +19,9 @@ from torch import Tensor, nn
 from nlgraft.errors import DataError
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.config import BertConfig
-from nlgraft.nn.conversion.encoders import PredictionHead, quiet_transformers
+from nlgraft.nn.conversion.encoders import PredictionHead
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.transformers_loading import position_limit, quiet_transformers
 from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors
 
 NOT_PREDICTED = -100
@@ -186,13 +187,8 @@ class TransformersMaskedLM(MaskedLM):
     @property
     def max_tokens(self) -> int | None:
         """Positions beside those of begin and end."""
-        config = self.model.config
-        # RoBERTa counts positions from the padding id on
-        is_offset = any(
-            getattr(module, "padding_idx", None) is not None and name.endswith("position_embeddings")
-            for name, module in self.model.named_modules()
-        )
-        return config.max_position_embeddings - 2 - (config.pad_token_id + 1 if is_offset else 0)
+        limit = position_limit(self.model)
+        return None if limit is None else limit - 2
 
 
 def _predicted(batch: MaskedBatch) -> Tensor:

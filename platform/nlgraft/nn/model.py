@@ -192,6 +192,17 @@ class Seq2Seq(nn.Module):
         bank = encoding.bank if is_separated else [concatenate(encoding.bank)]
         return bank, list(encoding.contexts.values()) if is_fused else []
 
+    def named_contexts(self) -> dict[str, Context]:
+        """Find the contexts in use by the names that the configuration gives them."""
+        found = dict(cast("Iterable[tuple[str, Context]]", self.contexts.items()))
+        for name, embedding in (
+            (self.config.source_context, self.source_embedding),
+            (self.config.target_context, self.target_embedding),
+        ):
+            if name is not None and isinstance(embedding, ContextualEmbedding):
+                found[name] = embedding.context
+        return found
+
     def lr_multipliers(self) -> dict[str, float]:
         """Return the learning-rate multipliers of finetuned contexts, by prefix of parameter names."""
         multipliers = {}

@@ -150,6 +150,7 @@ def train_inputs(
     *,
     start: Stage | None = None,
     architecture: Stage | None = None,
+    encoders: Mapping[str, Stage] | None = None,
     states: Mapping[str, Stage] | None = None,
 ) -> TrainInputs[Stage]:
     """Name the inputs of a training on encoded text."""
@@ -159,6 +160,7 @@ def train_inputs(
         tokenizers=text.tokenizers,
         start=start,
         architecture=architecture,
+        encoders=encoders or {},
         states=states or {},
     )
 
@@ -189,10 +191,11 @@ def train(
     seed: int,
     start: Stage | None = None,
     architecture: Stage | None = None,
+    encoders: Mapping[str, Stage] | None = None,
     states: Mapping[str, Stage] | None = None,
 ) -> Stage:
     """Train an encoder-decoder, fresh or from an earlier model."""
-    inputs = train_inputs(text, start=start, architecture=architecture, states=states)
+    inputs = train_inputs(text, start=start, architecture=architecture, encoders=encoders, states=states)
     return TRAIN.stage(name, train_settings(text, settings), inputs, seed=seed)
 
 

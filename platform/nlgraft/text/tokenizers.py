@@ -30,11 +30,13 @@ class Tokenizer(Protocol):
         path: File it was read from.
         pieces: The piece of every id.
         vocab_size: Number of pieces, special ones included.
+        unknown_id: Id of text outside the vocabulary, if there is one.
     """
 
     path: Path
     pieces: list[str]
     vocab_size: int
+    unknown_id: int | None
 
     @overload
     def encode(self, text: str, sample_alpha: float | None = None, seed: int = 0) -> list[int]: ...
@@ -145,6 +147,7 @@ class SentencePiece:
         except (OSError, RuntimeError) as error:
             raise StoreError(f"{path}: not a SentencePiece model ({error})") from error
         self.vocab_size: int = self._model.get_piece_size()
+        self.unknown_id: int | None = UNK
         self.pieces: list[str] = self._model.id_to_piece(list(range(self.vocab_size)))
         self._samplers: dict[float, UnigramSampler | BpeSampler] = {}
         found = tuple(self.pieces[:4])
@@ -244,11 +247,12 @@ def length_report(tokenizer: Tokenizer, lines: list[str]) -> LengthReport:
     num_tokens = sum(lengths)
     num_words = sum(len(line.split()) for line in lines)
     num_chars = sum(map(len, lines))
+    unknown = tokenizer.unknown_id
     return LengthReport(
         num_lines=len(lines),
         num_words=num_words,
         num_tokens=num_tokens,
-        num_unknown=sum(ids.count(UNK) for ids in encoded),
+        num_unknown=sum(ids.count(unknown) for ids in encoded) if unknown is not None else 0,
         tokens_per_line=num_tokens / len(lines) if lines else 0.0,
         median_tokens=float(statistics.median(lengths)) if lengths else 0.0,
         max_tokens=max(lengths, default=0),

@@ -1,4 +1,8 @@
-"""WordPiece tokenizers of checkpoints, numbered PAD=0, UNK=1, BOS=2, EOS=3 like our SentencePiece models."""
+"""Tokenizers of checkpoints in the format of the tokenizers library.
+
+``WordPiece`` is renumbered PAD=0, UNK=1, BOS=2, EOS=3 like our SentencePiece models, ``ContextTokenizer``
+keeps the checkpoint's own ids and special tokens.
+"""
 
 from __future__ import annotations
 
@@ -14,23 +18,12 @@ _CHUNK_LINES = 10_000
 """Lines encoded at once, to bound memory."""
 
 
-class WordPiece:
-    """A tokenizer in the format of the tokenizers library, with special ids as in ``SentencePiece``.
+class _JsonTokenizer:
+    """A tokenizer in the format of the tokenizers library, in whose text special tokens are plain text."""
 
-    Text never produces a special token, and a word that no pieces spell is one UNK.
-
-    Attributes:
-        path: File it was read from.
-        pieces: The piece of every id; ``##`` marks those inside words.
-        vocab_size: Number of pieces, special ones included.
-    """
+    has_special_tokens: bool
 
     def __init__(self, path: Path) -> None:
-        """Read a ``tokenizer.json`` whose first pieces are the special ones.
-
-        Raises:
-            StoreError: It is missing, not a tokenizer, or has other special ids.
-        """
         self.path = path
         try:
             self._model = tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
@@ -41,9 +34,8 @@ class WordPiece:
         self._model.encode_special_tokens = True  # as ordinary text, despite the name
         self.vocab_size: int = self._model.get_vocab_size()
         self.pieces: list[str] = [self._model.id_to_token(i) or "" for i in range(self.vocab_size)]
-        found = tuple(self.pieces[:4])
-        if found != SPECIAL_PIECES:
-            raise StoreError(f"{path}: pieces 0-3 are {found}, not {SPECIAL_PIECES}; renumber it first")
+        unknown = getattr(self._model.model, "unk_token", None)
+        self.unknown_id: int | None = None if unknown is None else self._model.token_to_id(unknown)
 
     @overload
     def encode(self, text: str, sample_alpha: float | None = None, seed: int = 0) -> list[int]: ...
@@ -54,21 +46,24 @@ class WordPiece:
     def encode(
         self, text: str | list[str], sample_alpha: float | None = None, seed: int = 0
     ) -> list[int] | list[list[int]]:
-        """Segment a line or lines into ids, without BOS and EOS.
+        """Segment a line or lines into ids; special tokens are added if ``has_special_tokens``.
 
         Raises:
             DataError: ``sample_alpha`` is set, but there is only one segmentation.
         """
         if sample_alpha is not None:
             raise DataError(
-                f"{self.path.name}: sampling_alpha is {sample_alpha}, but WordPiece has one segmentation; "
+                f"{self.path.name}: sampling_alpha is {sample_alpha}, but it has one segmentation; "
                 "leave sampling_alpha out"
             )
         lines = [text] if isinstance(text, str) else text
         ids: list[list[int]] = []
         for start in range(0, len(lines), _CHUNK_LINES):
             chunk = lines[start : start + _CHUNK_LINES]
-            ids += [found.ids for found in self._model.encode_batch_fast(chunk, add_special_tokens=False)]
+            ids += [
+                found.ids
+                for found in self._model.encode_batch_fast(chunk, add_special_tokens=self.has_special_tokens)
+            ]
         return ids[0] if isinstance(text, str) else ids
 
     @overload
@@ -96,3 +91,41 @@ class WordPiece:
         if found is None:
             raise DataError(f"{self.path.name}: no piece {piece!r} among {self.vocab_size}")
         return found
+
+
+class WordPiece(_JsonTokenizer):
+    """A WordPiece tokenizer with special ids as in ``SentencePiece``.
+
+    Text never produces a special token, and a word that no pieces spell is one UNK.
+
+    Attributes:
+        path: File it was read from.
+        pieces: The piece of every id; ``##`` marks those inside words.
+        vocab_size: Number of pieces, special ones included.
+
+    Raises:
+        StoreError: The file is missing, not a tokenizer, or has other special ids.
+    """
+
+    has_special_tokens = False
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        found = tuple(self.pieces[:4])
+        if found != SPECIAL_PIECES:
+            raise StoreError(f"{path}: pieces 0-3 are {found}, not {SPECIAL_PIECES}; renumber it first")
+
+
+class ContextTokenizer(_JsonTokenizer):
+    """The tokenizer of a released encoder, which adds the special tokens that the encoder expects.
+
+    Attributes:
+        path: File it was read from.
+        pieces: The piece of every id.
+        vocab_size: Number of pieces, special ones included.
+
+    Raises:
+        StoreError: The file is missing or not a tokenizer.
+    """
+
+    has_special_tokens = True

@@ -179,9 +179,8 @@ class Seq2SeqData:
         prepared, self.num_cut[target.stream] = prepare_side(encoded.stream(target.stream), target)
         if self.view.is_one_source_drawn:
             inputs = replace(inputs, sources=[self._draw_source(index, inputs.sources)])
-        lengths = [
-            stream_lengths(stream) for stream in (*inputs.sources, *inputs.contexts.values(), prepared)
-        ]
+        # contexts do not count: systems with and without them train on the same batches
+        lengths = [stream_lengths(stream) for stream in (*inputs.sources, prepared)]
         batches = TokenBatches(np.stack(lengths, axis=1), self._batch_tokens, self._seed)
         return _Epoch(index, inputs, prepared, batches)
 

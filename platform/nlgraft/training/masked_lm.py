@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from nlgraft.errors import DataError
 from nlgraft.nn.config import TransformerConfig
-from nlgraft.nn.conversion.encoders import PredictionHead, quiet_transformers
+from nlgraft.nn.conversion.encoders import PredictionHead
 from nlgraft.nn.masked_lm import (
     EncoderMaskedLM,
     MaskedBatch,
@@ -25,6 +25,7 @@ from nlgraft.nn.masked_lm import (
     load_checkpoint,
 )
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.transformers_loading import quiet_transformers
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.cross_entropy import SmoothingKind, smoothed_cross_entropy
 from nlgraft.training.losses import Loss

@@ -66,47 +66,19 @@ def load_weights(path: Path) -> Weights:
     return weights
 
 
-def save_model(
-    model: nn.Module, directory: Path, omitted: Mapping[str, Mapping[str, str]] | None = None
-) -> None:
-    """Write a model's weights into an artifact as ``model.safetensors``.
-
-    Args:
-        model: Any module.
-        directory: Artifact being written.
-        omitted: Prefixes of frozen parts that are not written, each with its identity (checkpoint id and
-            sha256), which goes into ``omitted.json``; whoever loads the model builds them from there.
-
-    Raises:
-        ContractError: A part that would be omitted was trained.
-    """
-    omitted = omitted or {}
-    for name, parameter in model.named_parameters():
-        if parameter.requires_grad and name.startswith(tuple(omitted)):
-            raise ContractError(f"'{name}' was trained, so it cannot be omitted from the saved model")
-    state = {
-        name: tensor for name, tensor in model.state_dict().items() if not name.startswith(tuple(omitted))
-    }
-    save_weights(state, directory / MODEL_FILE)
-    if omitted:
-        text = json.dumps({prefix: dict(identity) for prefix, identity in omitted.items()}, indent=1)
-        (directory / "omitted.json").write_text(text + "\n", encoding="utf-8")
+def save_model(model: nn.Module, directory: Path) -> None:
+    """Write a model's weights into an artifact as ``model.safetensors``."""
+    save_weights(model.state_dict(), directory / MODEL_FILE)
 
 
 def load_model(model: nn.Module, directory: Path) -> None:
-    """Load an artifact's weights into a model of the same architecture; omitted parts keep their weights.
+    """Load an artifact's weights into a model of the same architecture.
 
     Raises:
         StoreError: The file is missing or unreadable.
         ContractError: Names or shapes differ.
     """
-    omitted_file = directory / "omitted.json"
-    omitted = json.loads(omitted_file.read_text(encoding="utf-8")) if omitted_file.exists() else {}
-    report = carry_over(
-        model, load_weights(directory / MODEL_FILE), fresh=[f"^{re.escape(prefix)}" for prefix in omitted]
-    )
-    if report.dropped:
-        raise ContractError(f"{directory}: weights that the model does not have: {report.dropped}")
+    carry_over(model, load_weights(directory / MODEL_FILE))
 
 
 @dataclass(frozen=True)

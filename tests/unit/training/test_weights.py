@@ -36,23 +36,6 @@ def test_nothing_but_safetensors_is_read(tmp_path):
         load_weights(tmp_path / "model.safetensors")
 
 
-def test_frozen_part_may_be_omitted_but_is_identified(tmp_path):
-    """Invariant 38."""
-    model = ToyModel(1)
-    with pytest.raises(ContractError, match=r"'source\.weight' was trained"):
-        save_model(model, tmp_path, omitted={"source.": {"checkpoint": "x", "sha256": "ab"}})
-    model.source.weight.requires_grad_(False)
-    save_model(model, tmp_path, omitted={"source.": {"checkpoint": "x", "sha256": "ab"}})
-    assert "source.weight" not in load_weights(tmp_path / "model.safetensors")
-    assert json.loads((tmp_path / "omitted.json").read_text()) == {
-        "source.": {"checkpoint": "x", "sha256": "ab"}
-    }
-    other = ToyModel(2)
-    load_model(other, tmp_path)
-    assert torch.equal(other.mix.weight, model.mix.weight)
-    assert torch.equal(other.source.weight, ToyModel(2).source.weight)
-
-
 class Larger(ToyModel):
     def __init__(self, seed):
         super().__init__(seed)

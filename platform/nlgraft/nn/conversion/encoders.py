@@ -9,8 +9,7 @@ Source: Devlin et al. (2019), section 3; names of tensors as transformers 5 writ
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,9 @@ from nlgraft.nn.conversion.architectures import ACTIVATIONS
 from nlgraft.nn.conversion.renames import check_places, encoder_places
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.residual import ACTIVATIONS as FUNCTIONS
+from nlgraft.nn.transformers_loading import MAIN, quiet_transformers
 
 BERT = "bert"
-MAIN = "main"
-"""Branch of a hub name without a revision."""
 POSITIONS, SEGMENTS = "embeddings.position_embeddings.weight", "embeddings.token_type_embeddings.weight"
 TRANSFORM, PREDICTION_BIAS = "cls.predictions.transform", "cls.predictions.bias"
 _ENCODER_PARTS = ("source_embedding.", "source_input.", "encoder.")
@@ -214,19 +212,3 @@ def _load(checkpoint: str, revision: str | None, notes: list[str]) -> tuple[nn.M
     if unread:
         notes.append(f"not read: {', '.join(unread)}")
     return model, has_head
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Silence transformers' progress bars and warnings about missing weights; callers report them."""
-    from transformers.utils import logging
-
-    level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity(logging.CRITICAL)
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if has_bars:
-            logging.enable_progress_bar()

@@ -56,7 +56,8 @@ class TrainInputs(Inputs[T]):
     """Encoded text with the corpus and the tokenizers it was made of, and the model to start from.
 
     ``start`` is a model, also one after an exchange of its vocabulary; ``architecture`` a model's description
-    without weights; without either the model begins fresh. ``states`` hold precomputed states by stream.
+    without weights; without either the model begins fresh. ``encoders`` are pretrained encoders by context,
+    ``states`` their precomputed states by stream.
     """
 
     encoded: T
@@ -64,6 +65,7 @@ class TrainInputs(Inputs[T]):
     tokenizers: Mapping[str, T]
     start: T | None = None
     architecture: T | None = None
+    encoders: Mapping[str, T] = field(default_factory=dict)
     states: Mapping[str, T] = field(default_factory=dict)
 
 

@@ -11,6 +11,7 @@ from nlgraft.evaluation.artifact import write_metrics, write_segments
 from nlgraft.evaluation.scores import Score
 from nlgraft.evaluation.translation import dev_scores
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.context_config import EncoderConfig
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
@@ -26,7 +27,7 @@ from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.losses import SegmentLosses, Seq2SeqObjective, segment_losses
 from nlgraft.training.masked_spans import MaskedSpans
-from nlgraft.training.models import fresh_model, read_config, read_model, write_model
+from nlgraft.training.models import fresh_model, read_config, read_encoder, read_model, write_model
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.views import Encoded
@@ -62,13 +63,19 @@ def start_model(settings: TrainSettings, inputs: TrainInputs[Path], context: Sta
             raise ContractError(f"stage {context.stage.name}: give it a model, a start or an architecture")
         config = read_config(inputs.architecture)
     assert context.seed is not None
-    model = fresh_model(config, *table_sizes(inputs.encoded, settings.view), context.seed)
+    encoders = {name: read_encoder(path, _encoder(config, name)) for name, path in inputs.encoders.items()}
+    sizes = table_sizes(inputs.encoded, settings.view)
+    model = fresh_model(config, *sizes, context.seed, encoders)
     if inputs.start is not None:
         carry = settings.carry
         earlier = read_model(inputs.start).state_dict()
         report = carry_over(model, earlier, rename=carry.rename, fresh=carry.fresh, drop=carry.drop)
         report.write(context.directory / CARRY_FILE)
     return model
+
+
+def _encoder(config: TransformerConfig, name: str) -> EncoderConfig | None:
+    return config.contexts[name].encoder if name in config.contexts else None
 
 
 def table_sizes(encoded: Path, view: View) -> tuple[int, int]:

@@ -17,13 +17,15 @@ from nlgraft.text.batches import Ragged
 from nlgraft.text.config import CorpusConfig
 from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
 from nlgraft.text.tokenizers import SentencePiece, Tokenizer, length_report, train_sentencepiece
-from nlgraft.text.wordpiece import WordPiece
+from nlgraft.text.wordpiece import ContextTokenizer, WordPiece
 from nlgraft.training.views import Encoded
 
 TOKENIZER_FILE = "tokenizer.model"
 """A SentencePiece model, as trained here or of a checkpoint."""
 WORDPIECE_FILE = "tokenizer.json"
-"""The WordPiece tokenizer of a checkpoint."""
+"""A tokenizer of a checkpoint, renumbered unless the next file lies beside it."""
+TRANSFORMERS_FILE = "tokenizer_config.json"
+"""Beside a tokenizer with the checkpoint's own ids: the tokenizer of a context."""
 REPORT_FILE = "report.json"
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 
@@ -88,6 +90,8 @@ def tokenizer_path(directory: Path) -> Path:
 def open_tokenizer(directory: Path) -> Tokenizer:
     """Open the tokenizer of an artifact: learned here, or of a checkpoint."""
     path = tokenizer_path(directory)
+    if (directory / TRANSFORMERS_FILE).is_file():
+        return ContextTokenizer(path)
     return WordPiece(path) if path.name == WORDPIECE_FILE else SentencePiece(path)
 
 
@@ -112,7 +116,8 @@ def encode(context: StageContext) -> None:
 
 def _encoded(lines: list[str], tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, dict[str, Any]]:
     ragged, num_cut = Ragged.of(tokenizer.encode(lines)), 0
-    if max_tokens is not None:
+    # the ends of a context's lines are special tokens: the context cuts them in the middle
+    if max_tokens is not None and not isinstance(tokenizer, ContextTokenizer):
         ragged, num_cut = ragged.truncated(max_tokens)
     lengths = length_report(tokenizer, lines)
     return ragged, {

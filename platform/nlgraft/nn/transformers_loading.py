@@ -1,0 +1,41 @@
+"""Loading of released checkpoints through transformers, which is imported only then."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import nn
+
+MAIN = "main"
+"""Branch of a hub name without a revision."""
+
+
+def position_limit(model: nn.Module) -> int | None:
+    """Look up the longest input, special tokens included, that a model of transformers has positions for."""
+    settings: Any = model.config
+    limit = getattr(settings, "max_position_embeddings", None)
+    # RoBERTa counts positions from the padding id on
+    is_offset = any(
+        getattr(module, "padding_idx", None) is not None and name.endswith("position_embeddings")
+        for name, module in model.named_modules()
+    )
+    return limit if limit is None or not is_offset else limit - settings.pad_token_id - 1
+
+
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Silence transformers' progress bars and warnings about missing weights; callers report them."""
+    from transformers.utils import logging as library
+
+    level, has_bars = library.get_verbosity(), library.is_progress_bar_enabled()
+    library.set_verbosity(logging.CRITICAL)
+    library.disable_progress_bar()
+    try:
+        yield
+    finally:
+        library.set_verbosity(level)
+        if has_bars:
+            library.enable_progress_bar()

@@ -1,0 +1,93 @@
+"""Pieces of stage graphs for pretrained encoders, without torch: tokenizers, encoders, frozen states.
+
+A released encoder becomes an artifact of its own, so that training reads it from the store and its directory
+may move; ``without_checkpoints`` takes its location out of a model's configuration.
+"""
+
+from __future__ import annotations
+
+from nlgraft.errors import ContractError
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, Precision
+from nlgraft.pipeline.stage import Stage
+from nlgraft.stages.graph import EncodedText
+from nlgraft.stages.kinds.contexts import (
+    CHECKPOINT_ENCODER,
+    FROZEN_STATES,
+    FrozenStatesInputs,
+    FrozenStatesSettings,
+)
+from nlgraft.stages.kinds.masked_lm import CHECKPOINT_TOKENIZER, CheckpointSettings
+from nlgraft.stages.kinds.text import NoInputs
+from nlgraft.stages.masked_lm_graph import checkpoint_settings
+from nlgraft.text.config import Split
+from nlgraft.training.config import Side
+
+
+def context_side(name: str) -> Side:
+    """Name the stream of a context, whose tokenizer adds the special tokens of its checkpoint."""
+    return Side(stream=f"context {name}", suffix=())
+
+
+def released_encoder(name: str, config: HuggingFaceEncoderConfig) -> Stage:
+    """Take a released encoder into the store."""
+    settings, locations = _released(config)
+    return CHECKPOINT_ENCODER.stage(f"{name}_encoder", settings, NoInputs(), locations=locations)
+
+
+def released_tokenizer(name: str, config: HuggingFaceEncoderConfig) -> Stage:
+    """Take the tokenizer of a released encoder into the store."""
+    settings, locations = _released(config)
+    return CHECKPOINT_TOKENIZER.stage(f"{name}_tokenizer", settings, NoInputs(), locations=locations)
+
+
+def _released(config: HuggingFaceEncoderConfig) -> tuple[CheckpointSettings, dict[str, str]]:
+    settings = checkpoint_settings(config.checkpoint, config.revision)
+    if settings is None or config.checkpoint is None:
+        raise ContractError("the encoder of a context names no checkpoint")
+    return settings, {"checkpoint": config.checkpoint}
+
+
+def without_checkpoints(config: TransformerConfig) -> TransformerConfig:
+    """Leave out where the checkpoints of contexts lie: they are inputs of the training instead."""
+    contexts = {
+        name: context.model_copy(
+            update={"encoder": context.encoder.model_copy(update={"checkpoint": None, "revision": None})}
+        )
+        if isinstance(context.encoder, HuggingFaceEncoderConfig)
+        else context
+        for name, context in config.contexts.items()
+    }
+    return config.model_copy(update={"contexts": contexts})
+
+
+def frozen_states(
+    name: str,
+    text: EncodedText,
+    context: ContextConfig,
+    side: Side,
+    encoder: Stage,
+    *,
+    splits: tuple[Split, ...] = ("train", "dev"),
+    precision: Precision = "fp32",
+) -> Stage:
+    """Compute the states of a frozen context on one stream of encoded text.
+
+    Raises:
+        ContractError: The encoder is finetuned or keeps its dropout, so its states vary.
+    """
+    if not context.is_frozen or context.has_frozen_dropout:
+        raise ContractError(
+            f"stage {name}: is_frozen is {context.is_frozen} and has_frozen_dropout "
+            f"{context.has_frozen_dropout}, but only a frozen encoder without dropout has states that can be "
+            "stored; run it live"
+        )
+    settings = FrozenStatesSettings(
+        selection=context.pooling.selection(),
+        side=side,
+        prepend_id=context.prepend_id,
+        max_tokens=context.max_tokens,
+        splits=splits,
+        precision=precision,
+    )
+    return FROZEN_STATES.stage(name, settings, FrozenStatesInputs(encoded=text.stage, encoder=encoder))

@@ -1,0 +1,47 @@
+"""Pretrained encoders as contexts: settings and inputs of their stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nlgraft.nn.context_config import PoolingConfig, Precision
+from nlgraft.stages.kinds.masked_lm import CheckpointSettings
+from nlgraft.stages.kinds.text import NoInputs
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.text.config import Split
+from nlgraft.training.config import Side
+
+
+class FrozenStatesSettings(Settings):
+    """The hidden states of a frozen encoder on one stream of encoded text.
+
+    Only what decides the states is in here, so that all contexts that read the same layers of the same
+    encoder share one artifact, however they pool, merge or drop them.
+    """
+
+    selection: PoolingConfig
+    """Layers that are stored: ``PoolingConfig.selection()``."""
+    side: Side
+    """The stream, and the ids around its sequences."""
+    prepend_id: int | None = None
+    """Token put before every sequence and dropped from the states."""
+    max_tokens: int | None = None
+    """Longest input of the encoder; longer ones keep their first and last halves. Null: no limit."""
+    splits: tuple[Split, ...] = ("train", "dev")
+    """Splits to run, among those that are encoded."""
+    precision: Precision = "fp32"
+    """fp32 reproduces the live encoder exactly, fp16 halves the files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenStatesInputs(Inputs[T]):
+    """Encoded text, and the encoder: a released one or a language model of ours."""
+
+    encoded: T
+    encoder: T
+
+
+CHECKPOINT_ENCODER = StageKind("nlgraft.stages.run.contexts:copy_encoder", CheckpointSettings, NoInputs)
+FROZEN_STATES = StageKind(
+    "nlgraft.stages.run.contexts:write_states", FrozenStatesSettings, FrozenStatesInputs
+)

@@ -1,0 +1,241 @@
+"""Pretrained encoders as contexts: in the store, live or as stored states, in a trained model."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from nlgraft.errors import ContractError, DataError, TrialFailed
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig
+from nlgraft.nn.frozen_states import FrozenStates
+from nlgraft.nn.hugging_face import HuggingFaceEncoder
+from nlgraft.pipeline.stage import StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.stages import context_graph
+from nlgraft.stages import graph as pieces
+from nlgraft.stages.config import LanguageModelPhaseConfig, ScoreConfig
+from nlgraft.stages.kinds.seq2seq import TrainSettings
+from nlgraft.stages.run.text import read_encoded
+from nlgraft.text.config import ConlangConfig, TokenizerConfig
+from nlgraft.text.corpora import load_corpus, read_corpus
+from nlgraft.training.config import Side, TrainConfig, View
+from nlgraft.training.models import read_encoder, read_model
+from tests.unit.stages.runs import artifact, decisions, run
+
+DATA = ConlangConfig(corpus="conlang", task="translation", train=40, dev=6, test=4)
+SIZES = {"preset": "tiny", "d_model": 16, "ffn_dim": 24, "num_heads": 2, "dropout": 0.0}
+TRAIN = TrainConfig(max_steps=4, batch_tokens=400, warmup_steps=1, peak_lr=0.01, eval_every_steps=2)
+DECODE = GenerationConfig(beam=2, max_length_offset=3)
+SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
+SIDE = context_graph.context_side("prlm")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A BERT of width 12 with the WordPiece tokenizer of characters that goes with it."""
+    directory = tmp_path_factory.mktemp("bert")
+    letters = sorted(
+        {letter for line in load_corpus(DATA)["train"].text() for letter in line.lower() if letter.strip()}
+    )
+    pieces_ = [*SPECIALS, *letters, *(f"##{letter}" for letter in letters)]
+    tokenizer = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces_)}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
+    )
+    names = dict(zip(("pad_token", "unk_token", "cls_token", "sep_token"), SPECIALS, strict=True))
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+    fast.save_pretrained(directory)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 12, "num_attention_heads": 2, "num_hidden_layers": 2, "intermediate_size": 16}
+    config = transformers.BertConfig(
+        vocab_size=len(pieces_), max_position_embeddings=160, initializer_range=0.3, **sizes
+    )
+    transformers.BertForMaskedLM(config).save_pretrained(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
+
+
+def context_of(checkpoint, **settings):
+    return ContextConfig(encoder=HuggingFaceEncoderConfig(checkpoint=str(checkpoint)), **settings)
+
+
+def fused(checkpoint, context=None, *, is_stored, merge="sum", scored=False):
+    """A trial: translation with a branch from the checkpoint, whose states are stored or computed live."""
+    context = context or context_of(checkpoint)
+    corpus = pieces.corpus("bitext", DATA)
+    tokenizers = pieces.tokenizers("bitext", TokenizerConfig(vocab_size=150), {"bitext": corpus})
+    tokenizers[SIDE.stream] = context_graph.released_tokenizer("prlm", context.encoder)
+    text = pieces.encode("bitext", corpus, tokenizers, streams={SIDE.stream: "source 0"}, max_tokens=30)
+    encoder = context_graph.released_encoder("prlm", context.encoder)
+    config = TransformerConfig(
+        **SIZES, contexts={"prlm": context}, fusion={"contexts": ("prlm",), "merge": merge}
+    )
+    view = View(contexts={"prlm": SIDE})
+    states = {}
+    if is_stored:
+        states = {SIDE.stream: context_graph.frozen_states("prlm_states", text, context, SIDE, encoder)}
+    settings = TrainSettings(train=TRAIN, model=context_graph.without_checkpoints(config), view=view)
+    trained = pieces.train("trained", text, settings, seed=1, encoders={"prlm": encoder}, states=states)
+    if not scored:
+        return StageGraph(trained)
+    return StageGraph(
+        pieces.scores(
+            trained, text, ("test",), decode=DECODE, score=ScoreConfig(metrics=("bleu",)), view=view
+        )
+    )
+
+
+def test_tokens_are_those_of_transformers(store, checkpoint):
+    """With the special tokens of the checkpoint; lines are as long as they are, and nothing is put around."""
+    graph = fused(checkpoint, is_stored=True)
+    run(store, graph)
+    lines = read_corpus(artifact(store, graph, "bitext_corpus") / "train").sources[0]
+    tokenizer = transformers.AutoTokenizer.from_pretrained(checkpoint)
+    stream = read_encoded(artifact(store, graph, "bitext_encoded"), "train").stream(SIDE.stream)
+    assert [row.tolist() for row in stream] == tokenizer(lines)["input_ids"]
+    assert max(stream.lengths) > 32, "max_tokens must not have cut these lines"
+    states = FrozenStates(artifact(store, graph, "prlm_states") / "train.safetensors")
+    assert states.tokens([0, 1]).valid.sum(1).tolist() == stream.lengths[:2].tolist()
+
+
+def test_stored_states_are_those_of_transformers(store, checkpoint):
+    graph = fused(checkpoint, is_stored=True)
+    run(store, graph)
+    line = read_corpus(artifact(store, graph, "bitext_corpus") / "dev").sources[0][2]
+    theirs = transformers.AutoModel.from_pretrained(checkpoint)
+    tokens = transformers.AutoTokenizer.from_pretrained(checkpoint)(line, return_tensors="pt")
+    with torch.no_grad():
+        expected = theirs(**tokens, output_hidden_states=True).hidden_states[-2][0]
+    stored = FrozenStates(artifact(store, graph, "prlm_states") / "dev.safetensors").tokens([2])
+    torch.testing.assert_close(stored.layers[0, 0], expected, rtol=0, atol=1e-5)
+
+
+def test_states_are_computed_once_for_all_that_read_the_same_layers(store, checkpoint):
+    """Merge, dropout and the kind of a pooling over the same layers do not matter; other layers do."""
+    record = run(store, fused(checkpoint, is_stored=True))
+    graph = fused(checkpoint, is_stored=True, merge="gate")
+    other = run(store, graph)
+    assert decisions(graph, other)["prlm_states"] == "hit"
+    assert record.metrics["dev/loss"] != other.metrics["dev/loss"]
+
+    def fingerprint(**settings):
+        return fused(checkpoint, context_of(checkpoint, **settings), is_stored=True).find("prlm_states")
+
+    assert fingerprint() == fingerprint(dropout=0.3, has_memory_norm=True)
+    assert fingerprint(pooling={"kind": "sum"}) == fingerprint(pooling={"kind": "dynamic_cls"})
+    assert fingerprint() != fingerprint(pooling={"kind": "index", "index": -1})
+    assert fingerprint() != fingerprint(max_tokens=8)
+    assert fingerprint(pooling={"kind": "sum"}) != fingerprint(pooling={"kind": "scalar_mix"})
+
+
+@pytest.mark.parametrize("max_tokens", [None, 8])
+def test_training_on_states_equals_training_with_the_live_encoder(store, checkpoint, max_tokens):
+    context = context_of(checkpoint, max_tokens=max_tokens)
+    stored, live = (run(store, fused(checkpoint, context, is_stored=stored)) for stored in (True, False))
+    assert stored.metrics["dev/loss"] == pytest.approx(live.metrics["dev/loss"], abs=1e-5)
+    other = run(store, fused(checkpoint, context_of(checkpoint, max_tokens=12), is_stored=False))
+    assert other.metrics["dev/loss"] != pytest.approx(live.metrics["dev/loss"], abs=1e-5)
+
+
+def test_a_trained_model_is_rebuilt_without_its_checkpoint(store, checkpoint, tmp_path):
+    """From the artifact alone: the checkpoint's directory and the hub are not read."""
+    moved = tmp_path / "moved"
+    shutil.copytree(checkpoint, moved)
+    graph = fused(moved, is_stored=False, scored=True)
+    assert graph.find("trained") == fused(checkpoint, is_stored=False).find("trained"), "the same files"
+    run(store, StageGraph(graph.find("trained")))
+    shutil.rmtree(moved)
+    record = run(store, graph)
+    assert "test/bleu" in record.metrics
+    model = read_model(artifact(store, graph, "trained"))
+    theirs = transformers.AutoModel.from_pretrained(checkpoint)
+    ours = model.contexts["prlm"].encoder(Tokens.from_lists([[2, 7, 8, 3]]))
+    with torch.no_grad():
+        expected = theirs(torch.tensor([[2, 7, 8, 3]])).last_hidden_state
+    torch.testing.assert_close(ours.output.detach(), expected)
+
+
+def test_a_finetuned_encoder_is_in_the_trained_model(store, checkpoint):
+    context = context_of(checkpoint, is_frozen=False)
+    graph = fused(checkpoint, context, is_stored=False)
+    record = run(store, graph)
+    frozen = run(store, fused(checkpoint, is_stored=False))
+    assert record.metrics["parameters/trained"] > frozen.metrics["parameters/trained"]
+    encoder = read_model(artifact(store, graph, "trained")).contexts["prlm"].encoder
+    before = read_encoder(artifact(store, graph, "prlm_encoder")).state_dict()
+    changed = [name for name, tensor in encoder.state_dict().items() if not torch.equal(tensor, before[name])]
+    assert changed
+    assert not [name for name in changed if ".layer.1." in name], "the state before the last layer is read"
+
+
+def test_an_input_longer_than_the_position_table_is_refused(checkpoint):
+    encoder = HuggingFaceEncoder.load(HuggingFaceEncoderConfig(checkpoint=str(checkpoint)))
+    encoder(Tokens.from_lists([[5] * 160]))
+    with pytest.raises(DataError, match="161 tokens, but BertModel has positions for 160: set the context's"):
+        encoder(Tokens.from_lists([[5] * 161]))
+
+
+def test_states_of_an_encoder_that_changes_are_refused(checkpoint):
+    for settings in ({"is_frozen": False}, {"has_frozen_dropout": True}):
+        with pytest.raises(ContractError, match="only a frozen encoder without dropout has states"):
+            fused(checkpoint, context_of(checkpoint, **settings), is_stored=True)
+
+
+def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(TrialFailed, match=rf"{tmp_path}: no readable checkpoint"):
+        run(
+            ArtifactStore.open(str(tmp_path / "store")),
+            StageGraph(context_graph.released_encoder("prlm", context_of(tmp_path).encoder)),
+        )
+
+
+@pytest.mark.parametrize("kind", ["bi_lm", "uni_lm"])
+def test_a_language_model_of_ours_takes_the_place_of_a_table(store, kind):
+    """SRC-ELMO of the two-tower model, TGT-ELMO of the other, stored and live; decoded from the artifact."""
+    corpus = pieces.corpus("bitext", DATA)
+    tokenizers = pieces.tokenizers("bitext", TokenizerConfig(vocab_size=150), {"bitext": corpus})
+    text = pieces.encode("bitext", corpus, tokenizers)
+    is_source = kind == "bi_lm"
+    stream = "source 0" if is_source else "target"
+    sizes = {"kind": kind, "d_model": 8, "num_layers": 1, "num_heads": 2, "ffn_dim": 8}
+    phase = LanguageModelPhaseConfig(model=sizes, train={"max_steps": 2, "batch_tokens": 400})
+    lm = pieces.language_model("lm", text, phase, seed=1, stream=stream)
+    context = ContextConfig(
+        encoder=sizes, pooling={"kind": "scalar_mix"}, prepend_id=3 if is_source else None
+    )
+    side = "source_context" if is_source else "target_context"
+    model = TransformerConfig(**SIZES, contexts={"lm": context}, **{side: "lm"}, tying="none")
+    view = View(target_start=3)
+    settings = TrainSettings(train=TRAIN, model=model, view=view)
+    losses = []
+    for is_stored in (False, True) if is_source else (False,):
+        states = {}
+        if is_stored:
+            states = {
+                stream: context_graph.frozen_states("lm_states", text, context, Side(stream=stream), lm)
+            }
+        trained = pieces.train("trained", text, settings, seed=1, encoders={"lm": lm}, states=states)
+        decode = DECODE.model_copy(update={"start_id": 3})
+        graph = StageGraph(
+            pieces.scores(
+                trained, text, ("test",), decode=decode, score=ScoreConfig(metrics=("bleu",)), view=view
+            )
+        )
+        record = run(store, graph)
+        losses.append(record.metrics["dev/loss"])
+        encoder = read_model(artifact(store, graph, "trained")).named_contexts()["lm"].encoder
+        pretrained = read_encoder(artifact(store, graph, "lm")).state_dict()
+        assert all(torch.equal(tensor, pretrained[name]) for name, tensor in encoder.state_dict().items())
+    assert losses == pytest.approx(losses[:1] * len(losses), abs=1e-5)
