@@ -9,9 +9,11 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
+from pydantic import TypeAdapter
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "pipeline"))
 
@@ -27,6 +29,7 @@ from nlgraft.pipeline.store import ArtifactStore, Decision
 from nlgraft.pipeline.trial import finished_record, run_trial
 
 OpenStore = Callable[..., ArtifactStore]
+ANY = TypeAdapter(dict[str, Any])
 
 
 @pytest.fixture(scope="session")
@@ -455,11 +458,11 @@ def test_records(open_store: OpenStore, caplog: pytest.LogCaptureFixture):
     store.write_record("proposals", "study/00002", {"params": {}})
     store.write_record("proposals", "study/00002", {"params": {"lr": 0.2}})
     other = open_store()
-    assert other.read_record("proposals", "study/00002") == {"params": {"lr": 0.2}}
-    assert other.read_record("proposals", "study/00003") is None
-    assert list(other.list_records("proposals", "study/")) == ["study/00001", "study/00002"]
+    assert other.read_record("proposals", "study/00002", ANY) == {"params": {"lr": 0.2}}
+    assert other.read_record("proposals", "study/00003", ANY) is None
+    assert list(other.list_records("proposals", ANY, "study/")) == ["study/00001", "study/00002"]
     files_of(store).write("records/proposals/study/00001.json", b'{"par')
-    assert list(other.list_records("proposals")) == ["study/00002"]
+    assert list(other.list_records("proposals", ANY)) == ["study/00002"]
     assert "study/00001.json cannot be read" in caplog.text
     assert files_of(store).read("records/proposals/study/00001.json.corrupt") == b'{"par'
 

@@ -20,8 +20,7 @@ import nlgraft
 from nlgraft.execution.events import PlannedTrial
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import run_trial
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import run_trial, trial_record
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
@@ -148,8 +147,7 @@ class Told:
                 run_trial(
                     graph, self.store, reporter=NullReporter(), config=dict(trial.config), is_waiting=True
                 )
-                document = self.store.read_record("trials", trial.fingerprint)
-                self.ended.append((trial, TrialRecord.from_json(document)))
+                self.ended.append((trial, trial_record(self.store, trial.fingerprint)))
 
     def start(self, uri):
         tracker = MlflowTracker(uri, self.study.name)

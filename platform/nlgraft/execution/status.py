@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from nlgraft.execution.events import Event, TrialEnded, TrialStarted
 from nlgraft.execution.study_lock import study_key
@@ -19,9 +20,11 @@ from nlgraft.study.reading.system import load_system
 STATES = ("planned", "waiting", "running", "finished", "stopped", "failed")
 _KIND = "studies"
 
+_RUNNING = TypeAdapter(dict[str, str])
+
 
 class RunningRecord:
-    """Record of the running trials, kept in the store for ``nlgraft status`` in another process."""
+    """Record of the running trials and their cells, which ``nlgraft status`` reads in another process."""
 
     def __init__(self, study: Study, store: ArtifactStore) -> None:
         self._store = store
@@ -45,8 +48,7 @@ class RunningRecord:
         self._write()
 
     def _write(self) -> None:
-        document = {"running": dict(self._running), "updated_at": time.time()}
-        self._store.write_record(_KIND, self._key, document)
+        self._store.write_record(_KIND, self._key, self._running)
 
 
 def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
@@ -58,8 +60,8 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
     """
     key = study_key(study)
     is_running = store.leases.is_study_locked(key)
-    document = store.read_record(_KIND, key) if is_running else None
-    running = Counter((document or {}).get("running", {}).values())
+    document = store.read_record(_KIND, key, _RUNNING) if is_running else None
+    running = Counter((document or {}).values())
     rows = [_cell_status(study, store, cell, running[cell.key]) for cell in cells(study)]
     total = {state: sum(row["counts"][state] for row in rows) for state in STATES}
     return {"study": study.name, "is_running": is_running, "counts": total, "cells": rows}

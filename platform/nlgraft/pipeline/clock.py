@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 
+from nlgraft.errors import StoreError
 from nlgraft.pipeline.files import Files
 
 _VALID_S = 60.0
@@ -22,12 +23,20 @@ class PlaceClock:
         self._read_at = float("-inf")
 
     def now(self) -> float:
-        """Return the place's Unix time; a probe is written at most once a minute."""
+        """Return the place's Unix time, by this host's clock if the place is not writable."""
         if time.monotonic() - self._read_at > _VALID_S:
-            key = f"leases/.clock-{uuid.uuid4().hex}"
-            self._files.write(key, b"")
-            stamp = self._files.modified_at(key)
-            self._files.delete(key)
+            stamp = self._probe()
             self._read_at = time.monotonic()
             self._offset_s = (time.time() if stamp is None else stamp) - self._read_at
         return time.monotonic() + self._offset_s
+
+    def _probe(self) -> float | None:
+        """Write a file, at most once a minute, and return its stamp."""
+        key = f"leases/.clock-{uuid.uuid4().hex}"
+        try:
+            self._files.write(key, b"")
+        except StoreError:
+            return None
+        stamp = self._files.modified_at(key)
+        self._files.delete(key)
+        return stamp

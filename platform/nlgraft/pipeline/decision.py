@@ -1,4 +1,4 @@
-"""What is decided about a stage, and why."""
+"""Cache decisions about stages, and their reasons."""
 
 from __future__ import annotations
 
@@ -7,34 +7,29 @@ from enum import StrEnum
 
 
 class Decision(StrEnum):
-    """What is done about a stage, or what its artifact is found to be."""
+    """State in which an artifact was found, or the way in which it was made."""
 
     HIT = "hit"
     """Its artifact is stored and whole."""
     MISS = "miss"
     """It has no artifact."""
     CORRUPT = "corrupt"
-    """Its artifact is damaged and is made anew."""
+    """Its artifact is damaged and is made again."""
     RUN = "run"
     """It runs."""
     RESUME = "resume"
-    """It runs on from a checkpoint."""
+    """It resumes from a checkpoint."""
     WAIT = "wait"
     """Another owner computed it while this one waited."""
     FAILED = "failed"
-    """It ran and raised."""
+    """It ran and raised an error."""
     STOPPED = "stopped"
     """It ran and ended early on request."""
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A decision and why.
-
-    Attributes:
-        decision: What.
-        reason: Why, in one line.
-    """
+    """A decision and its reason in one line."""
 
     decision: Decision
     reason: str
@@ -42,12 +37,12 @@ class Verdict:
 
 @dataclass(frozen=True)
 class StageCost:
-    """What stages of one name have cost so far.
+    """Cost so far of the stages of one name.
 
     Attributes:
         mean_duration_s: Mean time to make an artifact.
         mean_bytes: Mean size of an artifact.
-        count: Over how many artifacts.
+        count: Number of artifacts in the means.
     """
 
     mean_duration_s: float

@@ -1,4 +1,4 @@
-"""Where an artifact was made: recorded with it, never part of its fingerprint."""
+"""The environment in which an artifact is made: recorded with it, never part of its fingerprint."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _GIT_TIMEOUT_S = 10
 
 @cache
 def environment() -> dict[str, Any]:
-    """Describe this process's surroundings.
+    """Describe the environment of this process.
 
     Returns:
         ``host``; ``versions`` of Python, the operating system and the packages that shape results; ``git``
-        with ``commit`` and ``is_dirty`` when nlgraft runs from a checkout, else None.
+        with ``commit`` and ``is_dirty`` if nlgraft runs from a checkout, else None.
     """
     versions = {"python": platform.python_version(), "system": platform.platform()}
     for name in _PACKAGES:
@@ -34,7 +34,7 @@ def environment() -> dict[str, Any]:
 def _git_state() -> dict[str, Any] | None:
     package = Path(__file__).resolve().parents[1]
     try:
-        # An installed copy inside someone else's checkout is not that checkout's code.
+        # A copy installed inside another project's checkout is not that project's code.
         _git(package, "ls-files", "--error-unmatch", "errors.py")
         commit = _git(package, "rev-parse", "HEAD").strip()
         return {"commit": commit, "is_dirty": bool(_git(package, "status", "--porcelain").strip())}

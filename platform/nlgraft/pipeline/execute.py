@@ -28,26 +28,26 @@ def execute_stage(
     inputs: Mapping[str, Path] | None = None,
     reason: str = "",
 ) -> None:
-    """Run one stage in this process, whether or not its artifact exists, and publish what it wrote.
+    """Run one stage in this process, even if its artifact exists, and publish its output.
 
-    In a worker group every rank calls this; only rank 0 publishes, what others wrote is dropped. Once the
+    In a worker group every rank calls this; only rank 0 publishes, the output of others is dropped. Once the
     artifact is published the stage's checkpoints are cleared.
 
     Args:
         stage: The stage; its inputs are stored.
-        store: Where artifacts are.
-        reporter: Where its progress goes.
+        store: The artifact store.
+        reporter: Receives progress.
         rank: This process's number in the worker group.
         world_size: Size of the worker group.
         device: ``cpu``, ``cuda`` or ``cuda:0``...
-        inputs: Directories of its inputs by name, fetched from the store when left out.
+        inputs: Directories of its inputs by name; None: they are fetched from the store.
         reason: Why it runs, for the manifest.
 
     Raises:
-        ArtifactDamaged: An input is damaged; it has been removed, so that the next attempt makes it anew.
-        ContractError: ``stage.run`` names no function, or it wrote what cannot be stored.
-        FloatingPointError: It scored something that is no finite number.
-        Exception: Whatever the stage raises.
+        ArtifactDamaged: An input is damaged; it has been removed, so that the next attempt makes it again.
+        ContractError: ``stage.run`` names no function, or its output cannot be stored.
+        FloatingPointError: A score is not a finite number.
+        Exception: The stage's own error.
     """
     function = _load_function(stage)
     if inputs is None:

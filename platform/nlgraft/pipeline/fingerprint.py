@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from nlgraft.errors import ContractError
 
 JSON: TypeAlias = "Mapping[str, JSON] | Sequence[JSON] | str | int | float | bool | None"
-"""What a fingerprint is made of."""
+"""A value that can be fingerprinted."""
 
 _ATOMS = (str, int, bool, type(None))
 _MAX_DEPTH = 100
@@ -24,14 +24,11 @@ _MAX_DEPTH = 100
 def plain_json(value: JSON) -> Any:
     """Copy a value into plain dicts, lists and atoms, refusing whatever JSON cannot hold exactly.
 
-    Args:
-        value: Mappings with text keys, lists, tuples (they become lists), text, numbers, booleans, None.
-
-    Returns:
-        The copy; nothing in it is shared with ``value`` but immutable atoms.
+    Tuples become lists; nothing but immutable atoms is shared with the copy.
 
     Raises:
-        ContractError: Something else lies inside; the message names its path.
+        ContractError: It contains something else than mappings with text keys, lists, tuples, text, finite
+            numbers, booleans and None; the message names its path.
     """
     return _plain(value, "value", 0)
 
@@ -61,16 +58,10 @@ def _plain(value: Any, path: str, depth: int) -> Any:
 
 
 def canonical_json(value: JSON) -> str:
-    """Write a value as the one JSON text that stands for it.
-
-    Args:
-        value: As `plain_json` takes it.
-
-    Returns:
-        ASCII text, keys sorted, no spaces; the same in every process and on every machine.
+    """Write a value as its canonical JSON text: ASCII, keys sorted, no spaces, the same on every machine.
 
     Raises:
-        ContractError: The value holds something JSON cannot hold exactly.
+        ContractError: JSON cannot hold the value exactly.
     """
     try:
         return json.dumps(
@@ -81,15 +72,9 @@ def canonical_json(value: JSON) -> str:
 
 
 def fingerprint(value: JSON) -> str:
-    """Digest a value.
-
-    Args:
-        value: As `plain_json` takes it.
-
-    Returns:
-        64 hexadecimal digits: the SHA-256 of its canonical JSON.
+    """Compute the SHA-256 of a value's canonical JSON as 64 hexadecimal digits.
 
     Raises:
-        ContractError: The value holds something JSON cannot hold exactly.
+        ContractError: JSON cannot hold the value exactly.
     """
     return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()

@@ -63,11 +63,14 @@ def read_document(kind: TypeAdapter[_Document], data: bytes | None, name: str) -
     try:
         return kind.validate_json(data or b"")
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ArtifactDamaged(
-            f"its {name} cannot be read ({where + ': ' if where else ''}{first['msg']})"
-        ) from None
+        raise ArtifactDamaged(f"its {name} cannot be read ({first_problem(error)})") from None
+
+
+def first_problem(error: ValidationError) -> str:
+    """Describe in one line the first problem that pydantic found."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"]
 
 
 def file_sha256(path: Path) -> str:

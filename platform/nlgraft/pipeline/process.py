@@ -1,4 +1,4 @@
-"""Who a process is, and whether it still lives: what a lease needs to know of its owner."""
+"""Identity of a process and whether it has ended, for leases that judge their owners."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """One process, told apart from a later one of the same number.
+    """One process, distinct from a later one of the same number.
 
     Attributes:
         host: Host name.
@@ -27,25 +27,14 @@ class ProcessIdentity:
 
 
 def this_process() -> ProcessIdentity:
-    """Identify the calling process.
-
-    Returns:
-        Its identity.
-    """
+    """Identify the calling process."""
     pid = os.getpid()
     state = _kernel_state(pid)
     return ProcessIdentity(socket.gethostname(), _namespace(), pid, state[1] if state else "")
 
 
 def is_dead(identity: ProcessIdentity) -> bool:
-    """Tell whether a process has certainly ended.
-
-    Args:
-        identity: The process.
-
-    Returns:
-        True when it ran on this host and is gone; False when it lives or nobody here can know.
-    """
+    """Return True if a process ran on this host and has ended; False if it lives or cannot be looked up."""
     if (identity.host, identity.namespace) != (socket.gethostname(), _namespace()):
         return False
     try:
@@ -53,7 +42,7 @@ def is_dead(identity: ProcessIdentity) -> bool:
     except ProcessLookupError:
         return True
     except PermissionError:
-        return False  # it lives, under another user
+        return False  # it belongs to another user
     state = _kernel_state(identity.pid)
     if state is None:
         return False
@@ -62,12 +51,12 @@ def is_dead(identity: ProcessIdentity) -> bool:
 
 
 def _kernel_state(pid: int) -> tuple[str, str] | None:
-    """State letter and start time; None where there is no /proc to ask."""
+    """State letter and start time; None where there is no /proc."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    rest = text.rpartition(")")[2].split()  # the command's name may hold blanks and brackets
+    rest = text.rpartition(")")[2].split()  # the command's name may contain blanks and brackets
     return rest[0], rest[19]
 
 

@@ -5,61 +5,46 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
+
+from pydantic import TypeAdapter, ValidationError
 
 from nlgraft.errors import ContractError, nearest
 from nlgraft.pipeline.files import Files
+from nlgraft.pipeline.integrity import first_problem
 
 logger = logging.getLogger(__name__)
 
 KINDS = ("trials", "proposals", "studies")
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]*(/[A-Za-z0-9][A-Za-z0-9_.=+-]*)*")
+_Form = TypeVar("_Form")
 
 
 class Records:
     """JSON documents by kind and key.
 
-    **Atomicity**: a document is read whole. **Failure**: one that cannot be read (a disk that filled up, a
-    careless editor) is set aside under another name, named in a warning, and counts as missing.
+    A key has letters, digits and ``_.=+-``, with ``/`` between its parts. **Atomicity**: a document is read
+    whole. **Failure**: one that does not have the expected form (a disk that filled up, a careless editor) is
+    set aside under another name, named in a warning, and counts as missing.
     """
 
     def __init__(self, files: Files) -> None:
         self._files = files
 
-    def read(self, kind: str, key: str, required: Iterable[str] = ()) -> dict[str, Any] | None:
-        """Read a document.
-
-        Args:
-            kind: One of `KINDS`.
-            key: Letters, digits and ``_.=+-``, with ``/`` between parts.
-            required: Names that the document must have; one without them cannot be read.
-
-        Returns:
-            The document; None when it is missing or cannot be read.
-        """
+    def read(self, kind: str, key: str, form: TypeAdapter[_Form]) -> _Form | None:
+        """Read a document; None if it is missing or does not have the form."""
         path = _path(kind, key)
         data = self._files.read(path)
         if data is None:
             return None
         try:
-            document = json.loads(data)
-        except ValueError as error:
-            return self._set_aside(path, data, str(error))
-        if not isinstance(document, dict):
-            return self._set_aside(path, data, f"it holds a {type(document).__name__}, not an object")
-        missing = [name for name in required if name not in document]
-        if missing:
-            return self._set_aside(path, data, f"it lacks {', '.join(missing)}")
-        return document
+            return form.validate_json(data)
+        except ValidationError as error:
+            self._set_aside(path, data, first_problem(error))
+            return None
 
     def write(self, kind: str, key: str, document: dict[str, Any]) -> None:
         """Write a document in one step.
-
-        Args:
-            kind: One of `KINDS`.
-            key: See `read`.
-            document: JSON values only.
 
         Raises:
             ContractError: It holds what JSON cannot.
@@ -71,35 +56,26 @@ class Records:
             raise ContractError(f"record {kind}/{key}: {error}") from error
         self._files.write(path, data)
 
-    def list(self, kind: str, prefix: str = "", required: Iterable[str] = ()) -> dict[str, dict[str, Any]]:
-        """Read every document of a kind.
-
-        Args:
-            kind: One of `KINDS`.
-            prefix: Only keys that begin with this.
-            required: See `read`.
-
-        Returns:
-            Documents by key, keys sorted.
-        """
+    def list(self, kind: str, form: TypeAdapter[_Form], prefix: str = "") -> dict[str, _Form]:
+        """Read every document of a kind whose key begins with a prefix, by sorted keys."""
         folder = f"records/{_known(kind)}"
-        # List the deepest folder the prefix names in full, not the whole kind.
+        # List the deepest folder that the prefix names in full, not the whole kind.
         inner = prefix.rpartition("/")[0]
         documents = {}
         for path in sorted(self._files.sizes(f"{folder}/{inner}" if inner else folder)):
             key = path[len(folder) + 1 :].removesuffix(".json")
             if not path.endswith(".json") or not key.startswith(prefix):
                 continue
-            document = self.read(kind, key, required)
+            document = self.read(kind, key, form)
             if document is not None:
                 documents[key] = document
         return documents
 
-    def _set_aside(self, path: str, data: bytes, error: str) -> None:
+    def _set_aside(self, path: str, data: bytes, problem: str) -> None:
         aside = f"{path}.corrupt"
         self._files.write(aside, data)
-        self._files.delete(path)
-        logger.warning("record %s cannot be read (%s); it was set aside as %s", path, error, aside)
+        self._files.delete(path, data)
+        logger.warning("record %s cannot be read (%s); it was set aside as %s", path, problem, aside)
 
 
 def _known(kind: str) -> str:

@@ -1,4 +1,4 @@
-"""Make sure that a trial's stages are stored: take, wait for, resume or make them anew, and say why."""
+"""Make sure that a trial's stages are stored: reuse, wait for, resume or run them, and record why."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.errors import ContractError, StageBusy, StoreError, TrialFailed
+from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import KillReason, Stage, TrialStopped
 from nlgraft.pipeline.stage_outputs import RecordingReporter
@@ -27,23 +28,20 @@ _DEVICE_FAULTS = (errno.EIO, errno.EROFS, errno.ESTALE, errno.ENODEV, errno.ENOT
 
 
 def one_line(error: BaseException, place: str = "an unnamed file") -> str:
-    """Say in one line what went wrong.
+    """Describe an error by its type and the first line of its message, without credentials.
 
     Args:
-        error: Any exception.
-        place: Where it was writing, in case that a full disk does not say.
-
-    Returns:
-        Its type and the first line of its message; a full disk is called that.
+        error: Any exception; one about a full disk is called that.
+        place: Where it was writing, in case that the error does not say.
     """
-    text = str(error).strip().split("\n", maxsplit=1)[0][:_MAX_REASON_CHARACTERS]
+    text = without_credentials(str(error).strip().split("\n", maxsplit=1)[0])[:_MAX_REASON_CHARACTERS]
     if _is_disk_full(error):
         return f"disk full at {getattr(error, 'filename', None) or place} ({type(error).__name__}: {text})"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def is_store_fault(error: BaseException) -> bool:
-    """Tell if an error is a fault of the place that a trial writes to, not of the trial."""
+    """Return True if an error is a fault of the place that a trial writes to, not of the trial."""
     if isinstance(error, StoreError):
         return True
     is_device = isinstance(error, OSError) and error.errno in _DEVICE_FAULTS
@@ -57,17 +55,17 @@ def _is_disk_full(error: BaseException) -> bool:
 
 
 class StageRunner:
-    """Makes sure that stages are stored, and keeps book of what was decided about each.
+    """Runs the stages that are not stored, and records each cache decision.
 
     Args:
-        store: Where artifacts are.
-        reporter: Where progress goes, and who may ask to stop.
-        is_waiting: Whether to wait for a stage that another owner computes, or to raise `StageBusy`.
+        store: The artifact store.
+        reporter: Receives progress, and may ask to stop.
+        is_waiting: If true, wait for a stage that another owner computes; else raise `StageBusy`.
         distribute: Runs a distributed stage on a worker group; None: in this process.
         device: Where stages of this process compute.
 
     Attributes:
-        current: Name of the stage in hand, for messages.
+        current: Name of the current stage, for messages.
     """
 
     def __init__(
@@ -89,14 +87,7 @@ class StageRunner:
         self._stored: set[str] = set()
 
     def entry(self, stage: Stage) -> dict[str, Any]:
-        """Say what was decided about a stage, for the record.
-
-        Args:
-            stage: A stage of the trial.
-
-        Returns:
-            JSON values; see `TrialRecord.stages`.
-        """
+        """Return the decision about a stage of the trial as `TrialRecord.stages` has it."""
         if stage.fingerprint in self._entries:
             return self._entries[stage.fingerprint]
         # Either all that reads it is stored, or the trial ended before its turn came.
@@ -105,10 +96,7 @@ class StageRunner:
         return _entry(stage, Verdict(Decision.MISS, "not run"), 0.0)
 
     def ensure(self, stage: Stage) -> None:
-        """Make a stage's artifact unless it is stored and whole; first what it reads.
-
-        Args:
-            stage: The stage.
+        """Make a stage's artifact unless it is stored and whole; first the artifacts that it reads.
 
         Raises:
             StageBusy: Another owner computes it and this runner does not wait.
@@ -169,9 +157,9 @@ class StageRunner:
             raise
         except (Exception, SystemExit) as error:
             if hasattr(error, "ray_terminate_msg"):
-                raise  # Ray ends this process by SystemExit; the stage did not fail
+                raise  # Ray ends its processes by SystemExit; the stage did not fail
             if is_store_fault(error):
-                reason = KillReason(one_line(error, self._store.uri))
+                reason = KillReason(one_line(error, self._store.name))
                 self._note_end(stage, Decision.STOPPED, reason, verdict, started)
                 raise TrialStopped(reason) from error
             if not self._store.has(stage):
@@ -179,12 +167,12 @@ class StageRunner:
                 self._note_end(stage, Decision.FAILED, failed.reason, verdict, started)
                 self._entries[stage.fingerprint]["traceback"] = traceback.format_exc()
                 raise failed from error
-            # Another owner, who took this lease over, was quicker and has cleared up behind itself.
+            # Another owner took this lease over, was quicker and has cleared the checkpoints.
             logger.warning("stage %s failed after it was stored: %s", stage.name, one_line(error))
         self._note(stage, verdict, time.monotonic() - started)
 
     def _failure(self, stage: Stage, error: BaseException) -> TrialFailed:
-        return TrialFailed(stage.name, one_line(error, self._store.uri))
+        return TrialFailed(stage.name, one_line(error, self._store.name))
 
     def _run(self, stage: Stage, reason: str) -> None:
         if stage.is_distributed and self._distribute is not None:
@@ -199,12 +187,12 @@ class StageRunner:
         )
 
     def _fetch(self, stage: Stage) -> Path:
-        """Fetch an input, making it anew when its bytes turn out to be damaged."""
+        """Fetch an input; one whose bytes are damaged is made again first."""
         for _ in range(_NUM_FETCHES - 1):
             try:
                 return self._store.fetch(stage)
             except ArtifactDamaged as error:
-                logger.warning("stage %s is made anew: %s", stage.name, error)
+                logger.warning("stage %s is made again: %s", stage.name, error)
                 self._store.discard(stage)
                 self._stored.discard(stage.fingerprint)
                 self.ensure(stage)

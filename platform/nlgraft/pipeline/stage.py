@@ -1,4 +1,4 @@
-"""Stages, stage graphs and what a running stage is given.
+"""Stages, stage graphs and the context of a running stage.
 
 A trial is the last stage of a graph. A stage is one cached step: a name, a version, the slice of the config
 it reads, its inputs and its seed; together they make its fingerprint, under which its artifact is stored.
@@ -33,7 +33,7 @@ class TrialStopped(NlgraftError):
     """A stage ended because it was asked to stop; no failure.
 
     Args:
-        reason: Who stopped it and why, in one line.
+        reason: Who asked and why, in one line.
     """
 
     def __init__(self, reason: str) -> None:
@@ -48,16 +48,16 @@ class Stage:
     Two stages are equal when their fingerprints are.
 
     Attributes:
-        name: What it is called in the store and in reports; letters, digits, ``_``, ``.``, ``-``.
-        run: ``package.module:function``, imported only in the process that runs it. Not hashed: moving code
-            is no change of meaning, changing what it computes is, and is said by ``version``.
+        name: Its name in the store and in reports; letters, digits, ``_``, ``.``, ``-``.
+        run: ``package.module:function``, imported only in the process that runs it. Not hashed: moved code
+            computes the same, and a change of what it computes raises ``version``.
         version: Raised by the author whenever the same config would give another artifact.
         config: The slice of the config it reads, data digests included.
-        inputs: Stages whose artifacts it reads, by the name it knows them under.
+        inputs: Stages whose artifacts it reads, by the name that it uses for them.
         seed: Set only when the stage draws random numbers.
         is_distributed: Runs on the worker group when a trial has several workers. Not hashed.
-        locations: Where its data lie; ``config`` holds what they are, e.g. the digests of the files. Not
-            hashed: data that moved are the same data.
+        locations: Paths of its data; ``config`` has their content, e.g. the digests of the files. Not hashed:
+            data that moved are the same data.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Stage:
                 )
         for part in ("config", "locations"):
             try:
-                # A copy of its own: whoever built the stage may go on changing the dict it came from.
+                # A copy of its own, since the builder of the stage may change its dict later.
                 object.__setattr__(self, part, plain_json(getattr(self, part)))
             except ContractError as error:
                 raise ContractError(f"stage {self.name}: {part}: {error}") from error
@@ -144,13 +144,7 @@ class StageGraph:
         return self._depths[stage.fingerprint]
 
     def find(self, name: str) -> Stage:
-        """Look a stage up by its name.
-
-        Args:
-            name: A stage name of this graph.
-
-        Returns:
-            The only stage of that name.
+        """Return the only stage of a name.
 
         Raises:
             ContractError: No stage, or more than one, has this name.
@@ -169,8 +163,8 @@ class StageGraph:
 
 def _topological(result: Stage) -> list[Stage]:
     ordered: dict[str, Stage] = {}
-    # Not recursive: a chain of stages may be longer than Python's stack. Fingerprints come upstream first,
-    # hence the walk is keyed by object until a stage's inputs are done.
+    # Not recursive, since a chain of stages may be longer than Python's stack. A fingerprint needs those of
+    # the inputs, so the walk is keyed by object until a stage's inputs are done.
     done: set[int] = set()
     stack = [(result, False)]
     while stack:
@@ -192,17 +186,17 @@ def _topological(result: Stage) -> list[Stage]:
 
 
 class Reporter(Protocol):
-    """Where a running stage sends its progress and asks whether to go on.
+    """Receiver of a running stage's progress, which may also ask the stage to stop.
 
     **Failure**: neither method may raise because a tracking server is away; training must not stop for it.
     """
 
     def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Take note of metrics at a step of a stage."""
+        """Receive metrics at a step of a stage."""
         ...
 
     def should_stop(self) -> str | None:
-        """Say why to stop, in one line, or None to go on."""
+        """Return the reason to stop in one line, or None to go on."""
         ...
 
 
@@ -219,14 +213,14 @@ class NullReporter:
 
 @dataclass(frozen=True, kw_only=True)
 class StageContext:
-    """What a stage's function is given.
+    """The argument of a stage's function.
 
     Attributes:
         stage: The stage that runs.
         directory: Empty directory to write the artifact into. On a rank above 0 it is thrown away.
         inputs: Directories of the input artifacts, by input name; read only.
         checkpoints: Training state that outlives a crash of this stage.
-        reporter: Where progress goes.
+        reporter: Receives progress.
         rank: This process's number in the worker group.
         world_size: Size of the worker group.
         device: ``cpu``, ``cuda`` or ``cuda:0``...
@@ -248,27 +242,18 @@ class StageContext:
 
     @property
     def locations(self) -> dict[str, Any]:
-        """A copy of where the stage's data lie."""
+        """A copy of the paths of the stage's data."""
         return copy.deepcopy(dict(self.stage.locations))
 
     @property
     def seed(self) -> int | None:
-        """The stage's seed, None when it uses none."""
+        """The stage's seed, None if it uses none."""
         return self.stage.seed
 
     def report(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Report metrics of this stage.
-
-        Args:
-            step: Optimiser steps done so far.
-            metrics: Values by name, e.g. ``dev/loss``.
-        """
+        """Report metrics of this stage, e.g. ``dev/loss``, after a number of optimiser steps."""
         self.reporter.report(self.stage.name, step, metrics)
 
     def should_stop(self) -> str | None:
-        """Ask whether to stop early.
-
-        Returns:
-            The reason in one line, or None to go on.
-        """
+        """Return the reason to stop early in one line, or None to go on."""
         return self.reporter.should_stop()

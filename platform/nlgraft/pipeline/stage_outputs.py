@@ -1,4 +1,4 @@
-"""What a trial's artifacts say of its result: ``metrics.json`` and ``curves.json`` of its stages.
+"""Results in a trial's artifacts: ``metrics.json`` and ``curves.json`` of its stages.
 
 Any stage may write them. ``metrics.json``: ``{"test/bleu": {"value": 31.2, "signature": "...", "n": 500}}``;
 ``curves.json``: ``{"train/loss": [[step, value, unix_ms], ...]}``.
@@ -26,12 +26,12 @@ _Value = TypeVar("_Value")
 
 
 class RecordingReporter:
-    """A reporter that remembers the curves it passes on.
+    """A reporter that keeps the curves it passes on.
 
-    A stage that does not finish leaves no artifact; what it reported is all that is known of it.
+    A stage that does not finish leaves no artifact, only what it reported.
 
     Args:
-        inner: To whom everything is passed on.
+        inner: Receives everything as well.
 
     Attributes:
         curves: ``[step, value, unix_ms]`` points by name, by stage name.
@@ -42,7 +42,7 @@ class RecordingReporter:
         self._inner = inner
 
     def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Remember the metrics and pass them on."""
+        """Keep the metrics and pass them on."""
         unix_ms = int(time.time() * 1000)
         curves = self.curves.setdefault(stage, {})
         for name, value in metrics.items():
@@ -56,13 +56,7 @@ class RecordingReporter:
 
 @dataclass
 class TrialResults:
-    """Metrics and curves of all stages of a trial.
-
-    Attributes:
-        metrics: Values by name.
-        signatures: Signatures by metric name, where there is one.
-        curves: Points by name.
-    """
+    """Metrics, their signatures where they have one, and curves of all stages of a trial, by name."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     signatures: dict[str, str] = field(default_factory=dict)
@@ -70,10 +64,7 @@ class TrialResults:
 
 
 def check_results(directory: Path) -> None:
-    """Refuse metrics and curves that are malformed or not finite, before they are published.
-
-    Args:
-        directory: A stage's output.
+    """Refuse malformed or non-finite metrics and malformed curves in a stage's output.
 
     Raises:
         ContractError: A file is not of the form given at the top of this module.
@@ -96,11 +87,8 @@ def collect_results(
 
     Args:
         graph: The trial's graph.
-        store: Where its artifacts are.
-        reporter: What stages without an artifact reported; their last values count as metrics.
-
-    Returns:
-        Everything that is known.
+        store: The artifact store.
+        reporter: The reports of stages without an artifact, whose last values count as metrics.
     """
     stages = sorted(graph.stages, key=graph.depth, reverse=True)
     metrics: list[tuple[Stage, dict[str, dict[str, Any]]]] = []

@@ -11,8 +11,10 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urlparse, urlsplit, urlunsplit
+
+from pydantic import TypeAdapter
 
 from nlgraft.errors import ContractError, StoreError
 from nlgraft.pipeline.artifacts import Artifacts, manifest_key
@@ -32,6 +34,7 @@ __all__ = ["ArtifactDamaged", "ArtifactStore", "Decision", "Manifest", "StageCos
 # How many manifests of one stage name are read to explain a miss or to estimate a cost.
 _NUM_COMPARED_LOCAL = 64
 _NUM_COMPARED_REMOTE = 16
+_Form = TypeVar("_Form")
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 
 
@@ -43,11 +46,12 @@ class ArtifactStore:
     size and checksum before use.
 
     Args:
-        uri: What it was opened by; a local one as an absolute path.
+        uri: The place, credentials included; a local one as an absolute path.
         files: The files at the place.
         expiry_s: Silence after which a lease may be taken over.
 
     Attributes:
+        name: The place in messages, without credentials.
         is_local: True for a directory of this host (or mounted here).
         leases: Who computes what.
         records: Small documents.
@@ -56,6 +60,7 @@ class ArtifactStore:
     def __init__(self, uri: str, files: Files, *, expiry_s: float = EXPIRY_S) -> None:
         clock = PlaceClock(files)
         self.uri = uri
+        self.name = files.name
         self.is_local = isinstance(files, LocalFiles)
         self.leases = Leases(files, clock, expiry_s=expiry_s)
         self.records = Records(files)
@@ -214,19 +219,17 @@ class ArtifactStore:
         """Lock a study for one driver; see `Leases.lock_study`."""
         return self.leases.lock_study(key, owner, covers)
 
-    def read_record(self, kind: str, key: str, required: Iterable[str] = ()) -> dict[str, Any] | None:
+    def read_record(self, kind: str, key: str, form: TypeAdapter[_Form]) -> _Form | None:
         """Read a record; see `Records.read`."""
-        return self.records.read(kind, key, required)
+        return self.records.read(kind, key, form)
 
     def write_record(self, kind: str, key: str, document: dict[str, Any]) -> None:
         """Write a record; see `Records.write`."""
         self.records.write(kind, key, document)
 
-    def list_records(
-        self, kind: str, prefix: str = "", required: Iterable[str] = ()
-    ) -> dict[str, dict[str, Any]]:
+    def list_records(self, kind: str, form: TypeAdapter[_Form], prefix: str = "") -> dict[str, _Form]:
         """Read all records of a kind; see `Records.list`."""
-        return self.records.list(kind, prefix, required)
+        return self.records.list(kind, form, prefix)
 
     def durations(self) -> dict[str, StageCost]:
         """Return mean costs by stage name, over at most 64 artifacts each (16 in an object store)."""
@@ -259,9 +262,7 @@ class ArtifactStore:
     def _manifest_of(self, stage: Stage) -> Manifest:
         manifest = self.manifest(stage)
         if manifest is None:
-            raise StoreError(
-                f"stage {stage.name} {stage.fingerprint[:12]}: has no artifact in {self._files.name}"
-            )
+            raise StoreError(f"stage {stage.name} {stage.fingerprint[:12]}: has no artifact in {self.name}")
         return manifest
 
     def _stored(self, name: str) -> list[Manifest]:

@@ -15,7 +15,7 @@ from nlgraft.pipeline.runner import StageRunner, is_store_fault, one_line
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph, TrialStopped
 from nlgraft.pipeline.stage_outputs import RecordingReporter, TrialResults, collect_results
 from nlgraft.pipeline.store import ArtifactStore, Decision
-from nlgraft.pipeline.trial_record import TrialRecord, TrialState
+from nlgraft.pipeline.trial_record import TRIAL_RECORD, TrialRecord, TrialState
 
 __all__ = [
     "RecordingReporter",
@@ -42,26 +42,26 @@ def run_trial(
     device: str = "cpu",
     seed: int | None = None,
 ) -> TrialRecord:
-    """Run what is missing of a trial and leave its record in the store, however it ends.
+    """Run the missing stages of a trial and leave its record in the store, however it ends.
 
-    Stages whose artifacts exist are not run, nor looked at when everything that reads them exists. A trial
-    that has finished before is answered by its record.
+    Stages whose artifacts exist are not run, nor looked at if everything that reads them exists. For a trial
+    that has finished before, its record is returned.
 
     Args:
         graph: The trial's stages.
-        store: Where artifacts and records are.
-        reporter: Where progress goes; a `RecordingReporter` (one per trial) is used as it is, so that a
-            caller whose workers report elsewhere can feed it.
+        store: The artifact store.
+        reporter: Receives progress; a `RecordingReporter` (one per trial) is used as it is, so that a caller
+            whose workers report elsewhere can feed it.
         config: The resolved config, for the record.
-        is_waiting: Whether to wait for a stage that another owner computes, or to raise at once.
+        is_waiting: If true, wait for a stage that another owner computes; else raise at once.
         distribute: Runs a distributed stage on a worker group, each worker calling `execute_stage`; raises
             `TrialStopped` when the stage was stopped. Left out, such a stage runs in this process.
         device: Where stages of this process compute.
         seed: The trial's seed, for the record; by default that of its last stage that has one.
 
     Returns:
-        The record; its state is ``finished``, ``stopped`` when the reporter asked to stop, or ``killed`` when
-        it did so by a `KillReason` or when the store failed, in which case the record may not be stored.
+        The record; its state is ``finished``, ``stopped`` if the reporter asked to stop, or ``killed`` if it
+        did so by a `KillReason` or if the store failed, in which case the record may not be stored.
 
     Raises:
         StageBusy: Another owner computes a stage and ``is_waiting`` is False; no record is written.
@@ -74,53 +74,44 @@ def run_trial(
     if seed is None:
         seed = next((stage.seed for stage in reversed(graph.stages) if stage.seed is not None), None)
     runner = StageRunner(store, recorder, is_waiting=is_waiting, distribute=distribute, device=device)
-    secretary = _Secretary(graph, store, recorder, runner, config, seed)
+    writer = _RecordWriter(graph, store, recorder, runner, config, seed)
     try:
         runner.ensure(graph.result)
-        return secretary.record_finished()
+        return writer.record_finished()
     except StageBusy:
         raise
     except TrialStopped as stopped:
         if isinstance(stopped.reason, KillReason):
-            return secretary.try_record_end("killed", stopped.reason)
-        return secretary.record_end("stopped", stopped.reason)
+            return writer.try_record_end("killed", stopped.reason)
+        return writer.record_end("stopped", stopped.reason)
     except TrialFailed as failed:
-        secretary.try_record_end("failed", str(failed))
+        writer.try_record_end("failed", str(failed))
         raise
     except Exception as error:  # from the store, not from a stage
         if is_store_fault(error):
-            return secretary.try_record_end("killed", one_line(error, store.uri))
-        failed = TrialFailed(runner.current, one_line(error, store.uri))
-        secretary.try_record_end("failed", str(failed))
+            return writer.try_record_end("killed", one_line(error, store.name))
+        failed = TrialFailed(runner.current, one_line(error, store.name))
+        writer.try_record_end("failed", str(failed))
         raise failed from error
     except BaseException as error:
-        secretary.try_record_end("killed", one_line(error))
+        writer.try_record_end("killed", one_line(error))
         raise
 
 
 def trial_record(store: ArtifactStore, fingerprint: str) -> TrialRecord | None:
-    """Read the record of a trial; None when there is none, or none that can be read."""
-    document = store.read_record("trials", fingerprint, ("fingerprint", "config", "seed", "state"))
-    return None if document is None else TrialRecord.from_json(document)
+    """Read the record of a trial; None if there is none that can be read."""
+    return store.read_record("trials", fingerprint, TRIAL_RECORD)
 
 
 def finished_record(graph: StageGraph, store: ArtifactStore) -> TrialRecord | None:
-    """Look up whether a trial has finished.
-
-    Args:
-        graph: The trial's stages.
-        store: Where artifacts and records are.
-
-    Returns:
-        Its record when it says finished and the trial's last artifact is there, else None.
-    """
+    """Read the record of a trial that has finished and whose last artifact is stored; else None."""
     record = trial_record(store, graph.fingerprint)
     if record is None or record.state != "finished" or not store.has(graph.result):
         return None
     return record
 
 
-class _Secretary:
+class _RecordWriter:
     """Writes the record of one attempt at a trial."""
 
     def __init__(
@@ -163,7 +154,7 @@ class _Secretary:
         return record
 
     def try_record_end(self, state: TrialState, reason: str) -> TrialRecord:
-        """As `record_end`, but a store that fails hides neither the end nor its reason."""
+        """As `record_end`, but a failing store hides neither the end nor its reason."""
         try:
             return self.record_end(state, reason)
         except Exception as error:

@@ -1,29 +1,34 @@
-"""What is left of a trial beside its artifacts: one small JSON document."""
+"""The record of a trial beside its artifacts: one small JSON document."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from pydantic import TypeAdapter
+
+from nlgraft.pipeline.credentials import without_credentials
+
 TrialState = Literal["finished", "failed", "stopped", "killed"]
+_TEXTS = ("reason", "ran_because", "traceback")
 
 
 @dataclass(kw_only=True)
 class TrialRecord:
-    """How a trial ended.
+    """How a trial ended. Its reasons and tracebacks hold no credentials.
 
     Attributes:
         fingerprint: The trial's identity: the fingerprint of its graph.
         config: The resolved config.
-        seed: Seed of the trial; None when none of its stages draws random numbers.
+        seed: Seed of the trial; None if none of its stages draws random numbers.
         state: ``finished``; ``failed``; ``stopped`` early on request; ``killed`` from outside.
-        reason: One line; empty when finished.
+        reason: One line; empty if finished.
         metrics: Last known value by metric name.
         signatures: How a metric was computed, by metric name, where it has a signature.
         curves: ``[step, value, unix_ms]`` points by name.
-        stages: One entry per stage of the graph: name, fingerprint, decision, reason, duration_s; where it
-            failed or was stopped also ran_because, and traceback where it failed.
+        stages: One entry per stage of the graph: name, fingerprint, decision, reason, duration_s; if it
+            failed or was stopped also ran_because, and traceback if it failed.
         started_at: Unix seconds.
         ended_at: Unix seconds.
         host: Where it ran.
@@ -37,19 +42,23 @@ class TrialRecord:
     reason: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
     signatures: dict[str, str] = field(default_factory=dict)
-    curves: dict[str, list[list[float]]] = field(default_factory=dict)
+    curves: dict[str, list[list[int | float]]] = field(default_factory=dict)
     stages: list[dict[str, Any]] = field(default_factory=list)
     started_at: float = 0.0
     ended_at: float = 0.0
     host: str = ""
     attempt: int = 1
 
-    def to_json(self) -> dict[str, Any]:
-        """Turn the record into plain JSON values.
+    def __post_init__(self) -> None:
+        # Here, since drivers and workers make records, and reports and MLflow show them.
+        self.reason = without_credentials(self.reason)
+        self.stages = [
+            {name: without_credentials(value) if name in _TEXTS else value for name, value in stage.items()}
+            for stage in self.stages
+        ]
 
-        Returns:
-            A dict for `from_json`; numbers that JSON lacks become the text ``NaN`` or ``Infinity``.
-        """
+    def to_json(self) -> dict[str, Any]:
+        """Return plain JSON values; numbers that JSON lacks become the text ``NaN`` or ``Infinity``."""
         document = asdict(self)
         document["metrics"] = {name: _to_number(value) for name, value in self.metrics.items()}
         document["curves"] = {
@@ -58,24 +67,9 @@ class TrialRecord:
         }
         return document
 
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> TrialRecord:
-        """Read what `to_json` made; keys of a later version are dropped.
 
-        Args:
-            document: The JSON document.
-
-        Returns:
-            The record.
-        """
-        known = {entry.name for entry in fields(cls)}
-        values = {key: value for key, value in document.items() if key in known}
-        values["metrics"] = {name: float(value) for name, value in values.get("metrics", {}).items()}
-        values["curves"] = {
-            name: [[step, float(value), unix_ms] for step, value, unix_ms in points]
-            for name, points in values.get("curves", {}).items()
-        }
-        return cls(**values)
+TRIAL_RECORD = TypeAdapter(TrialRecord)
+"""Reads what `TrialRecord.to_json` gives; keys of a later version are dropped."""
 
 
 def _to_number(value: float) -> float | str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from nlgraft.errors import StudyLockedError, TrialFailed
 from nlgraft.execution.events import CellSearched, Event, Notice, PlannedTrial, SweepStarted, TrialEnded
@@ -15,10 +16,12 @@ from nlgraft.execution.optuna_study import OptunaStudy
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import run_trial
+from nlgraft.pipeline.trial import run_trial, trial_record
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.public import Study
+
+ANY = TypeAdapter(dict[str, Any])
 
 
 class Bench:
@@ -56,9 +59,8 @@ class Bench:
             run_trial(
                 trial.graph, self.store, reporter=NullReporter(), config=dict(trial.config), is_waiting=False
             )
-        document = self.store.read_record("trials", trial.fingerprint)
-        assert document is not None
-        record = TrialRecord.from_json(document)
+        record = trial_record(self.store, trial.fingerprint)
+        assert record is not None
         self.queue.end(trial, record)
         return record
 
@@ -300,7 +302,7 @@ def test_a_driver_that_lost_its_lock_changes_nothing_any_more(search_document: d
     assert ran is not None
     assert running is not None
     record = bench.run(ran)
-    before = bench.store.list_records("trials"), bench.store.list_records("proposals")
+    before = [bench.store.list_records(kind, ANY) for kind in ("trials", "proposals")]
     is_lost.append(True)
     for change in (
         bench.take,
@@ -311,7 +313,7 @@ def test_a_driver_that_lost_its_lock_changes_nothing_any_more(search_document: d
     ):
         with pytest.raises(StudyLockedError):
             change()
-    assert (bench.store.list_records("trials"), bench.store.list_records("proposals")) == before
+    assert [bench.store.list_records(kind, ANY) for kind in ("trials", "proposals")] == before
 
 
 def test_killed_trials_are_recorded_and_run_again(toy_document: dict[str, Any]) -> None:
@@ -321,7 +323,7 @@ def test_killed_trials_are_recorded_and_run_again(toy_document: dict[str, Any]) 
     bench.queue.stop("SIGTERM")
     bench.queue.kill(trial, "SIGTERM")
     assert bench.queue.is_done
-    document = bench.store.read_record("trials", trial.fingerprint)
-    assert document is not None
-    assert document["state"] == "killed"
+    record = trial_record(bench.store, trial.fingerprint)
+    assert record is not None
+    assert record.state == "killed"
     assert Bench(toy_document).take() is not None

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
 from nlgraft.errors import ContractError
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial import trial_record
+from nlgraft.pipeline.trial_record import TRIAL_RECORD, TrialRecord
+
+ANY = TypeAdapter(dict[str, Any])
 
 
 def test_trial_record_round_trip(store: ArtifactStore):
@@ -29,7 +34,8 @@ def test_trial_record_round_trip(store: ArtifactStore):
         attempt=2,
     )
     store.write_record("trials", "abc", record.to_json())
-    back = TrialRecord.from_json(store.read_record("trials", "abc"))
+    back = store.read_record("trials", "abc", TRIAL_RECORD)
+    assert back is not None
     assert math.isnan(back.metrics["dev/loss"])
     assert math.isnan(back.curves["train/loss"][1][1])
     assert (back.metrics["x"], back.metrics["y"]) == (math.inf, -math.inf)
@@ -38,21 +44,21 @@ def test_trial_record_round_trip(store: ArtifactStore):
 
 def test_keys_of_a_later_version_are_dropped():
     document = TrialRecord(fingerprint="abc", config={}, seed=None, state="finished").to_json()
-    assert TrialRecord.from_json({**document, "colour": "red"}).fingerprint == "abc"
+    assert TRIAL_RECORD.validate_python({**document, "colour": "red"}).fingerprint == "abc"
 
 
 def test_list_by_prefix(store: ArtifactStore):
     for key in ("study1/00001", "study1/00002", "study10/00001", "other"):
         store.write_record("proposals", key, {"key": key})
-    assert list(store.list_records("proposals", "study1/")) == ["study1/00001", "study1/00002"]
-    assert list(store.list_records("proposals", "study1")) == [
+    assert list(store.list_records("proposals", ANY, "study1/")) == ["study1/00001", "study1/00002"]
+    assert list(store.list_records("proposals", ANY, "study1")) == [
         "study1/00001",
         "study1/00002",
         "study10/00001",
     ]
-    assert len(store.list_records("proposals")) == 4
-    assert store.list_records("trials") == {}
-    assert store.read_record("proposals", "study2") is None
+    assert len(store.list_records("proposals", ANY)) == 4
+    assert store.list_records("trials", ANY) == {}
+    assert store.read_record("proposals", "study2", ANY) is None
 
 
 @pytest.mark.parametrize("content", [b"", b'{"state": "fin', b"\x00" * 20, b"[1]"])
@@ -64,21 +70,56 @@ def test_garbage_is_set_aside_and_named(
     store.write_record("trials", "bad", {"state": "finished"})
     path = tmp_path / "store" / "records" / "trials" / "bad.json"
     path.write_bytes(content)
-    assert store.list_records("trials") == {"good": {"state": "finished"}}
+    assert store.list_records("trials", ANY) == {"good": {"state": "finished"}}
     assert "records/trials/bad.json cannot be read" in caplog.text
     assert path.with_name("bad.json.corrupt").read_bytes() == content
-    assert store.read_record("trials", "bad") is None
+    assert store.read_record("trials", "bad", ANY) is None
     store.write_record("trials", "bad", {"state": "failed"})
-    assert store.read_record("trials", "bad") == {"state": "failed"}
+    assert store.read_record("trials", "bad", ANY) == {"state": "failed"}
 
 
 def test_misuse_is_refused(store: ArtifactStore):
     with pytest.raises(ContractError, match="Did you mean 'trials'"):
-        store.read_record("trial", "abc")
+        store.read_record("trial", "abc", ANY)
     with pytest.raises(ContractError, match="record key"):
         store.write_record("trials", "../escape", {})
     with pytest.raises(ContractError, match="trials/abc"):
         store.write_record("trials", "abc", {"x": math.nan})
     with pytest.raises(ContractError, match="trials/abc"):
         store.write_record("trials", "abc", {"x": {1, 2}})
-    assert store.list_records("trials") == {}
+    assert store.list_records("trials", ANY) == {}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (None, "fingerprint: Field required"),
+        ({"state": "won"}, "state: Input should be 'finished', 'failed', 'stopped' or 'killed'"),
+        ({"metrics": {"dev/bleu": "high"}}, "metrics.dev/bleu: Input should be a valid number"),
+        ({"curves": [1]}, "curves: Input should be an object"),
+    ],
+)
+def test_a_record_of_another_form_counts_as_missing(
+    store: ArtifactStore, caplog: pytest.LogCaptureFixture, change: dict | None, problem: str
+):
+    record = TrialRecord(fingerprint="abc", config={}, seed=None, state="finished")
+    whole = record.to_json()
+    store.write_record("trials", "abc", {} if change is None else {**whole, **change})
+    assert trial_record(store, "abc") is None
+    assert f"records/trials/abc.json cannot be read ({problem}" in caplog.text
+    store.write_record("trials", "abc", whole)
+    assert trial_record(store, "abc") == record
+
+
+def test_a_record_holds_no_credentials(store: ArtifactStore):
+    reason = "http://me:s3cret@host/api?token=s3cret refused"
+    stage = {"name": "training", "reason": reason, "traceback": f"Traceback\n  {reason}", "duration_s": 1.0}
+    record = TrialRecord(
+        fingerprint="abc", config={}, seed=None, state="failed", reason=reason, stages=[stage]
+    )
+    store.write_record("trials", "abc", record.to_json())
+    for known in (record, trial_record(store, "abc")):
+        assert known is not None
+        assert "s3cret" not in str(known)
+        assert known.reason == "http://***@host/api?token=*** refused"
+        assert known.stages[0]["traceback"] == "Traceback\n  http://***@host/api?token=*** refused"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -161,3 +162,54 @@ def test_abandoned_things_are_removed(store: ArtifactStore, tmp_path: Path):
     assert not list((tmp_path / "store" / "leases").glob("*.json"))
     assert store.checkpoints(number(1)).newest_step() is None
     assert store.checkpoints(number(5)).newest_step() == 1
+
+
+@pytest.mark.parametrize(
+    ("number_of_error", "message"),
+    [
+        (errno.EACCES, "Permission denied. Make it accessible to this user, or name another store"),
+        (errno.EROFS, "Read-only file system. Mount it writable, or name another store"),
+        (errno.ENOSPC, "No space left on device. Free space there, or name another store"),
+    ],
+)
+def test_a_place_that_refuses_is_named_with_a_remedy(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, number_of_error: int, message: str
+):
+    path = publish(store)
+
+    def refuse(self: Path, *_: object, **__: object) -> None:
+        raise OSError(number_of_error, os.strerror(number_of_error), str(self))
+
+    for name in ("write_bytes", "mkdir", "unlink"):
+        monkeypatch.setattr(Path, name, refuse)
+    for use in (
+        lambda: store.write_record("trials", "x", {}),
+        lambda: store.lock_study("x"),
+        lambda: store.new_scratch(number(2)),
+        lambda: store.discard(number(1)),
+    ):
+        with pytest.raises(StoreError, match=rf"^the store cannot (write|delete) {store.uri}.*: {message}"):
+            use()
+    assert store.fetch(number(1)) == path
+    assert not store.leases.is_study_locked("x")
+
+
+def test_a_place_below_a_file_is_named(tmp_path: Path):
+    (tmp_path / "file").touch()
+    store = ArtifactStore.open(tmp_path / "file" / "store")
+    assert not store.has(number(1))
+    with pytest.raises(StoreError, match=rf"the store cannot write {tmp_path}/file.*: Not a directory"):
+        store.lock_study("x")
+
+
+def test_a_lease_is_judged_in_a_place_that_cannot_be_written(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+):
+    """`nlgraft status` on a read-only mount."""
+
+    def refuse(key: str, data: bytes) -> None:
+        raise StoreError("read only")
+
+    with store.lock_study("x"):
+        monkeypatch.setattr(store._files, "write", refuse)
+        assert store.leases.is_study_locked("x")

@@ -20,6 +20,7 @@ from nlgraft.pipeline.trial import (
     execute_stage,
     finished_record,
     run_trial,
+    trial_record,
 )
 
 
@@ -29,9 +30,9 @@ def run(graph: StageGraph, store: ArtifactStore, **options) -> TrialRecord:
 
 
 def stored_record(graph: StageGraph, store: ArtifactStore) -> TrialRecord:
-    document = store.read_record("trials", graph.fingerprint)
-    assert document is not None
-    return TrialRecord.from_json(document)
+    record = trial_record(store, graph.fingerprint)
+    assert record is not None
+    return record
 
 
 def decisions(record: TrialRecord) -> dict[str, str]:
@@ -83,7 +84,7 @@ def test_what_only_feeds_stored_artifacts_is_not_rebuilt(store: ArtifactStore):
 
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "missing"])
-def test_damaged_result_is_made_anew(store: ArtifactStore, damage: str):
+def test_damaged_result_is_made_again(store: ArtifactStore, damage: str):
     """platform.md F27."""
     graph = total(1, 2)
     run(graph, store)
@@ -104,7 +105,7 @@ def test_damaged_result_is_made_anew(store: ArtifactStore, damage: str):
     assert "corrupt" not in decisions(run(total(1, 2, 3), store)).values()
 
 
-def test_damaged_input_is_made_anew(store: ArtifactStore):
+def test_damaged_input_is_made_again(store: ArtifactStore):
     run(total(1, 2), store)
     path = store.fetch(number(1)) / "number.txt"
     path.chmod(0o644)
@@ -206,7 +207,7 @@ def test_killed_process_leaves_its_checkpoint(store: ArtifactStore):
         "is_waiting=False)"
     )
     assert subprocess.run([sys.executable, "-c", code, store.uri], check=False).returncode == 17
-    assert store.read_record("trials", graph.fingerprint) is None
+    assert trial_record(store, graph.fingerprint) is None
     assert not store.has(graph.result)
     assert store.checkpoints(graph.result).newest_step() == 1
     store.leases.acquire(graph.fingerprint).release()
@@ -217,7 +218,7 @@ def test_busy_stage(store: ArtifactStore):
     with store.leases.acquire(number(1).fingerprint, "trial 7"):
         with pytest.raises(StageBusy, match="trial 7"):
             run(graph, store)
-        assert store.read_record("trials", graph.fingerprint) is None
+        assert trial_record(store, graph.fingerprint) is None
         with pytest.raises(StageBusy):
             run(graph, store, is_waiting=False)
         assert run(graph, store, is_waiting=True, reporter=StopsAfter(0)).state == "stopped"
@@ -255,7 +256,7 @@ def test_workers_that_publish_nothing(store: ArtifactStore):
 
 
 def test_worker_removes_a_damaged_input(store: ArtifactStore):
-    """So that the next attempt makes it anew."""
+    """So that the next attempt makes it again."""
     run(total(1), store)
     path = store.fetch(number(1)) / "number.txt"
     path.chmod(0o644)

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from pydantic import TypeAdapter
 
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.store import ArtifactStore
@@ -47,6 +49,9 @@ class Proposal:
             "seed": self.seed,
             "fingerprint": self.fingerprint,
         }
+
+
+_PROPOSAL = TypeAdapter(Proposal)
 
 
 def search_seed(study: Study) -> int:
@@ -91,10 +96,9 @@ def load_proposals(study: Study, cell: Cell, store: ArtifactStore) -> list[Propo
         Proposals by ascending number.
     """
     prefix = search_key(study, cell)
-    documents = store.list_records(KIND, f"{prefix}/", ("number", "params", "seed", "fingerprint"))
     proposals = [
-        Proposal(**document, record=trial_record(store, document["fingerprint"]))
-        for document in documents.values()
+        replace(proposal, record=trial_record(store, proposal.fingerprint))
+        for proposal in store.list_records(KIND, _PROPOSAL, f"{prefix}/").values()
     ]
     return sorted(proposals, key=lambda proposal: proposal.number)
 
