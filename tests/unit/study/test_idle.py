@@ -1,7 +1,10 @@
 """Factors without effect: refused, unless a full design declares them, and then merged."""
 
+import json
+
 import pytest
 
+from nlgraft.errors import StudyError
 from nlgraft.study.data.design import cells, find_cell, select_cells
 from nlgraft.study.public import Study
 
@@ -55,6 +58,14 @@ def test_without_the_corpus_other_mistakes_are_still_found(crossed, problems, tm
     crossed["data"] = {"corpus": "files", "path": str(tmp_path / "missing")}
     assert Study.from_dict(crossed)
     assert set(problems(crossed | {"resources": {"workers": 0}})) == {"resources.workers"}
+
+
+def test_relative_paths_start_at_the_study_file(crossed, tmp_path):
+    (tmp_path / "text").touch()
+    crossed["data"] = {"corpus": "files", "path": "text"}
+    (tmp_path / "study.yaml").write_text(json.dumps(crossed))
+    with pytest.raises(StudyError, match="run the same trials"):
+        Study.from_yaml(tmp_path / "study.yaml")
 
 
 def test_declared_combinations_are_one_cell_by_all_of_its_names(crossed):

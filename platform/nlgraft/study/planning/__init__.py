@@ -1,1 +1,1 @@
-"""What a study will run: cells, trials, stages, cost."""
+"""From a study to a plan: cells, trials, stages, cost."""

@@ -1,4 +1,4 @@
-"""What one trial needs against what a cluster has."""
+"""The needs of one trial against the capacity of a cluster."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ _FIELDS = {"CPU": "cpus_per_worker", "GPU": "gpus_per_worker"}
 def capacity_problems(
     resources: Resources, capacity: Mapping[str, float], where: str = "the cluster"
 ) -> list[Problem]:
-    """Find what one trial needs and the cluster can never give.
+    """Find needs of a trial that the cluster can never meet, for which Ray itself would wait for ever.
 
     Args:
-        resources: The shape of one trial.
-        capacity: What the cluster has, by Ray's resource names; a name left out counts as 0.
-        where: What the cluster is called.
-
-    Returns:
-        One problem per resource that is short; Ray itself would wait for ever without a word.
+        resources: The needs of one trial.
+        capacity: Capacity of the cluster, by Ray's resource names; a name left out counts as 0.
+        where: Name of the cluster in messages.
     """
     problems = []
     for kind, amount in resources.per_trial.items():
@@ -41,14 +38,11 @@ def capacity_problems(
 
 
 def max_concurrent(resources: Resources, capacity: Mapping[str, float]) -> int:
-    """Compute how many trials fit at once.
+    """Compute how many trials fit at once, no more than the study allows; 0 when not even one fits.
 
     Args:
-        resources: The shape of one trial.
-        capacity: What the cluster has, by Ray's resource names.
-
-    Returns:
-        Trials at once, no more than the study allows; 0 when not even one fits.
+        resources: The needs of one trial.
+        capacity: Capacity of the cluster, by Ray's resource names.
     """
     counts = [
         _fit(amount, capacity.get(kind, 0.0)) for kind, amount in resources.per_trial.items() if amount > 0

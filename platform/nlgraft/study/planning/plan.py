@@ -1,4 +1,4 @@
-"""What a run would do: cells, trials, stages, concurrency, cost and disk, without doing any of it."""
+"""Planning: cells, trials, stages, concurrency, cost and disk of a run, without running anything."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from nlgraft.study.reading.system import load_system
 
 @dataclass
 class _Stages:
-    """Stages added up over trials: known ones by fingerprint, those of future proposals by name only."""
+    """Stages summed over trials: known ones by fingerprint, those of future proposals by name only."""
 
     num_planned: int = 0
     known: dict[str, str] = field(default_factory=dict)
@@ -35,7 +35,7 @@ class _Stages:
         self.known |= {stage.fingerprint: stage.name for stage in graph.stages}
 
     def add_search(self, low: StageGraph, high: StageGraph, num_trials: int) -> None:
-        """Add trials whose values lie between two corners: what both corners share, all trials share."""
+        """Add trials with values between two corners: stages that both corners share, all trials share."""
         shared = {stage.fingerprint for stage in high.stages}
         self.num_planned += num_trials * len(low.stages)
         for stage in low.stages:
@@ -48,15 +48,12 @@ class _Stages:
 def plan(
     study: Study, store: ArtifactStore | None = None, capacity: Mapping[str, float] | None = None
 ) -> Plan:
-    """Work out what a run would do, without doing anything.
+    """Plan a run without side effects.
 
     Args:
         study: The study.
-        store: Where finished stages are looked up; none: nothing counts as finished, nothing is estimated.
-        capacity: What the cluster has, by Ray's resource names; none: unknown, so that everything fits.
-
-    Returns:
-        The plan; ``problems`` says what can never fit.
+        store: Holds finished stages and the cost of earlier ones; None: nothing is finished or estimated.
+        capacity: Capacity of the cluster, by Ray's resource names; None: unknown, so that everything fits.
 
     Raises:
         StudyError: The design is too large, or a cell's config is refused by the system.
@@ -131,7 +128,7 @@ def _at_once(study: Study, capacity: Mapping[str, float] | None) -> int | None:
 def _estimate(
     stages: _Stages, finished: set[str], store: ArtifactStore | None
 ) -> tuple[float | None, float | None, list[str]]:
-    """Seconds and bytes of what is to do, or the names of the stages that nothing is known of."""
+    """Seconds and bytes of unfinished stages, or the names of stages without an earlier cost."""
     if store is None:
         return None, None, []
     to_do = Counter(name for key, name in stages.known.items() if key not in finished) + stages.future

@@ -1,7 +1,7 @@
-"""What a search inside a cell has proposed, and which proposal is the best.
+"""The proposals of a search inside a cell, and the choice of the best.
 
-The proposals are records beside the artifact store, keyed by what determines them, so that a study that is
-run again, extended by a factor or given more trials finds the ones it already made.
+Proposals are records beside the artifact store, keyed by everything that determines them, so that a study
+that is run again, extended by a factor or given more trials finds its earlier ones.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Proposal:
         params: Searched values by dotted path.
         seed: Seed of the search trial.
         fingerprint: Fingerprint of the search trial.
-        record: How the trial ended, or None while it has not.
+        record: Outcome of the trial; None before its end.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Proposal:
     record: TrialRecord | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The document that the store keeps; the trial's record is kept by itself."""
+        """Turn the proposal into the stored document; the trial's record is stored by itself."""
         return {
             "number": self.number,
             "params": dict(self.params),
@@ -60,15 +60,7 @@ def search_seed(study: Study) -> int:
 
 
 def search_key(study: Study, cell: Cell) -> str:
-    """Fingerprint of all that determines the proposals of a cell; their number is left out.
-
-    Args:
-        study: A study with a search.
-        cell: One of its cells.
-
-    Returns:
-        Hex digest.
-    """
+    """Fingerprint of everything that determines the proposals of a cell, except their number."""
     assert study.search is not None
     search = study.search.model_dump(mode="json")
     search.pop("trials")
@@ -85,16 +77,7 @@ def search_key(study: Study, cell: Cell) -> str:
 
 
 def load_proposals(study: Study, cell: Cell, store: ArtifactStore) -> list[Proposal]:
-    """Read the proposals of a cell that are on record, with the records of their trials.
-
-    Args:
-        study: A study with a search.
-        cell: One of its cells.
-        store: The artifact store.
-
-    Returns:
-        Proposals by ascending number.
-    """
+    """Read the recorded proposals of a cell by ascending number, with the records of their trials."""
     prefix = search_key(study, cell)
     proposals = [
         replace(proposal, record=trial_record(store, proposal.fingerprint))
@@ -104,19 +87,14 @@ def load_proposals(study: Study, cell: Cell, store: ArtifactStore) -> list[Propo
 
 
 def save_proposal(study: Study, cell: Cell, store: ArtifactStore, proposal: Proposal) -> None:
-    """Put a proposal on record, before its trial starts."""
+    """Record a proposal, before its trial starts."""
     store.write_record(KIND, f"{search_key(study, cell)}/{proposal.number:05d}", proposal.to_json())
 
 
 def best_proposal(objectives: Sequence[Objective], proposals: Iterable[Proposal]) -> Proposal | None:
     """Choose the proposal to replicate: the best finished one by the first objective.
 
-    Args:
-        objectives: The study's objectives; only the first one chooses.
-        proposals: Proposals of one cell.
-
-    Returns:
-        The best one, the earlier one at a tie; None when no trial finished with a finite value.
+    The earlier one at a tie; None when no trial finished with a finite value.
     """
     objective = objectives[0]
     sign = 1.0 if objective.direction == "maximize" else -1.0

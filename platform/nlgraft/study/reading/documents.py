@@ -1,7 +1,8 @@
 """Study files as text: strict YAML 1.2 (and so JSON) in, YAML out.
 
-Only the core schema's values are read: ``no`` is text, ``1e-4`` a number, ``2:30`` text. What could hide a
-mistake or an attack is refused with its line: duplicate keys, anchors, aliases, merge keys, tags, tabs.
+Only the core schema's values are read: ``no`` is text, ``1e-4`` a number, ``2:30`` text. Syntax that could
+hide a mistake or an attack is refused with its line: duplicate keys, anchors, aliases, merge keys, tags and
+tabs.
 """
 
 from __future__ import annotations
@@ -48,13 +49,13 @@ _CONSTANTS: dict[str, bool | None] = {
 
 @dataclass
 class Document:
-    """What a text holds.
+    """The content of a study file.
 
     Attributes:
         values: Plain JSON values.
-        lines: Line of each value, counted from 1, by path; 0 for what an override has put there.
-        problems: What was refused.
-        is_whole: False when something refused left a hole, so that ``values`` mean nothing.
+        lines: Line of each value, counted from 1, by path; 0 for a value set by an override.
+        problems: Everything refused.
+        is_whole: False when a refusal left a gap, which makes ``values`` meaningless.
     """
 
     values: Any = None
@@ -64,14 +65,7 @@ class Document:
 
 
 def read_file(path: Path) -> Document:
-    """Read a study file.
-
-    Args:
-        path: A YAML or JSON file in UTF-8.
-
-    Returns:
-        The document; a file that cannot be read is a document with that problem.
-    """
+    """Read a YAML or JSON file in UTF-8; the document of an unreadable file has that problem."""
     try:
         return parse(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
@@ -82,14 +76,7 @@ def read_file(path: Path) -> Document:
 
 
 def from_values(values: Mapping[str, Any]) -> Document:
-    """Take values that are already parsed.
-
-    Args:
-        values: What a study file would hold; tuples become lists.
-
-    Returns:
-        The document; values that JSON lacks are its problem.
-    """
+    """Make a document of parsed values; tuples become lists, values that JSON lacks its problem."""
     try:
         return Document(plain_json(values))
     except ContractError as error:
@@ -99,14 +86,7 @@ def from_values(values: Mapping[str, Any]) -> Document:
 
 
 def parse(text: str) -> Document:
-    """Parse YAML text.
-
-    Args:
-        text: One YAML 1.2 document.
-
-    Returns:
-        The document. Duplicate keys keep their first value, so that the rest can still be checked.
-    """
+    """Parse one YAML 1.2 document; of duplicate keys the first value stays, so that the rest is checked."""
     builder = _Builder()
     try:
         builder.build(YAML(typ="safe", pure=True).parse(io.StringIO(text)))
@@ -122,14 +102,7 @@ def parse(text: str) -> Document:
 
 
 def resolve_plain(text: str) -> str | int | float | bool | None:
-    """Give an unquoted scalar its value by the core schema of YAML 1.2.
-
-    Args:
-        text: The scalar.
-
-    Returns:
-        A number, boolean, None, or the text itself.
-    """
+    """Give an unquoted scalar its value by the core schema of YAML 1.2."""
     if text in _CONSTANTS:
         return _CONSTANTS[text]
     if _INT.fullmatch(text) and len(text) <= 4000:  # Python refuses to convert longer ones
@@ -144,14 +117,7 @@ def resolve_plain(text: str) -> str | int | float | bool | None:
 
 
 def write_yaml(values: Any) -> str:
-    """Write values as block YAML in the order given.
-
-    Args:
-        values: Plain JSON values.
-
-    Returns:
-        Text that `parse` turns into the same values.
-    """
+    """Write JSON values as block YAML in their order; `parse` reads the same values from it."""
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = False
     yaml.allow_unicode = True
@@ -165,14 +131,7 @@ def write_yaml(values: Any) -> str:
 
 
 def masked(values: Any) -> Any:
-    """Mask the passwords of all URIs.
-
-    Args:
-        values: Plain JSON values.
-
-    Returns:
-        A copy in which ``scheme://user:password@host`` reads ``scheme://user:***@host``.
-    """
+    """Copy JSON values with the passwords of URIs masked: ``scheme://user:***@host``."""
     if isinstance(values, dict):
         return {key: masked(value) for key, value in values.items()}
     if isinstance(values, list):
@@ -208,7 +167,7 @@ class _Builder:
         self._num_documents = 0
 
     def refuse(self, path: str, message: str) -> None:
-        """Note a problem that leaves a hole in the values."""
+        """Record a problem that leaves a gap in the values."""
         self.document.problems.append(Problem(path, message))
         self.document.is_whole = False
 
@@ -246,7 +205,7 @@ class _Builder:
             self.refuse(where, f"line {line}: tag {tag} is not allowed; quote the value if it is text")
 
     def _node(self, event: NodeEvent, line: int) -> bool:
-        """Take a value or a key in; False when reading must stop."""
+        """Add a value or a key; False when reading must stop."""
         if isinstance(event, (MappingStartEvent, SequenceStartEvent)):
             if len(self._frames) >= _MAX_DEPTH:
                 self.refuse("", f"line {line}: nested deeper than {_MAX_DEPTH} levels")
@@ -310,7 +269,7 @@ class _Builder:
         return frame.path if frame.key is None or frame.is_key_due else paths.join(frame.path, frame.key)
 
     def _take(self, value: Any, line: int) -> None:
-        """Put a finished or opened value where it belongs."""
+        """Put a finished or opened value in its place."""
         if not self._frames:
             self.document.values = value
             return

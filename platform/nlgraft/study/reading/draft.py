@@ -1,4 +1,4 @@
-"""What can be read of a study that may be wrong: each part by itself, so that one mistake hides no other."""
+"""The readable parts of a study that may be wrong, each read alone: one mistake hides no other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BLANK: dict[str, Any] = {
     "objective": {"metric": "blank", "direction": "maximize"},
     "seeds": [0],
 }
-"""A valid study around the part that is being read."""
+"""A valid study around the part to be read."""
 
 _BLANK_SPACE = {"blank": {"type": "float", "low": 0, "high": 1}}
 _IN_PIECES = {
@@ -55,19 +55,16 @@ class Draft:
     claims: list[tuple[str, Statement]] = field(default_factory=list)
 
     def can_use(self, *names: str) -> bool:
-        """Say whether these fields were read completely."""
+        """Return True when these fields were read completely."""
         return self.unreadable.isdisjoint(names)
 
 
 def read_draft(values: Mapping[str, Any], problems: list[Problem]) -> Draft:
-    """Read a study part by part.
+    """Read the values of a study file part by part.
 
     Args:
-        values: What the study file says.
-        problems: Receives whatever is wrong with single parts.
-
-    Returns:
-        The draft.
+        values: The values.
+        problems: Receives the problems of single parts.
     """
     reader = _Reader(problems)
     parts: dict[str, Any] = {}
@@ -188,7 +185,7 @@ def _repair(values: dict[str, Any], fault: Fault, meant: tuple[str | int, ...] |
 
 
 def _shifted(fault: Fault, where: tuple[str | int, ...]) -> Fault:
-    """Put the index of a list's entry back, which was read as the only one."""
+    """Restore the index of a list's entry, which was read as the only one."""
     parts = list(fault.parts)
     for position, part in enumerate(where):
         if isinstance(part, int) and position < len(parts) and isinstance(parts[position], int):

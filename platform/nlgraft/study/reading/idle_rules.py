@@ -48,7 +48,7 @@ class _Twins:
         self._study = study
         self._axes = axes_of(study)
         self._system = load_system(study.system)
-        self._resolver = Resolver(self._system, study.base, study.data)
+        self._resolver = Resolver(self._system, study.base, study.data, directory=study.directory)
 
     def problems(self) -> Iterator[Problem]:
         """Find factors that are declared idle and are not, then factors that are idle and not declared."""

@@ -1,4 +1,4 @@
-"""From a study file to what it says: scales, ``key=value`` overrides and environment variables put in."""
+"""Scales, ``key=value`` overrides and environment variables, applied to a study file."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NOT_IN_SCALES = ("schema_version", "name", "system", "scales")
 
 
 def apply(document: Document, overrides: Iterable[str], environ: Mapping[str, str]) -> None:
-    """Put scales, overrides and environment variables into a document, in place.
+    """Apply scales, overrides and environment variables to a document, in place.
 
     Args:
         document: A document whose values are a mapping.
         overrides: ``@scale`` and ``key=value``; all scales first, each kind in the order given.
-        environ: Where ``${env:NAME}`` is looked up. Scales that are not used are left as they are.
+        environ: Values of ``${env:NAME}``. Scales that are not used stay as they are.
     """
     values = copy.deepcopy(document.values)
     overrides = list(overrides)
@@ -46,14 +46,7 @@ def apply(document: Document, overrides: Iterable[str], environ: Mapping[str, st
 
 
 def scale_problems(scales: Mapping[str, Mapping[str, Any]]) -> Iterable[Problem]:
-    """Find keys that a scale cannot set.
-
-    Args:
-        scales: Override sets by name.
-
-    Yields:
-        One problem per key.
-    """
+    """Find keys that a scale cannot set."""
     allowed = [name for name in Study.model_fields if name not in _NOT_IN_SCALES]
     for scale, values in scales.items():
         for key in values:
@@ -67,7 +60,7 @@ def _scales(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _expand_dotted(values: dict[str, Any], parent: str, document: Document) -> None:
-    """Turn dotted keys of base and data into nested ones, so that whatever comes later can be merged."""
+    """Nest the dotted keys of base and data, so that scales and overrides can be merged in."""
     for name in ("base", "data"):
         if isinstance(values.get(name), dict):
             try:
@@ -125,7 +118,7 @@ def _put_domain(values: dict[str, Any], path: str, value: Any) -> bool:
 
 
 def _forget_lines(document: Document, path: str) -> None:
-    """What was overridden no longer stands on any line of the file."""
+    """Drop the lines of overridden values, which stand on no line of the file any more."""
     inside = [known for known in document.lines if known.startswith((f"{path}.", f"{path}["))]
     document.lines |= dict.fromkeys([path, *inside], 0)
 

@@ -1,4 +1,4 @@
-"""From a document to a study, or to everything that is wrong with it."""
+"""From a document to a study, or to all of its problems."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from nlgraft.study.reading.idle_rules import idle_problems
 from nlgraft.study.reading.rules import seed_problems, study_problems
 
 _OF_CELLS = ("system", "data", "base", "factors", "components", "design", "exclude", "search", "seeds")
-"""Fields that decide what the trials of a cell are."""
+"""Fields that determine the trials of a cell."""
 
 StudyT = TypeVar("StudyT", bound=Study)
 
@@ -38,16 +38,13 @@ def read_study(
     Args:
         document: The study file.
         changes: ``@scale`` and ``key=value``.
-        environ: Where ``${env:NAME}`` is looked up.
-        source: What the study is called in the error.
+        environ: Values of ``${env:NAME}``.
+        source: Name of the study in the error.
         kind: The class of the study.
-        directory: Where relative paths in the study start.
-
-    Returns:
-        The study.
+        directory: Start of relative paths in the study.
 
     Raises:
-        StudyError: Something is wrong; all problems are listed in file order.
+        StudyError: Lists all problems in file order.
     """
     reason = _unusable(document)
     if reason is not None:
@@ -55,6 +52,7 @@ def read_study(
     elif document.is_whole:
         overrides.apply(document, changes, environ)
         draft = read_draft(document.values, document.problems)
+        draft.study._directory = str(directory.absolute())
         document.problems += seed_problems(document.values.get("seeds"))
         document.problems += study_problems(draft)
         document.problems += claim_problems(draft)
@@ -65,7 +63,7 @@ def read_study(
         raise StudyError(_in_file_order(document), source)
     try:
         study = kind.model_validate(document.values)
-    except ValidationError as error:  # whatever only shows when the parts are put together
+    except ValidationError as error:  # problems that only show when the parts are put together
         faults = faults_of(error, Study, document.values)
         raise StudyError([Problem(fault.path, fault.message) for fault in faults], source) from error
     study._directory = str(directory.absolute())
@@ -73,7 +71,7 @@ def read_study(
 
 
 def _unusable(document: Document) -> Problem | None:
-    """What makes reading on pointless."""
+    """The problem that makes further reading pointless."""
     if not document.is_whole:
         return None
     if not isinstance(document.values, dict):
@@ -86,7 +84,7 @@ def _unusable(document: Document) -> Problem | None:
 
 
 def _in_file_order(document: Document) -> list[Problem]:
-    """Sort by line, drop repetitions, and say the line where the message does not."""
+    """Sort by line, drop repetitions, and add the line where the message lacks it."""
     placed: dict[tuple[str, str], tuple[int, Problem]] = {}
     for problem in document.problems:
         line = next((document.lines[p] for p in paths.ancestors(problem.path) if p in document.lines), 0)

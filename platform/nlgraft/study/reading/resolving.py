@@ -1,4 +1,4 @@
-"""From a cell to the system's config, and from what the system refuses back to the study file."""
+"""From a cell to the system's config, and from values that the system refuses back to the study file."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class Resolver:
         system: The study's system.
         base: Nested values that all cells share.
         data: The ``data`` field.
-        skipped: Config paths that are not set, because the config is known not to have them.
-        directory: Where relative paths to input files start; None leaves them as written.
+        skipped: Config paths to leave unset, because the config is known to lack them.
+        directory: Start of relative paths to input files; None leaves them as written.
     """
 
     def __init__(
@@ -45,28 +45,12 @@ class Resolver:
         self._directory = directory
 
     def resolve(self, cell: Cell, params: Mapping[str, Any]) -> tuple[BaseModel | None, list[Problem]]:
-        """Build the config of a cell.
-
-        Args:
-            cell: The cell.
-            params: Searched values by dotted path.
-
-        Returns:
-            The config and no problem, or None and the problems with their paths in the study file.
-        """
+        """Build the config of a cell with searched values, or find its problems in the study file."""
         config, faults = self.faults(cell, params)
         return config, [self.place(fault, cell, params) for fault in faults]
 
     def faults(self, cell: Cell, params: Mapping[str, Any]) -> tuple[BaseModel | None, list[Fault]]:
-        """Build the config of a cell, or say what the system refuses.
-
-        Args:
-            cell: The cell.
-            params: Searched values by dotted path.
-
-        Returns:
-            The config and no fault, or None and the faults, with paths in the config.
-        """
+        """Build the config of a cell with searched values, or find its faults, with paths in the config."""
         overrides = {path: value for path, value in cell.overrides.items() if path not in self._skipped}
         params = {path: value for path, value in params.items() if path not in self._skipped}
         try:
@@ -84,21 +68,15 @@ class Resolver:
             unknown = [fault for fault in faults if fault.is_unknown_key]
             if not unknown:
                 break
-            # What an unknown key hides (rules over several fields run last) is looked for without it.
+            # An unknown key hides the rules over several fields, which run last: look for those without it.
             values = _without(values, unknown)
         return None, list(found.values())
 
     def place(self, fault: Fault, cell: Cell, params: Mapping[str, Any]) -> Problem:
-        """Find where in the study file a fault comes from.
+        """Find the origin of a fault in the study file.
 
-        Args:
-            fault: What the system refuses.
-            cell: The cell that has it.
-            params: Searched values that were set.
-
-        Returns:
-            The problem, at the search space, the level, the data or the base that set the value; a rule over
-            several values is placed at the one that the cell changed.
+        The problem is placed at the search space, the level, the data or the base that set the value; a rule
+        over several values is placed at the one that the cell changed.
         """
         path, parts = fault.path, [str(part) for part in fault.parts]
         inside = f" (in cell {cell.label!r})" if not cell.is_baseline else ""
@@ -121,19 +99,16 @@ class Resolver:
 def nested_config(
     base: Mapping[str, Any], data: Mapping[str, Any], overrides: Mapping[str, Any], params: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Put together the values of a config.
+    """Put together the values of a config; the result shares nothing with the arguments.
 
     Args:
         base: Nested values that all cells share.
         data: The ``data`` field.
-        overrides: What the cell sets, by dotted path.
-        params: What the search proposes, by dotted path.
-
-    Returns:
-        Nested values, sharing nothing with the arguments.
+        overrides: Values that the cell sets, by dotted path.
+        params: Values that the search proposes, by dotted path.
 
     Raises:
-        ValueError: A path leads through a value that has no parts.
+        ValueError: A path leads through a value without parts.
     """
     values = copy.deepcopy({**base, "data": {**data}})
     for path, value in (*overrides.items(), *params.items()):
@@ -152,9 +127,6 @@ def resolve_config(
         params: Searched values by dotted path.
         has_absolute_paths: If true, relative paths to input files are resolved against the study file;
             otherwise they stay as written.
-
-    Returns:
-        A config of the study's system.
 
     Raises:
         StudyError: The system refuses the values; problems carry their paths in the study file.

@@ -1,4 +1,4 @@
-"""Rules over several parts of a study that need no system: names, levels, designs, ranges, claims."""
+"""Rules over several parts of a study that need no system: names, levels, designs, ranges."""
 
 from __future__ import annotations
 
@@ -32,14 +32,7 @@ OPTUNA_FILE = "optuna.db"
 
 
 def study_problems(draft: Draft) -> Iterator[Problem]:
-    """Find what is wrong with a study whatever its system is.
-
-    Args:
-        draft: The study as far as it could be read.
-
-    Yields:
-        Problems with their paths in the study file.
-    """
+    """Find the problems of a study that show without its system, with their paths in the study file."""
     study = draft.study
     for name, factor in study.factors.items():
         for problem in _factor_problems(factor):
@@ -57,14 +50,7 @@ def study_problems(draft: Draft) -> Iterator[Problem]:
 
 
 def seed_problems(seeds: Any) -> Iterator[Problem]:
-    """Find seeds given twice, whatever else is wrong with the list.
-
-    Args:
-        seeds: What the study file says.
-
-    Yields:
-        One problem per repetition.
-    """
+    """Find seeds given twice, even in a list that is wrong otherwise."""
     if isinstance(seeds, list):
         for index, seed in enumerate(seeds):
             first = next(i for i, other in enumerate(seeds) if same(other, seed))
@@ -75,14 +61,7 @@ def seed_problems(seeds: Any) -> Iterator[Problem]:
 
 
 def warnings(study: Study) -> list[str]:
-    """Name what is allowed yet likely to disappoint.
-
-    Args:
-        study: The study.
-
-    Returns:
-        One sentence each, beginning with a path.
-    """
+    """List settings that are allowed yet likely to disappoint, one sentence each, beginning with a path."""
     found = []
     for name, levels in axes_of(study).levels.items():
         shown: dict[str, str] = {}
@@ -134,7 +113,7 @@ def _factor_problems(factor: Factor) -> Iterator[Problem]:
 
 
 def _setters(study: Study) -> list[tuple[str, str, set[str]]]:
-    """What sets values of the config: kind, place in the file, config paths."""
+    """List everything that sets values of the config: kind, place in the file, config paths."""
     setters: list[tuple[str, str, set[str]]] = []
     for name, factor in study.factors.items():
         if isinstance(factor.levels, dict):
@@ -173,19 +152,12 @@ def _setter_problems(study: Study) -> Iterator[Problem]:
 def _overlap(left: str, right: str) -> bool:
     try:
         return paths.overlap(left, right)
-    except ValueError:  # no path at all; reported where the config is asked for it
+    except ValueError:  # no path at all; reported with the config's own paths
         return False
 
 
 def usable_cells(draft: Draft) -> list[Cell]:
-    """Build the cells of a study that may be wrong.
-
-    Args:
-        draft: The study as far as it could be read.
-
-    Returns:
-        The cells; none where it is not certain what they are.
-    """
+    """Build the cells of a study that may be wrong; none where it is not certain which they are."""
     axes = axes_of(draft.study)
     is_read = draft.can_use("factors", "components", "design", "exclude")
     if not is_read or any(True for _ in _entries_problems(axes)):
@@ -256,9 +228,9 @@ def _exclude_problems(axes: Axes) -> Iterator[Problem]:
         yield Problem("exclude", "drops the baseline, which every other cell is compared with")
     if not axes.exclude or axes.is_vast:
         return
-    asked = [axes.baseline | levels for levels in axes.combinations()]
+    combinations = [axes.baseline | levels for levels in axes.combinations()]
     for index, entry in enumerate(axes.exclude):
-        if not any(matches(levels, entry) for levels in asked):
+        if not any(matches(levels, entry) for levels in combinations):
             yield Problem(f"exclude[{index}]", "matches no cell of the design; remove it")
 
 

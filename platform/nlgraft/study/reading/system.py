@@ -18,13 +18,7 @@ from nlgraft.study.reading.knobs import miss
 
 @lru_cache(maxsize=32)
 def load_system(path: str) -> System:
-    """Import a system.
-
-    Args:
-        path: Import path of its module, e.g. ``trainables.embedding_transfer``.
-
-    Returns:
-        The system.
+    """Import a system by the path of its module, e.g. ``trainables.embedding_transfer``.
 
     Raises:
         StudyError: There is no such module, or it cannot be imported.
@@ -88,7 +82,7 @@ def _is_text(module: ModuleType, name: str) -> bool:
 
 
 def _neighbours(path: str) -> list[str]:
-    """Import paths of the packages beside the one asked for, or of the systems that come with nlgraft."""
+    """Import paths of the packages beside a missing one, or of the systems that come with nlgraft."""
     for parent in (path.rpartition(".")[0], "trainables"):
         try:
             package = importlib.import_module(parent) if parent else None

@@ -20,13 +20,9 @@ from nlgraft.study.reading.system import load_system
 
 
 def system_problems(draft: Draft) -> Iterator[Problem]:
-    """Find what is wrong with a study in the eyes of its system.
+    """Find the problems of a study that only its system can tell, with their paths in the study file.
 
-    Args:
-        draft: The study as far as it could be read.
-
-    Yields:
-        Problems with their paths in the study file; one about the system itself when there is no asking it.
+    Where the system itself cannot be used, that is the only problem.
     """
     if not draft.can_use("system"):
         return
@@ -51,7 +47,7 @@ def system_problems(draft: Draft) -> Iterator[Problem]:
 
 
 def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
-    """Every config path the study names, after its place in the file."""
+    """Every config path that the study names, after its place in the file."""
     for name, factor in draft.study.factors.items():
         if factor.target is not None:
             yield f"factors.{name}.target", factor.target
@@ -101,7 +97,7 @@ def _metric_problems(draft: Draft, system: System) -> Iterator[Problem]:
 
 
 class _CellChecker:
-    """Asks the system about the config of every cell, and about the ends of every searched domain."""
+    """Validates the config of every cell, and the ends of every searched domain."""
 
     def __init__(self, draft: Draft, system: System, unknown: set[str]) -> None:
         self._study = draft.study
@@ -132,7 +128,7 @@ class _CellChecker:
     def _new_problems(
         self, cell: Cell, params: Mapping[str, Any], seen: list[Fault], usual: Sequence[Fault] = ()
     ) -> Iterator[Problem]:
-        """Problems of a cell but those seen before, to which they are added, and those it has anyway."""
+        """Problems of a cell that were neither seen before nor are usual; they are added to ``seen``."""
         _, faults = self._resolver.faults(cell, params)
         for fault in faults:
             if fault not in seen and fault not in usual:
@@ -172,7 +168,7 @@ class _CellChecker:
         hosts: list[Cell],
         values: list[dict[str, Any] | None],
     ) -> Cell | None:
-        """The first cell that meets what the domain's condition wants of the config; None where none does."""
+        """The first cell that meets the domain's condition on the config; None where no cell does."""
         outside = {path: wanted for path, wanted in (domain.when or {}).items() if path not in space}
         if not outside:
             return hosts[0]
@@ -200,5 +196,5 @@ class _CellChecker:
 
 def _dead_conditions(path: str, domain: Domain, space: Mapping[str, Domain]) -> Iterator[Problem]:
     outside = {other: wanted for other, wanted in (domain.when or {}).items() if other not in space}
-    asked = " and ".join(f"{other} = {wanted!r}" for other, wanted in outside.items())
-    yield Problem(f"search.space.{path}.when", f"can never hold: no cell has {asked}")
+    wanted = " and ".join(f"{other} = {wanted!r}" for other, wanted in outside.items())
+    yield Problem(f"search.space.{path}.when", f"can never hold: no cell has {wanted}")

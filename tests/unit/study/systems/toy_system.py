@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from nlgraft.errors import DataError
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.study.data.metric import Metric
+from nlgraft.text.files import InputPath
 
 
 class _Part(BaseModel):
@@ -24,7 +25,7 @@ class Conlang(_Part):
 
 class Files(_Part):
     corpus: Literal["files"]
-    path: str
+    path: InputPath
 
 
 class Average(_Part):
