@@ -86,7 +86,7 @@ def test_a_run_checks_the_data_before_it_starts_anything(study, tmp_path):
 
 def test_a_run_tells_the_warnings(study, tmp_path, monkeypatch):
     heard = []
-    monkeypatch.setattr(ArtifactStore, "lock_study", lambda *_: pytest.fail("checked too late"))
+    monkeypatch.setattr(ArtifactStore, "lock_study", lambda *_, **__: pytest.fail("checked too late"))
     run = Run(study, ArtifactStore.open(tmp_path / "store"), cells(study), "", on_event=heard.append)
     with pytest.raises(pytest.fail.Exception):
         run.result()
