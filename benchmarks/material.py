@@ -1,12 +1,13 @@
-"""What the contestants work on: real text where it is at hand, and a model of one size."""
+"""Text that the contestants work on, as a study's own stages make it, and a model of one size."""
 
 from __future__ import annotations
 
-import gzip
+import atexit
 import os
 import tempfile
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,68 +15,112 @@ import torch
 
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.text.batches import Ragged
-from nlgraft.text.config import ConlangConfig, TokenizerConfig
-from nlgraft.text.corpora import load_corpus
-from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
+from nlgraft.pipeline.execute import execute_stage
+from nlgraft.pipeline.stage import NullReporter, Reporter, Stage, StageContext, StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.stages import graph
+from nlgraft.stages.graph import EncodedText
+from nlgraft.stages.run.text import read_encoded, vocab_sizes
+from nlgraft.text.config import ConlangConfig, CorpusConfig, FilesConfig, TokenizerConfig
 from nlgraft.training.views import Encoded
 
 VOCAB_SIZE = 8000
 SIZE = {"d_model": 256, "num_encoder_layers": 3, "num_decoder_layers": 3, "num_heads": 4, "ffn_dim": 1024}
+CONTEXT = "context prlm"
+"""Stream with the sources as a pretrained encoder reads them."""
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
 
 
 @dataclass(frozen=True)
 class Material:
-    """A parallel corpus as ids under one joint vocabulary.
+    """A parallel corpus under one joint vocabulary.
 
     Attributes:
         name: Where it is from.
-        train: Training pairs.
-        test: Test pairs.
-        vocab_size: Size of the vocabulary.
+        text: Its stages: corpus, tokenizer, encoded splits.
+        store: Holds their artifacts, and those of whatever else is run.
     """
 
     name: str
-    train: Encoded
-    test: Encoded
-    vocab_size: int
+    text: EncodedText
+    store: ArtifactStore
+    _scratch: list[tempfile.TemporaryDirectory[str]] = field(default_factory=list)
+
+    def directory(self, stage: Stage) -> Path:
+        """Run a stage and what it rests on where their artifacts are missing; give its artifact."""
+        for each in StageGraph(stage).stages:
+            if not self.store.has(each):
+                execute_stage(each, self.store, reporter=NullReporter())
+        return self.store.fetch(stage)
+
+    def context(
+        self, stage: Stage, *, reporter: Reporter | None = None, inputs: Mapping[str, Path] | None = None
+    ) -> StageContext:
+        """Give what the function of a stage is called with, in a directory of its own.
+
+        Args:
+            stage: The stage.
+            reporter: Where its progress goes.
+            inputs: Inputs that no stage has made.
+        """
+        self._scratch.append(tempfile.TemporaryDirectory())
+        made = {name: self.directory(each) for name, each in stage.inputs.items()}
+        return StageContext(
+            stage=stage,
+            directory=Path(self._scratch[-1].name),
+            inputs={**made, **(inputs or {})},
+            checkpoints=self.store.checkpoints(stage, is_writable=False),
+            reporter=reporter or NullReporter(),
+        )
+
+    @cached_property
+    def vocab_size(self) -> int:
+        """Size of the vocabulary."""
+        return vocab_sizes(self.directory(self.text.stage))["target"]
+
+    def split(self, name: str) -> Encoded:
+        """Read an encoded split."""
+        return read_encoded(self.directory(self.text.stage), name)
 
 
-def _lines(path: Path) -> list[str]:
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return file.read().splitlines()
+def _corpus() -> tuple[str, CorpusConfig]:
+    root = Path(os.environ.get("NLGRAFT_DATA", _SHARED)) / "multi30k"
+    if not root.is_dir():
+        return "conlang", ConlangConfig(corpus="conlang", train=29000, dev=1000, test=1000)
+    files = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
+    splits = {
+        split: {"source": str(root / f"{name}.en.gz"), "target": str(root / f"{name}.de.gz")}
+        for split, name in files.items()
+    }
+    return "Multi30k en-de", FilesConfig.model_validate({"corpus": "files", **splits})
 
 
 @cache
 def load_material() -> Material:
-    """Load Multi30k English-German below ``NLGRAFT_DATA``, or else make constructed text of the same size."""
-    root = Path(os.environ.get("NLGRAFT_DATA", _SHARED)) / "multi30k"
-    if root.is_dir():
-        name = "Multi30k en-de"
-        train = [_lines(root / f"train.{side}.gz") for side in ("en", "de")]
-        test = [_lines(root / f"test_2016_flickr.{side}.gz") for side in ("en", "de")]
-    else:
-        name = "conlang"
-        corpora = load_corpus(ConlangConfig(corpus="conlang", train=29000, dev=1000, test=1000))
-        train, test = (
-            [corpora[split].sources[0], list(corpora[split].target or [])] for split in ("train", "test")
-        )
-    with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "joint.model"
-        train_sentencepiece(train[0] + train[1], TokenizerConfig(vocab_size=VOCAB_SIZE), path, seed=0)
-        tokenizer = SentencePiece(path)
-        encoded = [
-            Encoded({"source 0": Ragged.of(tokenizer.encode(x)), "target": Ragged.of(tokenizer.encode(y))})
-            for x, y in (train, test)
-        ]
-        return Material(name, encoded[0], encoded[1], tokenizer.vocab_size)
+    """Take Multi30k English-German below ``NLGRAFT_DATA``, or else make constructed text of the same size."""
+    name, config = _corpus()
+    directory = tempfile.TemporaryDirectory()
+    atexit.register(directory.cleanup)
+    corpus = graph.corpus("bench", config)
+    learned = graph.tokenizers("bench", TokenizerConfig(vocab_size=VOCAB_SIZE), {"bench": corpus})
+    text = graph.encode(
+        "bench",
+        corpus,
+        {**learned, CONTEXT: learned["source 0"]},
+        streams={CONTEXT: "source 0"},
+        splits=("train", "dev", "test"),
+    )
+    return Material(name, text, ArtifactStore.open(directory.name))
+
+
+def our_config(**changes: Any) -> TransformerConfig:
+    """Our Transformer, post-norm, all tables tied, as Marian is."""
+    return TransformerConfig.model_validate(
+        {**SIZE, "dropout": 0.1, "norm": "post", "tying": "all", "activation": "relu", **changes}
+    )
 
 
 def our_model(vocab_size: int, **changes: Any) -> Seq2Seq:
-    """Our Transformer, post-norm, all tables tied, as Marian is."""
+    """A fresh model of that configuration."""
     torch.manual_seed(0)
-    config = TransformerConfig.model_validate(
-        {**SIZE, "dropout": 0.1, "norm": "post", "tying": "all", "activation": "relu", **changes}
-    )
-    return Seq2Seq(config, vocab_size, vocab_size)
+    return Seq2Seq(our_config(**changes), vocab_size, vocab_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -30,12 +31,71 @@ class Rates:
         return self.median(name) / self.median(peer), min(rounds), max(rounds)
 
 
+class Finished(Exception):
+    """Raised inside a loop that has taken its last turn."""
+
+
+class Turns:
+    """A loop of somebody else's that works in turns, in a thread of its own.
+
+    The loop calls ``pause`` with the amount of work since its last turn, and waits there. Only one of the two
+    threads ever runs, so the CPU time of the process between two turns is the loop's.
+    """
+
+    def __init__(self, run: Callable[[Callable[[float], None]], object]) -> None:
+        """Set up the loop: ``run`` is called with ``pause`` at the first turn."""
+        self._run = run
+        self._amount, self._is_over = 0.0, False
+        self._error: BaseException | None = None
+        self._go, self._paused = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    def __call__(self) -> float:
+        """Let the loop take a turn.
+
+        Returns:
+            The amount of work.
+        """
+        if not self._thread.is_alive():
+            self._thread.start()
+        self._go.release()
+        self._paused.acquire()
+        if self._error is not None:
+            raise self._error
+        return self._amount
+
+    def close(self) -> None:
+        """Let the loop end where it waits."""
+        self._is_over = True
+        self._go.release()
+        self._thread.join()
+
+    def _pause(self, amount: float) -> None:
+        self._amount = amount
+        self._paused.release()
+        self._go.acquire()
+        if self._is_over:
+            raise Finished
+
+    def _work(self) -> None:
+        self._go.acquire()
+        try:
+            self._run(self._pause)
+        except Finished:
+            return
+        except BaseException as error:
+            self._error = error
+        else:
+            self._error = RuntimeError("the loop ended before its last turn")
+        self._paused.release()
+
+
 def interleave(unit: str, contestants: Mapping[str, Callable[[], float]], num_rounds: int) -> Rates:
     """Let every contestant work once per round; the first round warms up and is not counted.
 
     Args:
         unit: What the contestants count.
-        contestants: Each does a portion of work and returns how much it was.
+        contestants: Each does a portion of work and returns how much it was; ``Turns`` are closed at the end.
         num_rounds: Counted rounds.
 
     Returns:
@@ -48,19 +108,14 @@ def interleave(unit: str, contestants: Mapping[str, Callable[[], float]], num_ro
             amount = work()
             if number:
                 rates.rates[name].append(amount / (time.process_time() - began_s))
+    for work in contestants.values():
+        if isinstance(work, Turns):
+            work.close()
     return rates
 
 
 def table(rates: Rates, peer: str) -> list[str]:
-    """Write readings as a Markdown table.
-
-    Args:
-        rates: The readings.
-        peer: Whom the ratios are against.
-
-    Returns:
-        Lines.
-    """
+    """Write readings as a Markdown table, with ratios to a peer."""
     lines = [
         f"| system | {rates.unit} per CPU-s (range) | ratio to {peer} (range over rounds) |",
         "|---|---|---|",

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import logging
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -18,6 +20,7 @@ from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.conversion.checkpoint import to_hugging_face
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.text.tokenizers import BOS, EOS, PAD, UNK
+from nlgraft.training.views import Encoded
 
 _FOLDER = Path(sys.prefix) / "peers"
 
@@ -49,6 +52,62 @@ def marian_model(vocab_size: int) -> Any:
         scale_embedding=True,
     )
     return MarianMTModel(config)
+
+
+def marian_trainer(
+    vocab_size: int, pairs: Encoded, batch_sentences: int, steps: int, pause: Callable[[float], None]
+) -> Any:
+    """Hugging Face's Trainer of a fresh Marian, with its own sampler, optimiser and label smoothing.
+
+    Args:
+        vocab_size: Size of the joint vocabulary.
+        pairs: Training pairs.
+        batch_sentences: Sentences of a batch.
+        steps: Optimiser steps of a turn.
+        pause: Called with the target tokens of a turn.
+    """
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    counts: list[int] = []
+    sources, targets = pairs.stream("source 0"), pairs.stream("target")
+
+    def collate(rows: list[int]) -> dict[str, torch.Tensor]:
+        source = Tokens.from_lists([[*sources[row].tolist(), EOS] for row in rows])
+        target = Tokens.from_lists([[*targets[row].tolist(), EOS] for row in rows])
+        counts.append(int(target.valid.sum()))
+        read = Tokens.from_lists([[BOS, *targets[row].tolist()] for row in rows])
+        return {
+            "input_ids": source.ids,
+            "attention_mask": source.valid.long(),
+            "decoder_input_ids": read.ids,
+            "labels": target.ids.masked_fill(~target.valid, -100),
+        }
+
+    class Turn(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step % steps == 0:
+                first = state.global_step - steps
+                pause(sum(counts[first : first + steps]))
+
+    arguments = TrainingArguments(
+        output_dir=tempfile.mkdtemp(),
+        per_device_train_batch_size=batch_sentences,
+        max_steps=1_000_000,
+        label_smoothing_factor=0.1,
+        learning_rate=1e-4,
+        logging_strategy="no",
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    return Trainer(
+        model=marian_model(vocab_size),
+        args=arguments,
+        train_dataset=cast("Any", range(len(pairs))),
+        data_collator=collate,
+        callbacks=[Turn()],
+    )
 
 
 def exported_marian(model: Seq2Seq, directory: Path) -> Any:
@@ -86,7 +145,7 @@ def ctranslate2_translator(marian: Any, directory: Path) -> Any:
 
 
 def has_joeynmt() -> bool:
-    """Whether JoeyNMT is at hand."""
+    """Tell if JoeyNMT is at hand."""
     return (_FOLDER / "joeynmt").is_dir()
 
 
