@@ -1,5 +1,8 @@
 """Decoding: sentences per CPU-second at beam 5 and equal length, with one set of weights everywhere.
 
+Ours is the translation stage of a study, called as a trial calls it: it reads the model, encodes the text,
+searches, decodes and writes. The peers only search.
+
 The model is exported to Hugging Face's Marian and converted from there to CTranslate2. A smallest length that
 is also the largest makes every system take the same number of decoder steps. The limit is the same matrix
 products and nothing else.
@@ -19,15 +22,20 @@ import torch.nn.functional as F
 from benchmarks.material import SIZE, Material, load_material, our_model
 from benchmarks.measure import Rates, interleave, table
 from benchmarks.peers import ctranslate2_translator, exported_marian, token_names
+from nlgraft.evaluation.artifact import read_lines
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.config import GenerationConfig
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.stages import graph
+from nlgraft.stages.run.translation import HYPOTHESES_FILE, translate
+from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
 from nlgraft.text.tokenizers import EOS
+from nlgraft.training.models import write_model
 
 BEAM = 5
 NUM_STEPS = 17
-NUM_SENTENCES = 128
+NUM_SENTENCES = 256
 BATCH_SENTENCES = 64
 NUM_ROUNDS = 7
 LIMIT, HUGGING_FACE, CTRANSLATE2 = "GEMM limit", "Hugging Face generate", "CTranslate2 fp32"
@@ -37,7 +45,7 @@ AIMS = {HUGGING_FACE: 1.3, CTRANSLATE2: 0.8}
 
 def chunks_of(material: Material, num_sentences: int = NUM_SENTENCES) -> list[Tokens]:
     """Test sentences, longest first, in batches."""
-    stream = material.test.stream("source 0")
+    stream = material.split("test").stream("source 0")
     order = np.argsort(-stream.lengths[:num_sentences], kind="stable")
     rows = [[*stream[int(n)].tolist(), EOS] for n in order]
     return [Tokens.from_lists(rows[at : at + BATCH_SENTENCES]) for at in range(0, len(rows), BATCH_SENTENCES)]
@@ -54,10 +62,33 @@ def fixed_length(beam: int = BEAM) -> GenerationConfig:
     )
 
 
-def ours(model: Seq2Seq, chunks: Sequence[Tokens], beam: int = BEAM) -> Callable[[], list[list[int]]]:
-    """Our search: ids of the best hypotheses."""
+def searched(model: Seq2Seq, chunks: Sequence[Tokens], beam: int = BEAM) -> Callable[[], list[list[int]]]:
+    """Our search alone: ids of the best hypotheses."""
     config = fixed_length(beam)
     return lambda: [best.ids for chunk in chunks for [best] in beam_search(model, [chunk], config=config)]
+
+
+def ours(material: Material, model: Seq2Seq, directory: Path) -> Callable[[], float]:
+    """The translation stage of a study: sentences that it wrote."""
+    write_model(model, directory)
+    text = material.text
+    # a stage that stands for the training: the artifact is handed over
+    stage = graph.translate("translation", text.stage, text, "test", decode=fixed_length())
+    inputs = {"model": directory, "corpus": _few_sentences(material, directory / "corpus")}
+
+    def work() -> float:
+        context = material.context(stage, inputs=inputs)
+        translate(context)
+        return len(read_lines(context.directory / HYPOTHESES_FILE))
+
+    return work
+
+
+def _few_sentences(material: Material, directory: Path) -> Path:
+    corpus = read_corpus(material.directory(material.text.corpus) / "test")
+    lines = {role: lines[:NUM_SENTENCES] for role, lines in corpus.streams().items()}
+    write_corpus(Corpus.from_streams(lines), directory / "test")
+    return directory
 
 
 def _hugging_face(model: Any, chunks: Sequence[Tokens], beam: int) -> Callable[[], list[list[int]]]:
@@ -157,18 +188,19 @@ def measure(material: Material) -> tuple[Rates, dict[str, float]]:
     with tempfile.TemporaryDirectory() as directory:
         marian = exported_marian(model, Path(directory) / "marian")
         translator = ctranslate2_translator(marian, Path(directory) / "ctranslate2")
-        greedy = ours(model, chunks, beam=1)()
+        greedy = searched(model, chunks, beam=1)()
         agreement = {
             HUGGING_FACE: _agreement(greedy, _hugging_face(marian, chunks, 1)()),
             CTRANSLATE2: _agreement(greedy, _ctranslate2(translator, chunks, names, 1)()),
         }
         searches = {
-            "nlgraft": ours(model, chunks),
             HUGGING_FACE: _hugging_face(marian, chunks, BEAM),
             CTRANSLATE2: _ctranslate2(translator, chunks, names, BEAM),
             LIMIT: _limit(chunks, material.vocab_size),
         }
-        contestants = {name: (lambda work=work: float(len(work()))) for name, work in searches.items()}
+        peers = {name: (lambda work=work: float(len(work()))) for name, work in searches.items()}
+        (Path(directory) / "model").mkdir()
+        contestants = {"nlgraft": ours(material, model, Path(directory) / "model"), **peers}
         return interleave("sentences", contestants, NUM_ROUNDS), agreement
 
 

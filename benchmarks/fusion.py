@@ -1,6 +1,7 @@
 """Fusion: training steps of a model with branches from a frozen encoder against those of the plain model.
 
-The encoder's states are either computed once and read from a file, or computed in every step.
+All are a study's training stage. The encoder's states are either computed once, by their stage, and read from
+its artifact, or computed in every step.
 """
 
 from __future__ import annotations
@@ -14,26 +15,27 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks.material import SIZE, Material, load_material, our_model
+from benchmarks.material import CONTEXT, SIZE, Material, load_material, our_config
 from benchmarks.measure import Rates, interleave, table
-from benchmarks.training import endless, ours
+from benchmarks.training import data_of, endless, ours, training_config, training_stage
 from nlgraft.nn.batch import Batch
-from nlgraft.nn.context_config import HuggingFaceEncoderConfig
-from nlgraft.nn.frozen_states import FrozenStates, write_frozen_states
-from nlgraft.nn.hugging_face import HuggingFaceEncoder
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.context_config import HuggingFaceEncoderConfig, PoolingConfig
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.presets import preset
-from nlgraft.text.batches import Ragged
+from nlgraft.pipeline.stage import Stage
+from nlgraft.stages.kinds.contexts import FROZEN_STATES, FrozenStatesInputs, FrozenStatesSettings
+from nlgraft.stages.kinds.seq2seq import TRAIN, TrainSettings
+from nlgraft.stages.run.contexts import write_states
+from nlgraft.stages.run.seq2seq import start_model
 from nlgraft.text.tokenizers import BOS, EOS
-from nlgraft.training.data import Seq2SeqData
-from nlgraft.training.views import Encoded, Side, View, prepare_side
+from nlgraft.training.config import Side, View
 
 BATCH_TOKENS = 2048
-NUM_SENTENCES = 3000
 ENCODER_LAYERS = 6
 NUM_ROUNDS = 7
 AIM = 1.1
-CONTEXT = Side(stream="context prlm", prefix=(BOS,), suffix=(EOS,))
+SIDE = Side(stream=CONTEXT, prefix=(BOS,), suffix=(EOS,))
 PLAIN, STORED, LIVE = "plain", "fused, stored states", "fused, live states"
 
 
@@ -52,7 +54,7 @@ class Fusion:
     states_per_s: float
 
 
-def _encoder(vocab_size: int) -> HuggingFaceEncoder:
+def _write_encoder(vocab_size: int, directory: Path) -> None:
     from transformers import AutoModel, BertConfig
 
     torch.manual_seed(0)
@@ -63,29 +65,33 @@ def _encoder(vocab_size: int) -> HuggingFaceEncoder:
         num_attention_heads=SIZE["num_heads"],
         intermediate_size=SIZE["ffn_dim"],
     )
-    return HuggingFaceEncoder(AutoModel.from_config(config))
+    AutoModel.from_config(config).save_pretrained(directory)
 
 
-def _fused(vocab_size: int) -> Seq2Seq:
-    torch.manual_seed(0)
-    encoder = _encoder(vocab_size)
-    config = preset("prlm", encoder=HuggingFaceEncoderConfig(checkpoint="random"), **SIZE, tying="all")
-    return Seq2Seq(config, vocab_size, vocab_size, {"prlm": encoder})
+def _fused_config() -> TransformerConfig:
+    return preset("prlm", encoder=HuggingFaceEncoderConfig(), **SIZE, tying="all")
 
 
-def _few(material: Material) -> dict[str, Ragged]:
-    return {
-        role: Ragged.of(material.train.stream(role)[n].tolist() for n in range(NUM_SENTENCES))
-        for role in ("source 0", "target")
-    }
+def _stage(material: Material, *, is_fused: bool) -> Stage:
+    settings = TrainSettings(
+        train=training_config(BATCH_TOKENS),
+        model=_fused_config() if is_fused else our_config(),
+        view=View(contexts={"prlm": SIDE} if is_fused else {}),
+    )
+    return training_stage(material, settings)
 
 
-def _data(material: Material, states: FrozenStates | None, *, is_fused: bool) -> Seq2SeqData:
-    few = _few(material)
-    encoded = Encoded({**few, CONTEXT.stream: few["source 0"]})
-    given = {} if states is None else {CONTEXT.stream: states}
-    view = View(contexts={"prlm": CONTEXT} if is_fused else {})
-    return Seq2SeqData(encoded, view, batch_tokens=BATCH_TOKENS, seed=1, states=given)
+def _write_states(material: Material, encoder: Path) -> tuple[Path, float]:
+    """Run the stage of frozen states; tell its artifact and the sentences per CPU-second."""
+    settings = FrozenStatesSettings(selection=PoolingConfig(kind="index", index=-2), side=SIDE)
+    text = material.text.stage
+    # a stage that stands for the encoder: the artifact is handed over
+    stage = FROZEN_STATES.stage("states", settings, FrozenStatesInputs(encoded=text, encoder=text))
+    context = material.context(stage, inputs={"encoder": encoder})
+    began_s = time.process_time()
+    write_states(context)
+    num_sentences = sum(len(material.split(split)) for split in settings.splits)
+    return context.directory, num_sentences / (time.process_time() - began_s)
 
 
 def _flops(model: Seq2Seq, batch: Batch) -> int:
@@ -96,31 +102,20 @@ def _flops(model: Seq2Seq, batch: Batch) -> int:
 
 
 def measure(material: Material) -> Fusion:
-    """Measure training steps with and without fusion.
-
-    Args:
-        material: The corpus.
-
-    Returns:
-        Rates, and what the added parameters may cost.
-    """
-    size = material.vocab_size
-    plain, stored, live = our_model(size), _fused(size), _fused(size)
+    """Measure training steps with and without fusion, and what the added parameters may cost."""
     with tempfile.TemporaryDirectory() as directory:
-        path = Path(directory) / "states.safetensors"
-        sentences, _ = prepare_side(_few(material)["source 0"], CONTEXT)
-        began_s = time.process_time()
-        write_frozen_states(path, stored.contexts["prlm"], [row.tolist() for row in sentences])
-        states_per_s = NUM_SENTENCES / (time.process_time() - began_s)
-        data = {
-            PLAIN: _data(material, None, is_fused=False),
-            STORED: _data(material, FrozenStates(path), is_fused=True),
-            LIVE: _data(material, None, is_fused=True),
-        }
-        models = {PLAIN: plain, STORED: stored, LIVE: live}
-        batch = next(endless(data[STORED]))
-        flops = _flops(stored, batch) / _flops(plain, batch)
-        contestants = {name: ours(models[name], endless(data[name])) for name in models}
+        encoder = Path(directory)
+        _write_encoder(material.vocab_size, encoder)
+        states, states_per_s = _write_states(material, encoder)
+        plain, fused = _stage(material, is_fused=False), _stage(material, is_fused=True)
+        live = {"encoders/prlm": encoder}
+        inputs = {PLAIN: {}, STORED: {**live, f"states/{CONTEXT}": states}, LIVE: live}
+        stages = {PLAIN: plain, STORED: fused, LIVE: fused}
+        batch = next(endless(data_of(material, fused, inputs[STORED])))
+        contexts = {name: material.context(stages[name], inputs=inputs[name]) for name in (PLAIN, STORED)}
+        models = {name: start_model(*TRAIN.read(context), context) for name, context in contexts.items()}
+        flops = _flops(models[STORED], batch) / _flops(models[PLAIN], batch)
+        contestants = {name: ours(material, stages[name], inputs[name]) for name in stages}
         return Fusion(interleave("target tokens", contestants, NUM_ROUNDS), flops, states_per_s)
 
 

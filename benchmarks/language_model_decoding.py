@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from benchmarks.decoding import BEAM, NUM_STEPS, chunks_of, ours
+from benchmarks.decoding import BEAM, NUM_STEPS, chunks_of, searched
 from benchmarks.material import SIZE, Material, load_material, our_model
 from benchmarks.measure import Rates, interleave, table
 from nlgraft.nn.context_config import UniLMConfig
@@ -39,13 +39,13 @@ def measure(material: Material) -> tuple[Rates, bool]:
     """
     chunks, size = chunks_of(material, NUM_SENTENCES), material.vocab_size
     model = _with_language_model(size)
-    cached = ours(model, chunks)
+    cached = searched(model, chunks)
 
     def anew() -> list[list[int]]:
         with without_language_model_cache(model):
             return cached()
 
-    searches = {PLAIN: ours(our_model(size).eval(), chunks), CACHED: cached, UNCACHED: anew}
+    searches = {PLAIN: searched(our_model(size).eval(), chunks), CACHED: cached, UNCACHED: anew}
     is_same = cached() == anew()
     contestants = {name: (lambda work=work: float(len(work()))) for name, work in searches.items()}
     return interleave("sentences", contestants, NUM_ROUNDS), is_same

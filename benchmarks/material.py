@@ -25,7 +25,13 @@ from nlgraft.text.config import ConlangConfig, CorpusConfig, FilesConfig, Tokeni
 from nlgraft.training.views import Encoded
 
 VOCAB_SIZE = 8000
-SIZE = {"d_model": 256, "num_encoder_layers": 3, "num_decoder_layers": 3, "num_heads": 4, "ffn_dim": 1024}
+SIZE: dict[str, Any] = {
+    "d_model": 256,
+    "num_encoder_layers": 3,
+    "num_decoder_layers": 3,
+    "num_heads": 4,
+    "ffn_dim": 1024,
+}
 CONTEXT = "context prlm"
 """Stream with the sources as a pretrained encoder reads them."""
 _SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
