@@ -15,15 +15,19 @@ from nlgraft.text.corpora import load_corpus
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from trainables.embedding_transfer.generator_data import PerturbedData
-from trainables.embedding_transfer.generator_training import GeneratorModel, GeneratorObjective
+from trainables.embedding_transfer.config import RatesConfig
+from trainables.embedding_transfer.generator_data import ChangedPairs, ChangeOptions
+from trainables.embedding_transfer.generator_training import (
+    FrozenSeq2Seq,
+    GeneratorModel,
+    GeneratorObjective,
+)
 from trainables.embedding_transfer.generators import EmbeddingGenerator
 from trainables.embedding_transfer.new_tokens import SimilarOptions
-from trainables.embedding_transfer.perturbation import Rates
 
 D_MODEL = 16
-NO_CHANGE = Rates(split=0, merge=0)
-CHANGES = Rates(min_split_chars=3)
+NO_CHANGE = RatesConfig(split=0, merge=0)
+CHANGES = RatesConfig(min_split_chars=3)
 
 
 @pytest.fixture(scope="module")
@@ -47,22 +51,16 @@ def setting(text, sides=("decoder",), rates=CHANGES, kind="patt", **model_option
             | model_options
         )
     )
-    body = Seq2Seq(config, len(vocabulary), len(vocabulary))
-    is_shared = config.tying == "all" and len(sides) == 2
-    tables = ("decoder",) if is_shared else sides
-    model = GeneratorModel(
-        body, {table: EmbeddingGenerator(kind, D_MODEL, init="normal") for table in tables}
-    )
-    data = PerturbedData(
-        encoded,
+    body = FrozenSeq2Seq(Seq2Seq(config, len(vocabulary), len(vocabulary)), sides)
+    generators = {table: EmbeddingGenerator(kind, D_MODEL, init="normal") for table in body.tables}
+    options = ChangeOptions(
         dict.fromkeys(sides, vocabulary),
         dict.fromkeys(sides, rates),
+        body.sides,
         SimilarOptions(10, "id"),
-        batch_tokens=400,
         seed=3,
-        is_table_shared=is_shared,
     )
-    return model, data
+    return GeneratorModel(body, generators), ChangedPairs(encoded, 400, options)
 
 
 def digest(module):
@@ -109,35 +107,34 @@ def test_distillation_is_zero_without_perturbation(text, sides, align):
     for rows in data.epoch(0):
         batch = data.batch(rows, 0)
         assert all(len(new.members) == 0 for new in batch.new_tokens.values())
-        states, _, _ = model(batch)
-        assert objective.distillation(model, batch, states).abs().max() == 0.0
+        assert objective.distillation(model, batch, model(batch)).abs().max() == 0.0
 
 
 @pytest.mark.parametrize("align", ["input", "target"])
 def test_distillation_sees_a_perturbation(text, align):
     model, data = setting(text)
     batch = data.batch(data.epoch(0)[0], 0)
-    states, _, _ = model(batch)
-    found = GeneratorObjective(0.5, align=align).distillation(model, batch, states)
+    found = GeneratorObjective(0.5, align=align).distillation(model, batch, model(batch))
     assert (found > 0).any()
 
 
 def test_output_layer_is_extended_by_the_new_tokens(text):
     """Number 28: V + N columns; the bias is kept for the first V; a generated token's label is V or more."""
     model, data = setting(text, has_output_bias=True)
-    body = model.body
+    body = model.body.model
     with torch.no_grad():
         body.output_projection.bias.uniform_(-1, 1)
     batch = data.batch(data.epoch(0)[0], 0)
     size, num_new = body.output_projection.weight.shape[0], len(batch.new_tokens["decoder"].members)
-    states, logits, target = model(batch)
+    states, logits, target, num_targets = model(batch)
+    assert torch.equal(num_targets, batch.changed.target_input.valid.sum(1))
     assert num_new > 0
     assert logits.shape == (len(target), size + num_new)
-    valid = batch.perturbed.target_input.valid
+    valid = batch.changed.target_input.valid
     plain = states["decoder"][valid] @ body.output_projection.weight.T + body.output_projection.bias
     assert torch.allclose(logits[:, :size], plain, atol=1e-5)
     assert set(target[target >= size].tolist()) == set(range(size, size + num_new))
-    inputs = batch.perturbed.target_input.ids[valid]
+    inputs = batch.changed.target_input.ids[valid]
     assert inputs.max() == size + num_new - 1
 
 
@@ -146,11 +143,11 @@ def test_both_segmentations_have_the_same_words(text):
     _, data = setting(text, ("encoder", "decoder"))
     batch = data.batch(data.epoch(0)[0], 0)
     for side in ("encoder", "decoder"):
-        original, changed = batch.original_words[side], batch.perturbed_words[side]
+        original, changed = batch.original_words[side], batch.changed_words[side]
         assert torch.equal(original.max(1).values, changed.max(1).values)
     assert (batch.original_words["decoder"][:, 0] == -1).all()
     assert batch.original_words["decoder"].shape == batch.original.target_input.ids.shape
-    assert batch.perturbed_words["encoder"].shape == batch.perturbed.sources[0].ids.shape
+    assert batch.changed_words["encoder"].shape == batch.changed.sources[0].ids.shape
 
 
 def test_batches_do_not_depend_on_what_was_made_before(text):
@@ -161,9 +158,9 @@ def test_batches_do_not_depend_on_what_was_made_before(text):
     _, other = setting(text)
     other.batch(other.epoch(0)[0], 0)
     alone = other.batch(rows[:1], 1)
-    width = int(alone.perturbed.target_input.valid.sum())
+    width = int(alone.changed.target_input.valid.sum())
     vocabulary_size = len(text[0])
-    first, single = (b.perturbed.target_input.ids[0, :width] for b in (together, alone))
+    first, single = (b.changed.target_input.ids[0, :width] for b in (together, alone))
     is_known = single < vocabulary_size
     assert torch.equal(first[is_known], single[is_known])
     assert torch.equal(first >= vocabulary_size, single >= vocabulary_size)
@@ -180,4 +177,4 @@ def test_loss_is_the_sum_of_its_parts(text):
     assert set(alone.terms) == {"pretraining"}
     twice = GeneratorObjective(1.0)(model, batch)
     assert torch.allclose(twice.terms["distillation"], 2 * loss.terms["distillation"])
-    assert loss.num_tokens == int(batch.perturbed.target_input.valid.sum())
+    assert loss.num_tokens == int(batch.changed.target_input.valid.sum())

@@ -10,24 +10,25 @@ import torch
 
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.masked_lm import NOT_PREDICTED, MaskedBatch
+from nlgraft.stages.run.masked_lm import SIDE
 from nlgraft.training.config import MaskingConfig
 from nlgraft.training.masked_text import Masker
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.tokenizers.tokens import Tok
-from tests.tiny_masked_lms import LINES, SPECIALS, WIDTH, Words, masked_lm, pieces, write_words
-from trainables.embedding_transfer.generators import EmbeddingGenerator
-from trainables.embedding_transfer.masked_lm_generator import (
-    ChangedMaskedData,
-    MaskedGeneratorModel,
-    MaskedGeneratorObjective,
+from tests.tiny_masked_lms import KINDS, LINES, SPECIALS, WIDTH, Words, masked_lm, pieces, write_words
+from trainables.embedding_transfer.config import RatesConfig
+from trainables.embedding_transfer.generator_data import ChangedLines, ChangeOptions
+from trainables.embedding_transfer.generator_training import (
+    FrozenMaskedLM,
+    GeneratorModel,
+    GeneratorObjective,
 )
+from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_method
 from trainables.embedding_transfer.new_tokens import NewTokens, SimilarOptions
-from trainables.embedding_transfer.perturbation import Rates
-from trainables.embedding_transfer.stages.transfer import generator_method
 
-NO_CHANGE = Rates(split=0, merge=0)
-CHANGES = Rates(split=1, cut=0.3, cut_edge=0.3, min_split_chars=3, merge=0.7)
+NO_CHANGE = RatesConfig(split=0, merge=0)
+CHANGES = RatesConfig(split=1, cut=0.3, cut_edge=0.3, min_split_chars=3, merge=0.7)
 
 
 @pytest.fixture(scope="module")
@@ -35,18 +36,24 @@ def tokenizer(tmp_path_factory) -> Words:
     return pieces(tmp_path_factory.mktemp("old"))
 
 
-def changed_data(tokenizer, rates=CHANGES, new_mask_rate=0.5, mask_rate=0.3, seed=3, max_tokens=99):
-    masking = MaskingConfig(rate=mask_rate)
+def changed_data(
+    tokenizer, rates=CHANGES, new_mask_rate=0.5, mask_rate=0.3, seed=3, max_tokens=99, unit="word"
+):
+    masking = MaskingConfig(rate=mask_rate, unit=unit)
     masker = Masker(tokenizer.encode(LINES * 4, 30), tokenizer.ids, masking, seed)
-    return ChangedMaskedData(
-        masker,
-        tokenizer.vocabulary,
-        rates,
+    options = ChangeOptions(
+        {SIDE: tokenizer.vocabulary},
+        {SIDE: rates},
+        {SIDE: SIDE},
         SimilarOptions(10, "id"),
-        new_mask_rate=new_mask_rate,
-        batch_tokens=200,
-        max_tokens=max_tokens,
+        seed,
+        max_tokens,
     )
+    return ChangedLines(masker, 200, new_mask_rate, options)
+
+
+def generators(body, kind="patt"):
+    return GeneratorModel(FrozenMaskedLM(body), {SIDE: EmbeddingGenerator(kind, WIDTH)})
 
 
 def digest(module):
@@ -65,16 +72,17 @@ def train_steps(model, data, objective, num_steps=10):
             optimizer.zero_grad()
 
 
+@pytest.mark.parametrize("body_kind", ["bert", "ours"])
 @pytest.mark.parametrize(("kind", "expected"), [("att", WIDTH), ("patt", 6 * WIDTH)])
-def test_nothing_but_the_generator_learns(tokenizer, kind, expected):
+def test_nothing_but_the_generator_learns(tokenizer, kind, expected, body_kind):
     """Number 7: d or 6d parameters; the model is bit-identical after ten steps and has no gradient."""
-    body = masked_lm(len(tokenizer.vocabulary))
-    model = MaskedGeneratorModel(body, EmbeddingGenerator(kind, WIDTH))
+    body = masked_lm(len(tokenizer.vocabulary), body_kind)
+    model = generators(body, kind)
     assert sum(p.numel() for p in model.parameters()) == expected
     before = digest(body)
-    train_steps(model, changed_data(tokenizer), MaskedGeneratorObjective(0.5))
+    train_steps(model, changed_data(tokenizer), GeneratorObjective(0.5))
     assert digest(body) == before
-    assert model.generators["encoder"].weight.abs().sum() > 0
+    assert model.generators[SIDE].weight.abs().sum() > 0
     assert all(parameter.grad is None for parameter in body.parameters())
     assert not body.training
 
@@ -82,37 +90,37 @@ def test_nothing_but_the_generator_learns(tokenizer, kind, expected):
 def test_distillation_changes_what_is_learned(tokenizer):
     learned = []
     for weight in (0.0, 0.5):
-        model = MaskedGeneratorModel(masked_lm(len(tokenizer.vocabulary)), EmbeddingGenerator("patt", WIDTH))
-        train_steps(model, changed_data(tokenizer), MaskedGeneratorObjective(weight), 3)
-        learned.append(model.generators["encoder"].weight.detach().clone())
+        model = generators(masked_lm(len(tokenizer.vocabulary)), "patt")
+        train_steps(model, changed_data(tokenizer), GeneratorObjective(weight), 3)
+        learned.append(model.generators[SIDE].weight.detach().clone())
     assert not torch.allclose(*learned)
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_extended_output_layer_by_hand(kind):
     """Number 28: V + N columns, the bias kept for the first V; the new column is G with the mean bias."""
     size = 8
     body = masked_lm(size, kind)
-    head = body.model.get_output_embeddings()
-    table = body.model.get_input_embeddings().weight
+    head = body.model.output_projection if kind == "ours" else body.model.get_output_embeddings()
+    table = body.input_table
     with torch.no_grad():
         head.bias[5], head.bias[6] = 1.0, 3.0
-    model = MaskedGeneratorModel(body, EmbeddingGenerator("patt", WIDTH))  # zero weights: the average
+    model = generators(body)  # zero weights: the average
     members, relations = torch.tensor([[5, 6]]), torch.tensor([[0, 1]])
-    tensors = model._extended(NewTokens(members, relations))
-    ends = {name: tensor[-1] for name, tensor in tensors.items() if tensor.ndim == 1}
+    tensors = model._extended({SIDE: NewTokens(members, relations)})
+    ends = [tensor[-1] for tensor in tensors.values() if tensor.ndim == 1]
     assert ends
-    assert all(float(end.detach()) == 2.0 for end in ends.values())
+    assert all(float(end.detach()) == 2.0 for end in ends)
     tables = [tensor for tensor in tensors.values() if tensor.ndim == 2]
     assert all(t.shape == (size + 1, WIDTH) for t in tables)
     assert all(torch.equal(t[:size], table) for t in tables)
     assert torch.allclose(tables[0][size], (table[5] + table[6]) / 2)
-    # the whole model: what it says of the old tokens is what it said before
+    # the whole model: its logits of the old tokens are what they were
     ids = torch.tensor([[2, 5, 4, 3]])
     labels = torch.tensor([[NOT_PREDICTED, 5, size, NOT_PREDICTED]])
     batch = MaskedBatch(Tokens(ids, torch.ones_like(ids, dtype=torch.bool)), labels)
-    logits = torch.func.functional_call(body, tensors, (batch,), tie_weights=False)[1]
-    plain = body.model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0, 1:3]
+    logits = torch.func.functional_call(model.body, tensors, (batch,), tie_weights=False).logits
+    plain = body(batch)[1]
     assert logits.shape == (2, size + 1)
     assert torch.allclose(logits[:, :size], plain, atol=1e-6)
     mean = (plain[:, 5] - 1 + plain[:, 6] - 3) / 2 + 2
@@ -120,41 +128,45 @@ def test_extended_output_layer_by_hand(kind):
     assert batch.targets.tolist() == [5, size]
 
 
-def test_distillation_is_zero_without_perturbation(tokenizer):
+@pytest.mark.parametrize("unit", ["word", "token"])
+@pytest.mark.parametrize("kind", ["bert", "ours"])
+def test_distillation_is_zero_without_perturbation(tokenizer, kind, unit):
     """Number 25: exactly 0.0, although the model has dropout and was put into training mode."""
-    model = MaskedGeneratorModel(masked_lm(len(tokenizer.vocabulary)), EmbeddingGenerator("patt", WIDTH))
+    model = generators(masked_lm(len(tokenizer.vocabulary), kind))
     model.train()
-    objective = MaskedGeneratorObjective(0.5)
-    for batch in changed_data(tokenizer, NO_CHANGE).in_order():
-        assert len(batch.new_tokens.members) == 0
+    objective = GeneratorObjective(0.5)
+    for batch in changed_data(tokenizer, NO_CHANGE, unit=unit).in_order():
+        assert len(batch.new_tokens[SIDE].members) == 0
         assert torch.equal(batch.original.tokens.ids, batch.changed.tokens.ids)
-        states, _, _ = model(batch)
-        assert objective.distillation(model, batch, states).abs().max() == 0.0
+        assert objective.distillation(model, batch, model(batch)).abs().max() == 0.0
 
 
 def test_a_word_hidden_in_one_segmentation_only_is_not_compared(tokenizer):
     """Number 27; and with every new token hidden, no changed word is left to compare."""
     data = changed_data(tokenizer, new_mask_rate=1.0)
-    model = MaskedGeneratorModel(masked_lm(len(tokenizer.vocabulary)), EmbeddingGenerator("avg", WIDTH))
+    model = generators(masked_lm(len(tokenizer.vocabulary)), "avg")
     size = len(tokenizer.vocabulary)
     for batch in data.in_order():
         assert int(batch.changed.tokens.ids.max()) < size  # no new token is read
-        for row in range(len(batch.compared)):
-            words, labels = batch.changed_words[row], batch.changed.labels[row]
+        for row in range(len(batch.compared[SIDE])):
+            words, labels = batch.changed_words[SIDE][row], batch.changed.labels[row]
             hidden = {int(w) for w, label in zip(words, labels, strict=True) if label >= size}
-            assert hidden == set((~batch.compared[row]).nonzero()[:, 0].tolist())
-        states, _, _ = model(batch)
-        assert torch.isfinite(MaskedGeneratorObjective(1.0).distillation(model, batch, states)).all()
+            assert hidden == set((~batch.compared[SIDE][row]).nonzero()[:, 0].tolist())
+        assert torch.isfinite(GeneratorObjective(1.0).distillation(model, batch, model(batch))).all()
 
 
-def test_holes_are_the_same_in_both_segmentations(tokenizer):
-    """Words to be predicted are neither split nor merged, and hidden alike, token by token."""
+@pytest.mark.parametrize("unit", ["word", "token"])
+def test_both_segmentations_have_the_same_masks(tokenizer, unit):
+    """Words with a predicted token are neither split nor merged, and masked alike, token by token."""
     seen_new = 0
-    for batch in changed_data(tokenizer).in_order():
+    for batch in changed_data(tokenizer, unit=unit).in_order():
         size = len(tokenizer.vocabulary)
         for row in range(len(batch.original.tokens.ids)):
             pairs = []
-            for side, words in ((batch.original, batch.original_words), (batch.changed, batch.changed_words)):
+            for side, words in (
+                (batch.original, batch.original_words[SIDE]),
+                (batch.changed, batch.changed_words[SIDE]),
+            ):
                 asked = (
                     (side.labels[row] != NOT_PREDICTED) & (side.labels[row] < size) & side.tokens.valid[row]
                 )
@@ -174,11 +186,11 @@ def test_holes_are_the_same_in_both_segmentations(tokenizer):
 def test_the_text_never_changes(tokenizer):
     """Numbers 17, 18 and 22: pieces of one word are joined or cut with their marks, and spell the line."""
     vocabulary = tokenizer.vocabulary
-    rates = Rates(split=0.5, cut=0.3, cut_edge=0.3, min_split_chars=3, merge=0.7)
+    rates = RatesConfig(split=0.5, cut=0.3, cut_edge=0.3, min_split_chars=3, merge=0.7)
     data = changed_data(tokenizer, rates, mask_rate=0.2)
     surfaces: set[str] = set()
     for place, line in enumerate(LINES * 16):
-        sentence = data._change("encoder", place % 16, place // 16)
+        sentence = data.change(SIDE, place % 16, place // 16)
         toks = [token if isinstance(token, Tok) else vocabulary.token(token) for token in sentence.tokens]
         parts = [("" if tok.starts_word is False else " ") + tok.text for tok in toks]
         expected = line.replace(".", " .").replace("'", " ' ")

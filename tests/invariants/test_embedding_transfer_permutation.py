@@ -8,11 +8,11 @@ import torch
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.stages.run.exchange import exchange_tables
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Kind
 from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
-from trainables.embedding_transfer.stages.transfer import exchange_tables
 
 SURFACES = [
     "<pad>",
@@ -52,7 +52,7 @@ def test_reversed_vocabulary(method, tying, sides):
     plan = build_plan(vocabulary(SURFACES), vocabulary(SURFACES[::-1]), method, seed=1)
     assert set(plan.counts()) == {"copy", "special"}
     changed = ("encoder", "decoder") if sides == "both" else (sides,)
-    model = exchange_tables(body, dict.fromkeys(changed, plan), sides, seed=5).eval()
+    model = exchange_tables(body, dict.fromkeys(changed, plan)).eval()
     source = Tokens.from_lists([[5, 9, 3], [7, 30, 31, 12, 3]])
     target = Tokens.from_lists([[2, 8, 33], [2, 6]])
     batch = Batch([source], target, target.ids)

@@ -36,6 +36,8 @@ GENERATOR_KINDS: dict[str, Literal["avg", "att", "patt"]] = {
     "patt_eg": "patt",
 }
 """Methods that generate embeddings from similar tokens, with the kind of their generator."""
+PRODUCERS = {"random_init": "random", "avg_eg": "avg"}
+"""Methods of `nlgraft.vocab.methods` that have another name there."""
 TRAINED_METHODS = ("att_eg", "patt_eg")
 """Methods whose generator has parameters."""
 PRETRAINED_VOCABULARIES = {"downstream_vocab": "downstream", "joint_vocab": "joint"}
@@ -56,6 +58,8 @@ STREAMS = {"encoder": "source 0", "decoder": "target"}
 
 _METHODS: tuple[str, ...] = get_args(Method)
 _EXCHANGING = tuple(name for name in _METHODS if name not in KEPT_METHODS)
+MASKED_LM_METHODS = ("pretrain_finetune", *(name for name in _EXCHANGING if name != "independent_encoder"))
+"""Methods that a masked language model knows."""
 
 
 def _with(methods: Iterable[str], others: Condition | None = None) -> Condition:
@@ -76,7 +80,7 @@ READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
     "generator": (_with(TRAINED_METHODS),),
     "generator.encoder_rates": (
         _with(TRAINED_METHODS, {"transfer.sides": ("encoder", "both")}),
-        _with(TRAINED_METHODS, {"upstream.objective": ("masked_lm",)}),
+        _with(TRAINED_METHODS, {"upstream.objective": ("masked_tokens",)}),
         _with(TRAINED_METHODS, {"masked_lm": (GIVEN,)}),
     ),
     "generator.decoder_rates": (
@@ -84,6 +88,10 @@ READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
             TRAINED_METHODS,
             {"transfer.sides": ("decoder", "both"), "upstream.objective": ("translation", "denoising")},
         ),
+    ),
+    "generator.new_mask_rate": (
+        _with(TRAINED_METHODS, {"upstream.objective": ("masked_tokens",)}),
+        _with(TRAINED_METHODS, {"masked_lm": (GIVEN,)}),
     ),
     "transfer.sides": (_with((*PRETRAINED_VOCABULARIES, *_EXCHANGING)),),
     "transfer.cap": (_with(GENERATOR_KINDS),),
@@ -93,6 +101,5 @@ READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
     "vectors": (_with(VECTOR_METHODS),),
     "independent": (_with(("independent_encoder",)),),
     "masked_lm.downstream_tokenizer": (_with(_EXCHANGING),),
-    "masked_lm.new_mask_rate": (_with(TRAINED_METHODS),),
 }
 """Settings that only some arms read: see `nlgraft.study.data.system.System.conditions`."""

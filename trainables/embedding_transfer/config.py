@@ -8,25 +8,31 @@ from typing import ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
-from nlgraft.stages.config import MASK_TOKEN, PhaseConfig, ScoreConfig, UpstreamPhaseConfig
+from nlgraft.stages.config import (
+    MASK_TOKEN,
+    MaskedLMConfig,
+    PhaseConfig,
+    ScoreConfig,
+    UpstreamPhaseConfig,
+    VectorsConfig,
+)
 from nlgraft.study.data.system import Condition
 from nlgraft.text.config import CorpusConfig, TokenizerConfig, role_problem
 from nlgraft.text.files import InputPathOrName
 from nlgraft.training.config import TrainConfig
 from trainables.embedding_transfer.arms import (
     KEPT_METHODS,
+    MASKED_LM_METHODS,
     PRETRAINED_VOCABULARIES,
     READ_WHEN,
-    VECTOR_METHODS,
     Method,
 )
-from trainables.embedding_transfer.masked_lm_config import MaskedLMConfig, conflicts
 
 Sides = Literal["decoder", "encoder", "both"]
 
 MAX_TOKENS_LIMIT = 100_000
-DEFAULT_MASK_RATES = {"denoising": 0.35, "masked_lm": 0.15}
-"""Share of hidden tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
+DEFAULT_MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
+"""Share of masked tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
 
 
 class _Part(BaseModel):
@@ -58,20 +64,20 @@ class TokenizersConfig(_Part):
 class UpstreamConfig(UpstreamPhaseConfig):
     """The pretrained model (section 3.1, pretrain)."""
 
-    objective: Literal["translation", "denoising", "masked_lm"] = "translation"
-    """What it learns. translation: domain A's sentence pairs. denoising: to restore every line of domain A,
-    on whichever side it stands, from itself with holes, as M-BART (Table 3). masked_lm: an encoder learns to
-    say hidden tokens, as M-BERT, and is then encoder and, with fresh cross-attention, decoder (Rothe et al.
-    2020, BERT2BERT)."""
+    objective: Literal["translation", "denoising", "masked_tokens"] = "translation"
+    """Pretraining task. translation: domain A's sentence pairs. denoising: to restore every line of domain A,
+    of either side, from itself with masked spans, as M-BART (Table 3). masked_tokens: an encoder learns to
+    predict masked tokens, as M-BERT, and is then encoder and, with fresh cross-attention, decoder (Rothe et
+    al. 2020, BERT2BERT)."""
     mask_rate: float | None = Field(default=None, gt=0, lt=1)
-    """Share of tokens that text hides; null: 0.35 for denoising, 0.15 for masked_lm."""
+    """Share of masked tokens; null: 0.35 for denoising, 0.15 for masked_tokens."""
     mean_span_tokens: float = Field(default=3.5, gt=0)
-    """Denoising: mean length of a hidden span, in tokens (Poisson)."""
+    """Denoising: mean length of a masked span, in tokens (Poisson)."""
     checkpoint: InputPathOrName | None = None
     """A released model of Hugging Face that is the pretrained one (Table 3); it brings what ``model`` and
-    ``tokenizers.upstream`` would say. Denoising: local directory of an mBART with its
-    sentencepiece.bpe.model. Masked_lm: directory or hub name of a BERT with its WordPiece tokenizer.json or
-    vocab.txt. Null: pretrain one."""
+    ``tokenizers.upstream`` would give. Denoising: local directory of an mBART with its
+    sentencepiece.bpe.model. Masked_tokens: directory or hub name of a BERT with its WordPiece tokenizer.json
+    or vocab.txt. Null: pretrain one."""
     revision: str | None = None
     """Commit, tag or branch of a hub name (null: main); a commit pins what the name means."""
     start_id: int | None = Field(default=None, ge=0)
@@ -112,7 +118,11 @@ class GeneratorConfig(_Part):
     decoder_rates: RatesConfig = RatesConfig()
     """Splits and merges of target sentences."""
     encoder_rates: RatesConfig = RatesConfig(cut_edge=0.05, min_split_chars=7)
-    """Splits and merges of source sentences, when the encoder's vocabulary is transferred."""
+    """Splits and merges of source sentences, when the encoder's vocabulary is transferred, and of the lines
+    of a masked language model."""
+    new_mask_rate: float = Field(default=0.5, ge=0, le=1)
+    """Share of the generated tokens that a masked language model predicts; it reads the others (authors'
+    code)."""
     max_steps: int = Field(default=1000, ge=1)
     """Optimiser steps (the paper's converge after 20,000)."""
     batch_tokens: int = Field(default=4096, ge=1)
@@ -154,23 +164,6 @@ class GeneratorConfig(_Part):
             is_evaluated_at_start=True,
             best_metric="generator/dev_loss",
         )
-
-
-class VectorsConfig(_Part):
-    """Vectors of tokens from text, for word2vec, cbow, focus and wechsel; as wide as the model."""
-
-    epochs: int = Field(default=5, ge=1)
-    """Passes over the training text of the domain."""
-    window_tokens: int = Field(default=5, ge=1)
-    """Farthest token on either side that counts as surroundings."""
-    negatives: int = Field(default=5, ge=1)
-    """Random tokens told apart from each true one."""
-    learning_rate: float = Field(default=0.1, gt=0)
-    """Of Adagrad."""
-    batch_size: int = Field(default=2048, ge=1)
-    """Predictions of a step."""
-    min_count: int = Field(default=1, ge=1)
-    """Tokens that occur less often get a drawn row."""
 
 
 class IndependentConfig(_Part):
@@ -257,7 +250,7 @@ class Config(_Part):
     def _problems(self) -> Iterator[str]:
         yield from self._role_problems()
         if self.masked_lm is not None:
-            yield from conflicts(self)
+            yield from self._masked_lm_problems()
         if self.model.num_sources != 1 or self.model.contexts:
             yield "model.num_sources and model.contexts belong to other systems: one source, no contexts"
         yield from self._objective_problems()
@@ -286,6 +279,31 @@ class Config(_Part):
         if self.decode.num_return != 1:
             yield f"decode.num_return is {self.decode.num_return}: one translation per sentence is scored"
 
+    def _masked_lm_problems(self) -> Iterator[str]:
+        """Find settings that mean nothing for a masked language model."""
+        for name in ("tokenizers", "model", "independent", "decode", "score"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                yield f"masked_lm and {name} are both given: {name} is of translation models; leave one out"
+        if self.transfer.method not in MASKED_LM_METHODS:
+            yield (
+                f"transfer.method is {self.transfer.method} with masked_lm, which knows "
+                f"{', '.join(MASKED_LM_METHODS)}; choose one of these, or leave masked_lm out"
+            )
+        translation_only = {
+            "transfer": ("sides",),
+            "generator": ("distillation_align", "decoder_rates"),
+            "upstream": ("objective", "num_bleu_sentences"),
+            "downstream": ("num_bleu_sentences",),
+        }
+        for part, names in translation_only.items():
+            given = getattr(self, part)
+            for name in names:
+                if getattr(given, name) != type(given).model_fields[name].default:
+                    yield (
+                        f"{part}.{name} is {getattr(given, name)} with masked_lm, which has one table and "
+                        f"decodes nothing; leave {part}.{name} out"
+                    )
+
     def _role_problems(self) -> Iterator[str]:
         for name in ("upstream", "downstream"):
             corpus = getattr(self.data, name)
@@ -311,7 +329,7 @@ class Config(_Part):
             if upstream.checkpoint is not None:
                 yield (
                     f"{said} with checkpoint {upstream.checkpoint}: a released model is one of text; set "
-                    "upstream.objective to denoising for an mBART, to masked_lm for a BERT"
+                    "upstream.objective to denoising for an mBART, to masked_tokens for a BERT"
                 )
             if upstream.mask_rate is not None:
                 yield f"{said} with mask_rate {upstream.mask_rate}: it hides nothing; leave mask_rate out"
@@ -328,7 +346,7 @@ class Config(_Part):
         if method in (*PRETRAINED_VOCABULARIES, "bpe_dropout"):
             yield f"{said} with transfer.method {method}, which pretrains a translation model"
         depths = (self.model.num_encoder_layers, self.model.num_decoder_layers)
-        is_own = upstream.objective == "masked_lm" and upstream.checkpoint is None
+        is_own = upstream.objective == "masked_tokens" and upstream.checkpoint is None
         if is_own and depths[0] != depths[1]:
             yield (
                 f"{said}: the encoder serves as decoder, too; model.num_encoder_layers is {depths[0]}, "
@@ -338,7 +356,7 @@ class Config(_Part):
     def _checkpoint_problems(self) -> Iterator[str]:
         method, said = self.transfer.method, f"upstream.checkpoint is {self.upstream.checkpoint}"
         tokenizer, is_both = self.tokenizers.downstream, self.transfer.sides == "both"
-        if self.upstream.objective == "masked_lm":
+        if self.upstream.objective == "masked_tokens":
             if self.upstream.start_id is not None:
                 yield f"{said} of a BERT with start_id {self.upstream.start_id}, which belongs to an mBART"
             if tokenizer.sampling_alpha is not None and (method in KEPT_METHODS or not is_both):
@@ -350,5 +368,3 @@ class Config(_Part):
             yield f"{said} of an mBART with transfer.method untrained, which needs a model to be trained"
         elif is_both and not tokenizer.is_shared:
             yield f"{said} with transfer.sides both: its one table needs tokenizers.downstream.is_shared true"
-        if method in VECTOR_METHODS:
-            yield f"{said} with transfer.method {method}, which needs the model's width before it is read"

@@ -18,18 +18,9 @@ NO_WORD = -1
 
 
 def word_means(states_BTD: Tensor, words_BT: Tensor, num_words: int) -> Tensor:
-    """Average the states of each word's tokens.
-
-    Args:
-        states_BTD: Hidden states.
-        words_BT: Word number of each position, from 0 in every sentence, ``NO_WORD`` for none.
-        num_words: Largest number of words of a sentence, W.
-
-    Returns:
-        Means [B, W, D]; zero where a sentence has no such word.
-    """
+    """Average the states of each word's tokens: [B, W, D], zero where a sentence has no such word."""
     batch, _, width = states_BTD.shape
-    # a last, spare word takes the positions that belong to none
+    # a last word beyond the others takes the positions that belong to none
     index_BT = torch.where(words_BT == NO_WORD, num_words, words_BT)
     sums = states_BTD.new_zeros(batch, num_words + 1, width)
     sums = sums.scatter_add(1, index_BT[..., None].expand(-1, -1, width), states_BTD)

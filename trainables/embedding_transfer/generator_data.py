@@ -2,105 +2,139 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.nn.masked_lm import MaskedBatch
+from nlgraft.stages.run.masked_lm import SIDE
+from nlgraft.text.batches import TokenBatches
 from nlgraft.text.tokenizers import BOS, EOS
 from nlgraft.training.config import View
 from nlgraft.training.data import Seq2SeqData
+from nlgraft.training.masked_text import Masker, labels_of
 from nlgraft.training.seeds import generator_for
 from nlgraft.training.views import Encoded, IntArray
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from trainables.embedding_transfer.arms import STREAMS
+from trainables.embedding_transfer.config import RatesConfig
 from trainables.embedding_transfer.distillation import NO_WORD
-from trainables.embedding_transfer.generator_training import PerturbedBatch
-from trainables.embedding_transfer.new_tokens import DEV_EPOCH, ChangedText, SimilarOptions
-from trainables.embedding_transfer.perturbation import PerturbedSentence, Perturber, Rates
+from trainables.embedding_transfer.generator_training import ChangedBatch
+from trainables.embedding_transfer.new_tokens import (
+    DEV_EPOCH,
+    BatchNumbering,
+    ChangedText,
+    Shard,
+    SimilarOptions,
+)
+from trainables.embedding_transfer.perturbation import ChangedSentence, Perturber
 
 
-class PerturbedData:
+@dataclass(frozen=True)
+class ChangeOptions:
+    """How sentences are changed.
+
+    Attributes:
+        vocabularies: Vocabulary of each side that is changed.
+        rates: Probabilities of splits and merges, for the same sides.
+        tables: Embedding table of each side.
+        similar: How similar tokens are chosen.
+        seed: Of the changes.
+        max_tokens: Longest sentence, without begin and end, that the model can read; one that splitting would
+            make longer stays as it is. None: no limit.
+    """
+
+    vocabularies: Mapping[str, Vocabulary]
+    rates: Mapping[str, RatesConfig]
+    tables: Mapping[str, str]
+    similar: SimilarOptions
+    seed: int
+    max_tokens: int | None = None
+
+
+class ChangedData(ABC):
     """Batches of upstream text, each sentence in two segmentations.
 
     **Determinism**: how a sentence is changed depends on the seed, the epoch and the sentence alone.
     """
 
-    def __init__(
-        self,
-        encoded: Encoded,
-        vocabularies: Mapping[str, Vocabulary],
-        rates: Mapping[str, Rates],
-        options: SimilarOptions,
-        *,
-        batch_tokens: int,
-        seed: int,
-        is_table_shared: bool = False,
-        max_tokens: int | None = None,
-    ) -> None:
-        """Set up the data.
-
-        Args:
-            encoded: Sentences of domain A.
-            vocabularies: Vocabulary of each side that is changed, ``encoder`` or ``decoder``.
-            rates: How often words are changed, for the same sides.
-            options: How similar tokens are chosen.
-            batch_tokens: Most padded positions of a batch on one side.
-            seed: Of order and changes.
-            is_table_shared: Whether both sides read one embedding table.
-            max_tokens: Longest sentence, without begin and end, that the model can read; one that splitting
-                would make longer stays as it is. None: no limit.
-        """
-        self._data = Seq2SeqData(encoded, View(), batch_tokens=batch_tokens, seed=seed)
-        self._batches = self._data.batches
-        self._text = {side: encoded.stream(STREAMS[side]) for side in vocabularies}
-        self._perturbers = {side: Perturber(vocabularies[side], rates[side]) for side in vocabularies}
-        self._seed = seed
-        self._max_tokens = max_tokens
-        tables = {side: "decoder" if is_table_shared else side for side in vocabularies}
-        self._changed = ChangedText(vocabularies, tables, self._change, self._batches, options)
+    def __init__(self, batches: TokenBatches, options: ChangeOptions) -> None:
+        self._batches = batches
+        self._options = options
+        self._perturbers = {
+            side: Perturber(vocabulary, options.rates[side])
+            for side, vocabulary in options.vocabularies.items()
+        }
+        self._text = ChangedText(options.vocabularies, options.tables, self.change, batches, options.similar)
 
     def epoch(self, index: int) -> Sequence[IntArray]:
-        """Draw up the global batches of an epoch: row numbers of each."""
+        """Draw up the global batches of an epoch."""
         return self._batches.epoch(index)
 
-    def in_order(self) -> Iterator[PerturbedBatch]:
+    def in_order(self) -> Iterator[ChangedBatch]:
         """Go once through the text in a change of its own, the longest batch first, for evaluation."""
         for rows in self._batches.in_order():
             yield self.batch(rows, DEV_EPOCH)
 
-    def batch(self, rows: IntArray, epoch: int) -> PerturbedBatch:
+    @abstractmethod
+    def batch(self, rows: IntArray, epoch: int) -> ChangedBatch:
         """Make the batch of some rows."""
-        by_row = self._changed.by_row(rows, epoch)
-        original = self._data.batch(rows, 0)
-        numbering = self._changed.numbering()
-        original_words, changed_words, changed = {}, {}, {}
-        for side, perturber in self._perturbers.items():
-            text = self._text[side]
-            sentences = [by_row[int(row)].sentences[side][int(row)] for row in rows]
-            changed[side] = [
-                numbering.ids(side, sentence.tokens, by_row[int(row)])
-                for row, sentence in zip(rows, sentences, strict=True)
-            ]
-            lead = int(side == "decoder")
-            original_words[side] = _pad_words(
-                [perturber.words(text[int(row)].tolist()) for row in rows], lead
-            )
-            changed_words[side] = _pad_words([sentence.words for sentence in sentences], lead)
-        return PerturbedBatch(
-            original, _changed_batch(original, changed), numbering.new_tokens(), original_words, changed_words
-        )
 
-    def _change(self, side: str, row: int, epoch: int) -> PerturbedSentence:
-        ids = self._text[side][row].tolist()
+    @abstractmethod
+    def _sentence(self, side: str, row: int, epoch: int) -> tuple[list[int], Sequence[bool]]:
+        """Give the tokens of a sentence, and which of them stay as they are."""
+
+    def change(self, side: str, row: int, epoch: int) -> ChangedSentence:
+        """Change a sentence of a side as in an epoch."""
+        ids, is_kept = self._sentence(side, row, epoch)
         perturber = self._perturbers[side]
-        changed = perturber.perturb(ids, generator_for(self._seed, "perturb", side, epoch, row))
-        if self._max_tokens is not None and len(changed.tokens) > max(self._max_tokens, len(ids)):
-            return PerturbedSentence(ids, perturber.words(ids))
+        generator = generator_for(self._options.seed, "perturb", side, epoch, row)
+        changed = perturber.perturb(ids, generator, is_kept)
+        limit = self._options.max_tokens
+        if limit is not None and len(changed.tokens) > max(limit, len(ids)):
+            return ChangedSentence([*ids], perturber.words(ids))
         return changed
 
 
-def _changed_batch(original: Batch, changed: Mapping[str, list[list[int]]]) -> Batch:
+class ChangedPairs(ChangedData):
+    """Sentence pairs for an encoder-decoder."""
+
+    def __init__(self, encoded: Encoded, batch_tokens: int, options: ChangeOptions) -> None:
+        """Set up batches of at most ``batch_tokens`` padded positions on either side."""
+        self._data = Seq2SeqData(encoded, View(), batch_tokens=batch_tokens, seed=options.seed)
+        self._streams = {side: encoded.stream(STREAMS[side]) for side in options.vocabularies}
+        super().__init__(self._data.batches, options)
+
+    def _sentence(self, side: str, row: int, epoch: int) -> tuple[list[int], Sequence[bool]]:
+        del epoch
+        return self._streams[side][row].tolist(), ()
+
+    def batch(self, rows: IntArray, epoch: int) -> ChangedBatch:
+        """Make the batch of some rows."""
+        shards = self._text.by_row(rows, epoch)
+        original = self._data.batch(rows, 0)
+        numbering = self._text.numbering()
+        original_words, changed_words, changed = {}, {}, {}
+        for side, perturber in self._perturbers.items():
+            sentences = [shards[int(row)].sentences[side][int(row)] for row in rows]
+            changed[side] = [
+                numbering.ids(side, sentence.tokens, shards[int(row)])
+                for row, sentence in zip(rows, sentences, strict=True)
+            ]
+            words = [perturber.words(self._streams[side][int(row)].tolist()) for row in rows]
+            around = {"has_begin": side == "decoder", "has_end": side == "encoder"}
+            original_words[side] = _word_numbers(words, **around)
+            changed_words[side] = _word_numbers([sentence.words for sentence in sentences], **around)
+        return ChangedBatch(
+            original, _changed_pairs(original, changed), numbering.new_tokens(), original_words, changed_words
+        )
+
+
+def _changed_pairs(original: Batch, changed: Mapping[str, list[list[int]]]) -> Batch:
     sources, target_input, target_output = original.sources, original.target_input, original.target_output
     if (ids := changed.get("encoder")) is not None:
         sources = [Tokens.from_lists([[*row, EOS] for row in ids])]
@@ -110,10 +144,99 @@ def _changed_batch(original: Batch, changed: Mapping[str, list[list[int]]]) -> B
     return Batch(sources, target_input, target_output, original.contexts)
 
 
-def _pad_words(words: Sequence[Sequence[int]], lead: int) -> torch.Tensor:
-    """Word numbers of every position, [B, longest + 1]: the one before (BOS) or behind (EOS) has none."""
-    width = max(map(len, words), default=0) + 1
-    padded = torch.full((len(words), width), NO_WORD, dtype=torch.int64)
-    for row, numbers in enumerate(words):
-        padded[row, lead : lead + len(numbers)] = torch.tensor(numbers, dtype=torch.int64)
-    return padded
+class ChangedLines(ChangedData):
+    """Masked lines for a masked language model.
+
+    Words with a token that is predicted stay as they are, so they are masked alike in both segmentations. Of
+    the new tokens some are masked in the changed line alone; the states of their words are not compared.
+
+    Source: what is masked beside the predicted words, from the authors' code.
+    """
+
+    def __init__(
+        self, masker: Masker, batch_tokens: int, new_mask_rate: float, options: ChangeOptions
+    ) -> None:
+        """Set up the lines.
+
+        Args:
+            masker: Masks the lines.
+            batch_tokens: Most padded positions of a batch.
+            new_mask_rate: Share of the new tokens that are masked and predicted.
+            options: How lines are changed.
+        """
+        self._masker = masker
+        self._new_mask_rate = new_mask_rate
+        super().__init__(masker.batches(batch_tokens, masker.seed), options)
+
+    def _sentence(self, side: str, row: int, epoch: int) -> tuple[list[int], Sequence[bool]]:
+        line = self._masker.line(row, epoch)
+        return line.tokens, line.is_predicted
+
+    def batch(self, rows: IntArray, epoch: int) -> ChangedBatch:
+        """Make the batch of some rows."""
+        shards = self._text.by_row(rows, epoch)
+        numbering = self._text.numbering()
+        lines = [self._line(int(row), epoch, shards[int(row)], numbering) for row in rows]
+        num_words = max((max(line.original_words, default=-1) for line in lines), default=-1) + 1
+        compared_BW = torch.ones(len(lines), num_words, dtype=torch.bool)
+        for number, line in enumerate(lines):
+            compared_BW[number, line.masked_once] = False
+        ids = self._masker.ids
+        changed = MaskedBatch.of(
+            [[ids.begin, *line.inputs, ids.end] for line in lines], [line.labels for line in lines], ids.pad
+        )
+        original_words, changed_words = (
+            _word_numbers([getattr(line, name) for line in lines], has_begin=True, has_end=True)
+            for name in ("original_words", "changed_words")
+        )
+        return ChangedBatch(
+            self._masker.batch(rows, epoch),
+            changed,
+            numbering.new_tokens(),
+            {SIDE: original_words},
+            {SIDE: changed_words},
+            {SIDE: compared_BW},
+        )
+
+    def _line(self, row: int, epoch: int, shard: Shard, numbering: BatchNumbering) -> _ChangedLine:
+        """Number the new tokens of a line, mask some of them, and put the line's own masks back."""
+        line, sentence = self._masker.line(row, epoch), shard.sentences[SIDE][row]
+        perturber = self._perturbers[SIDE]
+        words = perturber.words(line.tokens)
+        kept = {word for word, is_predicted in zip(words, line.is_predicted, strict=True) if is_predicted}
+        # kept words have the same tokens in both segmentations: masks are taken over token by token
+        pieces = zip(words, line.inputs, line.is_predicted, strict=True)
+        waiting = iter([(read, is_predicted) for word, read, is_predicted in pieces if word in kept])
+        ids = numbering.ids(SIDE, sentence.tokens, shard)
+        size = len(perturber.vocabulary)
+        draws = generator_for(self._masker.seed, "new", epoch, row).random(len(ids))
+        inputs: list[int] = []
+        predicted: list[bool] = []
+        masked_once: set[int] = set()
+        for identity, word, draw in zip(ids, sentence.words, draws.tolist(), strict=True):
+            if word in kept:
+                read, is_predicted = next(waiting)
+            else:
+                is_predicted = identity >= size and draw < self._new_mask_rate
+                read = self._masker.ids.mask if is_predicted else identity
+                masked_once |= {word} if is_predicted else set()
+            inputs.append(read)
+            predicted.append(is_predicted)
+        return _ChangedLine(inputs, labels_of(ids, predicted), words, sentence.words, sorted(masked_once))
+
+
+@dataclass(frozen=True)
+class _ChangedLine:
+    inputs: list[int]
+    labels: list[int]
+    original_words: list[int]
+    changed_words: list[int]
+    masked_once: list[int]
+
+
+def _word_numbers(
+    words: Sequence[Sequence[int]], *, has_begin: bool = False, has_end: bool = False
+) -> Tensor:
+    """Word number of every position, [B, longest]; begin, end and padding have none."""
+    begin, end = [NO_WORD] * has_begin, [NO_WORD] * has_end
+    return Tokens.from_lists([[*begin, *numbers, *end] for numbers in words], NO_WORD).ids

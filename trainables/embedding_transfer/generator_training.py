@@ -1,176 +1,222 @@
-"""Training of ATT-EG and PATT-EG inside a frozen translation model.
+"""Training of ATT-EG and PATT-EG inside a frozen model: an encoder-decoder or a masked language model.
 
 Shape letters: B sentences, T and S positions of the original and the changed sequence, D width, N new tokens
-of a batch, W similar tokens, V old vocabulary, R real target positions.
+of a batch, W similar tokens, V old vocabulary, R predicted positions.
 Source: Liu et al. (2021), section 3.3.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, cast
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from nlgraft.nn.batch import Batch
+from nlgraft.nn.masked_lm import MaskedBatch, MaskedLM
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.stages.run.new_rows import TABLES
-from nlgraft.training.losses import Loss, SmoothingKind, freeze_module, smoothed_cross_entropy
-from trainables.embedding_transfer.distillation import Reduction, distillation_loss
+from nlgraft.stages.run.exchange import embedding_tables
+from nlgraft.stages.run.masked_lm import SIDE
+from nlgraft.stages.run.new_rows import EXCHANGED
+from nlgraft.training.cross_entropy import SmoothingKind, smoothed_cross_entropy
+from nlgraft.training.losses import Loss, freeze_module
+from trainables.embedding_transfer.distillation import NO_WORD, Reduction, distillation_loss
 from trainables.embedding_transfer.generators import EmbeddingGenerator, extended
 from trainables.embedding_transfer.new_tokens import NewTokens
 
 
 @dataclass(frozen=True)
-class PerturbedBatch:
+class ChangedBatch:
     """A batch twice: as it is, and in another segmentation with tokens the vocabulary lacks.
 
     Attributes:
-        original: The batch for the teacher.
-        perturbed: The batch for the student; new token n of a side has id V + n.
-        new_tokens: The new tokens of each table that is transferred, by ``encoder`` or ``decoder``; a table
-            that both sides share is the decoder's.
+        original: The batch that the teacher reads.
+        changed: The batch that the student reads; new token n of a table has id V + n.
+        new_tokens: The new tokens of each table.
         original_words: Word number of each position, int64 [B, T], of each side that was changed.
-        perturbed_words: Likewise of the changed sequence, int64 [B, S].
+        changed_words: Likewise of the changed sequence, int64 [B, S].
+        compared: Words that are masked alike in both, bool [B, W], by side; of a side without an entry all
+            words are compared.
     """
 
-    original: Batch
-    perturbed: Batch
+    original: Batch | MaskedBatch
+    changed: Batch | MaskedBatch
     new_tokens: Mapping[str, NewTokens]
     original_words: Mapping[str, Tensor]
-    perturbed_words: Mapping[str, Tensor]
+    changed_words: Mapping[str, Tensor]
+    compared: Mapping[str, Tensor] = field(default_factory=dict)
 
-    def to(self, device: torch.device | str) -> PerturbedBatch:
+    def to(self, device: torch.device | str) -> ChangedBatch:
         """Move to a device."""
-        return PerturbedBatch(
+
+        def moved(parts: Mapping[str, Any]) -> dict[str, Any]:
+            return {name: part.to(device) for name, part in parts.items()}
+
+        return ChangedBatch(
             self.original.to(device),
-            self.perturbed.to(device),
-            {side: tokens.to(device) for side, tokens in self.new_tokens.items()},
-            {side: words.to(device) for side, words in self.original_words.items()},
-            {side: words.to(device) for side, words in self.perturbed_words.items()},
+            self.changed.to(device),
+            moved(self.new_tokens),
+            moved(self.original_words),
+            moved(self.changed_words),
+            moved(self.compared),
         )
 
 
+class Reading(NamedTuple):
+    """What a frozen model makes of a batch.
+
+    Attributes:
+        states: Last hidden states of each side, [B, S, D].
+        logits: Of the predicted positions, [R, V + N].
+        targets: Their true tokens, int64 [R].
+        num_targets: Number of predicted positions of each sentence, int64 [B].
+    """
+
+    states: Mapping[str, Tensor]
+    logits: Tensor
+    targets: Tensor
+    num_targets: Tensor
+
+
+class FrozenModel(nn.Module):
+    """A pretrained model as generators see it.
+
+    Attributes:
+        tables: Names of the parameters with a row or an entry for each token, by table; the first is the
+            table of input embeddings.
+        sides: Table that each changed side reads.
+        max_tokens: Longest sequence that it has positions for, without begin and end; None: any length.
+    """
+
+    tables: Mapping[str, Sequence[str]]
+    sides: Mapping[str, str]
+    max_tokens: int | None
+
+    def table(self, name: str) -> Tensor:
+        """The table of input embeddings, [V, D]."""
+        return self.get_parameter(self.tables[name][0])
+
+    def all_tables(self) -> Mapping[str, Tensor]:
+        """The table of input embeddings of every side, changed or not, [V, D]."""
+        raise NotImplementedError
+
+    def states(self, batch: Any) -> Mapping[str, Tensor]:
+        """Compute the last hidden states of each side, [B, T, D]."""
+        raise NotImplementedError
+
+    def forward(self, batch: Any) -> Reading:
+        """Read and predict a batch."""
+        raise NotImplementedError
+
+
+class FrozenSeq2Seq(FrozenModel):
+    """An encoder-decoder, some of whose sides are changed."""
+
+    def __init__(self, model: Seq2Seq, sides: Sequence[str]) -> None:
+        super().__init__()
+        self.model = model
+        # one generator serves a table that both sides read
+        is_shared = model.config.tying == "all" and len(sides) > 1
+        self.sides = {side: "decoder" if is_shared else side for side in sides}
+        names = dict(model.named_parameters(remove_duplicate=False))
+        self.tables = {
+            table: [f"model.{name}" for name in EXCHANGED[table] if name in names]
+            for table in self.sides.values()
+        }
+        config = model.config
+        is_limited = "learned" in (config.source_positions, config.target_positions)
+        self.max_tokens = config.max_positions - 2 if is_limited else None
+
+    def all_tables(self) -> Mapping[str, Tensor]:
+        """The tables of encoder and decoder, [V, D]."""
+        return embedding_tables(self.model)
+
+    def states(self, batch: Batch) -> Mapping[str, Tensor]:
+        """Compute the states of decoder and, where it is changed, encoder, [B, T, D]."""
+        states = {"decoder": self.model(batch)}
+        if "encoder" in self.sides:
+            states["encoder"] = self.model.encode(batch.sources, batch.contexts).bank[0].states
+        return states
+
+    def forward(self, batch: Batch) -> Reading:
+        """Read sources and predict targets."""
+        states, valid_BS = self.states(batch), batch.target_input.valid
+        logits_RV = self.model.logits(states["decoder"][valid_BS])
+        return Reading(states, logits_RV, batch.target_output[valid_BS], valid_BS.sum(1))
+
+
+class FrozenMaskedLM(FrozenModel):
+    """A masked language model: one side, one table."""
+
+    def __init__(self, model: MaskedLM) -> None:
+        super().__init__()
+        self.model = model
+        self.sides = {SIDE: SIDE}
+        names = dict(self.named_parameters(remove_duplicate=False))
+        tensors = sorted(f"model.{name}" for name in model.vocabulary_tensors)
+        # the table of input embeddings comes first
+        self.tables = {SIDE: sorted(tensors, key=lambda name: names[name] is not model.input_table)}
+        self.max_tokens = model.max_tokens
+
+    def all_tables(self) -> Mapping[str, Tensor]:
+        """The one table, [V, D]."""
+        return {SIDE: self.model.input_table}
+
+    def states(self, batch: MaskedBatch) -> Mapping[str, Tensor]:
+        """Compute the states of the lines, [B, T, D]."""
+        return {SIDE: self.model(batch.without_labels())[0]}
+
+    def forward(self, batch: MaskedBatch) -> Reading:
+        """Read lines and predict masked tokens."""
+        states_BSD, logits_RV = self.model(batch)
+        return Reading({SIDE: states_BSD}, logits_RV, batch.targets, batch.num_targets)
+
+
 class GeneratorModel(nn.Module):
-    """The generators of the transferred sides around a frozen model.
+    """The generators of the tables around a frozen model.
 
     Only the generators are parameters of this module: the model is not registered, so nothing can train it,
     put it into training mode, or store it once more.
     """
 
-    def __init__(
-        self,
-        body: Seq2Seq,
-        generators: Mapping[str, EmbeddingGenerator],
-        reader: Callable[[Seq2Seq], StateReader] | None = None,
-    ) -> None:
-        """Freeze the model.
-
-        Args:
-            body: The pretrained model; frozen in place, in evaluation mode for good.
-            generators: One generator for each transferred table, ``encoder`` or ``decoder``.
-            reader: Reads the states of the model; the decoder's, and the encoder's when asked, unless given.
-        """
+    def __init__(self, body: FrozenModel, generators: Mapping[str, EmbeddingGenerator]) -> None:
+        """Freeze the model in place, in evaluation mode for good; one generator for each of its tables."""
         super().__init__()
         self.generators = nn.ModuleDict(dict(generators))
-        self._body = ((reader or StateReader)(cast(Seq2Seq, freeze_module(body))),)
+        self._body = (cast(FrozenModel, freeze_module(body)),)
 
     @property
-    def body(self) -> Seq2Seq:
+    def body(self) -> FrozenModel:
         """The frozen model."""
-        return self._body[0].model
+        return self._body[0]
 
-    def table(self, side: str) -> Tensor:
-        """The frozen embedding table of a side, [V, D]."""
-        return self.body.get_parameter(TABLES[side])
-
-    def forward(self, batch: PerturbedBatch) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-        """Run the student.
-
-        Args:
-            batch: What to read and say.
-
-        Returns:
-            Last hidden states [B, S, D] by ``decoder``, and ``encoder`` where sources were changed; logits
-            [R, V + N] at real target positions; their true tokens [R].
-        """
-        extended, output_weight, output_bias = self._extended(batch)
-        arguments = (batch.perturbed, "encoder" in batch.original_words)
-        # a table that two modules share is exchanged under one name; the output weight is given below
-        states = functional_call(self._body[0], extended, arguments, tie_weights=False)
-        valid = batch.perturbed.target_input.valid
-        said_RD = self._body[0].predicting(states["decoder"][valid])
-        logits = F.linear(said_RD, output_weight, output_bias)
-        return states, logits, batch.perturbed.target_output[valid]
+    def forward(self, batch: ChangedBatch) -> Reading:
+        """Run the student: the frozen model with the rows of the new tokens on the changed batch."""
+        tensors = self._extended(batch.new_tokens)
+        # tied names get one tensor below; a table that two modules share is replaced under one name
+        return functional_call(self.body, tensors, (batch.changed,), tie_weights=False)
 
     @torch.no_grad()
-    def teach(self, batch: PerturbedBatch) -> dict[str, Tensor]:
-        """Run the frozen model on the original segmentation.
+    def teach(self, batch: ChangedBatch) -> Mapping[str, Tensor]:
+        """Run the frozen model on the original batch: last hidden states of each side, [B, T, D]."""
+        return self.body.states(batch.original)
 
-        Args:
-            batch: What to read and say.
-
-        Returns:
-            Last hidden states by side, [B, T, D].
-        """
-        return self._body[0](batch.original, "encoder" in batch.original_words)
-
-    def _extended(self, batch: PerturbedBatch) -> tuple[dict[str, Tensor], Tensor, Tensor | None]:
-        """Append generated rows to the tables: [E; G] of every side, output rows and bias likewise."""
-        body = self.body
-        tables: dict[str, Tensor] = {}
-        output_weight, output_bias = body.output_projection.weight, body.output_projection.bias
-        for side, new in batch.new_tokens.items():
-            generator = cast(EmbeddingGenerator, self.generators[side])
-            table_VD = self.table(side)
-            weights_NW = generator.weights(table_VD[new.members], new.relations)
-            tables[f"model.{TABLES[side]}"] = extended(table_VD, weights_NW, new.members)
-            if side != "decoder":
-                continue
-            # an output table with rows of its own is given the same weights
-            if body.config.tying == "none":
-                output_weight = extended(output_weight, weights_NW, new.members)
-            else:
-                output_weight = tables[f"model.{TABLES[side]}"]
-            if output_bias is not None:
-                output_bias = extended(output_bias, weights_NW, new.members)
-        return tables, output_weight, output_bias
-
-
-class StateReader(nn.Module):
-    """A model that gives the last states of its decoder, and of its encoder when asked."""
-
-    def __init__(self, model: Seq2Seq) -> None:
-        """Take the model.
-
-        Args:
-            model: Any.
-        """
-        super().__init__()
-        self.model = model
-
-    def forward(self, batch: Batch, has_encoder_states: bool) -> dict[str, Tensor]:
-        """Run the model.
-
-        Args:
-            batch: What to read and say.
-            has_encoder_states: Whether the encoder's states are given, too.
-
-        Returns:
-            Last states [B, T, D] by side.
-        """
-        states = {"decoder": self.model(batch)}
-        if has_encoder_states:
-            states["encoder"] = self.model.encode(batch.sources, batch.contexts).bank[0].states
-        return states
-
-    def predicting(self, states: Tensor) -> Tensor:
-        """What the output table reads of some states [..., D]: here the states themselves."""
-        return states
+    def _extended(self, new_tokens: Mapping[str, NewTokens]) -> dict[str, Tensor]:
+        """Append generated rows to tables and outputs, and entries to biases: [E; G]."""
+        tensors: dict[str, Tensor] = {}
+        for table, new in new_tokens.items():
+            generator = cast(EmbeddingGenerator, self.generators[table])
+            weights_NW = generator.weights(self.body.table(table)[new.members], new.relations)
+            made: dict[int, Tensor] = {}
+            for name in self.body.tables[table]:
+                old = self.body.get_parameter(name)
+                if id(old) not in made:
+                    made[id(old)] = extended(old, weights_NW, new.members)
+                tensors[name] = made[id(old)]
+        return tensors
 
 
 @dataclass(frozen=True)
@@ -178,67 +224,57 @@ class GeneratorObjective:
     """L = L_p + lambda L_d (eq. 5).
 
     L_p is the pretraining loss over the extended vocabulary. L_d is summed over sentences, each as often as
-    it has target tokens, so that the loop's division by tokens leaves a mean over sentences whatever rows a
-    worker has.
+    it has predicted tokens, so that the loop's division by tokens leaves a mean over sentences whatever rows
+    a worker has.
 
     Attributes:
         distillation_lambda: Weight of L_d; 0 runs no teacher.
-        reduction: How squared distances are added up over D.
-        align: Whether a word's decoder states are those after reading its tokens or those that say them.
+        reduction: Squared distances summed over D, or averaged.
+        align: Decoder states of a word after reading its tokens, or those that predict them.
         smoothing: Label smoothing of L_p.
         kind: Its kind.
-        has_prediction: Whether there is an L_p: a model that never learned to predict has none.
+        has_prediction: False for a model that never learned to predict: it has no L_p.
     """
 
     distillation_lambda: float
     reduction: Reduction = "sum_dim"
     align: str = "input"
-    smoothing: float = 0.1
+    smoothing: float = 0.0
     kind: SmoothingKind = "uniform_all"
     has_prediction: bool = True
 
-    def __call__(self, model: Any, batch: PerturbedBatch) -> Loss:
+    def __call__(self, model: Any, batch: ChangedBatch) -> Loss:
         """Compute the summed loss of a batch, with its two parts."""
-        states, logits_RV, target_R = model(batch)
-        pretraining = smoothed_cross_entropy(logits_RV, target_R, self.smoothing, self.kind)
-        num_tokens = len(target_R)
-        if not self.distillation_lambda:
-            return Loss(pretraining, num_tokens, {"pretraining": pretraining})
-        distillation_B = self.distillation(model, batch, states)
-        tokens_B = batch.perturbed.target_input.valid.sum(1)
-        distillation = self.distillation_lambda * (distillation_B * tokens_B).sum()
-        if not self.has_prediction:
-            return Loss(distillation, num_tokens, {"distillation": distillation})
-        terms = {"pretraining": pretraining, "distillation": distillation}
-        return Loss(pretraining + distillation, num_tokens, terms)
+        reading: Reading = model(batch)
+        terms: dict[str, Tensor] = {}
+        if self.has_prediction:
+            terms["pretraining"] = smoothed_cross_entropy(
+                reading.logits, reading.targets, self.smoothing, self.kind
+            )
+        if self.distillation_lambda:
+            distillation_B = self.distillation(model, batch, reading)
+            terms["distillation"] = self.distillation_lambda * (distillation_B * reading.num_targets).sum()
+        return Loss(torch.stack([*terms.values()]).sum(), len(reading.targets), terms)
 
-    def distillation(self, model: Any, batch: PerturbedBatch, states: Mapping[str, Tensor]) -> Tensor:
-        """Compute L_d of every sentence, added up over the transferred sides.
-
-        Args:
-            model: The generators around the frozen model.
-            batch: Both segmentations.
-            states: The student's last states.
-
-        Returns:
-            L_d [B], without lambda.
-        """
+    def distillation(self, model: Any, batch: ChangedBatch, reading: Reading) -> Tensor:
+        """Compute L_d of every sentence, without lambda, added up over the changed sides: [B]."""
         taught = model.teach(batch)
-        total_B = next(iter(states.values())).new_zeros(len(batch.original.target_output))
+        total_B = torch.zeros_like(reading.num_targets, dtype=torch.float32)
         for side in batch.original_words:
-            teacher_words, student_words = batch.original_words[side], batch.perturbed_words[side]
+            teacher_words, student_words = batch.original_words[side], batch.changed_words[side]
             if side == "decoder" and self.align == "target":
-                teacher_words, student_words = _said_at(teacher_words), _said_at(student_words)
+                teacher_words, student_words = _predicted_at(teacher_words), _predicted_at(student_words)
             total_B = total_B + distillation_loss(
                 taught[side].float(),
                 teacher_words,
-                states[side].float(),
+                reading.states[side].float(),
                 student_words,
                 reduction=self.reduction,
+                compared_BW=batch.compared.get(side),
             )
         return total_B
 
 
-def _said_at(words_BT: Tensor) -> Tensor:
-    """Move word numbers from the positions that read a token to those that say it, one earlier."""
-    return torch.cat([words_BT[:, 1:], words_BT.new_full((len(words_BT), 1), -1)], 1)
+def _predicted_at(words_BT: Tensor) -> Tensor:
+    """Move word numbers from the positions that read a token to those that predict it, one earlier."""
+    return torch.cat([words_BT[:, 1:], words_BT.new_full((len(words_BT), 1), NO_WORD)], 1)

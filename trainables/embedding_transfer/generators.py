@@ -13,6 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nlgraft.vocab.methods.averages import weighted_rows
+from nlgraft.vocab.methods.interface import Method, Request, Rows
 from nlgraft.vocab.methods.similar import NUM_RELATIONS, Relation, SimilarTokens
 
 Kind = Literal["avg", "att", "patt"]
@@ -78,31 +80,14 @@ class EmbeddingGenerator(nn.Module):
         return weights_NW / size_N1 if self.scale == "inv_size" else weights_NW
 
     def forward(self, table_VD: Tensor, members_NW: Tensor, relations_NW: Tensor) -> Tensor:
-        """Generate rows.
-
-        Args:
-            table_VD: Old embedding table.
-            members_NW: Ids of the similar tokens; any id in padded slots.
-            relations_NW: ``Relation`` of each slot.
-
-        Returns:
-            Generated rows [N, D]; zero where there is no similar token.
-        """
+        """Generate rows [N, D] from similar tokens of a table; zero where there is no similar token."""
         rows_NWD = table_VD[members_NW]
         weights_NW = self.weights(rows_NWD, relations_NW)
         return combine(weights_NW, rows_NWD)
 
 
 def combine(weights_NW: Tensor, rows_NWD: Tensor) -> Tensor:
-    """Add up rows by weight.
-
-    Args:
-        weights_NW: Zero where a slot must not count.
-        rows_NWD: Rows; infinite or NaN padding is not allowed.
-
-    Returns:
-        Sums [N, D].
-    """
+    """Add up rows by weight, [N, D]; slots of weight zero must be finite, too."""
     return torch.einsum("nw,nwd->nd", weights_NW, rows_NWD)
 
 
@@ -127,16 +112,7 @@ def extended(table: Tensor, weights_NW: Tensor, members_NW: Tensor) -> Tensor:
 def generator_weights(
     generator: EmbeddingGenerator, table_VD: Tensor, similar: SimilarTokens
 ) -> list[dict[int, float]]:
-    """Say for every token how its row is put together: what a transfer plan needs.
-
-    Args:
-        generator: A trained generator.
-        table_VD: Old embedding table, any device.
-        similar: Similar tokens of N tokens.
-
-    Returns:
-        Old id -> weight of each token; empty where there is no similar token.
-    """
+    """Weigh the similar tokens of N tokens: old id -> weight of each, empty where there is none."""
     members, relations = (torch.from_numpy(array) for array in similar.padded())
     found: list[dict[int, float]] = []
     for start in range(0, len(similar), CHUNK_TOKENS):
@@ -148,3 +124,13 @@ def generator_weights(
             slots = zip(ids_NW[row, :size].tolist(), weights_NW[row, :size].tolist(), strict=True)
             found.append(dict(slots))
     return found
+
+
+def generator_method(name: str, generator: EmbeddingGenerator, table_VD: Tensor) -> Method:
+    """Turn a trained generator into a method of transfer plans; the rows of the table decide the weights."""
+
+    def produce(request: Request) -> Rows:
+        similar = request.similar()
+        return weighted_rows(similar, generator_weights(generator, table_VD, similar))
+
+    return Method(name=name, produce=produce, source="Liu et al. (2021), eq. 2 and 3")

@@ -15,24 +15,25 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import graph as pieces
 from nlgraft.stages.config import MaskedSpansConfig, PhaseConfig
 from nlgraft.stages.graph import EncodedText
+from nlgraft.stages.kinds.masked_lm import (
+    BERT2BERT,
+    TRAIN_MASKED,
+    Bert2BertInputs,
+    Bert2BertSettings,
+    TrainMaskedInputs,
+    TrainMaskedSettings,
+)
 from nlgraft.stages.kinds.seq2seq import TrainSettings
+from nlgraft.training.config import MaskedScoringConfig, MaskingConfig
 from trainables.embedding_transfer.arms import (
-    GENERATOR_KINDS,
     KEPT_METHODS,
     PRETRAINED_VOCABULARIES,
     STREAMS,
-    TRAINED_METHODS,
     UNTRAINED_METHODS,
-    VECTOR_METHODS,
 )
 from trainables.embedding_transfer.config import DEFAULT_MASK_RATES, Config
-from trainables.embedding_transfer.kinds import (
-    GENERATOR,
-    NEW_LAYERS,
-    GeneratorInputs,
-    GeneratorSettings,
-    NewLayersSettings,
-)
+from trainables.embedding_transfer.exchange_graph import VocabularyExchange
+from trainables.embedding_transfer.kinds import NEW_LAYERS, NewLayersSettings
 from trainables.embedding_transfer.masked_lm_graph import masked_lm_graph
 from trainables.embedding_transfer.upstream_checkpoint import STAGE_MODULES, checkpoint_parts
 
@@ -70,7 +71,7 @@ class _Builder:
         self.seed = seed
         self.method = config.transfer.method
         self.upstream_seed = config.upstream.seed_of(seed)
-        self.is_masked = config.upstream.objective == "masked_lm"
+        self.is_masked = config.upstream.objective == "masked_tokens"
         self.is_text = config.upstream.objective != "translation"
         self.is_pretrained = self.method not in UNTRAINED_METHODS
         self.is_exchanged = self.method not in KEPT_METHODS
@@ -115,6 +116,8 @@ class _Builder:
 
     def encoded(self, domain: str, tokenizers: Mapping[str, Stage]) -> EncodedText:
         is_text = domain == "upstream" and self.is_text
+        if is_text and self.is_masked:
+            tokenizers = {SOURCE: tokenizers[SOURCE]}
         return pieces.encode(
             domain,
             self.corpus(domain),
@@ -145,10 +148,12 @@ class _Builder:
     @cached_property
     def upstream(self) -> Stage:
         phase = self.config.upstream
-        if phase.checkpoint is not None:
-            return self._upstream_checkpoint
         if self.is_masked:
-            return self._masked_encoder
+            settings = Bert2BertSettings(model=None if phase.checkpoint else self.config.model)
+            inputs = Bert2BertInputs(masked_lm=self.masked_lm)
+            return BERT2BERT.stage("upstream", settings, inputs, seed=self.upstream_seed)
+        if phase.checkpoint is not None:
+            return self._read_checkpoint("upstream", "read_checkpoint", start_id=phase.start_id)
         settings = TrainSettings(
             **self._phase("upstream", phase),
             model=self.config.model,
@@ -157,31 +162,28 @@ class _Builder:
         )
         return pieces.train("upstream", self.upstream_text, settings, seed=self.upstream_seed)
 
-    @property
-    def _masked_encoder(self) -> Stage:
-        phase = self.config.upstream
-        return Stage(
-            name="upstream",
-            run=f"{_STAGES}.encoder_pretraining:pretrain_encoder",
-            config={
-                "train": phase.train.model_dump(mode="json"),
-                "model": self.config.model.model_dump(mode="json"),
-                "mask_rate": self._mask_rate,
-            },
-            inputs={"encoded": self.upstream_text.stage, "target_tokenizer": self.old[TARGET]},
-            seed=self.upstream_seed,
-            is_distributed=True,
+    @cached_property
+    def masked_lm(self) -> Stage:
+        """The masked language model that is encoder and decoder of the pretrained model."""
+        name, phase = "upstream_masked_lm", self.config.upstream
+        if phase.checkpoint is not None:
+            return self._read_checkpoint(name, "read_encoder")
+        assert self._masking is not None
+        settings = TrainMaskedSettings(
+            train=phase.train,
+            masking=self._masking,
+            scoring=MaskedScoringConfig(unit="token", rate=self._masking.rate),
+            encoder=self.config.model,
+            metric_prefix="upstream",
         )
+        inputs = TrainMaskedInputs(encoded=self.upstream_text.stage, tokenizer=self.old[SOURCE])
+        return TRAIN_MASKED.stage(name, settings, inputs, seed=self.upstream_seed)
 
-    @property
-    def _upstream_checkpoint(self) -> Stage:
+    def _read_checkpoint(self, name: str, function: str, **config: Any) -> Stage:
         parts = self._checkpoint
-        parts["inputs"] = {"target_tokenizer": self.old[TARGET]}
-        if self.is_masked:
-            run = f"{_STAGES}.bert_checkpoint:read_encoder"
-            return Stage(name="upstream", run=run, seed=self.upstream_seed, **parts)
-        parts["config"]["start_id"] = self.config.upstream.start_id
-        return Stage(name="upstream", run=f"{_STAGES}.checkpoint:read_checkpoint", **parts)
+        parts["config"] |= config
+        run = f"{_STAGES}.{STAGE_MODULES[self.config.upstream.objective]}:{function}"
+        return Stage(name=name, run=run, inputs={"target_tokenizer": self.old[TARGET]}, **parts)
 
     @property
     def _checkpoint(self) -> dict[str, Any]:
@@ -203,50 +205,27 @@ class _Builder:
             return None
         return MaskedSpansConfig(rate=self._mask_rate, mean_tokens=self.config.upstream.mean_span_tokens)
 
-    @cached_property
-    def generator(self) -> Stage:
-        config, transfer = self.config.generator, self.config.transfer
-        if self.is_masked:
-            # a masked language model has one sequence and one table, whoever gets the generated rows
-            rates = {"decoder": config.encoder_rates}
-        else:
-            rates = {side: getattr(config, f"{side}_rates") for side in self.sides}
-        settings = GeneratorSettings(
-            kind=GENERATOR_KINDS[self.method],
-            sides="decoder" if self.is_masked else transfer.sides,
-            rates=rates,
-            train=config.train_config(self.config.upstream.train),
-            cap=transfer.cap,
-            order=transfer.order,
-            scale=config.scale,
-            init=config.init,
-            distillation_lambda=config.distillation_lambda,
-            distillation_reduction=config.distillation_reduction,
-            distillation_align=config.distillation_align,
-            num_dev_sentences=config.num_dev_sentences,
-            masked_spans=self._masked_spans,
-            mask_rate=self._mask_rate if self.is_masked else None,
-        )
-        inputs = GeneratorInputs(
-            upstream=self.upstream, encoded=self.upstream_text.stage, tokenizers=self.old
-        )
-        seed = self.seed if config.is_per_seed else self.config.upstream.seed
-        return GENERATOR.stage("generator", settings, inputs, seed=seed)
+    @property
+    def _masking(self) -> MaskingConfig | None:
+        """Single tokens are masked, as in Devlin et al. (2019)."""
+        return MaskingConfig(unit="token", rate=self._mask_rate) if self.is_masked else None
 
-    def vectors(self, age: str) -> Stage:
-        """Vectors of the new tokens from downstream text, or of the old ones from upstream text."""
-        is_new = age == "new"
-        domain, text = ("downstream", self.downstream_text) if is_new else ("upstream", self.upstream_text)
-        kind = VECTOR_METHODS[self.method][0]
-        config = self.config.vectors.model_dump(mode="json")
-        config |= {"kind": kind, "width": self.config.model.d_model, "sides": self.config.transfer.sides}
-        return Stage(
-            name=f"{domain}_{kind}_vectors",
-            run=f"{_STAGES}.vectors:learn_vectors_of_sides",
-            config=config,
-            inputs={"encoded": text.stage},
-            # like the pretrained model, what is learned upstream serves every replicate
-            seed=self.seed if is_new else self.config.upstream.seed,
+    @property
+    def exchange(self) -> VocabularyExchange:
+        """The exchange of the vocabulary on the exchanged sides."""
+        streams: dict[str, str] = {"encoder": SOURCE, "decoder": SOURCE if self.is_masked else TARGET}
+        return VocabularyExchange(
+            config=self.config,
+            seed=self.seed,
+            model=self.upstream,
+            learner=self.masked_lm if self.is_masked else None,
+            old={side: self.old[STREAMS[side]] for side in self.sides},
+            new={side: self.new[STREAMS[side]] for side in self.sides},
+            old_text=self.upstream_text.stage,
+            new_text=self.downstream_text.stage,
+            streams=streams,
+            masking=self._masking,
+            masked_spans=self._masked_spans,
         )
 
     @cached_property
@@ -256,30 +235,11 @@ class _Builder:
         settings = NewLayersSettings(
             train=config.train,
             metric_prefix="independent",
-            sides=self.config.transfer.sides,
+            sides=self.sides,
             num_layers=config.num_layers,
         )
         inputs = pieces.train_inputs(self.downstream_text, start=self.upstream)
         return NEW_LAYERS.stage("independent", settings, inputs, seed=self.seed)
-
-    @cached_property
-    def transfer(self) -> Stage:
-        transfer = self.config.transfer
-        config: dict[str, Any] = transfer.model_dump(mode="json", exclude={"new_rows_first_steps"})
-        inputs = {"upstream": self.upstream}
-        for age, tokenizers in (("old", self.old), ("new", self.new)):
-            inputs[f"{age}_source_tokenizer"] = tokenizers[SOURCE]
-            inputs[f"{age}_target_tokenizer"] = tokenizers[TARGET]
-        if self.method not in GENERATOR_KINDS:
-            del config["cap"], config["order"]
-        elif transfer.order == "frequency":
-            inputs["upstream_encoded"] = self.upstream_text.stage
-        if self.method in TRAINED_METHODS:
-            inputs["generator"] = self.generator
-        if self.method in VECTOR_METHODS:
-            inputs |= {f"{age}_vectors": self.vectors(age) for age in VECTOR_METHODS[self.method][1]}
-        run = f"{_STAGES}.transfer:exchange_vocabulary"
-        return Stage(name="transfer", run=run, config=config, inputs=inputs, seed=self.seed)
 
     @property
     def start(self) -> Stage | None:
@@ -288,7 +248,7 @@ class _Builder:
             return None
         if not self.is_exchanged:
             return self.upstream
-        return self.independent if self.method == "independent_encoder" else self.transfer
+        return self.independent if self.method == "independent_encoder" else self.exchange.transfer
 
     @cached_property
     def finetuned(self) -> Stage:

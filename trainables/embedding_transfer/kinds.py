@@ -7,29 +7,28 @@ from dataclasses import dataclass
 from typing import Literal
 
 from nlgraft.stages.config import MaskedSpansConfig
+from nlgraft.stages.kinds.exchange import PlanInputs, PlanSettings
 from nlgraft.stages.kinds.seq2seq import TrainInputs, TrainSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.training.config import TrainConfig
-from trainables.embedding_transfer.config import RatesConfig, Sides
+from nlgraft.training.config import MaskingConfig, TrainConfig
+from trainables.embedding_transfer.config import RatesConfig
 
 _STAGES = "trainables.embedding_transfer.stages"
 
 
 class GeneratorSettings(Settings):
-    """Training of the generators of the exchanged sides."""
+    """Training of the generators of the changed sides; a masked language model has the side ``encoder``."""
 
     kind: Literal["avg", "att", "patt"]
     """Architecture of the generators."""
-    sides: Sides
-    """Whose vocabulary is exchanged; of no meaning to a masked language model, which has one table."""
     rates: Mapping[str, RatesConfig]
-    """How words are split and merged, by side; by ``decoder`` for a masked language model."""
+    """Probabilities of splits and merges, by changed side."""
     train: TrainConfig
     """How long, how fast."""
     cap: int | None
     """Most similar tokens of a token."""
     order: Literal["id", "shortest", "frequency"]
-    """Which containing tokens come first under the cap."""
+    """Containing tokens that come first under the cap."""
     scale: Literal["none", "inv_size"]
     """Factor on generated rows."""
     init: Literal["zeros", "normal"]
@@ -37,31 +36,40 @@ class GeneratorSettings(Settings):
     distillation_lambda: float
     """Weight of L_d."""
     distillation_reduction: Literal["sum_dim", "mean_dim"]
-    """How L_d adds up over the width."""
+    """Sum or mean of squared distances over the width."""
     distillation_align: Literal["input", "target"]
-    """Which decoder states of a word L_d compares."""
+    """Decoder states of a word that L_d compares."""
     num_dev_sentences: int
     """Upstream dev sentences on which generators are compared."""
-    masked_spans: MaskedSpansConfig | None
-    """How a denoising model masks its sources; null: it does not."""
-    mask_rate: float | None
-    """Share of the words that a masked language model predicts; null: the model is an encoder-decoder."""
+    masked_spans: MaskedSpansConfig | None = None
+    """Masked spans in the sources of a denoising model."""
+    masking: MaskingConfig | None = None
+    """What a masked language model predicts; null: the model is an encoder-decoder."""
+    new_mask_rate: float | None = None
+    """Share of the new tokens that a masked language model predicts, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorInputs(Inputs[T]):
     """The frozen model, its text and its tokenizers by stream."""
 
-    upstream: T
+    model: T
     encoded: T
     tokenizers: Mapping[str, T]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GeneratedPlanInputs(PlanInputs[T]):
+    """What a plan reads, and the trained generators that make the rows."""
+
+    generator: T
 
 
 class NewLayersSettings(TrainSettings):
     """Training of new embedding layers before a frozen model: ``start``."""
 
-    sides: Sides
-    """Whose embeddings are replaced."""
+    sides: tuple[str, ...]
+    """Sides whose embeddings are replaced, among ``encoder`` and ``decoder``."""
     num_layers: int
     """Layers between a new table and the pretrained model."""
 
@@ -69,6 +77,7 @@ class NewLayersSettings(TrainSettings):
 GENERATOR = StageKind(
     f"{_STAGES}.generator:train_generator", GeneratorSettings, GeneratorInputs, is_distributed=True
 )
+GENERATED_PLAN = StageKind(f"{_STAGES}.generator:plan_by_generator", PlanSettings, GeneratedPlanInputs)
 NEW_LAYERS = StageKind(
     f"{_STAGES}.independent:attach_embeddings", NewLayersSettings, TrainInputs, is_distributed=True
 )

@@ -6,15 +6,23 @@ from collections.abc import Mapping
 
 from nlgraft.stages.metrics import (
     NATS_PER_CHAR,
+    exchange_metrics,
+    masked_metrics,
+    masked_step_metrics,
     output_metrics,
     saved_metrics,
     text_metrics,
     training_metrics,
 )
 from nlgraft.study.data.metric import Metric
-from trainables.embedding_transfer.masked_lm_metrics import MASKED_LM_METRICS
 
+REPORT_STEPS = (0, 100, 500)
+"""Steps of continued masked-LM training after which the loss is reported, where it is evaluated then: 0 is
+right after the exchange."""
 METRICS: Mapping[str, Metric] = {
+    **masked_metrics(),
+    **masked_metrics(("dev",), "upstream"),
+    **masked_step_metrics(REPORT_STEPS),
     **training_metrics(),
     **NATS_PER_CHAR,
     **text_metrics(),
@@ -31,15 +39,6 @@ METRICS: Mapping[str, Metric] = {
     "generator/parameters": Metric(
         direction="minimize", unit="parameters", split=None, description="0, d or 6d (section 3.2)."
     ),
-    "transfer/copied": Metric(
-        direction="maximize",
-        unit="share of rows",
-        split=None,
-        description="New rows that are the row of the same token or of the special token of the same role.",
-    ),
-    "transfer/drawn": Metric(
-        direction="minimize", unit="share of rows", split=None, description="New rows drawn at random."
-    ),
-    **MASKED_LM_METRICS,
+    **exchange_metrics(),
 }
 """Metrics by name; arms that lack a stage lack its metrics."""

@@ -14,11 +14,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nlgraft.text.batches import Ragged, TokenBatches
+from nlgraft.text.batches import TokenBatches
 from nlgraft.vocab.methods.similar import Order, SimilarTokens, similar_tokens
 from nlgraft.vocab.tokenizers.tokens import Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
-from trainables.embedding_transfer.perturbation import PerturbedSentence
+from trainables.embedding_transfer.perturbation import ChangedSentence
 
 SHARD_SENTENCES = 4096
 """Sentences whose new tokens are looked up together: one pass over the vocabulary for all of them."""
@@ -28,33 +28,17 @@ DEV_EPOCH = -1
 
 @dataclass(frozen=True)
 class SimilarOptions:
-    """How similar tokens are chosen.
+    """Choice of similar tokens.
 
     Attributes:
         cap: Most similar tokens of a token; None for all.
-        order: Which containing tokens come first.
+        order: Containing tokens that come first.
         frequencies: Count of each old token, by side, for order ``frequency``.
     """
 
     cap: int | None
     order: Order
     frequencies: Mapping[str, Sequence[float]] = field(default_factory=dict)
-
-
-def token_counts(texts: Iterable[Ragged], size: int) -> list[int]:
-    """Count the tokens of a vocabulary in text.
-
-    Args:
-        texts: Sentences in token ids.
-        size: Number of ids V.
-
-    Returns:
-        How often each id occurs, length V.
-    """
-    counts = np.zeros(size, dtype=np.int64)
-    for text in texts:
-        counts += np.bincount(text.values, minlength=size)
-    return counts.tolist()
 
 
 @dataclass(frozen=True)
@@ -91,21 +75,21 @@ class LookedUp:
 class Shard:
     """Changed sentences by side and row, and the new tokens in them by table."""
 
-    sentences: Mapping[str, Mapping[int, PerturbedSentence]]
+    sentences: Mapping[str, Mapping[int, ChangedSentence]]
     tables: Mapping[str, LookedUp]
 
 
 class ChangedText:
     """Sentences in changed segmentations, shard by shard in the order in which an epoch reads them.
 
-    **Determinism**: what a sentence becomes is up to ``change`` alone; shards say what is looked up together.
+    **Determinism**: what a sentence becomes depends on ``change`` alone, not on its shard.
     """
 
     def __init__(
         self,
         vocabularies: Mapping[str, Vocabulary],
         tables: Mapping[str, str],
-        change: Callable[[str, int, int], PerturbedSentence],
+        change: Callable[[str, int, int], ChangedSentence],
         batches: TokenBatches,
         options: SimilarOptions,
     ) -> None:
@@ -114,8 +98,8 @@ class ChangedText:
         Args:
             vocabularies: Vocabulary of each side that is changed.
             tables: Name of each side's embedding table.
-            change: Gives the sentence of a side, a row and an epoch.
-            batches: Says in which order rows are read.
+            change: Makes the sentence of a side, a row and an epoch.
+            batches: Order in which rows are read.
             options: How similar tokens are chosen.
         """
         self._vocabularies = vocabularies
@@ -127,15 +111,7 @@ class ChangedText:
         self._places = lru_cache(maxsize=2)(self._shard_of_rows)
 
     def by_row(self, rows: NDArray[np.int64], epoch: int) -> dict[int, Shard]:
-        """Find the shards of some rows.
-
-        Args:
-            rows: Sentence numbers.
-            epoch: Number of the epoch.
-
-        Returns:
-            The shard of each row.
-        """
+        """Find the shard of each of some rows."""
         shards = [self._shards(epoch, int(shard)) for shard in np.unique(self._places(epoch)[rows])]
         return {row: shard for shard in shards for row in next(iter(shard.sentences.values()))}
 
@@ -178,7 +154,7 @@ class ChangedText:
         return Shard(sentences, tables)
 
 
-def _new(sentences: Iterable[PerturbedSentence]) -> Iterable[Tok]:
+def _new(sentences: Iterable[ChangedSentence]) -> Iterable[Tok]:
     return (token for sentence in sentences for token in sentence.tokens if isinstance(token, Tok))
 
 
@@ -186,28 +162,14 @@ class BatchNumbering:
     """Ids of a batch's new tokens: V, V + 1, ... in the order of appearance."""
 
     def __init__(self, tables: Mapping[str, str], sizes: Mapping[str, int]) -> None:
-        """Start with none.
-
-        Args:
-            tables: Name of each side's embedding table.
-            sizes: Vocabulary size V of each table.
-        """
+        """Start with none; ``tables`` names each side's table, ``sizes`` has V of each table."""
         self._tables = tables
         self._sizes = sizes
         self._numbers: dict[str, dict[Tok, int]] = {table: {} for table in sizes}
         self._members: dict[str, list[list[tuple[int, int]]]] = {table: [] for table in sizes}
 
     def ids(self, side: str, tokens: Sequence[int | Tok], shard: Shard) -> list[int]:
-        """Number the tokens of a sentence.
-
-        Args:
-            side: Whose sentence.
-            tokens: Vocabulary ids, or new tokens.
-            shard: Where the new ones were looked up.
-
-        Returns:
-            Ids.
-        """
+        """Number the tokens of a side's sentence, whose new ones were looked up in a shard."""
         name = self._tables[side]
         numbers, members, looked_up = self._numbers[name], self._members[name], shard.tables[name]
         ids = []
@@ -223,7 +185,7 @@ class BatchNumbering:
         return ids
 
     def new_tokens(self) -> dict[str, NewTokens]:
-        """Give the new tokens numbered so far, by table."""
+        """Collect the new tokens numbered so far, by table."""
         made = {}
         for name, members in self._members.items():
             indptr = np.cumsum([0, *map(len, members)], dtype=np.int64)

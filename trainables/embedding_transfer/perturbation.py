@@ -14,31 +14,11 @@ import numpy as np
 
 from nlgraft.vocab.tokenizers.tokens import Kind, Tok, character_boundaries, merge_toks, split_tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from trainables.embedding_transfer.config import RatesConfig
 
 
 @dataclass(frozen=True)
-class Rates:
-    """How often and how words are changed.
-
-    Attributes:
-        split: Probability that a token that is long enough may be split.
-        cut: Probability of a cut at each inner character boundary of such a token.
-        cut_edge: The same where a cut leaves one character on either side.
-        min_split_chars: Shortest token that may be split, in characters.
-        merge: Probability that a token is joined with the next one of its word, again and again.
-        is_forced: Whether tokens that the vocabulary has are generated too, when split or merge made them.
-    """
-
-    split: float = 0.4
-    cut: float = 0.2
-    cut_edge: float = 0.05
-    min_split_chars: int = 7
-    merge: float = 0.5
-    is_forced: bool = False
-
-
-@dataclass(frozen=True)
-class PerturbedSentence:
+class ChangedSentence:
     """A sentence in another segmentation.
 
     Attributes:
@@ -53,27 +33,20 @@ class PerturbedSentence:
 class Perturber:
     """Changes the segmentation of sentences of one vocabulary."""
 
-    def __init__(self, vocabulary: Vocabulary, rates: Rates) -> None:
+    def __init__(self, vocabulary: Vocabulary, rates: RatesConfig) -> None:
         self.vocabulary = vocabulary
         self.rates = rates
 
     @cached_property
     def _boundaries(self) -> list[list[int]]:
-        """Where each token may be cut, worked out once: sentences are perturbed by the million."""
+        """Places where each token may be cut, found once: sentences are changed by the million."""
         return [
             character_boundaries(tok.core) if tok is not None and tok.kind is Kind.NORMAL else []
             for tok in self.vocabulary.tokens
         ]
 
     def words(self, ids: Sequence[int]) -> list[int]:
-        """Number the words of a sentence.
-
-        Args:
-            ids: Vocabulary ids without begin and end.
-
-        Returns:
-            Word of each token, from 0.
-        """
+        """Number the words of a sentence without begin and end, from 0, by the marks of its tokens."""
         numbers: list[int] = []
         current, is_open = -1, False
         is_marked = bool(self.vocabulary.marking.continuation_prefix)
@@ -90,16 +63,13 @@ class Perturber:
 
     def perturb(
         self, ids: Sequence[int], generator: np.random.Generator, is_kept: Sequence[bool] = ()
-    ) -> PerturbedSentence:
-        """Split or merge tokens at random.
+    ) -> ChangedSentence:
+        """Split or merge tokens at random; the text stays the same.
 
         Args:
             ids: Vocabulary ids of a sentence, without begin and end.
             generator: Source of randomness; one of its own for every sentence and epoch.
-            is_kept: Whether each token, and with it its word, stays as it is; empty: none does.
-
-        Returns:
-            The same text in another segmentation.
+            is_kept: True for tokens that stay as they are, with their words; empty: none do.
         """
         words = self.words(ids)
         tokens: list[int | Tok] = []
@@ -113,7 +83,7 @@ class Perturber:
             tokens.extend(changed)
             numbers.extend([words[start]] * len(changed))
             start = end
-        return PerturbedSentence(tokens, numbers)
+        return ChangedSentence(tokens, numbers)
 
     def _change_word(self, ids: Sequence[int], draw: Callable[[], float]) -> list[int | Tok]:
         """Split tokens of a word; where none was split, merge some."""

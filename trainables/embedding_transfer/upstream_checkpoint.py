@@ -11,7 +11,7 @@ from nlgraft.errors import DataError
 from nlgraft.nn.identity import checkpoint_identity
 from nlgraft.text.files import expand
 
-STAGE_MODULES = {"denoising": "checkpoint", "masked_lm": "bert_checkpoint"}
+STAGE_MODULES = {"denoising": "checkpoint", "masked_tokens": "bert_checkpoint"}
 """Where the stages are that read a checkpoint of each objective."""
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 _DEFAULT_POSITIONS = 512

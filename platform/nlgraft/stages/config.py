@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from nlgraft.nn.config import BertConfig
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.text.config import WordTokenizerConfig
+from nlgraft.text.files import InputPathOrName
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
 
 TextMetric = Literal["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"]
@@ -108,7 +109,7 @@ class ScoreConfig(ConfigPart):
 class MaskedLMConfig(ConfigPart):
     """A masked language model of transformers, and what it predicts."""
 
-    checkpoint: str | None = None
+    checkpoint: InputPathOrName | None = None
     """Hub name or local directory of a BERT, RoBERTa, DistilBERT or ELECTRA type checkpoint with its
     tokenizer. One without a prediction head gets a fresh one, which upstream training teaches."""
     revision: str | None = None

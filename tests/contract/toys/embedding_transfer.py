@@ -75,7 +75,7 @@ def _arms() -> dict[str, dict[str, Any]]:
         "transfer": {"method": "patt_eg", "sides": "both", "order": "frequency"},
         "downstream": {"train": _TRAIN, "num_bleu_sentences": 4},
     }
-    for objective in ("denoising", "masked_lm"):
+    for objective in ("denoising", "masked_tokens"):
         arms[f"{objective}, patt_eg"] = {
             **_TEXT,
             "upstream": {"objective": objective, "train": _TRAIN},

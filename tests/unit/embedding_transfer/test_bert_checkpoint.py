@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,25 +18,30 @@ import torch
 
 from nlgraft.errors import DataError, StoreError, TrialFailed
 from nlgraft.nn.batch import Tokens
+from nlgraft.nn.masked_lm import NOT_PREDICTED
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
+from nlgraft.stages.run.exchange import read_vectors
+from nlgraft.stages.run.masked_lm import SIDE
 from nlgraft.stages.run.text import open_tokenizer, read_encoded
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.text.wordpiece import WordPiece
+from nlgraft.training.config import MaskingConfig
+from nlgraft.training.masked_lm import read_masked_lm
+from nlgraft.training.masked_text import Masker, MaskingIds
 from nlgraft.training.models import read_model
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer import METRICS, Config, stage_graph
-from trainables.embedding_transfer.cloze import ClozePerturbedData, ClozeReader
-from trainables.embedding_transfer.generator_training import GeneratorModel
+from trainables.embedding_transfer.config import RatesConfig
+from trainables.embedding_transfer.generator_data import ChangedLines, ChangeOptions
+from trainables.embedding_transfer.generator_training import FrozenMaskedLM, GeneratorModel
 from trainables.embedding_transfer.generators import EmbeddingGenerator
 from trainables.embedding_transfer.new_tokens import SimilarOptions
-from trainables.embedding_transfer.perturbation import Rates
 from trainables.embedding_transfer.stages.bert_checkpoint import renumbered
-from trainables.embedding_transfer.stages.encoder_pretraining import read_masked_lm
 
 CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
 TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
@@ -51,7 +55,7 @@ def configured(directory, method="patt_eg", sides="decoder", **changes):
     base = {
         "data": {"upstream": CORPUS, "downstream": CORPUS | {"domain": "b"}, "max_tokens": 100},
         "tokenizers": {"downstream": {"kind": "bpe", "vocab_size": 150, "is_shared": False}},
-        "upstream": {"objective": "masked_lm", "checkpoint": str(directory)},
+        "upstream": {"objective": "masked_tokens", "checkpoint": str(directory)},
         "generator": {"max_steps": 2, "batch_tokens": 800, "eval_every_steps": 2, "num_dev_sentences": 4},
         "transfer": {"method": method, "sides": sides},
         "downstream": {"train": TRAIN},
@@ -163,7 +167,8 @@ def test_a_renumbered_checkpoint_predicts_the_same(store, bert):
     theirs = transformers.BertForMaskedLM.from_pretrained(bert).eval()
     lines = load_corpus(ConlangConfig(**CORPUS))["dev"].text()[:3]
     source = Tokens.from_lists([[2, 4, *row, 3] for row in tokenizer.encode(lines)])
-    model, head = read_masked_lm(at("upstream"))
+    masked = read_masked_lm(at("upstream_masked_lm")).eval()
+    model, head = masked.model, masked.head
     both = read_model(at("upstream")).eval()
     with torch.no_grad():
         expected = theirs(ids[source.ids], attention_mask=source.valid.long(), output_hidden_states=True)
@@ -185,18 +190,15 @@ def test_a_renumbered_checkpoint_predicts_the_same(store, bert):
 
 def test_cross_attention_is_drawn_by_the_upstream_seed(store, bert):
     name = "decoder.0.cross_attention.query.weight"
-    settings = {"objective": "masked_lm", "checkpoint": str(bert), "seed": 2}
-    stages = [
-        run(store, config)[1]("upstream")
-        for config in (
-            configured(bert, "pretrain_finetune"),
-            configured(bert, "pretrain_finetune", upstream=settings),
-        )
-    ]
-    models_read = [read_model(stage).state_dict() for stage in stages]
+    settings = {"objective": "masked_tokens", "checkpoint": str(bert), "seed": 2}
+    configs = (
+        configured(bert, "pretrain_finetune"),
+        configured(bert, "pretrain_finetune", upstream=settings),
+    )
+    at = [run(store, config)[1] for config in configs]
+    models_read = [read_model(fetch("upstream")).state_dict() for fetch in at]
     assert not torch.equal(models_read[0][name], models_read[1][name])
-    masked = [read_masked_lm(stage)[0].state_dict() for stage in stages]
-    assert all(torch.equal(masked[0][name], masked[1][name]) for name in masked[0])
+    assert at[0]("upstream_masked_lm") == at[1]("upstream_masked_lm"), "the checkpoint itself is shared"
 
 
 def test_a_generator_learns_with_the_checkpoints_head(store, bert):
@@ -206,30 +208,29 @@ def test_a_generator_learns_with_the_checkpoints_head(store, bert):
     record, at = run(store, configured(bert))
     assert record.metrics["generator/parameters"] == 6 * 16
     tokenizer = at("upstream_shared_tokenizer")
-    data = ClozePerturbedData(
-        read_encoded(at("upstream_encoded"), "train"),
-        {"decoder": load_vocabulary(tokenizer / "tokenizer.json")},
-        {"decoder": Rates(split=0.0, merge=0.0)},
+    vocabulary = load_vocabulary(tokenizer)
+    masking = MaskingConfig(unit="token", rate=0.3)
+    masker = Masker(read_encoded(at("upstream_encoded"), "train"), MaskingIds.of(vocabulary), masking, 1)
+    options = ChangeOptions(
+        {SIDE: vocabulary},
+        {SIDE: RatesConfig(split=0.0, merge=0.0)},
+        {SIDE: SIDE},
         SimilarOptions(10, "id"),
-        batch_tokens=10_000,
         seed=1,
-        mask_id=4,
-        rate=0.3,
     )
-    batch = data.batch(np.arange(5), 0)
-    body, head = read_masked_lm(at("upstream"))
-    reader = partial(ClozeReader, head=head)
-    student = GeneratorModel(body, {"decoder": EmbeddingGenerator("patt", 16)}, reader)
+    batch = ChangedLines(masker, 10_000, 0.5, options).batch(np.arange(5), 0)
+    body = read_masked_lm(at("upstream_masked_lm"))
+    student = GeneratorModel(FrozenMaskedLM(body), {SIDE: EmbeddingGenerator("patt", 16)})
     ids = torch.tensor(json.loads((tokenizer / "their_ids.json").read_text()))
     theirs = transformers.BertForMaskedLM.from_pretrained(bert).eval()
-    source, asked = batch.perturbed.sources[0], batch.perturbed.target_input.valid
-    assert (source.ids[asked] == 4).all()
+    tokens, is_predicted = batch.changed.tokens, batch.changed.labels != NOT_PREDICTED
     with torch.no_grad():
-        _, logits, target = student(batch)
-        expected = theirs(ids[source.ids], attention_mask=source.valid.long()).logits[asked][:, ids]
-    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
-    assert torch.equal(target, batch.original.target_output[asked])
-    assert not any(parameter.requires_grad for parameter in head.parameters())
+        reading = student(batch)
+        expected = theirs(ids[tokens.ids], attention_mask=tokens.valid.long()).logits[is_predicted][:, ids]
+    torch.testing.assert_close(reading.logits, expected, rtol=0, atol=1e-5)
+    assert torch.equal(reading.targets, batch.original.targets)
+    assert body.head is not None
+    assert not any(parameter.requires_grad for parameter in body.parameters())
 
 
 @pytest.fixture(scope="module")
@@ -279,6 +280,12 @@ def test_its_vocabulary_is_exchanged(store, bert, capitals, sides):
     assert all(torch.equal(states[0][name], states[1][name]) for name in unchanged)
 
 
+def test_vectors_are_as_wide_as_the_checkpoint(store, bert):
+    _, at = run(store, configured(bert, "focus", vectors={"epochs": 1}))
+    width = read_model(at("upstream")).config.d_model
+    assert read_vectors(at("downstream_skipgram_vectors"), "decoder").vectors.shape == (150, width)
+
+
 def test_a_model_without_pretraining_has_its_sizes(store, bert):
     record, at = run(store, configured(bert, "untrained"))
     pretrained, found = run(store, configured(bert, "pretrain_finetune"))
@@ -296,14 +303,16 @@ def graph_of(config):
 
 def test_it_is_known_by_its_files_or_its_name(bert, tmp_path):
     shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
-    upstreams = [graph_of(configured(path)).find("upstream") for path in (bert, tmp_path)]
+    upstreams = [graph_of(configured(path)).find("upstream_masked_lm") for path in (bert, tmp_path)]
     assert upstreams[0] == upstreams[1]
     (tmp_path / "config.json").write_text((tmp_path / "config.json").read_text() + " ")
-    assert graph_of(configured(tmp_path)).find("upstream") != upstreams[0]
-    named = graph_of(configured("google-bert/bert-base-multilingual-cased")).find("upstream")
+    assert graph_of(configured(tmp_path)).find("upstream_masked_lm") != upstreams[0]
+    named = graph_of(configured("google-bert/bert-base-multilingual-cased")).find("upstream_masked_lm")
     assert named.config == {"checkpoint": "google-bert/bert-base-multilingual-cased", "revision": "main"}
-    pinned = {"objective": "masked_lm", "checkpoint": "org/bert", "revision": "0123abc"}
-    assert graph_of(configured("", upstream=pinned)).find("upstream").config["revision"] == "0123abc"
+    pinned = {"objective": "masked_tokens", "checkpoint": "org/bert", "revision": "0123abc"}
+    assert (
+        graph_of(configured("", upstream=pinned)).find("upstream_masked_lm").config["revision"] == "0123abc"
+    )
     with pytest.raises(DataError, match="a directory has no revisions"):
         graph_of(configured("", upstream=pinned | {"checkpoint": str(bert)}))
     with pytest.raises(DataError, match="no directory and no name on the Hugging Face hub"):
@@ -369,9 +378,11 @@ def test_other_models_are_refused(store, bert, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"method": "focus"}, "needs the model's width"),
         ({"method": "joint_vocab"}, "pretrains a translation model"),
-        ({"upstream": {"objective": "masked_lm", "checkpoint": "x", "start_id": 5}}, "belongs to an mBART"),
+        (
+            {"upstream": {"objective": "masked_tokens", "checkpoint": "x", "start_id": 5}},
+            "belongs to an mBART",
+        ),
         ({"upstream": {"revision": "v1"}}, "upstream.revision is v1 without a checkpoint"),
         ({"tokenizers": {"downstream": {"kind": "bpe", "sampling_alpha": 0.1}}}, "cuts text in one way"),
     ],
@@ -400,15 +411,17 @@ def test_a_real_checkpoint_reads_captions(tmp_path, multi30k):
     )
     assert record.metrics == {"upstream/parameters_total": pytest.approx(22.56e6, rel=1e-3)}
     at = store.fetch(upstream)
-    assert json.loads((at / "notes.json").read_text())[0].startswith("no prediction head")
-    directory = store.fetch(upstream.inputs["target_tokenizer"])
+    masked = upstream.inputs["masked_lm"]
+    inner = store.fetch(masked)
+    assert json.loads((inner / "notes.json").read_text())[0].startswith("no prediction head")
+    directory = store.fetch(masked.inputs["target_tokenizer"])
     tokenizer = open_tokenizer(directory)
     ids = torch.tensor(json.loads((directory / "their_ids.json").read_text()))
     source = Tokens.from_lists([[2, *row, 3] for row in tokenizer.encode(lines)])
     theirs = transformers.AutoTokenizer.from_pretrained(checkpoint)(lines)["input_ids"]
     assert [ids[row[valid]].tolist() for row, valid in zip(source.ids, source.valid, strict=True)] == theirs
     model = read_model(at).eval()
-    assert read_masked_lm(at)[1] is None
+    assert not read_masked_lm(inner).can_predict
     with torch.no_grad():
         states = model.encode([source]).bank[0].states
         expected = transformers.BertModel.from_pretrained(checkpoint, dtype=torch.float32).eval()(

@@ -132,12 +132,12 @@ def test_only_methods_of_vectors_depend_on_their_settings():
 
 def test_methods_share_the_vectors_they_have_in_common():
     def vectors(method, seed=1):
-        return stage("transfer", method, seed).inputs["new_vectors"]
+        return stage("transfer_plan", method, seed).inputs["new_vectors"]
 
     assert vectors("word2vec") == vectors("focus") == vectors("wechsel")
     assert vectors("cbow") != vectors("focus")
     assert vectors("focus", 2) != vectors("focus", 1), "downstream vectors are part of a replicate"
-    old = {stage("transfer", "wechsel", seed).inputs["old_vectors"] for seed in (1, 2)}
+    old = {stage("transfer_plan", "wechsel", seed).inputs["old_vectors"] for seed in (1, 2)}
     assert len(old) == 1, "upstream vectors serve every replicate"
 
 
@@ -172,9 +172,9 @@ def test_frequent_tokens_first_needs_the_text_and_only_then():
         }
         assert (orders["id"].result != orders["frequency"].result) == (method in GENERATOR_KINDS), method
         if method in GENERATOR_KINDS:
-            inputs = {order: built.find("transfer").inputs for order, built in orders.items()}
-            assert set(inputs["frequency"]) - set(inputs["id"]) == {"upstream_encoded"}
-            assert inputs["frequency"]["upstream_encoded"] == orders["id"].find("upstream_encoded")
+            inputs = {order: built.find("transfer_plan").inputs for order, built in orders.items()}
+            assert set(inputs["frequency"]) - set(inputs["id"]) == {"encoded"}
+            assert inputs["frequency"]["encoded"] == orders["id"].find("upstream_encoded")
 
 
 def test_new_rows_first_is_a_matter_of_finetuning_after_an_exchange():
@@ -218,9 +218,13 @@ def test_sides_decide_the_tokenizers():
         ("encoder", "downstream", "upstream"),
         ("both", "downstream", "downstream"),
     ]:
-        inputs = stage("transfer", transfer={"method": "avg_eg", "sides": sides}).inputs
-        assert inputs["new_source_tokenizer"].name == f"{source}_source_tokenizer"
-        assert inputs["new_target_tokenizer"].name == f"{target}_target_tokenizer"
+        built = graph("avg_eg", transfer={"method": "avg_eg", "sides": sides})
+        inputs = built.find("transfer_plan").inputs
+        changed = ("encoder", "decoder") if sides == "both" else (sides,)
+        assert {key for key in inputs if key.startswith("new/")} == {f"new/{side}" for side in changed}
+        inputs = built.find("downstream_encoded").inputs
+        assert inputs["tokenizers/source 0"].name == f"{source}_source_tokenizer"
+        assert inputs["tokenizers/target"].name == f"{target}_target_tokenizer"
 
 
 def test_building_a_graph_imports_no_torch():

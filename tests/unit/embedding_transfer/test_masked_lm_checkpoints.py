@@ -120,9 +120,7 @@ def test_a_checkpoint_without_a_head_goes_through_a_trial(kind, tmp_path):
     assert record.state == "finished"
     assert record.metrics["generator/parameters"] == WIDTH
     fresh, drawn = load_checkpoint(config.masked_lm.checkpoint, None, 0)
-    upstream, exchanged = (
-        read_masked_lm(store.fetch(graph.find(name))) for name in ("upstream_masked_lm", "masked_lm_transfer")
-    )
+    upstream, exchanged = (read_masked_lm(store.fetch(graph.find(name))) for name in ("upstream", "transfer"))
     head = {f"model.{name}" for name in drawn}
     before, learned, after = (model.state_dict() for model in (fresh, upstream, exchanged))
     tied = {name for name in before if before[name].shape[:1] == (150,) and before[name].ndim == 2}

@@ -13,6 +13,7 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
+from nlgraft.stages.run.exchange import read_vectors
 from nlgraft.text.config import TokenizerConfig
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizers import train_sentencepiece
@@ -20,7 +21,6 @@ from nlgraft.training.models import read_model, write_model
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.stages.independent import independent_config
-from trainables.embedding_transfer.stages.vectors import read_vectors
 
 TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 BASE = {

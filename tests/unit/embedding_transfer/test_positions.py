@@ -10,11 +10,13 @@ from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.text.batches import Ragged
+from nlgraft.training.config import MaskingConfig
+from nlgraft.training.masked_text import Masker, MaskingIds
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from trainables.embedding_transfer.cloze import ClozePerturbedData
+from trainables.embedding_transfer.config import RatesConfig
+from trainables.embedding_transfer.generator_data import ChangedLines, ChangeOptions
 from trainables.embedding_transfer.new_tokens import SimilarOptions
-from trainables.embedding_transfer.perturbation import Rates
 
 
 def test_no_split_outgrows_the_positions(tmp_path):
@@ -23,20 +25,21 @@ def test_no_split_outgrows_the_positions(tmp_path):
     (tmp_path / "vocab.txt").write_text("".join(f"{line}\n" for line in lines))
     vocabulary, word = load_vocabulary(tmp_path), 5
     text = Ragged.of([[word] * 8] * 50)
-    rates = {"decoder": Rates(split=0.5, cut=0.5, cut_edge=0.5, min_split_chars=2, merge=0)}
-    settings = {"batch_tokens": 100_000, "seed": 1, "mask_id": 4, "rate": 0.3}
+    rates = RatesConfig(split=0.5, cut=0.5, cut_edge=0.5, min_split_chars=2, merge=0)
+    masking = MaskingConfig(unit="token", rate=0.1)
+    masker = Masker(Encoded({"source 0": text}), MaskingIds.of(vocabulary), masking, 1)
     lengths = []
     for room in (None, 11):
-        data = ClozePerturbedData(
-            Encoded({"source 0": text, "target": text}),
-            {"decoder": vocabulary},
-            rates,
+        options = ChangeOptions(
+            {"encoder": vocabulary},
+            {"encoder": rates},
+            {"encoder": "encoder"},
             SimilarOptions(10, "id"),
+            seed=1,
             max_tokens=room,
-            **settings,
         )
-        read = data.batch(np.arange(50), 0).perturbed.sources[0]
-        lengths.append((read.valid.sum(1) - 1).numpy())
+        read = ChangedLines(masker, 100_000, 0.5, options).batch(np.arange(50), 0).changed.tokens
+        lengths.append((read.valid.sum(1) - 2).numpy())
     unlimited, limited = lengths
     assert unlimited.max() > 11
     assert (limited[unlimited > 11] == 8).all()

@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
 from nlgraft.errors import ContractError, DataError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.efficiency import count_parameters
@@ -23,17 +21,18 @@ from nlgraft.nn.conversion.encoders import (
     read_checkpoint_config,
     read_encoder_config,
 )
+from nlgraft.nn.masked_lm import EncoderMaskedLM
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config import MASK_TOKEN
 from nlgraft.stages.run.text import WORDPIECE_FILE
 from nlgraft.text.tokenizers import PAD, SPECIAL_PIECES, UNK
+from nlgraft.training.masked_lm import write_masked_lm
 from nlgraft.training.models import write_description
 from nlgraft.vocab.tokenizers.directories import find_tokenizer
 from nlgraft.vocab.tokenizers.legacy import added_token, read_json, read_lines, wordpiece_json
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from trainables.embedding_transfer.stages.checkpoint import with_rows
-from trainables.embedding_transfer.stages.encoder_pretraining import write_both
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 """Whose tokens get the first ids, under our names."""
@@ -117,11 +116,10 @@ def renumbered(
 
 
 def read_encoder(context: StageContext) -> None:
-    """Convert a BERT, its tokens renumbered; write it, and the encoder-decoder that begins with it.
+    """Convert a BERT into a masked language model of ours, its tokens renumbered.
 
     Args:
-        context: ``path`` among its locations; ``revision`` of a hub name; input ``target_tokenizer``. Its
-            seed draws the cross-attention.
+        context: ``path`` among its locations; ``revision`` of a hub name; input ``target_tokenizer``.
 
     Raises:
         DataError: The weights are not readable, or belong to another tokenizer.
@@ -138,21 +136,10 @@ def read_encoder(context: StageContext) -> None:
             f"{path}: its tokenizer reaches to id {max(ids)}, its table has {num_theirs} rows: they do not "
             "belong together"
         )
-    masked = with_rows(read.model, ids)
-    assert context.seed is not None
-    write_both(
-        masked,
-        read.head,
-        _architecture(context),
-        context.directory,
-        context.seed,
-        is_predicting=read.head is not None,
-    )
+    masked = EncoderMaskedLM(with_rows(read.model, ids), read.head, can_predict=read.head is not None)
+    write_masked_lm(masked, context.directory)
     (context.directory / "notes.json").write_text(json.dumps(read.notes, indent=1) + "\n", "utf-8")
-    unread = nn.ModuleList([masked.decoder, masked.target_input])
-    num_parameters = count_parameters(masked)[0] - count_parameters(unread)[0]
-    how = "of the masked language model without its head"
-    size = Score("parameters", num_parameters, 1, "minimize", how)
+    size = Score("parameters", count_parameters(masked)[0], 1, "minimize", "of the masked language model")
     write_metrics(context.directory, {"upstream/parameters_total": size})
 
 

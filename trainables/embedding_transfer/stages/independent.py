@@ -19,7 +19,6 @@ from nlgraft.text.tokenizers import EOS
 from nlgraft.training.models import fresh_model, read_model
 from nlgraft.training.weights import carry_over
 from trainables.embedding_transfer.kinds import NEW_LAYERS
-from trainables.embedding_transfer.stages.generator import transferred_sides
 
 REPLACED = {
     "encoder": ("^source_embedding\\.",),
@@ -33,7 +32,7 @@ def attach_embeddings(context: StageContext) -> None:
     settings, inputs = NEW_LAYERS.read(context)
     assert inputs.start is not None
     assert context.seed is not None
-    sides = transferred_sides(settings.sides)
+    sides = settings.sides
     body = read_model(inputs.start)
     sizes = table_sizes(inputs.encoded, settings.view)
     config = independent_config(body.config, sides, sizes, settings.num_layers)

@@ -14,8 +14,6 @@ from typing import Literal
 from nlgraft.stages.config import VectorsConfig
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 
-SideName = Literal["encoder", "decoder"]
-
 
 class VectorSettings(Settings):
     """Vectors of the tokens of some vocabularies, learned from training text; as wide as the model."""
@@ -24,7 +22,7 @@ class VectorSettings(Settings):
     """Predict the context of a token, or a token from its context."""
     vectors: VectorsConfig
     """How they are learned."""
-    streams: Mapping[SideName, str]
+    streams: Mapping[str, str]
     """Stream of encoded text of each side."""
 
 
@@ -48,7 +46,7 @@ class PlanSettings(Settings):
     """Most similar tokens of a token; null: all. Read by methods that look for similar tokens."""
     order: Literal["id", "shortest", "frequency"] = "id"
     """Containing tokens that come first under the cap."""
-    streams: Mapping[SideName, str] = {}
+    streams: Mapping[str, str] = {}
     """Stream of the input ``encoded`` in which each side's tokens are counted."""
 
 

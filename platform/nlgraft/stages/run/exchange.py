@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -128,9 +128,8 @@ def learn_token_vectors(context: StageContext) -> None:
         save_file(arrays, context.directory / f"vectors-{side}.safetensors")
 
 
-def _read_vectors(directory: Path | None, side: str) -> TokenVectors | None:
-    if directory is None:
-        return None
+def read_vectors(directory: Path, side: str) -> TokenVectors:
+    """Read the vectors of a side's tokens."""
     arrays = load_file(directory / f"vectors-{side}.safetensors")
     return TokenVectors(arrays["vectors"], arrays["counts"], int(arrays["min_count"][0]))
 
@@ -141,24 +140,31 @@ def _read_vectors(directory: Path | None, side: str) -> TokenVectors | None:
 def plan(context: StageContext) -> None:
     """Plan the rows of each side's new vocabulary by a method."""
     settings, inputs = PLAN.read(context)
-    write_plans(context, settings, inputs, dict.fromkeys(inputs.new, settings.method))
+    write_plans(context, settings, inputs, lambda side, table: settings.method)
 
 
 def write_plans(
     context: StageContext,
     settings: PlanSettings,
     inputs: PlanInputs[Path],
-    methods: Mapping[str, Method | str],
+    method: Callable[[str, Tensor], Method | str],
 ) -> None:
-    """Plan the rows of each side's new vocabulary, each by its method, and write the plans."""
+    """Plan the rows of each side's new vocabulary and write the plans.
+
+    Args:
+        context: Of the stage; its seed draws rows.
+        settings: How similar tokens are chosen and norms matched.
+        inputs: Model and vocabularies.
+        method: Chooses the method of a side from its name and its old table, [V, D].
+    """
     model = read_exchangeable(inputs.model)
     tables = embedding_tables(model)
-    for side, method in methods.items():
+    for side in inputs.new:
         old, new = (load_vocabulary(tokenizers[side]) for tokenizers in (inputs.old, inputs.new))
         made = build_plan(
             old,
             new,
-            method,
+            method(side, tables[side]),
             noise_std=_noise_std(model),
             norm_match=settings.norm_match,
             old_rows=tables[side].float().numpy(),
@@ -166,8 +172,8 @@ def write_plans(
             cap=settings.cap,
             order=settings.order,
             frequencies=_frequencies(settings, inputs, tables, side, len(old)),
-            new_vectors=_read_vectors(inputs.new_vectors, side),
-            old_vectors=_read_vectors(inputs.old_vectors, side),
+            new_vectors=inputs.new_vectors and read_vectors(inputs.new_vectors, side),
+            old_vectors=inputs.old_vectors and read_vectors(inputs.old_vectors, side),
         )
         made.save(context.directory / f"plan-{side}")
 

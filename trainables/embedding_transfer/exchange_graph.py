@@ -1,0 +1,160 @@
+"""Stages between a pretrained model and the same model with the task's vocabulary; without torch.
+
+The same for encoder-decoders and masked language models: vectors, generators, plans, exchange.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from nlgraft.pipeline.stage import Stage
+from nlgraft.stages.config import MaskedSpansConfig
+from nlgraft.stages.kinds.exchange import (
+    EXCHANGE,
+    PLAN,
+    VECTORS,
+    ExchangeInputs,
+    PlanInputs,
+    PlanSettings,
+    VectorInputs,
+    VectorSettings,
+)
+from nlgraft.stages.stage_kind import NoSettings
+from nlgraft.training.config import MaskingConfig
+from trainables.embedding_transfer.arms import (
+    GENERATOR_KINDS,
+    PRODUCERS,
+    STREAMS,
+    TRAINED_METHODS,
+    VECTOR_METHODS,
+)
+from trainables.embedding_transfer.config import Config
+from trainables.embedding_transfer.kinds import (
+    GENERATED_PLAN,
+    GENERATOR,
+    GeneratedPlanInputs,
+    GeneratorInputs,
+    GeneratorSettings,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VocabularyExchange:
+    """An exchange of the vocabulary on some sides.
+
+    Attributes:
+        config: Of the trial.
+        seed: Of the trial.
+        model: The pretrained model.
+        old: Its tokenizer of each exchanged side.
+        new: The new tokenizer of each exchanged side.
+        old_text: Upstream text in the old vocabularies.
+        new_text: Downstream text in the new ones.
+        streams: Stream of upstream text that each side reads, exchanged or not.
+        learner: Model in which generators are trained, if not ``model``: the masked language model that it
+            began as.
+        masking: What a masked language model predicts; None for encoder-decoders.
+        masked_spans: Masked spans in the sources of a denoising model.
+    """
+
+    config: Config
+    seed: int
+    model: Stage
+    old: Mapping[str, Stage]
+    new: Mapping[str, Stage]
+    old_text: Stage
+    new_text: Stage
+    streams: Mapping[str, str]
+    learner: Stage | None = None
+    masking: MaskingConfig | None = None
+    masked_spans: MaskedSpansConfig | None = None
+
+    @property
+    def _upstream_seed(self) -> int:
+        return self.config.upstream.seed_of(self.seed)
+
+    @cached_property
+    def generator(self) -> Stage:
+        """The generators, which know nothing of the new vocabularies."""
+        config, transfer = self.config.generator, self.config.transfer
+        is_masked = self.masking is not None
+        # a masked language model has one sequence and one table, whoever gets the generated rows
+        sides: tuple[str, ...] = ("encoder",) if is_masked else tuple(self.old)
+        settings = GeneratorSettings(
+            kind=GENERATOR_KINDS[transfer.method],
+            rates={side: getattr(config, f"{side}_rates") for side in sides},
+            train=config.train_config(self.config.upstream.train),
+            cap=transfer.cap,
+            order=transfer.order,
+            scale=config.scale,
+            init=config.init,
+            distillation_lambda=config.distillation_lambda,
+            distillation_reduction=config.distillation_reduction,
+            distillation_align=config.distillation_align,
+            num_dev_sentences=config.num_dev_sentences,
+            masked_spans=self.masked_spans,
+            masking=self.masking,
+            new_mask_rate=config.new_mask_rate if is_masked else None,
+        )
+        tokenizers = {STREAMS[side]: tokenizer for side, tokenizer in self.old.items()}
+        if is_masked:
+            tokenizers = {STREAMS["encoder"]: next(iter(self.old.values()))}
+        inputs = GeneratorInputs(
+            model=self.learner or self.model, encoded=self.old_text, tokenizers=tokenizers
+        )
+        seed = self.seed if config.is_per_seed else self._upstream_seed
+        return GENERATOR.stage("generator", settings, inputs, seed=seed)
+
+    def vectors(self, age: str) -> Stage | None:
+        """Vectors of the new tokens from downstream text, or of the old ones from upstream text."""
+        kind, ages = VECTOR_METHODS.get(self.config.transfer.method, ("skipgram", ()))
+        if age not in ages:
+            return None
+        is_new = age == "new"
+        tokenizers = self.new if is_new else self.old
+        streams = {side: STREAMS[side] if is_new else self.streams[side] for side in tokenizers}
+        return VECTORS.stage(
+            f"{'downstream' if is_new else 'upstream'}_{kind}_vectors",
+            VectorSettings(kind=kind, vectors=self.config.vectors, streams=streams),
+            VectorInputs(
+                encoded=self.new_text if is_new else self.old_text,
+                tokenizers=tokenizers,
+                model=self.model,
+            ),
+            # like the pretrained model, what is learned upstream serves every replicate
+            seed=self.seed if is_new else self._upstream_seed,
+        )
+
+    @cached_property
+    def plans(self) -> Stage:
+        """Where each new row comes from."""
+        transfer = self.config.transfer
+        has_similar = transfer.method in GENERATOR_KINDS
+        is_counted = has_similar and transfer.order == "frequency"
+        settings = PlanSettings(
+            method=PRODUCERS.get(transfer.method, transfer.method),
+            norm_match=transfer.norm_match,
+            cap=transfer.cap if has_similar else None,
+            order=transfer.order if has_similar else "id",
+            streams=self.streams if is_counted else {},
+        )
+        inputs = PlanInputs(
+            model=self.model,
+            old=self.old,
+            new=self.new,
+            new_vectors=self.vectors("new"),
+            old_vectors=self.vectors("old"),
+            encoded=self.old_text if is_counted else None,
+        )
+        if transfer.method in TRAINED_METHODS:
+            generated = GeneratedPlanInputs(**vars(inputs), generator=self.generator)
+            return GENERATED_PLAN.stage("transfer_plan", settings, generated, seed=self.seed)
+        return PLAN.stage("transfer_plan", settings, inputs, seed=self.seed)
+
+    @cached_property
+    def transfer(self) -> Stage:
+        """The model with the new vocabularies."""
+        inputs = ExchangeInputs(model=self.model, plans=self.plans)
+        return EXCHANGE.stage("transfer", NoSettings(), inputs)
