@@ -18,6 +18,9 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
+from nlgraft.errors import DataError
+from nlgraft.evaluation.config import BleuTokenizer
+
 RowsFunction = Callable[[Sequence[str], Sequence[str]], tuple[NDArray[np.float64], str]]
 
 
@@ -29,21 +32,32 @@ def _sacrebleu_rows(
     return np.asarray(rows, dtype=np.float64), str(metric.get_signature())
 
 
-def bleu_rows(tokenizer: str) -> RowsFunction:
-    """Make the function that computes the rows of BLEU-4.
+def bleu_rows(tokenizer: BleuTokenizer) -> RowsFunction:
+    """Make the function that computes the rows [N, 10] of BLEU-4 and the signature."""
+    return lambda hypotheses, references: _sacrebleu_rows(_bleu(tokenizer), hypotheses, references)
 
-    Args:
-        tokenizer: One of sacrebleu's: 13a, zh, none.
 
-    Returns:
-        A function from hypotheses and references to rows [N, 10] and signature.
+def check_bleu_tokenizer(tokenizer: BleuTokenizer) -> None:
+    """Make sure that a tokenizer can be used on this machine.
+
+    Raises:
+        DataError: A package or a file that it needs is missing.
     """
-    return lambda hypotheses, references: _sacrebleu_rows(
+    _bleu(tokenizer)
+
+
+def _bleu(tokenizer: BleuTokenizer) -> BLEU:
+    try:
         # force: our texts may end in a tokenised full stop, of which sacrebleu would warn
-        BLEU(tokenize=tokenizer, force=True),
-        hypotheses,
-        references,
-    )
+        return BLEU(tokenize=tokenizer, force=True)
+    except RuntimeError as error:  # how sacrebleu reports missing packages
+        extra = tokenizer.partition("-")[0]
+        raise DataError(f"BLEU tokenizer {tokenizer} needs `pip install 'sacrebleu[{extra}]'`") from error
+    except (OSError, ImportError) as error:
+        raise DataError(
+            f"BLEU tokenizer {tokenizer} cannot be loaded ({error}); sacreBLEU downloads its model on "
+            "first use into ~/.sacrebleu (SACREBLEU names another place) and needs the sentencepiece package"
+        ) from error
 
 
 def chrf_rows(word_order: int) -> RowsFunction:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.evaluation.sufficient import Direction, Statistics, aggregate, find_metric, segment_rows
 
 
@@ -76,6 +77,9 @@ def evaluate_text(
     hypotheses: Sequence[str],
     references: Sequence[str],
     metrics: Sequence[str] = ("bleu", "chrf", "ter"),
+    *,
+    bleu_tokenizer: BleuTokenizer = "13a",
+    normalization: str = "identity",
 ) -> Evaluation:
     """Compare hypotheses with references under several metrics.
 
@@ -83,6 +87,8 @@ def evaluate_text(
         hypotheses: System outputs, detokenised.
         references: One human text for each.
         metrics: Names of text metrics.
+        bleu_tokenizer: Tokenizer of the metric ``bleu``.
+        normalization: Unicode normalisation that both sides have gone through, for the signatures.
 
     Returns:
         Scores and per-segment statistics.
@@ -92,7 +98,9 @@ def evaluate_text(
     """
     scores, statistics = {}, {}
     for metric in metrics:
-        rows, signature = segment_rows(metric, hypotheses, references)
+        rows, signature = segment_rows(metric, hypotheses, references, bleu_tokenizer=bleu_tokenizer)
+        if normalization != "identity":
+            signature = f"{signature}|norm:{normalization}"
         scores[metric] = score_statistics(metric, rows, signature)
         statistics[metric] = rows
     return Evaluation(scores, statistics)

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.errors import DataError, nearest
+from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.evaluation.overlap import bleu_rows, chrf_rows, meteor_rows, rouge_rows, ter_rows
 
 Statistics = NDArray[np.float64]
@@ -295,13 +296,20 @@ def find_metric(name: str) -> StatisticMetric:
     return metric
 
 
-def segment_rows(metric: str, hypotheses: Sequence[str], references: Sequence[str]) -> Rows:
-    """Compute the statistics of every segment, and the signature that says how.
+def segment_rows(
+    metric: str,
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    *,
+    bleu_tokenizer: BleuTokenizer = "13a",
+) -> Rows:
+    """Compute the statistics of every segment and the signature.
 
     Args:
         metric: Name of a text metric.
         hypotheses: System outputs, detokenised.
         references: One human text for each.
+        bleu_tokenizer: Tokenizer of the metric ``bleu``; the others have their own.
 
     Returns:
         Statistics [N, k] and the signature.
@@ -319,7 +327,8 @@ def segment_rows(metric: str, hypotheses: Sequence[str], references: Sequence[st
         )
     if not hypotheses:
         raise DataError(f"{metric}: no segments; a corpus score needs at least one")
-    return found.rows(hypotheses, references)
+    rows = bleu_rows(bleu_tokenizer) if metric == "bleu" else found.rows
+    return rows(hypotheses, references)
 
 
 def aggregate(metric: str, sums: Statistics) -> Statistics:

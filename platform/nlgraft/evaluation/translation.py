@@ -85,9 +85,11 @@ def dev_scores(
     if len(inputs) != len(references):
         raise DataError(f"{len(inputs)} examples to translate but {len(references)} references")
 
+    normalised = tokenizer.normalised(references)
+
     def evaluate(model: Any) -> dict[str, float]:
-        hypotheses = tokenizer.decode(translate(model, inputs, config).best)
-        scores = score_corpus(hypotheses, references, metrics)
+        hypotheses = tokenizer.normalised(tokenizer.decode(translate(model, inputs, config).best))
+        scores = score_corpus(hypotheses, normalised, metrics)
         return {name: score.value for name, score in scores.items()}
 
     return evaluate

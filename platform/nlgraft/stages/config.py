@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.nn.config import BertConfig
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.text.config import WordTokenizerConfig
@@ -102,8 +103,20 @@ class ScoreConfig(ConfigPart):
 
     metrics: tuple[TextMetric, ...] = Field(default=("bleu", "chrf", "ter"), min_length=1)
     """Measures of text: rouge_l and meteor for questions and summaries, bleu_zh for Chinese by characters."""
+    bleu_tokenizer: BleuTokenizer = "13a"
+    """sacreBLEU's tokenizer of ``bleu``, part of its signature: 13a for languages that separate words by
+    spaces, zh, ja-mecab, ko-mecab; char or flores200 for others without spaces."""
     is_calibrated: bool = False
     """If true, measure the inference ECE: one more pass over every output, and its alignment."""
+
+    @model_validator(mode="after")
+    def _bleu_is_measured(self) -> ScoreConfig:
+        if self.bleu_tokenizer != "13a" and "bleu" not in self.metrics:
+            raise ValueError(
+                f"bleu_tokenizer is {self.bleu_tokenizer!r}, but metrics has no bleu; add it, or leave "
+                "bleu_tokenizer out"
+            )
+        return self
 
 
 class MaskedLMConfig(ConfigPart):

@@ -297,7 +297,8 @@ def scores(
         trained=trained,
         further=further or {},
     )
-    return SCORE.stage("scores", ScoreSettings(metrics=score.metrics), inputs)
+    tokenizer = score.bleu_tokenizer if "bleu" in score.metrics else None
+    return SCORE.stage("scores", ScoreSettings(metrics=score.metrics, bleu_tokenizer=tokenizer), inputs)
 
 
 def upstream_scores(
@@ -307,6 +308,10 @@ def upstream_scores(
     translation = translate(f"{prefix}_translation", model, text, "dev", decode=decode, is_measured=False)
     return SCORE.stage(
         f"{prefix}_scores",
-        ScoreSettings(metrics=("bleu",), metric_prefix=prefix),
-        ScoreInputs(corpus=text.corpus, translations={"dev": translation}),
+        ScoreSettings(metrics=("bleu",), bleu_tokenizer="13a", metric_prefix=prefix),
+        ScoreInputs(
+            corpus=text.corpus,
+            translations={"dev": translation},
+            target_tokenizer=text.tokenizers[TARGET],
+        ),
     )

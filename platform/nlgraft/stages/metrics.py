@@ -13,7 +13,7 @@ SPLITS: tuple[Split, ...] = ("dev", "test")
 _PER_TOKEN = "Cross-entropy per target token; tokens of different vocabularies are not the same unit."
 
 TEXT_METRICS: Mapping[str, tuple[Literal["maximize", "minimize"], str, str]] = {
-    "bleu": ("maximize", "BLEU points", "Cased 13a BLEU of beam search."),
+    "bleu": ("maximize", "BLEU points", "Cased BLEU of beam search; its tokenizer is score.bleu_tokenizer."),
     "bleu_zh": ("maximize", "BLEU points", "BLEU of beam search with sacreBLEU's Chinese tokenizer."),
     "chrf": ("maximize", "chrF points", "chrF2 of beam search."),
     "ter": ("minimize", "TER points", "Translation edit rate of beam search."),

@@ -31,12 +31,14 @@ class Tokenizer(Protocol):
         pieces: The piece of every id.
         vocab_size: Number of pieces, special ones included.
         unknown_id: Id of text outside the vocabulary, if there is one.
+        normalization: Unicode normalisation that text loses by encoding and decoding.
     """
 
     path: Path
     pieces: list[str]
     vocab_size: int
     unknown_id: int | None
+    normalization: str
 
     @overload
     def encode(self, text: str, sample_alpha: float | None = None, seed: int = 0) -> list[int]: ...
@@ -56,6 +58,10 @@ class Tokenizer(Protocol):
     def decode(self, ids: list[list[int]]) -> list[str]: ...
     def decode(self, ids: list[int] | list[list[int]]) -> str | list[str]:
         """Turn ids into text without special tokens other than UNK."""
+        ...
+
+    def normalised(self, lines: Sequence[str]) -> list[str]:
+        """Apply the normalisation to lines, so that hypotheses and references can be compared."""
         ...
 
     def id(self, piece: str) -> int:
@@ -132,6 +138,7 @@ class SentencePiece:
         path: File it was read from.
         pieces: The piece of every id.
         vocab_size: Number of pieces, special ones included.
+        normalization: Rule of the model's normalisation, e.g. ``nmt_nfkc``.
     """
 
     def __init__(self, path: Path) -> None:
@@ -149,6 +156,7 @@ class SentencePiece:
         self.vocab_size: int = self._model.get_piece_size()
         self.unknown_id: int | None = UNK
         self.pieces: list[str] = self._model.id_to_piece(list(range(self.vocab_size)))
+        self.normalization: str = self._proto().normalizer_spec.name or "identity"
         self._samplers: dict[float, UnigramSampler | BpeSampler] = {}
         found = tuple(self.pieces[:4])
         if found != SPECIAL_PIECES:
@@ -179,6 +187,15 @@ class SentencePiece:
             ids = [sampler.line(line, rng) for line in self._model.normalize(lines)]
         return ids[0] if isinstance(text, str) else ids
 
+    def normalised(self, lines: Sequence[str]) -> list[str]:
+        """Apply the model's normalisation to lines; those of an ``identity`` model stay as they are."""
+        return normalised(self._model, lines) if self.normalization != "identity" else [*lines]
+
+    def _proto(self) -> Any:
+        proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+        proto.ParseFromString(self._model.serialized_model_proto())
+        return proto
+
     def _sampler(self, alpha: float) -> UnigramSampler | BpeSampler:
         if alpha not in self._samplers:
             is_text = [
@@ -187,9 +204,8 @@ class SentencePiece:
             ]
             ids = {piece: i for i, piece in enumerate(self.pieces) if is_text[i]}
             table = PieceTable(ids, {i: self._model.get_score(i) for i in ids.values()}, UNK)
-            proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
-            proto.ParseFromString(self._model.serialized_model_proto())
-            is_bpe = proto.trainer_spec.model_type == proto.trainer_spec.BPE
+            trainer = self._proto().trainer_spec
+            is_bpe = trainer.model_type == trainer.BPE
             self._samplers[alpha] = BpeSampler(table, alpha) if is_bpe else UnigramSampler(table, alpha)
         return self._samplers[alpha]
 
@@ -211,6 +227,11 @@ class SentencePiece:
         if found == UNK and piece != SPECIAL_PIECES[UNK]:
             raise DataError(f"{self.path.name}: no piece {piece!r} among {self.vocab_size}")
         return found
+
+
+def normalised(normalizer: Any, lines: Sequence[str]) -> list[str]:
+    """Apply the normalisation of a SentencePiece model or normaliser, as plain text with spaces."""
+    return [line.replace("\u2581", " ").strip() for line in normalizer.normalize([*lines])]
 
 
 @dataclass(frozen=True)

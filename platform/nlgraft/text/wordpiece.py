@@ -6,6 +6,7 @@ keeps the checkpoint's own ids and special tokens.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, overload
 
@@ -22,6 +23,8 @@ class _JsonTokenizer:
     """A tokenizer in the format of the tokenizers library, in whose text special tokens are plain text."""
 
     has_special_tokens: bool
+    normalization = "identity"
+    """Text that decoding does not restore is not normalised either."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -80,6 +83,10 @@ class _JsonTokenizer:
         if ids and isinstance(ids[0], list):
             return self._model.decode_batch(lines, skip_special_tokens=True)
         return self._model.decode(lines, skip_special_tokens=True)
+
+    def normalised(self, lines: Sequence[str]) -> list[str]:
+        """Return the lines unchanged."""
+        return [*lines]
 
     def id(self, piece: str) -> int:
         """Return the id of a piece.

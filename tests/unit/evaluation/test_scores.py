@@ -6,7 +6,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 
-from nlgraft.errors import StoreError
+from nlgraft.errors import DataError, StoreError
 from nlgraft.evaluation.artifact import (
     read_lines,
     read_metrics,
@@ -14,6 +14,7 @@ from nlgraft.evaluation.artifact import (
     write_evaluation,
     write_lines,
 )
+from nlgraft.evaluation.overlap import check_bleu_tokenizer
 from nlgraft.evaluation.scores import Score, evaluate_documents, evaluate_text, score_corpus
 from nlgraft.evaluation.sufficient import aggregate
 
@@ -128,3 +129,43 @@ def test_evaluations_combine():
     assert np.array_equal(
         both.statistics["ter"], evaluate_text(HYPOTHESES, REFERENCES, ("ter",)).statistics["ter"]
     )
+
+
+def test_a_normalisation_is_part_of_the_signature():
+    plain, normalised = (
+        evaluate_text(HYPOTHESES, REFERENCES, normalization=rule).scores for rule in ("identity", "nmt_nfkc")
+    )
+    for name, score in normalised.items():
+        assert score.value == plain[name].value
+        assert score.signature == f"{plain[name].signature}|norm:nmt_nfkc"
+
+
+@pytest.mark.parametrize("tokenizer", ["zh", "char", "13a"])
+def test_bleu_has_the_tokenizer_of_the_target_language(tokenizer):
+    hypotheses, references = ["我们去北京。"], ["我们去上海。"]
+    score = evaluate_text(hypotheses, references, ("bleu",), bleu_tokenizer=tokenizer).scores["bleu"]
+    bleu = BLEU(tokenize=tokenizer, force=True)
+    assert score.value == pytest.approx(bleu.corpus_score(hypotheses, [references]).score)
+    assert score.signature == str(bleu.get_signature())
+    assert f"tok:{tokenizer}" in score.signature
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "error", "message"),
+    [
+        ("ja-mecab", RuntimeError("Japanese"), r"ja-mecab needs `pip install 'sacrebleu\[ja\]'`"),
+        ("ko-mecab", RuntimeError("Korean"), r"ko-mecab needs `pip install 'sacrebleu\[ko\]'`"),
+        (
+            "flores200",
+            OSError("no network"),
+            r"flores200 cannot be loaded \(no network\); sacreBLEU downloads",
+        ),
+    ],
+)
+def test_a_tokenizer_that_is_missing_is_explained(tokenizer, error, message, monkeypatch):
+    def unavailable(**options):
+        raise error
+
+    monkeypatch.setattr("nlgraft.evaluation.overlap.BLEU", unavailable)
+    with pytest.raises(DataError, match=message):
+        check_bleu_tokenizer(tokenizer)

@@ -77,6 +77,27 @@ def test_stages_without_text_are_left_alone():
     assert check_data([graph]).warnings == []
 
 
+def test_a_plan_warns_of_chinese_references_and_their_normalisation(study, tmp_path):
+    for split in ("dev", "test"):
+        (tmp_path / f"{split}.t").write_text("我们在１０月去北京，天气很好。\n" * 50)
+    warnings = "\n".join(study.plan().warnings)
+    assert "scores: BLEU splits text by 13a, which finds no words in Chinese" in warnings
+    assert "normalization nmt_nfkc changes the target text" in warnings
+    fitting = {"score": {"bleu_tokenizer": "zh"}, "tokenizer": {"normalization": "identity"}}
+    better = Study.from_dict({**STUDY, "base": fitting})
+    assert not [warning for warning in better.plan().warnings if "Chinese" in warning or "nfkc" in warning]
+
+
+def test_a_missing_bleu_tokenizer_is_an_error_of_the_plan(study, monkeypatch):
+    def unavailable(**options):
+        raise RuntimeError("needs MeCab")
+
+    monkeypatch.setattr("nlgraft.evaluation.overlap.BLEU", unavailable)
+    japanese = Study.from_dict({**STUDY, "base": {"score": {"bleu_tokenizer": "ja-mecab"}}})
+    with pytest.raises(DataError, match=r"scores: BLEU tokenizer ja-mecab needs `pip install"):
+        japanese.plan()
+
+
 def test_a_run_checks_the_data_before_it_starts_anything(study, tmp_path):
     (tmp_path / "test.t").write_text("too short\n")
     with pytest.raises(DataError, match="test: files differ in their number of lines"):

@@ -8,8 +8,16 @@ import pytest
 from pydantic import TypeAdapter
 
 from nlgraft.errors import DataError
-from nlgraft.text.checks import check_corpus, vocabulary_warning
+from nlgraft.text.checks import (
+    bleu_warning,
+    check_corpus,
+    normalization_warning,
+    round_trip_warning,
+    target_language,
+    vocabulary_warning,
+)
 from nlgraft.text.config import CorpusConfig, TokenizerConfig
+from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 
 CORPUS = TypeAdapter(CorpusConfig)
 
@@ -93,3 +101,54 @@ def test_more_pieces_than_words_are_warned_of():
     warning = vocabulary_warning(TokenizerConfig(vocab_size=18), lines)
     assert warning is not None
     assert "vocab_size is 18, but the training text has only 4 distinct words and 9 characters" in warning
+
+
+CHINESE = ["我们在１０月去北京，天气很好。", "他说：“这是一个新的开始！”", "一只黑色的狗（很大）在草地上跑。"]
+
+
+@pytest.mark.parametrize(
+    ("line", "language"),
+    [
+        ("Zwei Hunde laufen über die Wiese.", None),
+        ("Две собаки бегут.", None),
+        ("我们在北京 at home", "zh"),
+        ("私は東京に行きます。", "ja"),
+        ("東京タワー", "ja"),
+        ("나는 학교에 갑니다", "ko"),
+        ("ฉันไปโรงเรียน", "other"),
+        ("1, 2, 3!", None),
+    ],
+)
+def test_the_script_tells_where_13a_finds_no_words(line, language):
+    assert target_language([line]) == language
+    warning = bleu_warning("13a", [line])
+    assert (warning is None) == (language is None)
+    assert bleu_warning("zh", [line]) is None
+
+
+def test_the_warning_names_the_tokenizer_that_fits():
+    warning = bleu_warning("13a", CHINESE)
+    assert warning is not None
+    assert warning.endswith("finds no words in Chinese; set score.bleu_tokenizer: zh")
+
+
+def test_a_normalisation_that_changes_references_is_warned_of():
+    """Full-width commas, parentheses and digits become ASCII."""
+    assert normalization_warning("identity", CHINESE) is None
+    assert normalization_warning("nmt_nfkc", ["A dog, two cats."]) is None
+    warning = normalization_warning("nmt_nfkc", CHINESE)
+    assert warning is not None
+    assert "normalization nmt_nfkc changes the target text (BLEU 6" in warning
+    assert warning.endswith("set normalization: identity")
+
+
+@pytest.mark.parametrize(("normalization", "is_lost"), [("nmt_nfkc", True), ("identity", False)])
+def test_a_tokenizer_that_loses_text_is_warned_of(normalization, is_lost, tmp_path):
+    train_sentencepiece(
+        CHINESE, TokenizerConfig(vocab_size=80, normalization=normalization), tmp_path / "m", seed=0
+    )
+    tokenizer = SentencePiece(tmp_path / "m")
+    assert tokenizer.normalization == normalization
+    assert (round_trip_warning(tokenizer, CHINESE) is not None) == is_lost
+    # the normalisation is all that is lost
+    assert tokenizer.decode(tokenizer.encode(CHINESE)) == tokenizer.normalised(CHINESE)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from pydantic import Field
 
+from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.stages.config import MaskedSpansConfig, TextMetric
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
@@ -101,6 +102,8 @@ class ScoreSettings(Settings):
 
     metrics: tuple[TextMetric, ...] = Field(min_length=1)
     """Measures of text."""
+    bleu_tokenizer: BleuTokenizer | None = None
+    """Tokenizer of ``bleu``; null without it."""
     metric_prefix: str = ""
     """Prefix of all metrics of a model that is not the trial's result."""
 
@@ -109,9 +112,10 @@ class ScoreSettings(Settings):
 class ScoreInputs(Inputs[T]):
     """Translations by split, and what further measures need.
 
-    ``target_tokenizer`` for the length of the references, ``compared_tokenizer`` for the tokens that the
-    former saves against it, ``trained`` (the training of the model) for its dev loss per character.
-    ``further`` are not read: stages whose metrics belong to the trial although nothing else rests on them.
+    ``target_tokenizer`` for normalisation and the length of the references, ``compared_tokenizer`` for the
+    tokens that the former saves against it, ``trained`` (the training of the model) for its dev loss per
+    character. ``further`` are not read: stages whose metrics belong to the trial although nothing else rests
+    on them.
     """
 
     corpus: T

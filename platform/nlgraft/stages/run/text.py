@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from nlgraft.errors import DataError
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.text import CORPUS, ENCODED, TOKENIZER
 from nlgraft.text.batches import Ragged
+from nlgraft.text.checks import round_trip_warning
 from nlgraft.text.config import CorpusConfig
 from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
 from nlgraft.text.tokenizers import SentencePiece, Tokenizer, length_report, train_sentencepiece
@@ -27,6 +29,8 @@ WORDPIECE_FILE = "tokenizer.json"
 TRANSFORMERS_FILE = "tokenizer_config.json"
 """Beside a tokenizer with the checkpoint's own ids: the tokenizer of a context."""
 REPORT_FILE = "report.json"
+_NUM_ROUND_TRIP = 1000  # lines: enough to see a loss
+_LOG = logging.getLogger(__name__)
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 
 
@@ -107,9 +111,12 @@ def encode(context: StageContext) -> None:
         streams = {}
         for stream, role in settings.streams.items():
             lines = text_of(corpus, [role])
-            streams[stream], report[f"{split}/{stream}"] = _encoded(
-                lines, tokenizers[stream], settings.max_tokens
-            )
+            tokenizer = tokenizers[stream]
+            streams[stream], report[f"{split}/{stream}"] = _encoded(lines, tokenizer, settings.max_tokens)
+            if (split, role) == ("dev", "target"):
+                warning = round_trip_warning(tokenizer, lines[:_NUM_ROUND_TRIP])
+                if warning is not None:
+                    _LOG.warning("%s: %s", context.stage.name, warning)
         Encoded(streams).write(context.directory / f"{split}.safetensors")
     _write_json(context.directory / REPORT_FILE, report)
 

@@ -134,9 +134,18 @@ def score(context: StageContext) -> None:
         for path in (inputs.target_tokenizer, inputs.compared_tokenizer)
     )
     for split, translation in inputs.translations.items():
-        references = text_of(read_corpus(inputs.corpus / split), ["target"])
-        hypotheses = read_lines(translation / HYPOTHESES_FILE)
-        evaluation = evaluate_text(hypotheses, references, settings.metrics)
+        originals = text_of(read_corpus(inputs.corpus / split), ["target"])
+        hypotheses, references = read_lines(translation / HYPOTHESES_FILE), originals
+        if tokenizer is not None:
+            # characters that the tokenizer normalises away can never be in a hypothesis
+            hypotheses, references = tokenizer.normalised(hypotheses), tokenizer.normalised(references)
+        evaluation = evaluate_text(
+            hypotheses,
+            references,
+            settings.metrics,
+            bleu_tokenizer=settings.bleu_tokenizer or "13a",
+            normalization="identity" if tokenizer is None else tokenizer.normalization,
+        )
         if settings.metric_prefix:
             named = {f"{split}/{name}": found for name, found in evaluation.scores.items()}
             prefix = settings.metric_prefix
@@ -149,7 +158,7 @@ def score(context: StageContext) -> None:
         if tokenizer is not None and compared is not None:
             extra["length_saved"] = _saved(references, tokenizer, compared)
         if split == "dev" and inputs.trained is not None:
-            extra["nats_per_char"] = _nats_per_char(inputs.trained, references)
+            extra["nats_per_char"] = _nats_per_char(inputs.trained, originals)
         write_evaluation(context.directory, split, hypotheses, references, evaluation, extra)
 
 

@@ -16,12 +16,13 @@ from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system import load_system
-from nlgraft.text.checks import check_corpus, vocabulary_warning
+from nlgraft.text.checks import bleu_warning, check_corpus, normalization_warning, vocabulary_warning
 from nlgraft.text.config import ConlangConfig, CorpusConfig, TokenizerConfig
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpora import Corpus, report_json
 
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
+_NUM_REFERENCES = 1000
 _MOST_CONSTRUCTED = 20_000  # examples: more take seconds to make, and have words enough
 
 
@@ -83,11 +84,13 @@ class _Text:
 
     def __init__(self) -> None:
         self.reports: dict[str, Any] = {}
-        self._train: dict[str, Corpus] = {}
+        self._corpora: dict[str, Mapping[str, Corpus]] = {}
 
     def check(self, stage: Stage) -> list[str]:
         if "corpus" in stage.locations:
             return self._check_corpus(stage, _CORPUS.validate_python(stage.locations["corpus"]))
+        if "bleu_tokenizer" in stage.config:
+            return self._check_score(stage)
         settings = stage.config.get("tokenizer", stage.config)
         if isinstance(settings, Mapping) and {"vocab_size", "character_coverage"} <= settings.keys():
             return self._check_tokenizer(stage, settings)
@@ -96,18 +99,17 @@ class _Text:
     def _check_corpus(self, stage: Stage, config: CorpusConfig) -> list[str]:
         if isinstance(config, ConlangConfig):
             if config.train <= _MOST_CONSTRUCTED:
-                self._train[stage.fingerprint] = Corpus.from_streams(generate(config, "train"))
+                self._corpora[stage.fingerprint] = {"train": Corpus.from_streams(generate(config, "train"))}
             return []
         found = check_corpus(config)
-        if "train" in found.corpora:
-            self._train[stage.fingerprint] = found.corpora["train"]
+        self._corpora[stage.fingerprint] = found.corpora
         if found.reports:
             self.reports[stage.name] = report_json(found.reports)
         return list(found.warnings)
 
     def _check_tokenizer(self, stage: Stage, settings: Mapping[str, Any]) -> list[str]:
-        corpora = [self._train.get(corpus.fingerprint) for corpus in stage.inputs.values()]
-        known = [corpus for corpus in corpora if corpus is not None]
+        corpora = [self._corpora.get(corpus.fingerprint, {}) for corpus in stage.inputs.values()]
+        known = [corpus["train"] for corpus in corpora if "train" in corpus]
         if not known or len(known) < len(corpora):
             return []
         fields = TokenizerConfig.model_fields.keys() & settings.keys()
@@ -120,5 +122,29 @@ class _Text:
             if (role in roles if roles else role not in ("label", "document"))
             for line in stream
         ]
-        warning = vocabulary_warning(config, lines)
+        found = [vocabulary_warning(config, lines)]
+        if not roles or "target" in roles:
+            targets = [line for corpus in corpora for line in _references(corpus)]
+            found.append(normalization_warning(config.normalization, targets))
+        return [warning for warning in found if warning is not None]
+
+    def _check_score(self, stage: Stage) -> list[str]:
+        from nlgraft.evaluation.overlap import check_bleu_tokenizer  # the metrics take a second to import
+
+        tokenizer = stage.config["bleu_tokenizer"]
+        if tokenizer is None:
+            return []
+        check_bleu_tokenizer(tokenizer)
+        lines = [
+            line
+            for each in stage.inputs.values()
+            for line in _references(self._corpora.get(each.fingerprint, {}))
+        ]
+        warning = bleu_warning(tokenizer, lines)
         return [] if warning is None else [warning]
+
+
+def _references(corpora: Mapping[str, Corpus]) -> list[str]:
+    """The first target lines of dev and test."""
+    found = [corpora[split].target or [] for split in ("dev", "test") if split in corpora]
+    return [line for lines in found for line in lines[:_NUM_REFERENCES]]
