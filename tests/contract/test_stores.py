@@ -524,7 +524,10 @@ def test_unreachable_server_is_named(tmp_path: Path):
     [
         ("s3://key:se cret@bucket/x?regoin=here", r"option 'regoin' is unknown. Did you mean 'region'"),
         ("gs://bucket/x?region=here", "belong to s3:// only"),
-        ("ftp://key:secret@host/x", r"storage 'ftp://\*\*\*@host/x' cannot be opened: .*Allowed: .*s3://"),
+        (
+            "ftp://key:secret@host/x",
+            r"storage 'ftp://key:\*\*\*@host/x' cannot be opened: .*Allowed: .*s3://",
+        ),
     ],
 )
 def test_uris_that_are_not_understood(uri: str, message: str):

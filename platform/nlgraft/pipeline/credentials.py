@@ -7,7 +7,7 @@ import re
 _HIDDEN = "***"
 _PATTERNS = (
     # Up to the last "@", since a password pasted without quoting may hold "/" or "@".
-    (re.compile(r"(://)[^\s/@:\"'<>]*:[^\s\"'<>]*@"), rf"\1{_HIDDEN}@"),
+    (re.compile(r"(://[^\s/@:\"'<>]*:)[^\s\"'<>]*@"), rf"\1{_HIDDEN}@"),
     (re.compile(r"(://)[^\s/@:\"'<>]+@"), rf"\1{_HIDDEN}@"),
     # Only in a query: elsewhere "key" and "token" are everyday words of this field.
     (
@@ -24,7 +24,7 @@ _PATTERNS = (
 
 
 def without_credentials(text: str) -> str:
-    """Put ``***`` for user information and secret options of URIs, for passwords and for bearer tokens."""
+    """Put ``***`` for passwords, tokens and secret options of URIs, assigned passwords and bearer tokens."""
     for pattern, replacement in _PATTERNS:
         text = pattern.sub(replacement, text)
     return text

@@ -19,7 +19,7 @@ from nlgraft.tracking.entries import CellLike, Point, RunEntry, RunKey, TrialLik
 from nlgraft.tracking.layout import END_REASON, STATE, StudyLayout, now_ms
 from nlgraft.tracking.naming import metric_name, upstream_trainings
 from nlgraft.tracking.trial_files import copy_scored_files
-from nlgraft.tracking.uri import check_uri, public_uri
+from nlgraft.tracking.uri import check_uri, public_text
 from nlgraft.tracking.writer import Backend, Writer
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class MlflowTracker:
         self._writer = Writer(
             lambda: self._connect(self.uri, self.experiment, fingerprint, layout.experiment_tags),
             self._running_now,
-            f"MLflow at {public_uri(self.uri)}",
+            f"MLflow at {public_text(self.uri)}",
             may_write,
         )
         for entry in layout.start():
@@ -247,5 +247,5 @@ def _connect_mlflow(uri: str, experiment: str, fingerprint: str, tags: dict[str,
 
     began_s = time.monotonic()
     backend = connect(uri, experiment, fingerprint, tags)
-    _log.debug("connected to %s in %.1f s", public_uri(uri), time.monotonic() - began_s)
+    _log.debug("connected to %s in %.1f s", public_text(uri), time.monotonic() - began_s)
     return backend

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 from nlgraft.errors import Problem, StudyError
+from nlgraft.pipeline.credentials import without_credentials
 
-_CREDENTIALS = re.compile(r"://[^/\s@]+@")
 _MESSAGE_CHARS = 400
 _FILE_STORE = (
     "{uri!r} is an MLflow file store, which MLflow no longer writes. Allowed: sqlite:///PATH.db, an "
@@ -42,15 +41,5 @@ def sqlite_path(uri: str) -> Path | None:
 
 
 def public_text(text: str) -> str:
-    """Return the first line of a message, shortened, credentials in URIs replaced by ``***``."""
-    line = text.strip().partition("\n")[0]
-    return _CREDENTIALS.sub("://***@", line)[:_MESSAGE_CHARS]
-
-
-def public_uri(uri: str) -> str:
-    """Return a URI with its password replaced by ``***``."""
-    parts = urlsplit(uri)
-    if parts.password is None:
-        return uri
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit(parts._replace(netloc=f"{parts.username or ''}:***@{host}"))
+    """Shorten a message that may quote a URI to its first line, without credentials."""
+    return without_credentials(text.strip().partition("\n")[0])[:_MESSAGE_CHARS]

@@ -218,11 +218,11 @@ def test_the_json_keeps_the_contract(result):
 
 def test_an_invocation_says_what_it_did(result):
     fresh = type(result)(result.study, result.system, result.cells, result.provenance)
-    fresh.invocation = Invocation(2, 13, 1, "out", "sqlite:///x.db", "mine")
+    fresh.invocation = Invocation(2, 13, 1, "out", "http://me:secret@host", "mine")
     document = fresh.to_json()
     assert document["trials"] == {"run": 2, "reused": 13, "failed": 1}
     assert (document["report_dir"], document["tracking_uri"], document["experiment"]) == (
-        "out", "sqlite:///x.db", "mine"
+        "out", "http://me:***@host", "mine"
     )  # fmt: skip
 
 

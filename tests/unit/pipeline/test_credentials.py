@@ -10,11 +10,11 @@ from nlgraft.pipeline.credentials import without_credentials
 @pytest.mark.parametrize(
     ("text", "public"),
     [
-        ("s3://key:secret@bucket/x", "s3://***@bucket/x"),
-        ("s3://AKIA:a/b+c@d@bucket/x is away", "s3://***@bucket/x is away"),
+        ("s3://key:secret@bucket/x", "s3://key:***@bucket/x"),
+        ("s3://AKIA:a/b+c@d@bucket/x is away", "s3://AKIA:***@bucket/x is away"),
         ("https://ghp_token@github.com/a", "https://***@github.com/a"),
-        ("'postgresql://me:pw@db:5432/x' refused", "'postgresql://***@db:5432/x' refused"),
-        ("http://:pw@host", "http://***@host"),
+        ("'postgresql://me:pw@db:5432/x' refused", "'postgresql://me:***@db:5432/x' refused"),
+        ("http://:pw@host", "http://:***@host"),
         ("https://h/x?X-Amz-Signature=abc&Expires=5", "https://h/x?X-Amz-Signature=***&Expires=5"),
         ("https://h/x?a=1&access_key=abc&sig=q#f", "https://h/x?a=1&access_key=***&sig=***"),
         ("AWS_SECRET_ACCESS_KEY=abc/def failed", "AWS_SECRET_ACCESS_KEY=*** failed"),

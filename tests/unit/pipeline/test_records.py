@@ -121,5 +121,5 @@ def test_a_record_holds_no_credentials(store: ArtifactStore):
     for known in (record, trial_record(store, "abc")):
         assert known is not None
         assert "s3cret" not in str(known)
-        assert known.reason == "http://***@host/api?token=*** refused"
-        assert known.stages[0]["traceback"] == "Traceback\n  http://***@host/api?token=*** refused"
+        assert known.reason == "http://me:***@host/api?token=*** refused"
+        assert known.stages[0]["traceback"] == "Traceback\n  http://me:***@host/api?token=*** refused"

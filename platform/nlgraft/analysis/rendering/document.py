@@ -10,6 +10,7 @@ from typing import Any
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import rounded
+from nlgraft.pipeline.credentials import without_credentials
 
 
 def result_document(result: ComparedResults) -> dict[str, Any]:
@@ -47,7 +48,7 @@ def result_document(result: ComparedResults) -> dict[str, Any]:
         ],
         "claims": [claim.to_json() for claim in result.claims],
         "report_dir": None if run is None else run.report_dir,
-        "tracking_uri": study.tracking.uri if run is None or run.tracking_uri is None else run.tracking_uri,
+        "tracking_uri": without_credentials((run and run.tracking_uri) or study.tracking.uri or "") or None,
         "experiment": (run and run.experiment) or study.tracking.experiment or study.name,
         "trials": trials,
     }

@@ -31,6 +31,7 @@ from ruamel.yaml.events import (
 )
 
 from nlgraft.errors import ContractError, Problem
+from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.fingerprint import plain_json
 from nlgraft.study.data import paths
 
@@ -39,7 +40,6 @@ _INT = re.compile(r"[-+]?[0-9]+")
 _BASED_INT = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _INFINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-_PASSWORD = re.compile(r"(\w://[^/@:\s]*:)[^/@\s]+@")
 _CONSTANTS: dict[str, bool | None] = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL")),
     **dict.fromkeys(("true", "True", "TRUE"), True),
@@ -131,12 +131,12 @@ def write_yaml(values: Any) -> str:
 
 
 def masked(values: Any) -> Any:
-    """Copy JSON values with the passwords of URIs masked: ``scheme://user:***@host``."""
+    """Copy JSON values with the credentials of URIs masked: ``scheme://user:***@host``."""
     if isinstance(values, dict):
         return {key: masked(value) for key, value in values.items()}
     if isinstance(values, list):
         return [masked(value) for value in values]
-    return _PASSWORD.sub(r"\1***@", values) if isinstance(values, str) else values
+    return without_credentials(values) if isinstance(values, str) else values
 
 
 def _represent_text(representer: Any, text: str) -> Any:
