@@ -122,6 +122,21 @@ def test_an_aa_study_rejects_no_more_often_than_alpha(test, noise):
     assert familywise / studies <= 0.05 + tolerance
 
 
+@pytest.mark.parametrize("num_seeds", [3, 5])
+def test_one_pretraining_of_each_cell_would_reject_many_aa_studies(num_seeds):
+    """Why a verdict needs a pretraining per seed: the noise of a single one shows between no two seeds."""
+    rng = np.random.default_rng(9)
+    studies = 1000
+    finetuning = rng.standard_normal((studies, num_seeds, 2))
+    once, per_seed = rng.standard_normal((studies, 1, 2)), rng.standard_normal((studies, num_seeds, 2))
+    rejected = []
+    for pretraining in (once, per_seed):
+        differences = np.subtract(*np.moveaxis(finetuning + pretraining, -1, 0))
+        rejected.append(np.mean(stats.ttest_1samp(differences, 0.0, axis=1).pvalue <= 0.05))
+    assert rejected[0] > (0.12 if num_seeds == 3 else 0.22)
+    assert rejected[1] <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / studies)
+
+
 def test_segments_alone_would_reject_many_aa_studies():
     """Why p-values of single trained models are not the study's: they take training noise for an effect."""
     rng = np.random.default_rng(8)

@@ -87,8 +87,6 @@ def tokenizer(
         f"{name}_tokenizer",
         TokenizerSettings(tokenizer=plain, roles=None if roles is None else tuple(roles)),
         TokenizerInputs(corpora=corpora),
-        # a seed only where lines are drawn: without it all seeds share the tokenizer
-        seed=0 if config.max_train_lines else None,
     )
 
 

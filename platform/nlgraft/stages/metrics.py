@@ -61,6 +61,7 @@ def _output_metrics(split: Split) -> dict[str, Metric]:
             direction="minimize",
             unit="tokens",
             split=split,
+            is_fixed=True,
             description="Length of the references in tokens of the model's vocabulary.",
         ),
         "sentences_per_s": Metric(
@@ -86,6 +87,7 @@ def saved_metrics(splits: Sequence[Split] = SPLITS) -> dict[str, Metric]:
             direction="maximize",
             unit="share",
             split=split,
+            is_fixed=True,
             description="Share of reference tokens that the vocabulary saves against the upstream one.",
         )
         for split in splits
@@ -97,12 +99,17 @@ def training_metrics(prefix: str = "") -> dict[str, Metric]:
     metrics = {
         "dev/loss": Metric(direction="minimize", unit="nats per token", split="dev", description=_PER_TOKEN),
         "parameters/total": Metric(
-            direction="minimize", unit="parameters", split=None, description="Of the model, tied ones once."
+            direction="minimize",
+            unit="parameters",
+            split=None,
+            is_fixed=True,
+            description="Of the model, tied ones once.",
         ),
         "parameters/trained": Metric(
             direction="minimize",
             unit="parameters",
             split=None,
+            is_fixed=True,
             description="Of the model, those that learned.",
         ),
         "train_s": Metric(
@@ -175,6 +182,7 @@ def masked_metrics(splits: Sequence[Split] = SPLITS, prefix: str = "") -> dict[s
             direction="maximize",
             unit="characters",
             split="dev",
+            is_fixed=True,
             description="Masked characters that were scored: the same in trials that may be compared.",
         ),
         "dev/mlm_unknown": Metric(
@@ -209,9 +217,14 @@ def exchange_metrics() -> dict[str, Metric]:
             direction="maximize",
             unit="share of rows",
             split=None,
+            is_fixed=True,
             description="New rows that are the row of the same token or of the special token of its role.",
         ),
         "transfer/drawn": Metric(
-            direction="minimize", unit="share of rows", split=None, description="New rows drawn at random."
+            direction="minimize",
+            unit="share of rows",
+            split=None,
+            is_fixed=True,
+            description="New rows drawn at random.",
         ),
     }

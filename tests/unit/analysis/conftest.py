@@ -39,12 +39,20 @@ class Config(BaseModel):
     lr: float = 1e-3
     segments: int = 40
     fails_with_seed: int = -1
+    upstream: str = "a"
+    upstream_seed: int | None = None
+    is_per_seed: bool = False
     data: dict = {}
 
 
 def stage_graph(config, *, seed, splits):
     run = f"{SYSTEM}:{{}}".format
-    upstream = Stage(name="upstream", run=run("train_upstream"), config={"segments": config.segments})
+    upstream = Stage(
+        name="upstream",
+        run=run("train_upstream"),
+        config={"segments": config.segments, "upstream": config.upstream},
+        seed=seed if config.is_per_seed else config.upstream_seed,
+    )
     settings = config.model_dump(exclude={"data"})
     finetune = Stage(
         name="finetune", run=run("finetune"), config=settings, inputs={"upstream": upstream}, seed=seed
@@ -105,7 +113,7 @@ METRICS = {
     "test/accuracy": Metric(direction="maximize", unit="percent", split="test"),
     "dev/bleu": Metric(direction="maximize", unit="BLEU points", split="dev"),
     "test/reference_length": Metric(direction="minimize", unit="pieces per segment", split="test"),
-    "test/length_saved": Metric(direction="maximize", unit="share", split="test"),
+    "test/length_saved": Metric(direction="maximize", unit="share", split="test", is_fixed=True),
     "dev/reference_length": Metric(direction="minimize", unit="pieces per segment", split="dev"),
     "test/sentences_per_s": Metric(direction="maximize", unit="1/s", split="test", is_time=True),
     "test/ter": Metric(direction="minimize", unit="percent", split="test"),

@@ -287,6 +287,63 @@ def test_records_without_artifacts_still_have_their_scores(make_small_study, sto
     assert after.compare("patt_eg").scope == "seeds"
 
 
+UPSTREAMS = {"b": {"upstream": "b", "arm": "patt_eg"}, "a": {"upstream": "a", "arm": "patt_eg"}, "none": {}}
+
+
+def pretrained(make_study, run, store, **base):
+    """Three cells: the baseline, a better one with its pretraining, a better one with another."""
+    factors = {"arm": {"levels": UPSTREAMS, "baseline": "none"}}
+    claims = [
+        {
+            "better": name,
+            "worse": "none",
+            "metric": "test/bleu",
+            "source": "T1",
+            "data": {"upstream.domain": "a"},
+        }
+        for name in ("a", "b")
+    ]
+    study = make_study(
+        factors=factors, base={"segments": 200, **base}, published=[], claims=claims, seeds=[1, 2, 3, 4, 5]
+    )
+    return run(study, store)
+
+
+def test_one_pretraining_decides_nothing_between_cells_that_do_not_share_it(make_study, run, store):
+    found = pretrained(make_study, run, store, upstream_seed=0)
+    same, other = found.compare("a"), found.compare("b")
+    assert (same.trained_once, same.open_because) == (("upstream",), "")
+    assert (found.standing(same), found.claims[0].verdict) == ("better", "supported")
+    assert other.p <= 0.05
+    assert (found.standing(other), other.open_because) == ("open", "one pretraining only")
+    answer = found.claims[1]
+    assert (answer.verdict, answer.seeds_more) == ("undecided", None)
+    assert answer.text == "undecided: one pretraining only"
+    # what no training changes is decided all the same
+    assert found.standing(found.compare("b", metric="test/length_saved")) == "better"
+    text = found.render("md")
+    assert "arm=b: undecided, one pretraining only: upstream trained once for all seeds." in text
+    assert "arm=a: the interval covers variation over seeds and segments; not covered: upstream" in text
+    assert found.to_json()["cells"][1]["comparison"]["test/bleu"]["open_because"] == "one pretraining only"
+
+
+def test_a_pretraining_per_seed_is_in_the_interval(make_study, run, store):
+    found = pretrained(make_study, run, store, is_per_seed=True)
+    assert found.compare("b").trained_once == ()
+    assert found.standing(found.compare("b")) == "better"
+    assert "Intervals cover variation over seeds and segments." in found.render("md")
+
+
+def test_a_published_figure_is_not_predicted_from_one_pretraining(make_study, run, store):
+    column = {"source": "T1", "metric": "test/bleu", "data": {"upstream.domain": "a"}, "signature": "tok:13a"}
+    study = make_study(
+        base={"upstream_seed": 0},
+        published=[column | {"values": {"random_init": 30.0}}],
+        claims=[{"cell": "random_init", "margin": 1000.0}],
+    )
+    assert run(study, store).claims[0].text == "undecided: one pretraining only"
+
+
 def test_the_frame_has_one_row_per_trial(result):
     frame = result.frame()
     assert len(frame) == 15

@@ -106,6 +106,7 @@ def _replicates(
                 params=params,
                 record=record,
                 segments=_segments(graph, store, system, record) if record and is_finished else {},
+                seeded={stage.fingerprint: stage.name for stage in graph.stages if stage.seed is not None},
             )
         )
     return tuple(trials)

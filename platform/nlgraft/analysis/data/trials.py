@@ -48,6 +48,7 @@ class TrialResult:
         number: Number of the proposal; None for replicates.
         record: Its record; None before the trial has ended once.
         segments: Per-segment statistics by metric name.
+        seeded: Names of the stages that draw random numbers, by fingerprint.
     """
 
     kind: Literal["search", "replicate"]
@@ -60,6 +61,7 @@ class TrialResult:
     number: int | None = None
     record: TrialRecord | None = None
     segments: Mapping[str, Array] = field(default_factory=dict)
+    seeded: Mapping[str, str] = field(default_factory=dict)
     _measured: dict[str, Measured] = field(default_factory=dict, repr=False)
 
     @property
@@ -114,6 +116,17 @@ class CellResult:
         """Why replicates are not finished, each reason once."""
         texts = [f"seed {trial.seed}: {trial.reason}" for trial in self.trials if trial.reason]
         return list(dict.fromkeys(texts))
+
+    @property
+    def trained_once(self) -> dict[str, str]:
+        """Names, by fingerprint, of the random stages that all finished replicates share.
+
+        No interval over seeds covers their noise. Empty below two finished replicates.
+        """
+        finished = [trial.seeded for trial in self.trials if trial.state == "finished"]
+        if len(finished) < 2:
+            return {}
+        return {stage: name for stage, name in finished[0].items() if all(stage in one for one in finished)}
 
     def measured(self, metric: str) -> dict[int, Measured]:
         """Return a metric of all finished replicates by seed, in the study's order."""

@@ -221,7 +221,23 @@ def _notes(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) 
         for note in found.notes:
             if note != ONE_SEED:
                 notes.setdefault(note, []).append(label)
-    return [*marks, *(f"{', '.join(labels)}: {note}." for note, labels in notes.items())]
+    return [*marks, *_scopes(compared), *(f"{', '.join(labels)}: {note}." for note, labels in notes.items())]
+
+
+def _scopes(compared: Sequence[tuple[str, Comparison]]) -> list[str]:
+    """State what the intervals cover, for all at once if it is the same."""
+    scopes: dict[str, list[str]] = {}
+    for label, found in compared:
+        if found.scope.startswith("seeds") and not found.is_exact:
+            once = (
+                f"; not covered: {', '.join(found.trained_once)}, trained once" if found.trained_once else ""
+            )
+            scopes.setdefault(f"over {found.scope}{once}", []).append(label)
+    if len(scopes) == 1:
+        return [f"Intervals cover variation {scope}." for scope in scopes]
+    return [
+        f"{', '.join(labels)}: the interval covers variation {scope}." for scope, labels in scopes.items()
+    ]
 
 
 def _state_notes(result: ComparedResults) -> list[str]:

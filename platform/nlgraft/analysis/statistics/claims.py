@@ -5,7 +5,7 @@ significant, *contradicted* when it has the other sign and is significant, else 
 the difference is tested against -δ instead of 0: no worse by more than δ. A difference of gains (``exceeds``)
 is tested as an ordering is. A figure (``cell``, ``value``) is supported when ours is equivalent to it, i.e.
 certainly within the margin, contradicted when certainly beyond, else undecided, also when it cannot be
-compared. One seed decides nothing.
+compared. One seed decides nothing, nor does one pretraining that the cells do not share.
 
 On other data than the claim's an ordering goes the *same direction* or the *opposite direction*; that neither
 supports nor contradicts it. Published figures are given beside ours only on the same data, and only when both
@@ -68,6 +68,8 @@ class ClaimResult:
     def text(self) -> str:
         """The verdict in words, with the number of seeds that an undecided one lacks."""
         text: str = self.verdict
+        if self.comparison.open_because:
+            text += f": {self.comparison.open_because}"
         if self.verdict == "undecided" and self.seeds_more is not None:
             text += f" ({self.seeds_more} {'seed' if self.seeds_more == 1 else 'seeds'} more)"
         return f"{text}, other data" if self.other_data else text
@@ -144,6 +146,8 @@ def judge(
         verdict = "supported" if is_claimed else "contradicted"
         certainty = "identical for every seed" if comparison.is_exact else f"significant at {alpha:g}"
         explanation = f"{side}, {certainty}"
+    elif comparison.open_because:
+        explanation = comparison.open_because
     elif comparison.num_seeds < _FEW:
         seeds_more, explanation = _FEW - comparison.num_seeds, "one seed decides nothing"
     elif not claim.is_ordering:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Literal
 
 from nlgraft.analysis.data.results import Results
+from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.statistics.claims import ClaimResult, judge, signatures_differ
 from nlgraft.analysis.statistics.comparison import Comparer, Comparison
 from nlgraft.analysis.statistics.effects import Effect, contrasts
@@ -17,6 +18,7 @@ from nlgraft.errors import NlgraftError, nearest
 from nlgraft.study.data.claim import Claim, claims_of
 from nlgraft.study.data.design import Cell, axes_of
 
+_CANCELLED = 1e-9
 _SAMPLES_AT_LEVEL = 10
 """Resamples expected beyond a difference whose p-value just passes Holm's first step."""
 
@@ -93,11 +95,14 @@ class ComparedResults(Results):
         measured = {found.cell.label: found.measured(metric) for found in self.cells}
         self._comparer.prepare(metric, [trial for trials in measured.values() for trial in trials.values()])
         compared = [
-            self._comparer.contrast(
-                metric,
-                contrast.label,
-                "both effects added" if len(contrast.levels) > 1 else "the factor's baseline",
-                [(weight, measured[cell.label]) for weight, cell in contrast.terms],
+            self._limited(
+                self._comparer.contrast(
+                    metric,
+                    contrast.label,
+                    "both effects added" if len(contrast.levels) > 1 else "the factor's baseline",
+                    [(weight, measured[cell.label]) for weight, cell in contrast.terms],
+                ),
+                [(weight, self.cell(cell)) for weight, cell in contrast.terms],
             )
             for contrast in known
         ]
@@ -145,8 +150,28 @@ class ComparedResults(Results):
             # Every trial at once: resamples are drawn once per metric, not once per pair.
             trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
             self._comparer.prepare(metric, trials)
-            self._answers[question] = self._tested(question)
+            terms = zip((1.0, -1.0, -1.0, 1.0), map(self.cell, question.cells), strict=False)
+            self._answers[question] = self._limited(self._tested(question), list(terms))
         return self._answers[question]
+
+    def _limited(self, found: Comparison, terms: Sequence[tuple[float, CellResult]]) -> Comparison:
+        """Note which stages were trained once for all seeds, and leave open what hangs on one of them.
+
+        Where a cell has a stage that its opposite lacks, the noise of that one training is in the difference,
+        and no number of seeds shows it.
+        """
+        if self.system.metrics[found.metric].is_fixed:
+            return found
+        names = {stage: name for _, cell in terms for stage, name in cell.trained_once.items()}
+        weights = {
+            stage: sum(weight for weight, cell in terms if stage in cell.trained_once) for stage in names
+        }
+        differing = {names[stage] for stage, weight in weights.items() if abs(weight) > _CANCELLED}
+        found = replace(found, trained_once=tuple(sorted({*names.values()} - differing)))
+        if not differing:
+            return found
+        note = f"undecided, one pretraining only: {', '.join(sorted(differing))} trained once for all seeds"
+        return replace(found, open_because="one pretraining only", notes=(*found.notes, note))
 
     def _tested(self, question: Question) -> Comparison:
         metric, null = question.metric, question.null

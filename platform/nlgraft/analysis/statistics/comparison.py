@@ -59,6 +59,8 @@ class Comparison:
         seed_variance: Variance between the seeds' differences; None below two seeds or for constants.
         segment_variance: Variance of ``difference`` from the choice of segments.
         scope: Sources of variation in the interval and the p-value.
+        trained_once: Names of stages that all seeds and cells share; their noise is not in the interval.
+        open_because: Reason why no verdict may rest on the comparison, whatever its p-value; else empty.
         is_exact: True for a difference of constants, which no seed changes.
         notes: Reasons for what is missing or limited, as sentences.
     """
@@ -80,6 +82,8 @@ class Comparison:
     seed_variance: float | None = None
     segment_variance: float = 0.0
     scope: Literal["seeds and segments", "seeds", "segments", "nothing"] = "nothing"
+    trained_once: tuple[str, ...] = ()
+    open_because: str = ""
     is_exact: bool = False
     notes: tuple[str, ...] = ()
 
@@ -122,8 +126,10 @@ class Comparison:
         """True if the sign of the difference is certain at level alpha, given training and test noise.
 
         Always true for an exact difference; never with fewer than two seeds, whose p-value says nothing about
-        training.
+        training, nor where ``open_because`` gives a reason.
         """
+        if self.open_because:
+            return False
         if self.is_exact:
             return True
         p = self.p_holm if is_corrected else self.p
@@ -146,6 +152,8 @@ class Comparison:
             "num_seeds": self.num_seeds,
             "num_segments": self.num_segments,
             "scope": self.scope,
+            "trained_once": list(self.trained_once),
+            "open_because": self.open_because,
             "is_exact": self.is_exact,
             "notes": list(self.notes),
         }

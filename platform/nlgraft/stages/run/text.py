@@ -70,7 +70,7 @@ def learn_tokenizer(context: StageContext) -> None:
     for _, directory in sorted(inputs.corpora.items()):
         corpus = read_corpus(directory / "train")
         lines += corpus.text() if settings.roles is None else text_of(corpus, settings.roles)
-    train_sentencepiece(lines, settings.tokenizer, context.directory / TOKENIZER_FILE, context.seed or 0)
+    train_sentencepiece(lines, settings.tokenizer, context.directory / TOKENIZER_FILE, seed=0)
 
 
 def text_of(corpus: Corpus, roles: Sequence[str]) -> list[str]:
