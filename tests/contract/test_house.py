@@ -208,7 +208,7 @@ UNREAD = {
     "issue 12, multi_source": {"MBART_STYLE", "source_view", "evaluate_documents", "with_foreign_source"},
     "issue 13, prlm_fusion": {
         "context_side", "released_encoder", "released_tokenizer", "without_checkpoints", "frozen_states",
-        "measure_size", "measure_speed", "log_probability",
+        "measure_speed", "log_probability",
     },
     "issue 14, lm_augmentation": {"language_model", "language_model_metrics"},
     "issue 15, vocabulary_transfer": {"evaluate_labels"},

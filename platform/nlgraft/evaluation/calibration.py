@@ -1,8 +1,8 @@
-"""Inference calibration: does the model believe its own output as often as it is right?
+"""Inference calibration: a model's confidence in its own output against how often it is right.
 
-Each token that decoding produced has a confidence, the probability the model gave it, and is right or wrong.
-Right means: matched to an equal token of the reference by the alignment that TER finds, after its shifts. The
-N tokens are put into 20 equal-width bins by confidence and
+Each token that decoding produced has a confidence, the probability the model gave it. It is right if the
+alignment that TER finds, after its shifts, matches it to an equal token of the reference. The N tokens are
+put into 20 equal-width bins by confidence and
 
     ECE = sum_b  n_b / N * | accuracy_b - confidence_b |
 
@@ -43,22 +43,14 @@ class _Placed(str):
 
 
 def mark_right(hypothesis: Sequence[str], reference: Sequence[str]) -> NDArray[np.bool_]:
-    """Say which tokens of a hypothesis TER matches to the reference.
-
-    Args:
-        hypothesis: Tokens of the output.
-        reference: Tokens of the human text.
-
-    Returns:
-        True where the token is right, in the order of the hypothesis, [tokens].
-    """
+    """Find the tokens of a hypothesis that TER matches to the reference: True where right, [tokens]."""
     is_right = np.zeros(len(hypothesis), dtype=bool)
     if not hypothesis or not reference:
         return is_right
     words: list[str] = [_Placed.at(place, token) for place, token in enumerate(hypothesis)]
     distance = lib_ter.BeamEditDistance(list(reference))
     num_tried = 0
-    while True:  # the course of sacrebleu's translation_edit_rate, which keeps only the number of edits
+    while True:  # as in sacrebleu's translation_edit_rate, which keeps only the number of edits
         gain, shifted, num_tried = lib_ter._shift(words, list(reference), distance, num_tried)
         if num_tried >= lib_ter._MAX_SHIFT_CANDIDATES or gain <= 0:
             break
@@ -78,7 +70,7 @@ def calibration_rows(
 
     Args:
         confidences: Probability of each token of each segment, 0 to 1.
-        right: Whether it is right.
+        right: For each token, if it is right.
         num_bins: Equal-width bins; 1.0 falls into the last one.
 
     Returns:
@@ -137,16 +129,16 @@ def token_confidences(
     batch_sentences: int = 64,
     device: torch.device | str = "cpu",
 ) -> list[list[float]]:
-    """Ask a model for the probability of each token it produced, in the course it took.
+    """Compute the probability of each token that a model produced, given those before it.
 
     Args:
         model: Put into eval mode meanwhile.
-        inputs: What it read.
+        inputs: The sentences that it translated.
         hypotheses: Ids of each output, end token not included.
         start_id: First decoder input.
         end_id: Token that ends a target.
         batch_sentences: Sentences at once.
-        device: Where the model is.
+        device: Device of the model.
 
     Returns:
         Probabilities, one for each id of each hypothesis.

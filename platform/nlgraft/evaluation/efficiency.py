@@ -1,4 +1,4 @@
-"""What a model costs: parameters, and decoding speed at a fixed beam and batch."""
+"""Cost of a model: parameters, and decoding speed at a fixed beam and batch."""
 
 from __future__ import annotations
 
@@ -17,32 +17,12 @@ from nlgraft.nn.rereading import without_language_model_cache
 
 
 def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
-    """Count the parameters of a model, tied ones once.
-
-    Args:
-        model: Any model.
-
-    Returns:
-        All parameters, and those that learn.
-    """
+    """Count the parameters of a model, tied ones once: all, and those that learn."""
     parameters = list(model.parameters())
     return (
         sum(parameter.numel() for parameter in parameters),
         sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
     )
-
-
-def measure_size(model: torch.nn.Module) -> dict[str, Score]:
-    """Score the size of a model.
-
-    Args:
-        model: Any model, with ``requires_grad`` as in training.
-
-    Returns:
-        ``num_parameters`` and ``num_trained_parameters``.
-    """
-    counts = zip(("num_parameters", "num_trained_parameters"), count_parameters(model), strict=True)
-    return {name: Score(name, float(count), 1, "minimize", "tied:once") for name, count in counts}
 
 
 def speed_signature(config: GenerationConfig, device: torch.device | str) -> str:
@@ -64,11 +44,11 @@ def measure_speed(
 
     Args:
         model: A ``Seq2Seq`` on any device.
-        inputs: The same ones for every model that is compared.
+        inputs: The same for every model that is compared.
         config: Beam and sentences at once: they go into the signature.
         num_repeats: Passes over the inputs; the fastest counts.
-        has_lm_cache: A target-side language model keeps its states; False: it reads every prefix anew, as the
-            released code of Edunov et al. does.
+        has_lm_cache: If true, a target-side language model keeps its states; else it reads every prefix anew,
+            as the released code of Edunov et al. does.
 
     Returns:
         ``sentences_per_s`` and ``tokens_per_s``; ``n`` is the number of sentences.

@@ -1,4 +1,4 @@
-"""What a model reads, as streams of sequences from which batches are packed."""
+"""Inputs of a model, as streams of sequences from which batches are packed."""
 
 from __future__ import annotations
 
@@ -23,27 +23,12 @@ Stream = Ragged | FrozenStates
 
 
 def stream_lengths(stream: Stream) -> Rows:
-    """Measure every sequence of a stream.
-
-    Args:
-        stream: Token sequences or states.
-
-    Returns:
-        Tokens of each, [N].
-    """
+    """Measure every sequence of a stream, in tokens [N]."""
     return np.diff(stream.offsets)
 
 
 def pack(stream: Stream, rows: Rows) -> Tokens:
-    """Pack sequences into a rectangle with at least one column.
-
-    Args:
-        stream: Sequences as the model sees them, or states.
-        rows: Which of them, [B].
-
-    Returns:
-        Tokens [B, T] on the CPU.
-    """
+    """Pack some sequences of a stream, ``rows`` [B], into tokens [B, T] on the CPU, with T at least 1."""
     if isinstance(stream, FrozenStates):
         return stream.tokens(rows.tolist())
     ids, valid = stream.padded(rows)
@@ -54,7 +39,7 @@ def pack(stream: Stream, rows: Rows) -> Tokens:
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a model reads to produce text: sequences as the model sees them, with EOS and the like.
+    """Sequences that a model reads to produce text, with EOS and the like.
 
     Attributes:
         sources: One stream for each source; an empty sequence is a source that the example lacks.
@@ -73,14 +58,7 @@ class Inputs:
         return np.sum([stream_lengths(stream) for stream in self.sources], axis=0)
 
     def pack(self, rows: Rows) -> tuple[list[Tokens], dict[str, Tokens]]:
-        """Pack some examples.
-
-        Args:
-            rows: Example numbers [B].
-
-        Returns:
-            Sources and contexts, each [B, T].
-        """
+        """Pack the sources and contexts of some examples, ``rows`` [B], each into tokens [B, T]."""
         return (
             [pack(stream, rows) for stream in self.sources],
             {name: pack(stream, rows) for name, stream in self.contexts.items()},
@@ -90,15 +68,12 @@ class Inputs:
 def with_foreign_source(inputs: Inputs, source: int, seed: int) -> Inputs:
     """Give every example another example's sentence as one of its sources: an adversarial test.
 
-    How much a system loses by it says how much it relies on that source. References stay as they are.
+    The loss in quality shows how much a system relies on that source. References stay as they are.
 
     Args:
-        inputs: What a model reads.
+        inputs: The examples.
         source: Index of the source that is replaced.
         seed: Of the draw: each example draws among all sentences that differ from its own.
-
-    Returns:
-        The same inputs but for that source.
 
     Raises:
         DataError: The source is none, is precomputed, or all of its sentences are alike.

@@ -61,27 +61,12 @@ def _bleu(tokenizer: BleuTokenizer) -> BLEU:
 
 
 def chrf_rows(word_order: int) -> RowsFunction:
-    """Make the function that computes the rows of chrF (word order 0) or chrF++ (word order 2).
-
-    Args:
-        word_order: Largest word n-gram beside the six orders of characters.
-
-    Returns:
-        A function from hypotheses and references to rows [N, 3 * (6 + word_order)] and signature.
-    """
+    """Make the function that computes the rows [N, 3 * (6 + word_order)] of chrF (0) or chrF++ (2)."""
     return lambda hypotheses, references: _sacrebleu_rows(CHRF(word_order=word_order), hypotheses, references)
 
 
 def ter_rows(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[NDArray[np.float64], str]:
-    """Count TER's edits and reference words of every segment.
-
-    Args:
-        hypotheses: System outputs.
-        references: One human text for each.
-
-    Returns:
-        Rows [N, 2] and signature.
-    """
+    """Count TER's edits and reference words of every segment, [N, 2]."""
     return _sacrebleu_rows(TER(), hypotheses, references)
 
 
@@ -95,17 +80,14 @@ class _UnicodeWords:
 
 
 def rouge_rows(kind: str, *, is_unicode: bool) -> RowsFunction:
-    """Make the function that computes ROUGE F1 of every segment.
+    """Make the function that computes ROUGE F1 of every segment: rows [N, 2] (F1, 1).
 
     The library's own tokenizer keeps only a-z and 0-9 and stems English (ROUGE-1.5.5 ``-m``); for other
     languages the unicode variant keeps all letters.
 
     Args:
         kind: ``rouge1``, ``rouge2`` or ``rougeL``.
-        is_unicode: Whether to keep letters beyond a-z, without stemming.
-
-    Returns:
-        A function from hypotheses and references to rows [N, 2] (F1, 1) and signature.
+        is_unicode: If true, keep letters beyond a-z, without stemming.
     """
 
     def rows(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[NDArray[np.float64], str]:
@@ -125,24 +107,17 @@ def rouge_rows(kind: str, *, is_unicode: bool) -> RowsFunction:
 
 
 class _NoSynonyms:
-    """Stands for WordNet, whose data cannot be had offline: no word has a synonym."""
+    """Stand-in for WordNet, whose data does not come with a package: no word has a synonym."""
 
     def synsets(self, word: str) -> list[str]:
         return []
 
 
 def meteor_rows(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[NDArray[np.float64], str]:
-    """Compute METEOR of every segment with the matchers "exact" and "Porter stem".
+    """Compute METEOR of every segment with the matchers "exact" and "Porter stem": rows [N, 2] (score, 1).
 
     The synonym matcher is left out because WordNet does not come with a package; the signature says so.
     The corpus value is the mean over segments, as nltk's users report it; the Java tool weights by length.
-
-    Args:
-        hypotheses: System outputs.
-        references: One human text for each.
-
-    Returns:
-        Rows [N, 2] (score, 1) and signature.
 
     Source: Lavie and Agarwal (2007): alpha 0.9, beta 3, gamma 0.5.
     """

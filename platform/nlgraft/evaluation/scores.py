@@ -18,9 +18,9 @@ class Score:
     Attributes:
         name: Metric without the split, e.g. ``bleu``.
         value: The number.
-        n: Of how many segments, decisions or repetitions.
-        direction: Whether a larger or a smaller value is better.
-        signature: What pins how it was computed; two scores can be compared only when these agree.
+        n: Number of segments, decisions or repetitions.
+        direction: Which way is better.
+        signature: Pins how it was computed; two scores can be compared only when these agree.
     """
 
     name: str
@@ -56,15 +56,7 @@ class Evaluation:
 
 
 def score_statistics(name: str, statistics: Statistics, signature: str) -> Score:
-    """Score a corpus from the statistics of its segments.
-
-    Args:
-        name: Metric, a variant allowed (``bleu.short``).
-        statistics: Of every segment, shape (N, k).
-        signature: How the statistics were made.
-
-    Returns:
-        The score; ``n`` is N.
+    """Score a corpus from the statistics of its segments, [N, k]; a variant of a metric is ``bleu.short``.
 
     Raises:
         DataError: There is no such metric.
@@ -81,17 +73,14 @@ def evaluate_text(
     bleu_tokenizer: BleuTokenizer = "13a",
     normalization: str = "identity",
 ) -> Evaluation:
-    """Compare hypotheses with references under several metrics.
+    """Compare detokenised hypotheses with one reference each under several text metrics.
 
     Args:
-        hypotheses: System outputs, detokenised.
-        references: One human text for each.
+        hypotheses: System outputs.
+        references: Human texts.
         metrics: Names of text metrics.
         bleu_tokenizer: Tokenizer of the metric ``bleu``.
         normalization: Unicode normalisation that both sides have gone through, for the signatures.
-
-    Returns:
-        Scores and per-segment statistics.
 
     Raises:
         DataError: The two sides differ in length, are empty, or a metric is unknown or not for texts.
@@ -104,27 +93,6 @@ def evaluate_text(
         scores[metric] = score_statistics(metric, rows, signature)
         statistics[metric] = rows
     return Evaluation(scores, statistics)
-
-
-def score_corpus(
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    metrics: Sequence[str] = ("bleu", "chrf", "ter"),
-) -> dict[str, Score]:
-    """Score hypotheses against references.
-
-    Args:
-        hypotheses: System outputs, detokenised.
-        references: One human text for each.
-        metrics: Names of text metrics.
-
-    Returns:
-        A score for each metric, by name.
-
-    Raises:
-        DataError: The two sides differ in length, are empty, or a metric is unknown or not for texts.
-    """
-    return dict(evaluate_text(hypotheses, references, metrics).scores)
 
 
 def evaluate_documents(

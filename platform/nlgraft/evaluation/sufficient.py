@@ -1,8 +1,8 @@
 """Per-segment sufficient statistics, and the metrics as functions of their sums.
 
-A corpus metric that depends on the segments only through a sum can be recomputed for any resampling of the
-segments by adding rows: that is what makes a bootstrap of a thousand samples cheap. Every metric of nlgraft
-is such a function. ``segment_statistics`` makes the rows, ``aggregate`` turns sums of rows into values.
+A corpus metric that depends on the segments only through a sum is recomputed for any resampling of the
+segments by adding rows, so a bootstrap of a thousand samples is cheap. Every metric of nlgraft is such a
+function: ``segment_rows`` makes the rows, ``aggregate`` turns sums of rows into values.
 
 N is the number of segments, k the number of statistics of one segment, ``...`` any leading shape (for
 example bootstrap samples). Sums, not means, go into ``aggregate``.
@@ -30,7 +30,7 @@ NUM_ECE_BINS = 20
 """Equal-width confidence bins of the inference ECE (Wang et al. 2020 use 20)."""
 
 _LOG_OF_ZERO = -9999999999.0
-"""What sacrebleu takes for log 0: its exponential is exactly 0."""
+"""sacrebleu's value of log 0: its exponential is exactly 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,9 +39,9 @@ class StatisticMetric:
 
     Attributes:
         name: Name without the split, e.g. ``bleu``.
-        direction: Whether a larger or a smaller value is better.
+        direction: Which way is better.
         value: Maps sums [..., k] to values [...].
-        columns: What the k numbers of a segment are; ``k`` itself may depend on the data (classes).
+        columns: The k numbers of a segment; ``k`` itself may depend on the data (classes).
         rows: Maps hypotheses and references to statistics [N, k] and a signature; None where the statistics
             come from a model or a classifier and not from two texts.
         unit: Of the value.
@@ -66,13 +66,9 @@ def _ratio(numerator: Statistics, denominator: Statistics) -> Statistics:
 
 
 def _bleu(sums: Statistics) -> Statistics:
-    """Compute corpus BLEU-4 with exponential smoothing from sums.
+    """Compute corpus BLEU-4 with exponential smoothing, in points.
 
-    Args:
-        sums: Hypothesis length, reference length, 4 matches, 4 totals, shape (..., 10).
-
-    Returns:
-        BLEU in points, shape (...).
+    The columns are hypothesis length, reference length, 4 matches and 4 totals: sums [..., 10] to [...].
 
     Source: Papineni et al. (2002); smoothing "exp" of Chen and Cherry (2014) as in sacrebleu.
     """
@@ -94,13 +90,9 @@ def _bleu(sums: Statistics) -> Statistics:
 
 
 def _chrf(sums: Statistics) -> Statistics:
-    """Compute corpus chrF2 from sums; orders absent from either side do not count.
+    """Compute corpus chrF2 in points; orders absent from either side do not count.
 
-    Args:
-        sums: Hypothesis count, reference count and matches for each order, shape (..., 3 * orders).
-
-    Returns:
-        chrF in points, shape (...).
+    The columns are hypothesis count, reference count and matches of each order: sums [..., 3 * orders].
 
     Source: Popović (2015), as in sacrebleu (beta 2, effective order).
     """
@@ -120,14 +112,7 @@ def _chrf(sums: Statistics) -> Statistics:
 
 
 def _ter(sums: Statistics) -> Statistics:
-    """Compute corpus TER from sums: edits over reference words; 100 for text where nothing belongs.
-
-    Args:
-        sums: Edits and reference length, shape (..., 2).
-
-    Returns:
-        TER in percent, shape (...).
-    """
+    """Compute corpus TER in percent: edits over reference words; 100 for text where nothing belongs."""
     edits, reference_length = sums[..., 0], sums[..., 1]
     return 100 * np.where(reference_length > 0, _ratio(edits, reference_length), (edits > 0).astype(float))
 
@@ -143,7 +128,7 @@ def _perplexity(sums: Statistics) -> Statistics:
 
 
 def _percentage(sums: Statistics) -> Statistics:
-    """Divide the first column by the second and print it as of 100."""
+    """Divide the first column by the second, times 100."""
     return 100 * _mean(sums)
 
 
@@ -178,12 +163,8 @@ def _mcc(sums: Statistics) -> Statistics:
 def _ece(sums: Statistics) -> Statistics:
     """Compute the expected calibration error, ``sum_b |correct_b - confidence_b| / N``, in points.
 
-    Args:
-        sums: For each bin the number of tokens, the sum of their confidences and how many are right,
-            flattened, shape (..., 3 * bins).
-
-    Returns:
-        ECE in points, shape (...).
+    The columns are, for each bin, the number of tokens, the sum of their confidences and the number of right
+    ones, flattened: sums [..., 3 * bins].
 
     Source: Wang et al. (2020), On the Inference Calibration of Neural Machine Translation, eq. 2.
     """
@@ -244,7 +225,7 @@ _ALL = (
         name="mlm_loss_per_char",
         direction="minimize",
         value=_mean,
-        columns="negative log-likelihood of hidden text, hidden characters",
+        columns="negative log-likelihood of masked text, masked characters",
         unit="nats per character",
     ),
     StatisticMetric(
@@ -280,12 +261,6 @@ def find_metric(name: str) -> StatisticMetric:
     """Find a metric by its name.
 
     A variant after a dot does not change the metric: ``bleu.without_source_2`` is BLEU, measured elsewhere.
-
-    Args:
-        name: ``bleu``, ``bleu.variant``; not ``test/bleu``.
-
-    Returns:
-        The metric.
 
     Raises:
         DataError: There is no such metric.
@@ -336,10 +311,10 @@ def aggregate(metric: str, sums: Statistics) -> Statistics:
 
     Args:
         metric: Name of the metric, a variant allowed.
-        sums: Statistics summed over segments, shape (..., k).
+        sums: Statistics summed over segments, [..., k].
 
     Returns:
-        Values, shape (...); equal to sacrebleu's for BLEU, chrF and TER.
+        Values [...]; equal to sacrebleu's for BLEU, chrF and TER.
 
     Raises:
         DataError: There is no such metric.

@@ -11,7 +11,7 @@ import numpy as np
 
 from nlgraft.errors import DataError
 from nlgraft.evaluation.inputs import Inputs
-from nlgraft.evaluation.scores import score_corpus
+from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.nn.config import GenerationConfig
 from nlgraft.nn.generation import Hypothesis, beam_search
 from nlgraft.text.tokenizers import Tokenizer
@@ -89,7 +89,7 @@ def dev_scores(
 
     def evaluate(model: Any) -> dict[str, float]:
         hypotheses = tokenizer.normalised(tokenizer.decode(translate(model, inputs, config).best))
-        scores = score_corpus(hypotheses, normalised, metrics)
+        scores = evaluate_text(hypotheses, normalised, metrics).scores
         return {name: score.value for name, score in scores.items()}
 
     return evaluate

@@ -49,7 +49,7 @@ class TrainConfig(BaseModel):
     peak_lr: float = Field(default=5e-4, gt=0)
     """Learning rate at the end of warm-up."""
     lr_schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
-    """How the learning rate falls after warm-up; formulas in ``nlgraft.training.schedules``."""
+    """Fall of the learning rate after warm-up; formulas in ``nlgraft.training.schedules``."""
     warmup_steps: int = Field(default=400, ge=0)
     """Steps over which the learning rate rises linearly to its peak."""
     initial_lr: float = Field(default=0.0, ge=0)
@@ -68,34 +68,34 @@ class TrainConfig(BaseModel):
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     """Probability mass taken from the true token (Szegedy et al. 2016)."""
     smoothing_kind: Literal["uniform_all", "uniform_others"] = "uniform_all"
-    """Who gets that mass: all V tokens, the true one too, or the V - 1 others (fusion.md, invariant 30)."""
+    """Tokens that get that mass: all V, the true one too, or the V - 1 others (fusion.md, invariant 30)."""
 
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: forward pass in bfloat16 where torch's autocast allows it; weights and moments stay fp32."""
 
     report_every_steps: int = Field(default=50, ge=1)
-    """Steps between reports of the training loss; early stopping from outside is asked for at each."""
+    """Steps between reports of the training loss; at each the trial scheduler may stop the trial."""
     eval_every_steps: int = Field(default=500, ge=1)
     """Steps between evaluations on dev; the last step is always evaluated."""
     is_evaluated_at_start: bool = False
-    """Whether to evaluate before the first step, e.g. to see what a transfer brings untrained."""
+    """If true, evaluate before the first step, e.g. to see the effect of a transfer before any training."""
     checkpoint_every_steps: int = Field(default=500, ge=1)
     """Steps between checkpoints, from which a killed training resumes bit for bit (CPU)."""
     best_metric: str = "dev/loss"
-    """Dev metric that decides what is best, for ``patience`` and ``keep_best``."""
+    """Dev metric that ``patience`` and ``keep_best`` compare."""
     best_direction: Literal["minimize", "maximize"] = "minimize"
-    """Whether a smaller or a larger ``best_metric`` is better."""
+    """Which way ``best_metric`` is better."""
     patience: int | None = Field(default=None, ge=1)
     """Evaluations without a new best after which training ends; null: train to ``max_steps``."""
     keep_best: bool = True
-    """Whether the weights of the best evaluation are the result, not the last ones."""
+    """If true, the weights of the best evaluation are the result; else the last ones."""
     average_last: int = Field(default=0, ge=0)
     """Result is the mean of the weights at this many last evaluation points; 0: no averaging."""
 
     freeze: tuple[Pattern, ...] = ()
-    """Parameters whose name one of these matches do not learn."""
+    """Parameters whose names one of these patterns matches do not learn."""
     train_only: tuple[Pattern, ...] = ()
-    """If given, only parameters whose name one of these matches learn."""
+    """If given, only parameters whose names one of these patterns matches learn."""
     groups: tuple[ParameterGroup, ...] = ()
     """Own learning rates; the first group that matches a name counts."""
 

@@ -1,4 +1,4 @@
-"""Objectives: what a training adds up over real tokens, and the loss of every segment.
+"""Objectives of training, summed over real tokens, and the loss of every segment.
 
 Shape letters: B sentences, J target positions, R real target positions, V vocabulary, d model width.
 """
@@ -36,11 +36,11 @@ __all__ = [
 
 
 class Loss(NamedTuple):
-    """What an objective returns for a batch; a plain ``(loss_sum, num_tokens)`` will do as well.
+    """Result of an objective on a batch; a plain ``(loss_sum, num_tokens)`` is accepted as well.
 
     Attributes:
         loss_sum: Loss summed over the batch's tokens, differentiable, scalar.
-        num_tokens: How many tokens that is: the loop divides by the count of the whole global batch.
+        num_tokens: Number of these tokens: the loop divides by the count of the whole global batch.
         terms: Parts of the sum for the learning curves, as detached sums over the same tokens.
     """
 
@@ -54,7 +54,7 @@ Objective = Callable[[Any, Any], Loss | tuple[Tensor, int]]
 
 
 class Translator(Protocol):
-    """A model that reads a batch and says what it thinks at every target position."""
+    """A model that maps a batch to a hidden state, and this to logits, at every target position."""
 
     def __call__(self, batch: Batch) -> Tensor:
         """Map a batch to hidden states [B, J, d]."""
@@ -66,14 +66,9 @@ class Translator(Protocol):
 
 
 def real_hidden(model: Translator, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Run the model and give its states at real target positions only: padding costs no softmax.
+    """Run the model; keep states [R, d] and true tokens [R] of the real target positions, row by row.
 
-    Args:
-        model: The model.
-        batch: Target positions [B, J], R of them real.
-
-    Returns:
-        States [R, d] and true tokens [R], row by row.
+    Padding then costs no softmax.
     """
     hidden_BJd = model(batch)
     hidden, target = hidden_BJd.flatten(0, 1), batch.target_output.flatten()
@@ -84,15 +79,7 @@ def real_hidden(model: Translator, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def real_logits(model: Translator, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Run the model and give its logits at real target positions only.
-
-    Args:
-        model: The model.
-        batch: Target positions [B, J], R of them real.
-
-    Returns:
-        Logits [R, V] and true tokens [R], row by row.
-    """
+    """Run the model; give logits [R, V] and true tokens [R] of the real target positions, row by row."""
     hidden_Rd, target_R = real_hidden(model, batch)
     return model.logits(hidden_Rd), target_R
 
@@ -103,7 +90,7 @@ class Seq2SeqObjective:
 
     Attributes:
         smoothing: Probability mass taken from the true token.
-        kind: Who gets it.
+        kind: The tokens that get it.
     """
 
     smoothing: float = 0.1
@@ -111,14 +98,7 @@ class Seq2SeqObjective:
 
     @classmethod
     def of(cls, config: TrainConfig) -> Seq2SeqObjective:
-        """Make the objective that a training's config asks for.
-
-        Args:
-            config: ``label_smoothing`` and ``smoothing_kind``.
-
-        Returns:
-            The objective.
-        """
+        """Make the objective of a training's ``label_smoothing`` and ``smoothing_kind``."""
         return cls(config.label_smoothing, config.smoothing_kind)
 
     def __call__(self, model: Translator, batch: Batch) -> Loss:
@@ -140,7 +120,7 @@ class SegmentLosses:
 
     Attributes:
         statistics: Nats and tokens of each segment, [N, 2], in the order of the data.
-        batches: How many batches were run.
+        batches: Number of batches that were run.
     """
 
     statistics: NDArray[np.float64]
@@ -166,10 +146,7 @@ def segment_losses(
         model: A model with ``model(batch) -> [B, J, d]`` and ``logits``.
         batches: Row numbers [B] and the batch of these rows.
         num_segments: Number of segments in all.
-        device: Where the model is.
-
-    Returns:
-        Nats and tokens of each segment.
+        device: Device of the model.
     """
     was_training = model.training
     model.eval()
@@ -188,12 +165,5 @@ def segment_losses(
 
 
 def freeze_module(module: nn.Module) -> nn.Module:
-    """Stop a module from learning and from dropping out, for good: a teacher.
-
-    Args:
-        module: Changed in place.
-
-    Returns:
-        The same module, in eval mode, without gradients.
-    """
+    """Put a module into eval mode and stop it from learning, in place: a teacher."""
     return module.eval().requires_grad_(False)

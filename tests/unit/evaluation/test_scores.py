@@ -15,7 +15,7 @@ from nlgraft.evaluation.artifact import (
     write_lines,
 )
 from nlgraft.evaluation.overlap import check_bleu_tokenizer
-from nlgraft.evaluation.scores import Score, evaluate_documents, evaluate_text, score_corpus
+from nlgraft.evaluation.scores import Score, evaluate_documents, evaluate_text
 from nlgraft.evaluation.sufficient import aggregate
 
 HYPOTHESES = ["the cat sat on the mat .", "a dog", "nothing here at all"]
@@ -23,7 +23,7 @@ REFERENCES = ["the cat sat on a mat .", "a dog", "something here after all"]
 
 
 def test_score_carries_n_direction_and_signature():
-    scores = score_corpus(HYPOTHESES, REFERENCES)
+    scores = evaluate_text(HYPOTHESES, REFERENCES).scores
     assert list(scores) == ["bleu", "chrf", "ter"]
     bleu = BLEU(force=True)
     assert scores["bleu"].value == pytest.approx(bleu.corpus_score(HYPOTHESES, [REFERENCES]).score)
@@ -37,7 +37,7 @@ def test_score_carries_n_direction_and_signature():
 
 def test_bleu_is_cased_and_says_so():
     """Number 53 of embedding_transfer.md section 5: the signature that is stored is that of cased BLEU."""
-    scores = score_corpus(["The Cat sat on a mat ."], ["the cat sat on a mat ."])
+    scores = evaluate_text(["The Cat sat on a mat ."], ["the cat sat on a mat ."]).scores
     assert "case:mixed" in scores["bleu"].signature
     assert "tok:13a" in scores["bleu"].signature
     # n-grams without `The` and `Cat`: 5, 4, 3 and 2 of 7, 6, 5 and 4
@@ -46,9 +46,8 @@ def test_bleu_is_cased_and_says_so():
 
 
 def test_signatures_differ_between_variants():
-    scores = score_corpus(
-        HYPOTHESES, REFERENCES, ("bleu", "bleu_tokenised", "meteor", "rouge1", "rouge1_unicode")
-    )
+    metrics = ("bleu", "bleu_tokenised", "meteor", "rouge1", "rouge1_unicode")
+    scores = evaluate_text(HYPOTHESES, REFERENCES, metrics).scores
     assert len({score.signature for score in scores.values()}) == 5
     assert "synonyms:no" in scores["meteor"].signature
 
