@@ -54,7 +54,6 @@ def test_all_vocabularies_predict_the_same_characters(tokenizer, tmp_path):
         characters = data.characters()
         losses = masked_losses(masked_lm(len(own.vocabulary)), data)
         assert losses.characters.tolist() == characters.tolist()
-        assert losses.per_character == pytest.approx(losses.nats.sum() / characters.sum())
         spelled = np.zeros(len(text))
         for rows, batch in data.in_order():
             assert ((batch.tokens.ids == own.ids.mask) == (batch.labels != NOT_PREDICTED)).all()
@@ -96,7 +95,7 @@ def test_single_tokens_are_masked_where_tokens_are_the_unit(tokenizer):
     alone = masker(tokenizer, ["the"] * 20, 0.01, 1, unit="token")
     assert all(alone.line(row, 3).is_predicted == [True] for row in range(20))
     scored = MaskedScoringData(tokenizer.encode(LINES), tokenizer.ids, MaskedScoringConfig(unit="token"), 500)
-    assert masked_losses(masked_lm(len(tokenizer.vocabulary)), scored).per_character is None
+    assert masked_losses(masked_lm(len(tokenizer.vocabulary)), scored).characters is None
 
 
 @pytest.mark.parametrize("unit", ["word", "token"])

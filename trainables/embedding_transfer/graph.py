@@ -153,7 +153,7 @@ class _Builder:
             inputs = Bert2BertInputs(masked_lm=self.masked_lm)
             return BERT2BERT.stage("upstream", settings, inputs, seed=self.upstream_seed)
         if phase.checkpoint is not None:
-            return self._read_checkpoint("upstream", "read_checkpoint", start_id=phase.start_id)
+            return self._read_checkpoint("upstream", "checkpoint:read_checkpoint", start_id=phase.start_id)
         settings = TrainSettings(
             **self._phase("upstream", phase),
             model=self.config.model,
@@ -167,7 +167,7 @@ class _Builder:
         """The masked language model that is encoder and decoder of the pretrained model."""
         name, phase = "upstream_masked_lm", self.config.upstream
         if phase.checkpoint is not None:
-            return self._read_checkpoint(name, "read_encoder")
+            return self._read_checkpoint(name, "bert_checkpoint:read_encoder")
         assert self._masking is not None
         settings = TrainMaskedSettings(
             train=phase.train,
@@ -182,8 +182,9 @@ class _Builder:
     def _read_checkpoint(self, name: str, function: str, **config: Any) -> Stage:
         parts = self._checkpoint
         parts["config"] |= config
-        run = f"{_STAGES}.{STAGE_MODULES[self.config.upstream.objective]}:{function}"
-        return Stage(name=name, run=run, inputs={"target_tokenizer": self.old[TARGET]}, **parts)
+        return Stage(
+            name=name, run=f"{_STAGES}.{function}", inputs={"target_tokenizer": self.old[TARGET]}, **parts
+        )
 
     @property
     def _checkpoint(self) -> dict[str, Any]:

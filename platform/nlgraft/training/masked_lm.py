@@ -75,16 +75,6 @@ class MaskedLosses:
     characters: NDArray[np.float64] | None
     unknown: NDArray[np.float64]
 
-    @property
-    def per_token(self) -> float:
-        """Nats per masked token."""
-        return float(self.nats.sum() / self.tokens.sum())
-
-    @property
-    def per_character(self) -> float | None:
-        """Nats per character of the masked words: one unit for all vocabularies."""
-        return None if self.characters is None else float(self.nats.sum() / self.characters.sum())
-
 
 @torch.no_grad()
 def masked_losses(
