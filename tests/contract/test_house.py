@@ -201,7 +201,7 @@ UNREAD = {
     },
     "whoever calls the Python API": {"from_dict"},
     "fields of documents and configs, written and read whole": {
-        "schema_version", "preset", "decoder_rates", "encoder_rates", "num_read", "num_empty_lines",
+        "schema_version", "preset", "num_read", "num_empty_lines",
         "median_tokens", "chars_per_token",
     },
     "benchmarks": {"efficiency", "side_efficiency", "num_over_budget", "to_hugging_face"},
@@ -212,7 +212,6 @@ UNREAD = {
     },
     "issue 14, lm_augmentation": {"language_model", "language_model_metrics"},
     "issue 15, vocabulary_transfer": {"evaluate_labels"},
-    "issue 9: on its way to the shared stages": {"greedy_metrics", "dev_loss"},
 }  # fmt: skip
 
 

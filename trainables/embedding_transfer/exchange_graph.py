@@ -82,9 +82,10 @@ class VocabularyExchange:
         is_masked = self.masking is not None
         # a masked language model has one sequence and one table, whoever gets the generated rows
         sides: tuple[str, ...] = ("encoder",) if is_masked else tuple(self.old)
+        rates = {"encoder": config.encoder_rates, "decoder": config.decoder_rates}
         settings = GeneratorSettings(
             kind=GENERATOR_KINDS[transfer.method],
-            rates={side: getattr(config, f"{side}_rates") for side in sides},
+            rates={side: rates[side] for side in sides},
             train=config.train_config(self.config.upstream.train),
             cap=transfer.cap,
             order=transfer.order,

@@ -24,6 +24,7 @@ from nlgraft.stages.kinds.masked_lm import (
     TrainMaskedSettings,
 )
 from nlgraft.stages.kinds.seq2seq import TrainSettings
+from nlgraft.stages.released_graph import Released, released
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig
 from trainables.embedding_transfer.arms import (
     KEPT_METHODS,
@@ -35,9 +36,7 @@ from trainables.embedding_transfer.config import DEFAULT_MASK_RATES, Config
 from trainables.embedding_transfer.exchange_graph import VocabularyExchange
 from trainables.embedding_transfer.kinds import NEW_LAYERS, NewLayersSettings
 from trainables.embedding_transfer.masked_lm_graph import masked_lm_graph
-from trainables.embedding_transfer.upstream_checkpoint import STAGE_MODULES, checkpoint_parts
 
-_STAGES = "trainables.embedding_transfer.stages"
 SOURCE_SEPARATOR = " | "
 """Joins several sources of an example (section 4.2: answer and passage are the input)."""
 SOURCE, TARGET = STREAMS["encoder"], STREAMS["decoder"]
@@ -88,10 +87,7 @@ class _Builder:
     def tokenizers(self, domain: str) -> dict[str, Stage]:
         """The vocabularies of a domain, by stream."""
         if domain == "upstream" and self.config.upstream.checkpoint is not None:
-            run = f"{_STAGES}.{STAGE_MODULES[self.config.upstream.objective]}:renumber_tokenizer"
-            return dict.fromkeys(
-                (SOURCE, TARGET), Stage(name="upstream_shared_tokenizer", run=run, **self._checkpoint)
-            )
+            return dict.fromkeys((SOURCE, TARGET), self.released.tokenizer("upstream_shared_tokenizer"))
         read = ("upstream", "downstream") if domain == "joint" else (domain,)
         corpora = {name: self.corpus(name) for name in read}
         return pieces.tokenizers(domain, getattr(self.config.tokenizers, domain), corpora)
@@ -153,7 +149,7 @@ class _Builder:
             inputs = Bert2BertInputs(masked_lm=self.masked_lm)
             return BERT2BERT.stage("upstream", settings, inputs, seed=self.upstream_seed)
         if phase.checkpoint is not None:
-            return self._read_checkpoint("upstream", "checkpoint:read_checkpoint", start_id=phase.start_id)
+            return self.released.encoder_decoder("upstream", self.old[TARGET], phase.start_id)
         settings = TrainSettings(
             **self._phase("upstream", phase),
             model=self.config.model,
@@ -167,7 +163,7 @@ class _Builder:
         """The masked language model that is encoder and decoder of the pretrained model."""
         name, phase = "upstream_masked_lm", self.config.upstream
         if phase.checkpoint is not None:
-            return self._read_checkpoint(name, "bert_checkpoint:read_encoder")
+            return self.released.masked_lm(name, self.old[TARGET])
         assert self._masking is not None
         settings = TrainMaskedSettings(
             train=phase.train,
@@ -179,21 +175,12 @@ class _Builder:
         inputs = TrainMaskedInputs(encoded=self.upstream_text.stage, tokenizer=self.old[SOURCE])
         return TRAIN_MASKED.stage(name, settings, inputs, seed=self.upstream_seed)
 
-    def _read_checkpoint(self, name: str, function: str, **config: Any) -> Stage:
-        parts = self._checkpoint
-        parts["config"] |= config
-        return Stage(
-            name=name, run=f"{_STAGES}.{function}", inputs={"target_tokenizer": self.old[TARGET]}, **parts
-        )
-
-    @property
-    def _checkpoint(self) -> dict[str, Any]:
-        """What the released model is, and where it lies."""
+    @cached_property
+    def released(self) -> Released:
+        """The released checkpoint that serves as upstream model."""
         upstream, max_tokens = self.config.upstream, self.config.data.max_tokens
         assert upstream.checkpoint is not None
-        return checkpoint_parts(
-            upstream.checkpoint, upstream.revision, is_bert=self.is_masked, max_tokens=max_tokens
-        )
+        return released(upstream.checkpoint, upstream.revision, is_bert=self.is_masked, max_tokens=max_tokens)
 
     @property
     def _mask_rate(self) -> float:
@@ -258,8 +245,7 @@ class _Builder:
         is_sized_by_checkpoint = self.is_masked and upstream.checkpoint is not None
         architecture = None
         if not self.is_pretrained and is_sized_by_checkpoint:
-            run = f"{_STAGES}.bert_checkpoint:read_architecture"
-            architecture = Stage(name="checkpoint_architecture", run=run, **self._checkpoint)
+            architecture = self.released.architecture("checkpoint_architecture")
         settings = TrainSettings(
             **self._phase("downstream", self.config.downstream),
             model=None if self.is_pretrained or architecture else self.config.model,

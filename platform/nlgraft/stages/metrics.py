@@ -123,17 +123,6 @@ def training_metrics(prefix: str = "") -> dict[str, Metric]:
     return {metric_name(name, prefix): metric for name, metric in metrics.items()}
 
 
-def greedy_metrics(prefix: str = "") -> dict[str, Metric]:
-    """Describe what a training measures only where ``num_bleu_sentences`` is above 0."""
-    bleu = Metric(
-        direction="maximize",
-        unit="BLEU points",
-        split="dev",
-        description="BLEU of greedy search on the first num_bleu_sentences dev sentences.",
-    )
-    return {metric_name("dev/greedy_bleu", prefix): bleu}
-
-
 NATS_PER_CHAR: Mapping[str, Metric] = {
     "dev/nats_per_char": Metric(
         direction="minimize",

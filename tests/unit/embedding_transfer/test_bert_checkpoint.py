@@ -22,6 +22,7 @@ from nlgraft.nn.masked_lm import NOT_PREDICTED
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
+from nlgraft.stages.run.bert import renumbered
 from nlgraft.stages.run.exchange import read_vectors
 from nlgraft.stages.run.masked_lm import SIDE
 from nlgraft.stages.run.text import open_tokenizer, read_encoded
@@ -41,7 +42,6 @@ from trainables.embedding_transfer.generator_data import ChangedLines, ChangeOpt
 from trainables.embedding_transfer.generator_training import FrozenMaskedLM, GeneratorModel
 from trainables.embedding_transfer.generators import EmbeddingGenerator
 from trainables.embedding_transfer.new_tokens import SimilarOptions
-from trainables.embedding_transfer.stages.bert_checkpoint import renumbered
 
 CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
 TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
@@ -307,11 +307,16 @@ def test_it_is_known_by_its_files_or_its_name(bert, tmp_path):
     assert upstreams[0] == upstreams[1]
     (tmp_path / "config.json").write_text((tmp_path / "config.json").read_text() + " ")
     assert graph_of(configured(tmp_path)).find("upstream_masked_lm") != upstreams[0]
-    named = graph_of(configured("google-bert/bert-base-multilingual-cased")).find("upstream_masked_lm")
-    assert named.config == {"checkpoint": "google-bert/bert-base-multilingual-cased", "revision": "main"}
+    name = "google-bert/bert-base-multilingual-cased"
+    named = graph_of(configured(name)).find("upstream_masked_lm")
+    assert named.config["content"] == {
+        "checkpoint": "google-bert/bert-base-multilingual-cased",
+        "revision": "main",
+    }
     pinned = {"objective": "masked_tokens", "checkpoint": "org/bert", "revision": "0123abc"}
     assert (
-        graph_of(configured("", upstream=pinned)).find("upstream_masked_lm").config["revision"] == "0123abc"
+        graph_of(configured("", upstream=pinned)).find("upstream_masked_lm").config["content"]["revision"]
+        == "0123abc"
     )
     with pytest.raises(DataError, match="a directory has no revisions"):
         graph_of(configured("", upstream=pinned | {"checkpoint": str(bert)}))

@@ -16,6 +16,7 @@ from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
+from nlgraft.stages.run.mbart import SPM_FILE, renumbered, their_rows
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
 from nlgraft.text.tokenizers import SentencePiece
@@ -23,7 +24,6 @@ from nlgraft.training.models import read_model
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from tests.tiny_models import tiny_translator
 from trainables.embedding_transfer import Config, stage_graph
-from trainables.embedding_transfer.stages.checkpoint import SPM_FILE, renumbered, their_rows
 
 CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
 TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
@@ -156,8 +156,8 @@ def test_a_checkpoint_is_what_its_files_are(mbart, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"objective": "masked_lm"}, "belongs to an mBART"),
-        ({"objective": "translation"}, "denoising for an mBART, to masked_lm for a BERT"),
+        ({"objective": "masked_tokens"}, "belongs to an mBART"),
+        ({"objective": "translation"}, "denoising for an mBART, to masked_tokens for a BERT"),
         ({"checkpoint": None}, "without a checkpoint|special_tokens"),
     ],
 )

@@ -22,7 +22,7 @@ from nlgraft.stages.run.new_rows import new_rows_first
 from nlgraft.stages.run.text import open_tokenizer, read_encoded, text_of, vocab_sizes
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.config import View
-from nlgraft.training.data import EpochStream, SampledText, Seq2SeqData
+from nlgraft.training.data import EpochStream, SampledText, Seq2SeqData, dev_loss
 from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.losses import SegmentLosses, Seq2SeqObjective, segment_losses
@@ -112,10 +112,10 @@ def train_model(
     def measure(model: Seq2Seq) -> SegmentLosses:
         return segment_losses(model, dev.in_order(), len(dev), context.device)
 
-    bleu = _greedy_bleu(settings, inputs)
+    loss, bleu = dev_loss(dev, context.device), _greedy_bleu(settings, inputs)
 
     def evaluate(model: Seq2Seq) -> Mapping[str, float]:
-        metrics = {"dev/loss": measure(model).per_token, **bleu(model)}
+        metrics = {**loss(model), **bleu(model)}
         return {metric_name(name, prefix): value for name, value in metrics.items()}
 
     outcome = run_loop(

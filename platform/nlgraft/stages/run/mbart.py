@@ -25,6 +25,7 @@ from nlgraft.nn.conversion.checkpoint import from_hugging_face
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config import MASK_TOKEN
+from nlgraft.stages.kinds.released import MBART
 from nlgraft.stages.run.text import TOKENIZER_FILE, open_tokenizer
 from nlgraft.text.tokenizers import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from nlgraft.training.models import write_model
@@ -46,13 +47,10 @@ TABLE_NAMES = (
 def renumber_tokenizer(context: StageContext) -> None:
     """Write the SentencePiece model of a checkpoint with this project's special tokens.
 
-    Args:
-        context: ``path``, among its locations.
-
     Raises:
         DataError: The directory has no SentencePiece model of an mBART.
     """
-    path = Path(context.locations["path"]) / SPM_FILE
+    path = Path(context.locations["checkpoint"]) / SPM_FILE
     if not path.is_file():
         raise DataError(
             f"{path}: missing; an mBART's directory holds {SPM_FILE}, config.json and its weights"
@@ -115,22 +113,20 @@ def their_rows(num_tokens: int, start_id: int, mask_id: int) -> list[int]:
 def read_checkpoint(context: StageContext) -> None:
     """Convert an mBART, its tokens renumbered.
 
-    Args:
-        context: ``start_id``; ``path`` among its locations; input ``target_tokenizer``.
-
     Raises:
         DataError: Nothing says how a target starts, or the weights belong to another tokenizer.
     """
-    path = context.locations["path"]
+    path = context.locations["checkpoint"]
     theirs, info = from_hugging_face(path)
-    start_id = context.config["start_id"]
+    settings, inputs = MBART.read(context)
+    start_id = settings.start_id
     start_id = info.config.get("decoder_start_token_id") if start_id is None else start_id
     if not isinstance(start_id, int):
         raise DataError(
             f"{path}: config.json names no decoder_start_token_id; give upstream.start_id, the id of the "
             "target's language (cc25: 250003 for de_DE)"
         )
-    size = open_tokenizer(context.inputs["target_tokenizer"]).vocab_size
+    size = open_tokenizer(inputs.tokenizer).vocab_size
     num_theirs = int(info.config["vocab_size"])
     rows = their_rows(size, start_id, num_theirs - 1)
     if max(rows) >= num_theirs or start_id in (THEIR_PAD, THEIR_UNK):

@@ -24,6 +24,8 @@ from nlgraft.nn.conversion.encoders import (
 from nlgraft.nn.masked_lm import EncoderMaskedLM
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config import MASK_TOKEN
+from nlgraft.stages.kinds.released import BERT_ARCHITECTURE, BERT_MASKED_LM, BERT_TOKENIZER
+from nlgraft.stages.run.mbart import with_rows
 from nlgraft.stages.run.text import WORDPIECE_FILE
 from nlgraft.text.tokenizers import PAD, SPECIAL_PIECES, UNK
 from nlgraft.training.masked_lm import write_masked_lm
@@ -32,7 +34,6 @@ from nlgraft.vocab.tokenizers.directories import find_tokenizer
 from nlgraft.vocab.tokenizers.legacy import added_token, read_json, read_lines, wordpiece_json
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
-from trainables.embedding_transfer.stages.checkpoint import with_rows
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
 """Whose tokens get the first ids, under our names."""
@@ -43,13 +44,11 @@ THEIR_IDS_FILE = "their_ids.json"
 def renumber_tokenizer(context: StageContext) -> None:
     """Write the WordPiece tokenizer of a checkpoint with this project's special tokens.
 
-    Args:
-        context: ``path``, among its locations; ``revision`` of a hub name.
-
     Raises:
         DataError: There is no WordPiece tokenizer, or it lacks a special token of BERT's.
     """
-    directory = find_tokenizer(context.locations["path"], context.config.get("revision"))
+    settings, _ = BERT_TOKENIZER.read(context)
+    directory = find_tokenizer(context.locations["checkpoint"], settings.revision)
     if (directory / WORDPIECE_FILE).is_file():
         document = read_json(directory / WORDPIECE_FILE)
     elif (directory / "vocab.txt").is_file():
@@ -118,18 +117,16 @@ def renumbered(
 def read_encoder(context: StageContext) -> None:
     """Convert a BERT into a masked language model of ours, its tokens renumbered.
 
-    Args:
-        context: ``path`` among its locations; ``revision`` of a hub name; input ``target_tokenizer``.
-
     Raises:
         DataError: The weights are not readable, or belong to another tokenizer.
     """
-    path = context.locations["path"]
+    settings, inputs = BERT_MASKED_LM.read(context)
+    path = context.locations["checkpoint"]
     try:
-        read = encoder_from_hugging_face(path, context.config.get("revision"))
+        read = encoder_from_hugging_face(path, settings.revision)
     except ContractError as error:
         raise DataError(f"upstream.checkpoint: {error}") from error
-    ids: list[int] = json.loads((context.inputs["target_tokenizer"] / THEIR_IDS_FILE).read_text("utf-8"))
+    ids: list[int] = json.loads((inputs.tokenizer / THEIR_IDS_FILE).read_text("utf-8"))
     num_theirs = len(read.model.source_embedding.state_dict()["table.weight"])
     if max(ids) >= num_theirs:
         raise DataError(
@@ -144,18 +141,15 @@ def read_encoder(context: StageContext) -> None:
 
 
 def read_architecture(context: StageContext) -> None:
-    """Write what an encoder-decoder of a BERT's sizes is, for a model without pretraining.
-
-    Args:
-        context: ``path`` among its locations; ``revision`` of a hub name.
-    """
+    """Write what an encoder-decoder of a BERT's sizes is, for a model without pretraining."""
     write_description(_architecture(context), context.directory)
 
 
 def _architecture(context: StageContext) -> TransformerConfig:
-    path = context.locations["path"]
+    settings, _ = BERT_ARCHITECTURE.read(context)
+    path = context.locations["checkpoint"]
     try:
-        config = read_encoder_config(read_checkpoint_config(path, context.config.get("revision")), path)
+        config = read_encoder_config(read_checkpoint_config(path, settings.revision), path)
     except ContractError as error:
         raise DataError(f"upstream.checkpoint: {error}") from error
     return config.model_copy(update={"pad_id": PAD})

@@ -1,0 +1,30 @@
+"""Released checkpoints that become encoder-decoders of ours: settings and inputs of their stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nlgraft.stages.kinds.masked_lm import CheckpointSettings
+from nlgraft.stages.kinds.text import NoInputs
+from nlgraft.stages.stage_kind import Inputs, StageKind, T
+
+
+class MbartSettings(CheckpointSettings):
+    """A released mBART."""
+
+    start_id: int | None = None
+    """Its own id of the token that starts a target, the language's; null: the one in its config.json."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasedInputs(Inputs[T]):
+    """The checkpoint's tokenizer, renumbered."""
+
+    tokenizer: T
+
+
+MBART_TOKENIZER = StageKind("nlgraft.stages.run.mbart:renumber_tokenizer", CheckpointSettings, NoInputs)
+MBART = StageKind("nlgraft.stages.run.mbart:read_checkpoint", MbartSettings, ReleasedInputs)
+BERT_TOKENIZER = StageKind("nlgraft.stages.run.bert:renumber_tokenizer", CheckpointSettings, NoInputs)
+BERT_MASKED_LM = StageKind("nlgraft.stages.run.bert:read_encoder", CheckpointSettings, ReleasedInputs)
+BERT_ARCHITECTURE = StageKind("nlgraft.stages.run.bert:read_architecture", CheckpointSettings, NoInputs)

@@ -1,0 +1,103 @@
+"""Pieces of stage graphs that read released checkpoints, without torch."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from nlgraft.errors import DataError
+from nlgraft.pipeline.stage import Stage
+from nlgraft.stages.kinds.masked_lm import CheckpointSettings
+from nlgraft.stages.kinds.released import (
+    BERT_ARCHITECTURE,
+    BERT_MASKED_LM,
+    BERT_TOKENIZER,
+    MBART,
+    MBART_TOKENIZER,
+    MbartSettings,
+    ReleasedInputs,
+)
+from nlgraft.stages.kinds.text import NoInputs
+from nlgraft.stages.masked_lm_graph import checkpoint_settings
+from nlgraft.text.files import expand
+
+_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
+_DEFAULT_POSITIONS = 512
+
+
+@dataclass(frozen=True)
+class Released:
+    """A released checkpoint, as the stages that read it know it.
+
+    Attributes:
+        settings: Its identity.
+        locations: Where it lies.
+        is_bert: True for a BERT, false for an mBART.
+    """
+
+    settings: CheckpointSettings
+    locations: dict[str, str]
+    is_bert: bool
+
+    def tokenizer(self, name: str) -> Stage:
+        """Renumber its tokenizer as this project's own are."""
+        kind = BERT_TOKENIZER if self.is_bert else MBART_TOKENIZER
+        return kind.stage(name, self.settings, NoInputs(), locations=self.locations)
+
+    def masked_lm(self, name: str, tokenizer: Stage) -> Stage:
+        """Convert a BERT into a masked language model of ours."""
+        inputs = ReleasedInputs(tokenizer=tokenizer)
+        return BERT_MASKED_LM.stage(name, self.settings, inputs, locations=self.locations)
+
+    def architecture(self, name: str) -> Stage:
+        """Describe an encoder-decoder of a BERT's sizes, for a model without pretraining."""
+        return BERT_ARCHITECTURE.stage(name, self.settings, NoInputs(), locations=self.locations)
+
+    def encoder_decoder(self, name: str, tokenizer: Stage, start_id: int | None) -> Stage:
+        """Convert an mBART; ``start_id`` as in ``MbartSettings``."""
+        settings = MbartSettings(content=self.settings.content, start_id=start_id)
+        return MBART.stage(name, settings, ReleasedInputs(tokenizer=tokenizer), locations=self.locations)
+
+
+def released(checkpoint: str, revision: str | None, *, is_bert: bool, max_tokens: int) -> Released:
+    """Identify a checkpoint by the bytes of its files, or by its name on the hub.
+
+    Args:
+        checkpoint: A directory, or the hub name of a BERT.
+        revision: Commit, tag or branch of a hub name; None: main.
+        is_bert: True for a BERT, false for an mBART.
+        max_tokens: Longest text of the study without begin and end.
+
+    Raises:
+        DataError: There is no such directory, it is given a revision, or its positions are too few.
+    """
+    directory = expand(checkpoint)
+    is_hub_name = not directory.is_dir() and is_bert and _HUB_NAME.fullmatch(checkpoint)
+    if not directory.is_dir() and not is_hub_name:
+        also = " and no name on the Hugging Face hub" if is_bert else ""
+        raise DataError(
+            f"upstream.checkpoint is {checkpoint!r}, which is no directory{also}; download the checkpoint"
+        )
+    settings = checkpoint_settings(checkpoint, revision)
+    assert settings is not None
+    if is_bert and not is_hub_name:
+        _check_positions(directory, max_tokens)
+    return Released(settings, {"checkpoint": checkpoint if is_hub_name else str(directory)}, is_bert)
+
+
+def _check_positions(directory: Path, max_tokens: int) -> None:
+    try:
+        settings = json.loads((directory / "config.json").read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"upstream.checkpoint {directory}: config.json cannot be read ({error}); it stands beside the "
+            "weights of every checkpoint"
+        ) from error
+    room = settings.get("max_position_embeddings", _DEFAULT_POSITIONS) - 2
+    if max_tokens > room:
+        raise DataError(
+            f"data.max_tokens is {max_tokens}, but upstream.checkpoint {directory} has room for {room} "
+            f"tokens beside begin and end; set data.max_tokens to at most {room}"
+        )
