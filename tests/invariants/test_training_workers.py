@@ -7,12 +7,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
+from nlgraft.nn.classifier import Classifier
+from nlgraft.nn.config import ClassifierConfig, TransformerConfig
+from nlgraft.nn.context_config import BiLMConfig
+from nlgraft.nn.language_models import BiLM
+from nlgraft.text.batches import Ragged
+from nlgraft.training.classification import ClassificationObjective, LabelledData
 from nlgraft.training.config import TrainConfig
+from nlgraft.training.language_model import LanguageModelObjective, TextData
 from nlgraft.training.loop import train
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
+from nlgraft.training.masked_lm import fresh_encoder
+from nlgraft.training.masked_text import MaskingIds
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.weights import load_weights
 from tests.unit.training.toy import VOCABULARY, Recorder, ToyData, ToyModel, make_context
@@ -42,7 +52,7 @@ def train_worker(root, rank, world_size, stop_at=None):
         world_size=world_size,
     )
     config = TrainConfig(**SETTINGS)
-    # the first half with some rows alone: stopped and gone on with within it
+    # the first half with some rows alone: stopped and resumed within it
     first = RowsFirst(7, {"target.weight": torch.arange(VOCABULARY) % 2 == 0})
     outcome = train(
         model, Seq2SeqObjective(0.1), ToyData(), config, context, evaluate=dev_loss, rows_first=first
@@ -50,12 +60,37 @@ def train_worker(root, rank, world_size, stop_at=None):
     return outcome, model
 
 
+def train_language_model(root, rank, world_size):
+    sentences = Ragged.of([[4 + (row + place) % 8 for place in range(1 + row % 5)] for row in range(37)])
+    torch.manual_seed(1 + rank)
+    config = BiLMConfig(vocab_size=12, d_model=8, num_layers=1, num_heads=2, ffn_dim=8, dropout=0.0)
+    model, data = BiLM(config).double(), TextData(sentences, batch_tokens=30)
+    context = make_context(root / "lm", rank=rank, world_size=world_size)
+    settings = TrainConfig(**{**SETTINGS, "keep_best": False})
+    return train(model, LanguageModelObjective(), data, settings, context)
+
+
+def train_classifier(root, rank, world_size):
+    """Of two classes of lines; the head of the masked language model gets no gradient."""
+    lines = Ragged.of([[5 + (row + place) % 6 for place in range(1 + row % 5)] for row in range(37)])
+    torch.manual_seed(1 + rank)
+    body = fresh_encoder(
+        TransformerConfig(preset="tiny", d_model=8, ffn_dim=8, num_heads=2, dropout=0.0), 12, has_head=True
+    )
+    model = Classifier(body, 2, ClassifierConfig(dropout=0.0)).double()
+    ids = MaskingIds(pad=0, unk=1, mask=4, begin=2, end=3, normal=np.arange(5, 12))
+    data = LabelledData(lines, np.arange(37) % 2, ids, batch_tokens=30)
+    context = make_context(root / "classifier", rank=rank, world_size=world_size)
+    settings = TrainConfig(**{**SETTINGS, "keep_best": False})
+    return train(model, ClassificationObjective(), data, settings, context, save=lambda *_: None)
+
+
 CHILD = """
 import json, os, sys
 import torch
 import torch.distributed as dist
 from nlgraft.pipeline.stage import TrialStopped
-from tests.invariants.test_training_workers import train_worker
+from tests.invariants.test_training_workers import train_classifier, train_language_model, train_worker
 from pathlib import Path
 root, rank = Path(sys.argv[1]), int(os.environ["RANK"])
 torch.set_num_threads(1)
@@ -65,7 +100,9 @@ try:
 except TrialStopped as stopped:
     reason = stopped.reason
 outcome, model = train_worker(root, rank, 2)
-result = [outcome.curves, outcome.num_tokens, model.mix.bias.tolist(), reason]
+others = [train_other(root, rank, 2) for train_other in (train_language_model, train_classifier)]
+others = [[other.curves, other.num_tokens] for other in others]
+result = [outcome.curves, outcome.num_tokens, model.mix.bias.tolist(), reason, others]
 (root / f"outcome-{rank}.json").write_text(json.dumps(result))
 dist.barrier()
 dist.destroy_process_group()
@@ -109,15 +146,20 @@ def losses(curves, name="train/loss"):
 def test_two_workers_equal_one(tmp_path):
     """Acceptance h: the loss curve, the dev curve, the tokens counted and the weights.
 
-    On the way the first worker is asked to stop: both do, and both go on from the checkpoint that it left.
+    On the way the first worker is asked to stop: both do, and both resume from the checkpoint that it left.
+    Language models and classifiers likewise.
     """
     outcomes = run_two(tmp_path / "two")
     one, model = train_worker(tmp_path / "one", 0, 1)
-    for curves, num_tokens, _, reason in outcomes:
+    others = [train_other(tmp_path, 0, 1) for train_other in (train_language_model, train_classifier)]
+    for curves, num_tokens, _, reason, found in outcomes:
         assert reason.startswith("rung 1")
         assert losses(curves) == pytest.approx(losses(one.curves), rel=1e-10)
         assert losses(curves, "dev/loss") == pytest.approx(losses(one.curves, "dev/loss"), rel=1e-10)
         assert num_tokens == one.num_tokens
+        for (curves, num_tokens), other in zip(found, others, strict=True):
+            assert losses(curves) == pytest.approx(losses(other.curves), rel=1e-10)
+            assert num_tokens == other.num_tokens
     weights = load_weights(tmp_path / "two" / "artifact-0" / "model.safetensors")
     for name, tensor in model.state_dict().items():
         assert torch.allclose(weights[name], tensor, rtol=1e-8, atol=1e-10), name

@@ -1,13 +1,16 @@
-"""Scores of decisions: accuracy, macro-averaged F1, Matthews' correlation."""
+"""Scores of decisions: accuracy, macro-averaged F1, Matthews' correlation, loss and calibration."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nlgraft.errors import DataError
+from nlgraft.evaluation.calibration import calibration_rows
 from nlgraft.evaluation.scores import Evaluation, score_statistics
+from nlgraft.evaluation.sufficient import NUM_ECE_BINS, Statistics
 
 
 def evaluate_labels(predicted: Sequence[int], true: Sequence[int], num_classes: int) -> Evaluation:
@@ -49,3 +52,31 @@ def evaluate_labels(predicted: Sequence[int], true: Sequence[int], num_classes: 
     }
     scores = {name: score_statistics(name, rows, signatures[name]) for name, rows in statistics.items()}
     return Evaluation(scores, statistics)
+
+
+def evaluate_probabilities(probabilities_NC: Statistics, true_N: NDArray[np.int64]) -> Evaluation:
+    """Score the probabilities of the classes of each decision: ``evaluate_labels``, loss and calibration.
+
+    Returns:
+        Beside the scores of the likeliest class ``loss`` (nats per decision, statistics [N, 2]) and ``ece``
+        (points of 100, statistics [N, 3 * bins]): confidence is the largest probability.
+
+    Source: Guo et al. (2017), section 3 (ECE).
+    """
+    predicted_N = probabilities_NC.argmax(1)
+    confidence_N1 = probabilities_NC.max(1, keepdims=True)
+    is_right_N1 = (predicted_N == true_N)[:, None]
+    decisions = np.arange(len(true_N))
+    # softmax may underflow to 0, where the loss would be infinite
+    nats_N = -np.log(np.maximum(probabilities_NC[decisions, true_N], np.finfo(np.float64).tiny))
+    statistics = {
+        "loss": np.stack([nats_N, np.ones(len(true_N))], axis=1),
+        "ece": calibration_rows(confidence_N1.tolist(), is_right_N1.tolist()),
+    }
+    signatures = {
+        "loss": "loss|nats per decision|unsmoothed",
+        "ece": f"ece|classes|bins:{NUM_ECE_BINS}|points",
+    }
+    scores = {name: score_statistics(name, rows, signatures[name]) for name, rows in statistics.items()}
+    labels = evaluate_labels(predicted_N.tolist(), true_N.tolist(), probabilities_NC.shape[1])
+    return labels | Evaluation(scores, statistics)

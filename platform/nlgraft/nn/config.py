@@ -304,6 +304,19 @@ class BertConfig(StrictConfig):
         return self
 
 
+class ClassifierConfig(StrictConfig):
+    """A sequence classifier on the body of a masked language model."""
+
+    pooling: Literal["first", "mean"] = "first"
+    """State that is classified: that of the first token, or the mean over all tokens of the line."""
+    has_hidden_layer: bool = True
+    """A dense layer with tanh before the output (BERT's pooler); without it the head is linear."""
+    dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Dropout before the output."""
+    is_body_trained: bool = True
+    """Finetune the body; if false, it is frozen and only the head is trained."""
+
+
 class GenerationConfig(StrictConfig):
     """Beam search (beam 1: greedy)."""
 

@@ -17,6 +17,7 @@ from nlgraft.errors import ContractError
 from nlgraft.nn.batch import Tokens, truncate_middle
 from nlgraft.nn.context_config import BiLMConfig, ContextConfig, EncoderConfig, HuggingFaceEncoderConfig
 from nlgraft.nn.decoder_state import EmbeddingCache
+from nlgraft.nn.freezing import freeze_unused
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.language_models import BiLM, UniLM
 from nlgraft.nn.memory import Memory
@@ -78,21 +79,13 @@ class Context(nn.Module):
         if config.is_frozen:
             module.requires_grad_(False)
         else:
-            self._freeze_unused(module)
+            freeze_unused(module, self._probe)
         self.train(self.training)
 
-    def _freeze_unused(self, module: nn.Module) -> None:
-        parameters = list(module.parameters())
-        device = parameters[0].device
-        if device.type == "meta":
-            return
-        tokens = Tokens.from_lists([[i % self.vocab_size for i in (5, 6, 5)]]).to(device)
-        with torch.random.fork_rng(devices=[]):
-            total = self.pooling.select(self.encoder(tokens)).float().sum()
-        for parameter, gradient in zip(
-            parameters, torch.autograd.grad(total, parameters, allow_unused=True), strict=True
-        ):
-            parameter.requires_grad_(gradient is not None)
+    def _probe(self) -> Tensor:
+        tokens = Tokens.from_lists([[i % self.vocab_size for i in (5, 6, 5)]])
+        device = next(cast("nn.Module", self.encoder).parameters()).device
+        return self.pooling.select(self.encoder(tokens.to(device)))
 
     def train(self, mode: bool = True) -> Context:
         """Set the mode of everything but a frozen encoder."""

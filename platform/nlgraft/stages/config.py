@@ -7,13 +7,15 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nlgraft.evaluation.config import BleuTokenizer
-from nlgraft.nn.config import BertConfig
+from nlgraft.nn.config import BertConfig, ClassifierConfig
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.text.config import WordTokenizerConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
 
 TextMetric = Literal["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"]
+CLASS_METRICS = ("accuracy", "macro_f1", "mcc", "loss", "ece")
+"""Measures of classification."""
 MASK_TOKEN = "<mask>"
 """Special token that stands for masked text."""
 
@@ -61,8 +63,8 @@ class UpstreamPhaseConfig(PhaseConfig, UpstreamSeed):
     """The training of a model that trials share."""
 
 
-class LanguageModelTrainConfig(TrainConfig):
-    """The training of a language model, by default without label smoothing (Edunov et al. 2019)."""
+class UnsmoothedTrainConfig(TrainConfig):
+    """A training that has no label smoothing by default: of language models and of classifiers."""
 
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     """Probability mass taken from the true token (Szegedy et al. 2016)."""
@@ -73,7 +75,7 @@ class LanguageModelPhaseConfig(UpstreamSeed):
 
     model: LanguageModelConfig
     """Left-to-right (``uni_lm``) or two-tower (``bi_lm``), and its sizes."""
-    train: LanguageModelTrainConfig = LanguageModelTrainConfig()
+    train: UnsmoothedTrainConfig = UnsmoothedTrainConfig()
     """Length, learning rates, selection of the result."""
 
     @model_validator(mode="after")
@@ -83,6 +85,24 @@ class LanguageModelPhaseConfig(UpstreamSeed):
         if self.train.best_metric not in ("dev/loss", "dev/perplexity"):
             raise ValueError(
                 f"train.best_metric is {self.train.best_metric!r}; measured are dev/loss and dev/perplexity"
+            )
+        return self
+
+
+class ClassificationConfig(ConfigPart):
+    """A sequence classifier and its training."""
+
+    classifier: ClassifierConfig = ClassifierConfig()
+    """Pooling and head, and whether the body is trained."""
+    train: UnsmoothedTrainConfig = UnsmoothedTrainConfig()
+    """Length, learning rates, selection of the result."""
+
+    @model_validator(mode="after")
+    def _best_metric_is_measured(self) -> ClassificationConfig:
+        measured = [f"dev/{name}" for name in CLASS_METRICS]
+        if self.train.best_metric not in measured:
+            raise ValueError(
+                f"train.best_metric is {self.train.best_metric!r}; measured are {', '.join(measured)}"
             )
         return self
 

@@ -217,3 +217,22 @@ def exchange_metrics() -> dict[str, Metric]:
             description="New rows drawn at random.",
         ),
     }
+
+
+_CLASS_METRICS: Mapping[str, tuple[Literal["maximize", "minimize"], str, str]] = {
+    "accuracy": ("maximize", "points", "Share of lines whose likeliest class is right."),
+    "macro_f1": ("maximize", "points", "F1 averaged over the classes."),
+    "mcc": ("maximize", "points", "Matthews' correlation of predicted and true classes."),
+    "loss": ("minimize", "nats per line", "Cross-entropy of the true class."),
+    "ece": ("minimize", "points", "Expected calibration error of the likeliest class."),
+}
+
+
+def classification_metrics(splits: Sequence[Split] = SPLITS) -> dict[str, Metric]:
+    """Describe what a classifier reports."""
+    described = {
+        f"{split}/{name}": Metric(direction=direction, unit=unit, split=split, description=description)
+        for split in splits
+        for name, (direction, unit, description) in _CLASS_METRICS.items()
+    }
+    return training_metrics() | described

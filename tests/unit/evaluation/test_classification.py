@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from nlgraft.errors import DataError
-from nlgraft.evaluation.classification import evaluate_labels
+from nlgraft.evaluation.classification import evaluate_labels, evaluate_probabilities
 from nlgraft.evaluation.sufficient import aggregate
 
 TRUE = [0, 0, 0, 0, 1, 1]
@@ -39,3 +39,15 @@ def test_errors():
         evaluate_labels([0], [0, 1], 2)
     with pytest.raises(DataError, match="predicted classes run from 0 to 2; allowed: 0 to 1"):
         evaluate_labels([0, 2], [0, 1], 2)
+
+
+def test_probabilities_by_hand():
+    """Confidences .9 and .8 are right, .6 is wrong: ECE is (.1 + .2 + .6) / 3, the loss the mean -log p."""
+    probabilities = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    scores = evaluate_probabilities(probabilities, np.array([0, 1, 1])).scores
+    assert scores["ece"].value == pytest.approx(100 * (0.1 + 0.2 + 0.6) / 3)
+    assert scores["loss"].value == pytest.approx(-np.log([0.9, 0.8, 0.4]).mean())
+    assert scores["accuracy"].value == pytest.approx(200 / 3)
+    assert (scores["loss"].direction, scores["ece"].direction) == ("minimize", "minimize")
+    certain = evaluate_probabilities(np.array([[1.0, 0.0]]), np.array([1])).scores
+    assert np.isfinite(certain["loss"].value)

@@ -1,0 +1,22 @@
+"""Freezing of parameters that an output does not depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+def freeze_unused(module: nn.Module, output: Callable[[], Tensor]) -> None:
+    """Freeze the parameters of a module on which an output, of any shape [...], does not depend.
+
+    All others are trained: each of them gets a gradient, as DDP requires. torch's random state is left alone.
+    """
+    parameters = list(module.parameters())
+    if parameters[0].device.type == "meta":
+        return
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        gradients = torch.autograd.grad(output().float().sum(), parameters, allow_unused=True)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.requires_grad_(gradient is not None)

@@ -1,0 +1,44 @@
+"""Pieces of stage graphs for sequence classification, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nlgraft.pipeline.stage import Stage
+from nlgraft.stages.config import ClassificationConfig
+from nlgraft.stages.kinds.classification import (
+    SCORE_CLASSIFIER,
+    TRAIN_CLASSIFIER,
+    ScoreClassifierInputs,
+    ScoreClassifierSettings,
+    TrainClassifierInputs,
+    TrainClassifierSettings,
+)
+from nlgraft.stages.masked_lm_graph import MaskedText
+
+
+def trained_classifier(
+    name: str,
+    body: Stage,
+    corpus: Stage,
+    text: MaskedText,
+    config: ClassificationConfig,
+    *,
+    seed: int,
+) -> Stage:
+    """Train a classifier of the first source of a corpus by its labels; it is scored on dev."""
+    inputs = TrainClassifierInputs(body=body, corpus=corpus, encoded=text.encoded, tokenizer=text.tokenizer)
+    settings = TrainClassifierSettings(train=config.train, classifier=config.classifier)
+    return TRAIN_CLASSIFIER.stage(name, settings, inputs, seed=seed)
+
+
+def classifier_scores(
+    trained: Stage, body: Stage, corpus: Stage, text: MaskedText, splits: Sequence[str]
+) -> Stage:
+    """Score the trial's classifier on test, if that is among the splits; dev belongs to the training."""
+    if "test" not in splits:
+        return trained
+    inputs = ScoreClassifierInputs(
+        classifier=trained, body=body, corpus=corpus, encoded=text.encoded, tokenizer=text.tokenizer
+    )
+    return SCORE_CLASSIFIER.stage("scores", ScoreClassifierSettings(split="test"), inputs)

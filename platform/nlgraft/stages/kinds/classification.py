@@ -1,0 +1,62 @@
+"""Sequence classification: settings and inputs of its stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nlgraft.nn.config import ClassifierConfig
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.text.config import Split
+from nlgraft.training.config import TrainConfig
+
+
+class TrainClassifierSettings(Settings):
+    """One training of a classifier."""
+
+    train: TrainConfig
+    """Length, learning rates, selection of the result."""
+    classifier: ClassifierConfig
+    """Pooling and head, and whether the body is trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainClassifierInputs(Inputs[T]):
+    """The body, the corpus with its labels, and its encoded lines.
+
+    The body is a masked language model, also one whose vocabulary was exchanged, or a released encoder; the
+    tokenizer is that of the encoded lines.
+    """
+
+    body: T
+    corpus: T
+    encoded: T
+    tokenizer: T
+
+
+class ScoreClassifierSettings(Settings):
+    """The scores of a classifier on one split."""
+
+    split: Split
+    """Split to score."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreClassifierInputs(Inputs[T]):
+    """A trained classifier and the inputs of its training."""
+
+    classifier: T
+    body: T
+    corpus: T
+    encoded: T
+    tokenizer: T
+
+
+TRAIN_CLASSIFIER = StageKind(
+    "nlgraft.stages.run.classification:train",
+    TrainClassifierSettings,
+    TrainClassifierInputs,
+    is_distributed=True,
+)
+SCORE_CLASSIFIER = StageKind(
+    "nlgraft.stages.run.classification:score", ScoreClassifierSettings, ScoreClassifierInputs
+)

@@ -1,0 +1,113 @@
+"""Training and scoring of sequence classifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.artifact import write_metrics, write_segments
+from nlgraft.evaluation.scores import Evaluation
+from nlgraft.nn.classifier import Classifier
+from nlgraft.nn.masked_lm import MaskedLM
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.kinds.classification import (
+    SCORE_CLASSIFIER,
+    TRAIN_CLASSIFIER,
+    ScoreClassifierInputs,
+    TrainClassifierInputs,
+)
+from nlgraft.stages.run.seq2seq import outcome_scores
+from nlgraft.stages.run.text import read_encoded, text_of
+from nlgraft.text.corpora import read_corpus
+from nlgraft.training.classification import (
+    ClassificationObjective,
+    LabelledData,
+    evaluate_classifier,
+    fresh_classifier,
+    index_labels,
+    read_body,
+    read_classifier,
+    write_classifier,
+)
+from nlgraft.training.loop import train as run_loop
+from nlgraft.training.masked_text import TEXT, MaskingIds
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+
+_SCORING_TOKENS = 4096
+"""Padded positions of a batch that is only scored."""
+ClassifierInputs = TrainClassifierInputs[Path] | ScoreClassifierInputs[Path]
+
+
+def train(context: StageContext) -> None:
+    """Train a classifier; write it with its dev scores, its size and the learning curves."""
+    settings, inputs = TRAIN_CLASSIFIER.read(context)
+    assert context.seed is not None, "the graph gives every training a seed"
+    labels = sorted(set(_labels(inputs, "train")))
+    if len(labels) < 2:
+        raise DataError(f"train has one label, {labels[0]!r}: nothing is left to decide")
+    body = read_body(inputs.body)
+    data = _data(inputs, "train", labels, body, settings.train.batch_tokens, context.seed)
+    dev = _data(inputs, "dev", labels, body)
+    model = fresh_classifier(body, len(labels), settings.classifier, context.seed)
+
+    def measure(model: Classifier) -> Evaluation:
+        return evaluate_classifier(model, dev, len(labels), context.device)
+
+    def evaluate(model: Classifier) -> dict[str, float]:
+        return {f"dev/{name}": score.value for name, score in measure(model).scores.items()}
+
+    outcome = run_loop(
+        model,
+        ClassificationObjective.of(settings.train),
+        data,
+        settings.train,
+        context,
+        evaluate=evaluate,
+        save=lambda model, directory: write_classifier(model, labels, directory),
+    )
+    _write(context.directory, "dev", measure(model))
+    write_metrics(context.directory, outcome_scores(outcome))
+
+
+def score(context: StageContext) -> None:
+    """Score a classifier on a split, with per-line statistics."""
+    settings, inputs = SCORE_CLASSIFIER.read(context)
+    model, labels = read_classifier(inputs.classifier, inputs.body)
+    data = _data(inputs, settings.split, labels, model.body)
+    evaluation = evaluate_classifier(model.to(context.device), data, len(labels), context.device)
+    _write(context.directory, settings.split, evaluation)
+
+
+def _write(directory: Path, split: str, evaluation: Evaluation) -> None:
+    write_segments(directory, split, evaluation.statistics)
+    write_metrics(directory, {f"{split}/{name}": score for name, score in evaluation.scores.items()})
+
+
+def _labels(inputs: ClassifierInputs, split: str) -> list[str]:
+    return text_of(read_corpus(inputs.corpus / split), ["label"])
+
+
+def _data(
+    inputs: ClassifierInputs,
+    split: str,
+    labels: Sequence[str],
+    body: MaskedLM,
+    batch_tokens: int = _SCORING_TOKENS,
+    seed: int = 0,
+) -> LabelledData:
+    """Set up the lines of a split.
+
+    Raises:
+        DataError: A line is longer than the body's position table, or a label unknown.
+    """
+    lines = read_encoded(inputs.encoded, split).stream(TEXT)
+    longest = int(lines.lengths.max(initial=0))
+    if body.max_tokens is not None and longest > body.max_tokens:
+        raise DataError(
+            f"{split} has a line of {longest} tokens, but the model has positions for {body.max_tokens} "
+            f"beside begin and end: set max_tokens to at most {body.max_tokens}"
+        )
+    classes = index_labels(_labels(inputs, split), labels, split)
+    ids = MaskingIds.of(load_vocabulary(inputs.tokenizer))
+    return LabelledData(lines, classes, ids, batch_tokens=batch_tokens, seed=seed)
