@@ -16,14 +16,14 @@ from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.config import RatesConfig
-from trainables.embedding_transfer.generator_data import ChangedPairs, ChangeOptions
+from trainables.embedding_transfer.generator_data import ChangedPairs
 from trainables.embedding_transfer.generator_training import (
     FrozenSeq2Seq,
     GeneratorModel,
     GeneratorObjective,
 )
 from trainables.embedding_transfer.generators import EmbeddingGenerator
-from trainables.embedding_transfer.new_tokens import SimilarOptions
+from trainables.embedding_transfer.new_tokens import ChangedSide, ChangeOptions
 
 D_MODEL = 16
 NO_CHANGE = RatesConfig(split=0, merge=0)
@@ -53,13 +53,8 @@ def setting(text, sides=("decoder",), rates=CHANGES, kind="patt", **model_option
     )
     body = FrozenSeq2Seq(Seq2Seq(config, len(vocabulary), len(vocabulary)), sides)
     generators = {table: EmbeddingGenerator(kind, D_MODEL, init="normal") for table in body.tables}
-    options = ChangeOptions(
-        dict.fromkeys(sides, vocabulary),
-        dict.fromkeys(sides, rates),
-        body.sides,
-        SimilarOptions(10, "id"),
-        seed=3,
-    )
+    changed = {side: ChangedSide(vocabulary, rates, table) for side, table in body.sides.items()}
+    options = ChangeOptions(changed, seed=3, cap=10, order="id")
     return GeneratorModel(body, generators), ChangedPairs(encoded, 400, options)
 
 

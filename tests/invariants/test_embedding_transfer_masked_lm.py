@@ -18,14 +18,14 @@ from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.tokenizers.tokens import Tok
 from tests.tiny_masked_lms import KINDS, LINES, SPECIALS, WIDTH, Words, masked_lm, pieces, write_words
 from trainables.embedding_transfer.config import RatesConfig
-from trainables.embedding_transfer.generator_data import ChangedLines, ChangeOptions
+from trainables.embedding_transfer.generator_data import ChangedLines
 from trainables.embedding_transfer.generator_training import (
     FrozenMaskedLM,
     GeneratorModel,
     GeneratorObjective,
 )
 from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_method
-from trainables.embedding_transfer.new_tokens import NewTokens, SimilarOptions
+from trainables.embedding_transfer.new_tokens import ChangedSide, ChangeOptions, NewTokens
 
 NO_CHANGE = RatesConfig(split=0, merge=0)
 CHANGES = RatesConfig(split=1, cut=0.3, cut_edge=0.3, min_split_chars=3, merge=0.7)
@@ -41,14 +41,8 @@ def changed_data(
 ):
     masking = MaskingConfig(rate=mask_rate, unit=unit)
     masker = Masker(tokenizer.encode(LINES * 4, 30), tokenizer.ids, masking, seed)
-    options = ChangeOptions(
-        {SIDE: tokenizer.vocabulary},
-        {SIDE: rates},
-        {SIDE: SIDE},
-        SimilarOptions(10, "id"),
-        seed,
-        max_tokens,
-    )
+    side = ChangedSide(tokenizer.vocabulary, rates, SIDE)
+    options = ChangeOptions({SIDE: side}, seed, cap=10, order="id", max_tokens=max_tokens)
     return ChangedLines(masker, 200, new_mask_rate, options)
 
 

@@ -81,11 +81,11 @@ class VocabularyExchange:
         config, transfer = self.config.generator, self.config.transfer
         is_masked = self.masking is not None
         # a masked language model has one sequence and one table, whoever gets the generated rows
-        sides: tuple[str, ...] = ("encoder",) if is_masked else tuple(self.old)
+        tokenizers = {"encoder": next(iter(self.old.values()))} if is_masked else self.old
         rates = {"encoder": config.encoder_rates, "decoder": config.decoder_rates}
         settings = GeneratorSettings(
             kind=GENERATOR_KINDS[transfer.method],
-            rates={side: rates[side] for side in sides},
+            rates={side: rates[side] for side in tokenizers},
             train=config.train_config(self.config.upstream.train),
             cap=transfer.cap,
             order=transfer.order,
@@ -99,9 +99,6 @@ class VocabularyExchange:
             masking=self.masking,
             new_mask_rate=config.new_mask_rate if is_masked else None,
         )
-        tokenizers = {STREAMS[side]: tokenizer for side, tokenizer in self.old.items()}
-        if is_masked:
-            tokenizers = {STREAMS["encoder"]: next(iter(self.old.values()))}
         inputs = GeneratorInputs(
             model=self.learner or self.model, encoded=self.old_text, tokenizers=tokenizers
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,57 +21,33 @@ from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.masked_text import Masker, labels_of
 from nlgraft.training.seeds import generator_for
 from nlgraft.training.views import Encoded, IntArray
-from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from trainables.embedding_transfer.arms import STREAMS
-from trainables.embedding_transfer.config import RatesConfig
 from trainables.embedding_transfer.distillation import NO_WORD
 from trainables.embedding_transfer.generator_training import ChangedBatch
-from trainables.embedding_transfer.new_tokens import (
-    DEV_EPOCH,
-    BatchNumbering,
-    ChangedText,
-    Shard,
-    SimilarOptions,
-)
+from trainables.embedding_transfer.new_tokens import BatchNumbering, ChangeOptions, Shard
 from trainables.embedding_transfer.perturbation import ChangedSentence, Perturber
 
-
-@dataclass(frozen=True)
-class ChangeOptions:
-    """How sentences are changed.
-
-    Attributes:
-        vocabularies: Vocabulary of each side that is changed.
-        rates: Probabilities of splits and merges, for the same sides.
-        tables: Embedding table of each side.
-        similar: How similar tokens are chosen.
-        seed: Of the changes.
-        max_tokens: Longest sentence, without begin and end, that the model can read; one that splitting would
-            make longer stays as it is. None: no limit.
-    """
-
-    vocabularies: Mapping[str, Vocabulary]
-    rates: Mapping[str, RatesConfig]
-    tables: Mapping[str, str]
-    similar: SimilarOptions
-    seed: int
-    max_tokens: int | None = None
+SHARD_SENTENCES = 4096
+"""Sentences whose new tokens are looked up together."""
+DEV_EPOCH = -1
+"""Number under which dev text is changed: no training epoch has it."""
 
 
 class ChangedData(ABC):
     """Batches of upstream text, each sentence in two segmentations.
 
-    **Determinism**: how a sentence is changed depends on the seed, the epoch and the sentence alone.
+    **Determinism**: how a sentence is changed depends on the seed, the epoch and the sentence alone, not on
+    those that are looked up together with it.
     """
 
     def __init__(self, batches: TokenBatches, options: ChangeOptions) -> None:
         self._batches = batches
         self._options = options
         self._perturbers = {
-            side: Perturber(vocabulary, options.rates[side])
-            for side, vocabulary in options.vocabularies.items()
+            name: Perturber(side.vocabulary, side.rates) for name, side in options.sides.items()
         }
-        self._text = ChangedText(options.vocabularies, options.tables, self.change, batches, options.similar)
+        self._shard = lru_cache(maxsize=2)(self._make_shard)
+        self._shard_numbers = lru_cache(maxsize=2)(self._number_shards)
 
     def epoch(self, index: int) -> Sequence[IntArray]:
         """Draw up the global batches of an epoch."""
@@ -99,6 +77,23 @@ class ChangedData(ABC):
             return ChangedSentence([*ids], perturber.words(ids))
         return changed
 
+    def _shards(self, rows: IntArray, epoch: int) -> list[Shard]:
+        """Find the shard of each row."""
+        return [self._shard(epoch, int(number)) for number in self._shard_numbers(epoch)[rows]]
+
+    def _number_shards(self, epoch: int) -> IntArray:
+        """Number the shard of every row, in the order in which the epoch reads them."""
+        batches = self._batches.in_order() if epoch == DEV_EPOCH else self._batches.epoch(epoch)
+        order = np.concatenate(batches)
+        numbers = np.zeros(len(order), dtype=np.int64)
+        numbers[order] = np.arange(len(order)) // SHARD_SENTENCES
+        return numbers
+
+    def _make_shard(self, epoch: int, number: int) -> Shard:
+        rows = np.flatnonzero(self._shard_numbers(epoch) == number).tolist()
+        sentences = {side: {row: self.change(side, row, epoch) for row in rows} for side in self._perturbers}
+        return Shard.of(sentences, self._options)
+
 
 class ChangedPairs(ChangedData):
     """Sentence pairs for an encoder-decoder."""
@@ -106,7 +101,7 @@ class ChangedPairs(ChangedData):
     def __init__(self, encoded: Encoded, batch_tokens: int, options: ChangeOptions) -> None:
         """Set up batches of at most ``batch_tokens`` padded positions on either side."""
         self._data = Seq2SeqData(encoded, View(), batch_tokens=batch_tokens, seed=options.seed)
-        self._streams = {side: encoded.stream(STREAMS[side]) for side in options.vocabularies}
+        self._streams = {side: encoded.stream(STREAMS[side]) for side in options.sides}
         super().__init__(self._data.batches, options)
 
     def _sentence(self, side: str, row: int, epoch: int) -> tuple[list[int], Sequence[bool]]:
@@ -115,15 +110,14 @@ class ChangedPairs(ChangedData):
 
     def batch(self, rows: IntArray, epoch: int) -> ChangedBatch:
         """Make the batch of some rows."""
-        shards = self._text.by_row(rows, epoch)
-        original = self._data.batch(rows, 0)
-        numbering = self._text.numbering()
+        shards, original = self._shards(rows, epoch), self._data.batch(rows, 0)
+        numbering = BatchNumbering(self._options.sides)
         original_words, changed_words, changed = {}, {}, {}
         for side, perturber in self._perturbers.items():
-            sentences = [shards[int(row)].sentences[side][int(row)] for row in rows]
+            sentences = [shard.sentences[side][int(row)] for shard, row in zip(shards, rows, strict=True)]
             changed[side] = [
-                numbering.ids(side, sentence.tokens, shards[int(row)])
-                for row, sentence in zip(rows, sentences, strict=True)
+                numbering.ids(side, sentence.tokens, shard)
+                for sentence, shard in zip(sentences, shards, strict=True)
             ]
             words = [perturber.words(self._streams[side][int(row)].tolist()) for row in rows]
             around = {"has_begin": side == "decoder", "has_end": side == "encoder"}
@@ -174,9 +168,10 @@ class ChangedLines(ChangedData):
 
     def batch(self, rows: IntArray, epoch: int) -> ChangedBatch:
         """Make the batch of some rows."""
-        shards = self._text.by_row(rows, epoch)
-        numbering = self._text.numbering()
-        lines = [self._line(int(row), epoch, shards[int(row)], numbering) for row in rows]
+        shards, numbering = self._shards(rows, epoch), BatchNumbering(self._options.sides)
+        lines = [
+            self._line(int(row), epoch, shard, numbering) for row, shard in zip(rows, shards, strict=True)
+        ]
         num_words = max((max(line.original_words, default=-1) for line in lines), default=-1) + 1
         compared_BW = torch.ones(len(lines), num_words, dtype=torch.bool)
         for number, line in enumerate(lines):

@@ -51,7 +51,7 @@ class GeneratorSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorInputs(Inputs[T]):
-    """The frozen model, its text and its tokenizers by stream."""
+    """The frozen model, its text, and the tokenizer of each changed side."""
 
     model: T
     encoded: T

@@ -1,44 +1,56 @@
-"""Tokens that changed text holds and the vocabulary lacks: their similar tokens, and their ids in a batch.
-
-Looked up by the thousand: one pass over the vocabulary serves all sentences of a shard.
-"""
+"""Tokens that changed text holds and the vocabulary lacks: their similar tokens, and their ids in a batch."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from nlgraft.text.batches import TokenBatches
-from nlgraft.vocab.methods.similar import Order, SimilarTokens, similar_tokens
+from nlgraft.nn.batch import Tokens
+from nlgraft.vocab.methods.similar import Order, Relation, similar_tokens
 from nlgraft.vocab.tokenizers.tokens import Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from trainables.embedding_transfer.config import RatesConfig
 from trainables.embedding_transfer.perturbation import ChangedSentence
-
-SHARD_SENTENCES = 4096
-"""Sentences whose new tokens are looked up together: one pass over the vocabulary for all of them."""
-DEV_EPOCH = -1
-"""Number under which dev text is changed: no training epoch has it."""
 
 
 @dataclass(frozen=True)
-class SimilarOptions:
-    """Choice of similar tokens.
+class ChangedSide:
+    """A side of the text whose words are split and merged.
 
     Attributes:
-        cap: Most similar tokens of a token; None for all.
-        order: Containing tokens that come first.
-        frequencies: Count of each old token, by side, for order ``frequency``.
+        vocabulary: Its vocabulary.
+        rates: Probabilities of splits and merges.
+        table: Name of its embedding table; one that both sides read has one vocabulary.
+        frequencies: Count of each old token, for order ``frequency``.
     """
 
+    vocabulary: Vocabulary
+    rates: RatesConfig
+    table: str
+    frequencies: Sequence[float] | None = None
+
+
+@dataclass(frozen=True)
+class ChangeOptions:
+    """How a text is changed.
+
+    Attributes:
+        sides: The changed sides, ``encoder`` or ``decoder``.
+        seed: Of the changes.
+        cap: Most similar tokens of a token; None for all.
+        order: Containing tokens that come first.
+        max_tokens: Longest sentence, without begin and end, that the model can read; one that splitting would
+            make longer stays as it is. None: no limit.
+    """
+
+    sides: Mapping[str, ChangedSide]
+    seed: int
     cap: int | None
     order: Order
-    frequencies: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True)
@@ -58,143 +70,68 @@ class NewTokens:
         return NewTokens(self.members.to(device), self.relations.to(device))
 
 
-@dataclass(frozen=True)
-class LookedUp:
-    """New tokens of a shard for one embedding table.
-
-    Attributes:
-        numbers: Row of each token in ``similar``.
-        similar: Their similar tokens.
-    """
-
-    numbers: Mapping[Tok, int]
-    similar: SimilarTokens
+Similar = Sequence[tuple[int, Relation]]
+"""Ids and relations of the similar tokens of a token."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Changed sentences by side and row, and the new tokens in them by table."""
+    """Changed sentences by side and row, and the similar tokens of what they hold anew, by table.
 
-    sentences: Mapping[str, Mapping[int, ChangedSentence]]
-    tables: Mapping[str, LookedUp]
-
-
-class ChangedText:
-    """Sentences in changed segmentations, shard by shard in the order in which an epoch reads them.
-
-    **Determinism**: what a sentence becomes depends on ``change`` alone, not on its shard.
+    Looked up together: one pass over the vocabulary serves all sentences of a shard.
     """
 
-    def __init__(
-        self,
-        vocabularies: Mapping[str, Vocabulary],
-        tables: Mapping[str, str],
-        change: Callable[[str, int, int], ChangedSentence],
-        batches: TokenBatches,
-        options: SimilarOptions,
-    ) -> None:
-        """Set up the text.
+    sentences: Mapping[str, Mapping[int, ChangedSentence]]
+    similar: Mapping[str, Mapping[Tok, Similar]]
 
-        Args:
-            vocabularies: Vocabulary of each side that is changed.
-            tables: Name of each side's embedding table.
-            change: Makes the sentence of a side, a row and an epoch.
-            batches: Order in which rows are read.
-            options: How similar tokens are chosen.
-        """
-        self._vocabularies = vocabularies
-        self._tables = tables
-        self._change = change
-        self._batches = batches
-        self._options = options
-        self._shards = lru_cache(maxsize=2)(self._make_shard)
-        self._places = lru_cache(maxsize=2)(self._shard_of_rows)
-
-    def by_row(self, rows: NDArray[np.int64], epoch: int) -> dict[int, Shard]:
-        """Find the shard of each of some rows."""
-        shards = [self._shards(epoch, int(shard)) for shard in np.unique(self._places(epoch)[rows])]
-        return {row: shard for shard in shards for row in next(iter(shard.sentences.values()))}
-
-    def numbering(self) -> BatchNumbering:
-        """Start numbering the new tokens of a batch."""
-        return BatchNumbering(
-            self._tables, {self._tables[side]: len(found) for side, found in self._vocabularies.items()}
-        )
-
-    def _shard_of_rows(self, epoch: int) -> NDArray[np.int64]:
-        """Number the shard of every row, in the order in which the epoch reads them."""
-        batches = self._batches.in_order() if epoch == DEV_EPOCH else self._batches.epoch(epoch)
-        order = np.concatenate(batches)
-        places = np.zeros(len(order), dtype=np.int64)
-        places[order] = np.arange(len(order)) // SHARD_SENTENCES
-        return places
-
-    def _make_shard(self, epoch: int, number: int) -> Shard:
-        rows = np.flatnonzero(self._places(epoch) == number).tolist()
-        sentences = {
-            side: {row: self._change(side, row, epoch) for row in rows} for side in self._vocabularies
-        }
-        found: dict[str, dict[Tok, int]] = {table: {} for table in self._tables.values()}
-        for side, changed in sentences.items():
-            numbers = found[self._tables[side]]
-            for token in _new(changed.values()):
-                numbers.setdefault(token, len(numbers))
-        tables = {}
-        for side, old in self._vocabularies.items():
-            numbers = found[self._tables[side]]
-            options = self._options
-            similar = similar_tokens(
-                [*numbers],
-                old,
-                cap=options.cap,
-                order=options.order,
-                frequencies=options.frequencies.get(side),
-            )
-            tables[self._tables[side]] = LookedUp(numbers, similar)
-        return Shard(sentences, tables)
+    @classmethod
+    def of(cls, sentences: Mapping[str, Mapping[int, ChangedSentence]], options: ChangeOptions) -> Shard:
+        """Look up the new tokens of sentences."""
+        new: dict[str, dict[Tok, None]] = {side.table: {} for side in options.sides.values()}
+        for name, by_row in sentences.items():
+            for sentence in by_row.values():
+                found = (token for token in sentence.tokens if isinstance(token, Tok))
+                new[options.sides[name].table].update(dict.fromkeys(found))
+        readers = {side.table: side for side in options.sides.values()}
+        return cls(sentences, {table: _look_up([*new[table]], readers[table], options) for table in new})
 
 
-def _new(sentences: Iterable[ChangedSentence]) -> Iterable[Tok]:
-    return (token for sentence in sentences for token in sentence.tokens if isinstance(token, Tok))
+def _look_up(tokens: Sequence[Tok], side: ChangedSide, options: ChangeOptions) -> Mapping[Tok, Similar]:
+    similar = similar_tokens(
+        tokens, side.vocabulary, cap=options.cap, order=options.order, frequencies=side.frequencies
+    )
+    return {token: similar.of(row) for row, token in enumerate(tokens)}
 
 
 class BatchNumbering:
     """Ids of a batch's new tokens: V, V + 1, ... in the order of appearance."""
 
-    def __init__(self, tables: Mapping[str, str], sizes: Mapping[str, int]) -> None:
-        """Start with none; ``tables`` names each side's table, ``sizes`` has V of each table."""
-        self._tables = tables
-        self._sizes = sizes
-        self._numbers: dict[str, dict[Tok, int]] = {table: {} for table in sizes}
-        self._members: dict[str, list[list[tuple[int, int]]]] = {table: [] for table in sizes}
+    def __init__(self, sides: Mapping[str, ChangedSide]) -> None:
+        self._sides = sides
+        self._numbers: dict[str, dict[Tok, int]] = {side.table: {} for side in sides.values()}
+        self._similar: dict[str, list[Sequence[tuple[int, Relation]]]] = {
+            table: [] for table in self._numbers
+        }
 
-    def ids(self, side: str, tokens: Sequence[int | Tok], shard: Shard) -> list[int]:
+    def ids(self, name: str, tokens: Sequence[int | Tok], shard: Shard) -> list[int]:
         """Number the tokens of a side's sentence, whose new ones were looked up in a shard."""
-        name = self._tables[side]
-        numbers, members, looked_up = self._numbers[name], self._members[name], shard.tables[name]
-        ids = []
+        side = self._sides[name]
+        numbers, ids = self._numbers[side.table], []
         for token in tokens:
             if not isinstance(token, Tok):
                 ids.append(token)
                 continue
             if token not in numbers:
                 numbers[token] = len(numbers)
-                found = looked_up.similar.of(looked_up.numbers[token])
-                members.append([(member, int(relation)) for member, relation in found])
-            ids.append(self._sizes[name] + numbers[token])
+                self._similar[side.table].append(shard.similar[side.table][token])
+            ids.append(len(side.vocabulary) + numbers[token])
         return ids
 
     def new_tokens(self) -> dict[str, NewTokens]:
         """Collect the new tokens numbered so far, by table."""
         made = {}
-        for name, members in self._members.items():
-            indptr = np.cumsum([0, *map(len, members)], dtype=np.int64)
-            flat = [pair for row in members for pair in row]
-            table = SimilarTokens(
-                indptr,
-                np.array([member for member, _ in flat], dtype=np.int32),
-                np.array([relation for _, relation in flat], dtype=np.int8),
-            )
-            ids, relations = table.padded()
-            made[name] = NewTokens(torch.from_numpy(ids), torch.from_numpy(relations))
+        for table, similar in self._similar.items():
+            members = Tokens.from_lists([[member for member, _ in row] for row in similar])
+            relations = [[int(relation) for _, relation in row] for row in similar]
+            made[table] = NewTokens(members.ids, Tokens.from_lists(relations, int(Relation.PAD)).ids)
         return made

@@ -38,10 +38,10 @@ from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.config import RatesConfig
-from trainables.embedding_transfer.generator_data import ChangedLines, ChangeOptions
+from trainables.embedding_transfer.generator_data import ChangedLines
 from trainables.embedding_transfer.generator_training import FrozenMaskedLM, GeneratorModel
 from trainables.embedding_transfer.generators import EmbeddingGenerator
-from trainables.embedding_transfer.new_tokens import SimilarOptions
+from trainables.embedding_transfer.new_tokens import ChangedSide, ChangeOptions
 
 CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
 TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
@@ -211,13 +211,8 @@ def test_a_generator_learns_with_the_checkpoints_head(store, bert):
     vocabulary = load_vocabulary(tokenizer)
     masking = MaskingConfig(unit="token", rate=0.3)
     masker = Masker(read_encoded(at("upstream_encoded"), "train"), MaskingIds.of(vocabulary), masking, 1)
-    options = ChangeOptions(
-        {SIDE: vocabulary},
-        {SIDE: RatesConfig(split=0.0, merge=0.0)},
-        {SIDE: SIDE},
-        SimilarOptions(10, "id"),
-        seed=1,
-    )
+    side = ChangedSide(vocabulary, RatesConfig(split=0.0, merge=0.0), SIDE)
+    options = ChangeOptions({SIDE: side}, seed=1, cap=10, order="id")
     batch = ChangedLines(masker, 10_000, 0.5, options).batch(np.arange(5), 0)
     body = read_masked_lm(at("upstream_masked_lm"))
     student = GeneratorModel(FrozenMaskedLM(body), {SIDE: EmbeddingGenerator("patt", 16)})

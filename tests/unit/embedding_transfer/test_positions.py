@@ -15,8 +15,8 @@ from nlgraft.training.masked_text import Masker, MaskingIds
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.config import RatesConfig
-from trainables.embedding_transfer.generator_data import ChangedLines, ChangeOptions
-from trainables.embedding_transfer.new_tokens import SimilarOptions
+from trainables.embedding_transfer.generator_data import ChangedLines
+from trainables.embedding_transfer.new_tokens import ChangedSide, ChangeOptions
 
 
 def test_no_split_outgrows_the_positions(tmp_path):
@@ -30,14 +30,8 @@ def test_no_split_outgrows_the_positions(tmp_path):
     masker = Masker(Encoded({"source 0": text}), MaskingIds.of(vocabulary), masking, 1)
     lengths = []
     for room in (None, 11):
-        options = ChangeOptions(
-            {"encoder": vocabulary},
-            {"encoder": rates},
-            {"encoder": "encoder"},
-            SimilarOptions(10, "id"),
-            seed=1,
-            max_tokens=room,
-        )
+        side = ChangedSide(vocabulary, rates, "encoder")
+        options = ChangeOptions({"encoder": side}, seed=1, cap=10, order="id", max_tokens=room)
         read = ChangedLines(masker, 100_000, 0.5, options).batch(np.arange(50), 0).changed.tokens
         lengths.append((read.valid.sum(1) - 2).numpy())
     unlimited, limited = lengths

@@ -76,17 +76,18 @@ def run(store, config):
 
 
 @pytest.mark.parametrize("objective", ["denoising", "masked_tokens"])
-@pytest.mark.parametrize("sides", ["decoder", "both"])
+@pytest.mark.parametrize("sides", ["decoder", "encoder", "both"])
 def test_a_pretrained_model_of_text_gets_a_new_vocabulary(store, objective, sides):
     tying = "all" if objective == "denoising" else "decoder"
     record, at = run(store, configured(objective, "patt_eg", sides, tying))
     assert record.metrics["generator/parameters"] == 6 * 16
     assert "upstream/dev_bleu" not in record.metrics
     before, after = (read_model(at(name)).state_dict() for name in ("upstream", "transfer"))
-    gone = ("target_embedding", "output_projection", *(["source_embedding"] if sides == "both" else []))
+    parts = {"encoder": ("source_embedding",), "decoder": ("target_embedding", "output_projection")}
+    gone = tuple(name for side in parts if sides in (side, "both") for name in parts[side])
     assert all(torch.equal(before[n], after[n]) for n in before if not n.startswith(gone))
-    assert len(after["target_embedding.table.weight"]) == 220
-    assert len(after["source_embedding.table.weight"]) == (220 if sides == "both" else 200)
+    assert len(after["target_embedding.table.weight"]) == (200 if sides == "encoder" else 220)
+    assert len(after["source_embedding.table.weight"]) == (200 if sides == "decoder" else 220)
 
 
 def test_text_is_its_own_source(store):

@@ -28,12 +28,7 @@ from nlgraft.training.weights import load_model, save_model
 from nlgraft.vocab.methods.interface import Method
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.arms import STREAMS
-from trainables.embedding_transfer.generator_data import (
-    ChangedData,
-    ChangedLines,
-    ChangedPairs,
-    ChangeOptions,
-)
+from trainables.embedding_transfer.generator_data import DEV_EPOCH, ChangedData, ChangedLines, ChangedPairs
 from trainables.embedding_transfer.generator_training import (
     FrozenMaskedLM,
     FrozenModel,
@@ -48,7 +43,7 @@ from trainables.embedding_transfer.kinds import (
     GeneratorInputs,
     GeneratorSettings,
 )
-from trainables.embedding_transfer.new_tokens import DEV_EPOCH, SimilarOptions
+from trainables.embedding_transfer.new_tokens import ChangedSide, ChangeOptions
 
 GENERATOR_DESCRIPTION = "generator.json"
 
@@ -112,21 +107,13 @@ def _read_body(settings: GeneratorSettings, inputs: GeneratorInputs[Path]) -> tu
 def _change_options(
     settings: GeneratorSettings, inputs: GeneratorInputs[Path], body: FrozenModel, seed: int
 ) -> ChangeOptions:
-    vocabularies = {side: load_vocabulary(inputs.tokenizers[STREAMS[side]]) for side in body.sides}
-    frequencies = {}
-    if settings.order == "frequency":
-        frequencies = {
-            side: old_frequencies(inputs.encoded, STREAMS, body.all_tables(), side, len(vocabulary))
-            for side, vocabulary in vocabularies.items()
-        }
-    return ChangeOptions(
-        vocabularies,
-        settings.rates,
-        body.sides,
-        SimilarOptions(settings.cap, settings.order, frequencies),
-        seed,
-        body.max_tokens,
-    )
+    sides = {}
+    for side, table in body.sides.items():
+        vocabulary, counts = load_vocabulary(inputs.tokenizers[side]), None
+        if settings.order == "frequency":
+            counts = old_frequencies(inputs.encoded, STREAMS, body.all_tables(), side, len(vocabulary))
+        sides[side] = ChangedSide(vocabulary, settings.rates[side], table, counts)
+    return ChangeOptions(sides, seed, settings.cap, settings.order, body.max_tokens)
 
 
 def _data(
@@ -138,12 +125,14 @@ def _data(
     batch_tokens = settings.train.batch_tokens
     if settings.masking is not None:
         assert settings.new_mask_rate is not None
-        (vocabulary,) = options.vocabularies.values()
-        masker = Masker(encoded, MaskingIds.of(vocabulary), settings.masking, options.seed)
+        (side,) = options.sides.values()
+        masker = Masker(encoded, MaskingIds.of(side.vocabulary), settings.masking, options.seed)
         return ChangedLines(masker, batch_tokens, settings.new_mask_rate, options)
     if settings.masked_spans is not None:
-        # the same masked spans in all epochs: what changes from epoch to epoch are the segmentations
-        _, masked = masked_spans(View(), encoded, settings.masked_spans, inputs.tokenizers)
+        # text has one tokenizer on both sides; its spans are masked once: what changes from epoch to epoch
+        # are the segmentations
+        tokenizers = {STREAMS["decoder"]: next(iter(inputs.tokenizers.values()))}
+        _, masked = masked_spans(View(), encoded, settings.masked_spans, tokenizers)
         source = masked.epoch(DEV_EPOCH, options.seed)
         encoded = Encoded({**encoded.streams, STREAMS["encoder"]: source})
     return ChangedPairs(encoded, batch_tokens, options)
