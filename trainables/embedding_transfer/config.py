@@ -86,7 +86,7 @@ class UpstreamConfig(UpstreamPhaseConfig):
 
 
 class RatesConfig(_Part):
-    """How words are split and merged to simulate unseen tokens (section 3.3; rates of the authors' code)."""
+    """Rates of splitting and merging words to simulate unseen tokens (section 3.3; authors' code)."""
 
     split: float = Field(default=0.4, ge=0, le=1)
     """Probability that a token long enough may be split."""
@@ -99,7 +99,7 @@ class RatesConfig(_Part):
     merge: float = Field(default=0.5, ge=0, le=1)
     """Probability that a token joins the next one of its word, again and again."""
     is_forced: bool = False
-    """Whether split or merge results that the vocabulary has are generated too, not looked up."""
+    """If true, results of splits and merges that the vocabulary has are generated too, not looked up."""
 
 
 class GeneratorConfig(_Part):
@@ -138,7 +138,7 @@ class GeneratorConfig(_Part):
     num_dev_sentences: int = Field(default=500, ge=1)
     """Upstream dev sentences, split and merged once, on which generators are compared."""
     is_per_seed: bool = False
-    """Whether every trial seed trains a generator of its own; else replicates share it like the upstream."""
+    """If true, every trial seed trains a generator; else replicates share it, as they share the upstream."""
 
     def train_config(self, upstream: TrainConfig) -> TrainConfig:
         """Say how the generator trains, in the terms of the training loop.
@@ -183,7 +183,7 @@ class IndependentConfig(_Part):
 
 
 class TransferConfig(_Part):
-    """How the downstream vocabulary gets its embeddings (sections 3.1, 3.2 and 4.1)."""
+    """Initialisation of the downstream vocabulary's embeddings (sections 3.1, 3.2 and 4.1)."""
 
     method: Method = "patt_eg"
     """The arm (Table 2). single_run: no pretraining, downstream vocabulary; untrained: neither, with the
@@ -203,7 +203,7 @@ class TransferConfig(_Part):
     """Which containing tokens come first under the cap: lowest id (a proxy of frequency in most
     vocabularies), shortest, or most frequent in the upstream training text that the table reads."""
     norm_match: Literal["none", "median", "class"] = "none"
-    """Whether new rows are scaled to the median norm of old rows: of all, or of those of their class, which
+    """Scale new rows to the median norm of old rows: of all, or of those of their class, which
     stand at word boundaries or inside words as they do."""
     new_rows_first_steps: int = Field(default=0, ge=0)
     """First steps of the finetuning, in which only those rows of exchanged tables and output bias learn that
@@ -230,7 +230,7 @@ class Config(_Part):
     vectors: VectorsConfig = VectorsConfig()
     """Token vectors that some methods read."""
     independent: IndependentConfig = IndependentConfig()
-    """What independent_encoder puts before the model, and how that begins to learn."""
+    """Layers that independent_encoder puts before the model, and their first training."""
     downstream: PhaseConfig = PhaseConfig()
     """Finetuning on domain B."""
     decode: GenerationConfig = GenerationConfig()

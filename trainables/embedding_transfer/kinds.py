@@ -24,7 +24,7 @@ class GeneratorSettings(Settings):
     rates: Mapping[str, RatesConfig]
     """Probabilities of splits and merges, by changed side."""
     train: TrainConfig
-    """How long, how fast."""
+    """Length and learning rate."""
     cap: int | None
     """Most similar tokens of a token."""
     order: Literal["id", "shortest", "frequency"]

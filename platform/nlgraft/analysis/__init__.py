@@ -1,1 +1,1 @@
-"""What the trials of a study mean: statistics, comparisons, verdicts on claims, figures, report."""
+"""The meaning of a study's trials: statistics, comparisons, verdicts on claims, figures, report."""

@@ -1,1 +1,1 @@
-"""What a text or a decision is worth: metrics with sufficient statistics, calibration, speed, translation."""
+"""Metrics of text and decisions with sufficient statistics, calibration, speed, translation."""

@@ -30,7 +30,7 @@ class PhaseConfig(ConfigPart):
     """One training of the whole model."""
 
     train: TrainConfig = TrainConfig()
-    """How long, how fast, what is kept."""
+    """Length, learning rate and choice of the result."""
     num_bleu_sentences: int = Field(default=0, ge=0)
     """Dev sentences that are decoded greedily at every evaluation, reported as dev/greedy_bleu (sentences);
     0: none."""

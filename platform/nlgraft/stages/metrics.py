@@ -132,7 +132,7 @@ NATS_PER_CHAR: Mapping[str, Metric] = {
         "vocabularies.",
     )
 }
-"""What scores add where they know the training of the model."""
+"""Metrics that the scores add where they are given the training of the model."""
 
 
 def language_model_metrics(prefix: str = "") -> dict[str, Metric]:

@@ -68,7 +68,7 @@ class Inputs(Generic[T]):
 
 @dataclass(frozen=True)
 class StageKind(Generic[SettingsT, InputsT]):
-    """What stages of one kind have in common.
+    """The function, settings and inputs that stages of one kind have in common.
 
     Attributes:
         run: ``package.module:function``, imported only in the process that runs a stage.

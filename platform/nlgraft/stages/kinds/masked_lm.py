@@ -57,9 +57,9 @@ class TrainMaskedSettings(Settings):
     """One training of a masked language model, from the input ``start`` or one of three kinds of model."""
 
     train: TrainConfig
-    """How long, how fast, what is kept."""
+    """Length, learning rate and choice of the result."""
     masking: MaskingConfig
-    """What is masked."""
+    """Unit and rates of masking."""
     scoring: MaskedScoringConfig
     """Dev lines that are scored at every evaluation."""
     bert: BertConfig | None = None

@@ -16,7 +16,7 @@ from nlgraft.training.config import Pattern, TrainConfig, View
 
 
 class CarrySettings(Settings):
-    """How the weights of an earlier model go into another architecture; all else is an error."""
+    """Mapping of an earlier model's weights into another architecture; what it leaves open is an error."""
 
     rename: tuple[tuple[Pattern, str], ...] = ()
     """Regular expression and replacement, applied to the earlier names in turn."""
@@ -30,13 +30,13 @@ class TrainSettings(Settings):
     """One training of an encoder-decoder."""
 
     train: TrainConfig
-    """How long, how fast, what is kept."""
+    """Length, learning rate and choice of the result."""
     model: TransformerConfig | None = None
     """The architecture; null: that of the input ``start`` or ``architecture``."""
     carry: CarrySettings = CarrySettings()
-    """What becomes of the weights of ``start`` in another architecture."""
+    """Mapping of the weights of ``start`` where the architecture is another."""
     view: View = View()
-    """What a batch holds."""
+    """Sources, contexts and target of a batch."""
     sampling_alpha: float | None = None
     """Training text of sources and target is segmented at random in every epoch: smoothing of unigram
     sampling, or BPE-dropout probability. Null: as it was encoded."""
@@ -78,7 +78,7 @@ class TranslateSettings(Settings):
     decode: GenerationConfig
     """Beam and length rules."""
     view: View = View()
-    """What the model reads."""
+    """Sources and contexts that the model reads."""
     streams: Mapping[str, str]
     """Role of the text of each source and context."""
     is_measured: bool = True
