@@ -119,7 +119,7 @@ def test_asha_stops_trials_cooperatively_and_optuna_hears_of_it(
 def test_a_lost_worker_resumes_at_its_last_checkpoint(toy_document: dict[str, Any], tmp_path: Path) -> None:
     toy_document["factors"] = {}
     toy_document["seeds"] = [1]
-    toy_document["base"] |= {"steps": 8, "pause_s": 0.3}
+    toy_document["base"] |= {"steps": 40, "pause_s": 0.3}  # still training when a busy machine kills it
 
     def kill_when_training() -> None:
         log = tmp_path / "log"

@@ -185,7 +185,7 @@ def test_frequent_tokens_come_first_in_training_and_exchange(store, tying, simil
     changes = {"model": {"tying": "all"}, "tokenizers": SHARED} if tying == "all" else {}
     graph, _ = run(store, "patt_eg", splits=("dev",), transfer=transfer, **changes)
     corpus = read_corpus(store.fetch(graph.find("upstream_corpus")) / "train")
-    tokenizer = store.fetch(graph.find("transfer").inputs["old_target_tokenizer"]) / TOKENIZER_FILE
+    tokenizer = store.fetch(graph.find("transfer_plan").inputs["old/decoder"]) / TOKENIZER_FILE
     lines = [*corpus.target, *(corpus.sources[0] if tying == "all" else ())]
     counts = collections.Counter(i for ids in SentencePiece(tokenizer).encode(lines) for i in ids)
     frequencies = [counts[i] for i in range(SentencePiece(tokenizer).vocab_size)]
