@@ -192,9 +192,9 @@ class TransferConfig(_Part):
     the task's vocabulary, or with one of all text. The others exchange the vocabulary of one pretrained
     model, copy the rows of shared tokens and fill the rest: random_init as a new model's, mean, hewitt
     (N(mean, covariance)), fvt and wvt (pieces of the old tokenizer), word2vec (vectors of downstream text),
-    reconstruction (character n-grams), focus and wechsel (tokens of like use), avg_eg, att_eg, patt_eg
-    (similar tokens). cbow replaces the shared rows too; independent_encoder drops the table and puts a new
-    one with an encoder of its own before the model."""
+    reconstruction (character n-grams), focus and wechsel (distributionally similar tokens), avg_eg, att_eg,
+    patt_eg (morphologically similar tokens). cbow replaces the shared rows too; independent_encoder drops
+    the table and puts a new one with an encoder of its own before the model."""
     sides: Sides = "decoder"
     """Whose vocabulary is exchanged (section 4.1: the decoder's)."""
     cap: int | None = Field(default=10, ge=1)

@@ -7,6 +7,7 @@ Source: Liu et al. (2021), section 3.3.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, cast
@@ -81,7 +82,7 @@ class Reading(NamedTuple):
     num_targets: Tensor
 
 
-class FrozenModel(nn.Module):
+class FrozenModel(nn.Module, ABC):
     """A pretrained model as generators see it.
 
     Attributes:
@@ -99,17 +100,17 @@ class FrozenModel(nn.Module):
         """The table of input embeddings, [V, D]."""
         return self.get_parameter(self.tables[name][0])
 
+    @abstractmethod
     def all_tables(self) -> Mapping[str, Tensor]:
         """The table of input embeddings of every side, changed or not, [V, D]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def states(self, batch: Any) -> Mapping[str, Tensor]:
         """Compute the last hidden states of each side, [B, T, D]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def forward(self, batch: Any) -> Reading:
         """Read and predict a batch."""
-        raise NotImplementedError
 
 
 class FrozenSeq2Seq(FrozenModel):

@@ -9,6 +9,7 @@ Source: Devlin et al. (2019), section 3.1.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -65,7 +66,7 @@ class MaskedBatch:
         return MaskedBatch(self.tokens.to(device), self.labels.to(device))
 
 
-class MaskedLM(nn.Module):
+class MaskedLM(nn.Module, ABC):
     """A model that predicts masked tokens; its head runs where a token is predicted, and nowhere else.
 
     Attributes:
@@ -74,28 +75,28 @@ class MaskedLM(nn.Module):
 
     can_predict: bool = True
 
+    @abstractmethod
     def forward(self, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
         """Read lines.
 
         Returns:
             Last hidden states [B, T, D], and logits [M, V] of the predicted positions, line by line.
         """
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def input_table(self) -> Tensor:
         """The table of input embeddings, [V, D]."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def vocabulary_tensors(self) -> frozenset[str]:
         """Names of the parameters with a row or an entry for each token: tables and output biases."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def max_tokens(self) -> int | None:
         """Longest line that it has positions for, without begin and end; None: any length."""
-        raise NotImplementedError
 
 
 class EncoderMaskedLM(MaskedLM):
