@@ -414,7 +414,7 @@ def test_a_real_checkpoint_reads_captions(tmp_path, multi30k):
     masked = upstream.inputs["masked_lm"]
     inner = store.fetch(masked)
     assert json.loads((inner / "notes.json").read_text())[0].startswith("no prediction head")
-    directory = store.fetch(masked.inputs["target_tokenizer"])
+    directory = store.fetch(masked.inputs["tokenizer"])
     tokenizer = open_tokenizer(directory)
     ids = torch.tensor(json.loads((directory / "their_ids.json").read_text()))
     source = Tokens.from_lists([[2, *row, 3] for row in tokenizer.encode(lines)])
