@@ -1,4 +1,6 @@
-"""Similar tokens and surgery at the size of a multilingual model: 32,000 new tokens, 250,000 old ones.
+"""Plans and their application: 32,000 new tokens against 250,000 old ones, as of a multilingual model.
+
+VIPI's plan also against 30,000 old ones, as of BERT, beside the listing of all partitions of some tokens.
 
 The vocabularies are constructed: strings of syllables drawn by a power law, 8 characters on average and 16 at
 most; tokens of multilingual models have 6.
@@ -18,15 +20,17 @@ import numpy as np
 
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.similar import DEFAULT_CAP, Relation, hyperword_relation, similar_tokens
-from nlgraft.vocab.plans.plan import TransferPlan
+from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.segmenters import UnigramSegmenter
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Kind, Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary
 
 NUM_OLD, NUM_NEW, WIDTH = 250_000, 32_000, 1024
 LONGEST_CHARACTERS = 16
+NUM_BERT = 30_000
 NUM_BY_DEFINITION = 40
-METHODS = ("avg", "fvt", "random")
+NUM_LISTED = 200
+METHODS = ("avg", "fvt", "vipi", "random")
 
 
 @dataclass(frozen=True)
@@ -93,6 +97,53 @@ def _hyperwords_by_definition(tok: Tok, old: Vocabulary) -> list[tuple[int, Rela
     return [(i, relation) for i, relation in relations if relation is not None]
 
 
+def _listed(core: str, pieces: dict[str, int]) -> list[list[str]]:
+    """List all spellings of a text in pieces."""
+    if not core:
+        return [[]]
+    heads = [core[:size] for size in range(1, len(core) + 1) if core[:size] in pieces]
+    return [[head, *rest] for head in heads for rest in _listed(core[len(head) :], pieces)]
+
+
+def _by_listing(surface: str, old: Vocabulary) -> dict[int, float]:
+    """Weights of VIPI from the list of all partitions."""
+    every = _listed(surface, old.ids_by_surface)
+    fewest = min(map(len, every))
+    every = [pieces for pieces in every if len(pieces) == fewest]
+    longest = max(len(piece) for pieces in every for piece in pieces)
+    every = [pieces for pieces in every if max(map(len, pieces)) == longest]
+    weights: dict[int, float] = {}
+    for piece in itertools.chain.from_iterable(every):
+        identity = old.ids_by_surface[piece]
+        weights[identity] = weights.get(identity, 0.0) + 1 / (len(every) * fewest)
+    return weights
+
+
+def _partition_lines(old: Vocabulary, new: Vocabulary) -> list[str]:
+    """Measure VIPI's plan against a vocabulary of BERT's size, and check it on a sample."""
+    began_s = time.process_time()
+    plan = build_plan(old, new, "vipi")
+    plan_s = time.process_time() - began_s
+    composed = plan.rows(Provenance.COMPOSED).tolist()
+    sample = random.Random(4).sample(composed, NUM_LISTED)
+    began_s = time.process_time()
+    listed = [_by_listing(new.surfaces[row], old) for row in sample]
+    listed_s = time.process_time() - began_s
+    for row, expected in zip(sample, listed, strict=True):
+        found = plan.matrix[row]
+        weights = dict(zip(found.indices.tolist(), found.data.tolist(), strict=True))
+        assert weights.keys() == expected.keys()
+        assert all(math.isclose(weights[i], expected[i], rel_tol=1e-6) for i in expected)
+    return [
+        "",
+        f"| VIPI's plan against {NUM_BERT:,} old tokens | CPU-s |",
+        "|---|---|",
+        f"| {NUM_NEW:,} tokens, {len(composed):,} partitioned | {plan_s:.1f} |",
+        f"| by listing all partitions, {NUM_LISTED} tokens, the same weights | {listed_s:.1f} "
+        f"({listed_s / NUM_LISTED * len(composed):.0f} for all) |",
+    ]
+
+
 def report() -> list[str]:
     """Measure and return lines of Markdown, the first one a heading."""
     old = make_unigram(make_tokens(NUM_OLD, random.Random(1)))
@@ -131,6 +182,7 @@ def report() -> list[str]:
         cost = measure_application(plan)
         described = ", ".join(f"{count} {name}" for name, count in plan.counts().items())
         lines.append(f"| {method} | {plan_s:.1f} | {cost.cpu_s:.1f} | {cost.peak_bytes / 2**30:.2f} |")
+    lines += _partition_lines(make_unigram(make_tokens(NUM_BERT, random.Random(1))), new)
     lengths = np.array([len(tok.text) for tok in (old.token(i) for i in range(NUM_OLD))])
     lines += [
         "",

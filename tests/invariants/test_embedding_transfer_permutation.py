@@ -10,6 +10,7 @@ from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.stages.run.exchange import exchange_tables
 from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.methods.interface import PlanChoices
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Kind
 from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
@@ -49,7 +50,7 @@ def test_reversed_vocabulary(method, tying, sides):
     body = Seq2Seq(config, SIZE, SIZE).eval()
     with torch.no_grad():
         body.output_projection.bias.normal_()
-    plan = build_plan(vocabulary(SURFACES), vocabulary(SURFACES[::-1]), method, seed=1)
+    plan = build_plan(vocabulary(SURFACES), vocabulary(SURFACES[::-1]), method, PlanChoices(seed=1))
     assert set(plan.counts()) == {"copy", "special"}
     changed = ("encoder", "decoder") if sides == "both" else (sides,)
     model = exchange_tables(body, dict.fromkeys(changed, plan)).eval()

@@ -7,7 +7,7 @@ import pytest
 
 from nlgraft.errors import DataError
 from nlgraft.vocab.methods.building import build_plan, word_classes
-from nlgraft.vocab.methods.interface import TokenVectors
+from nlgraft.vocab.methods.interface import PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.registry import METHODS, find_method
 from nlgraft.vocab.plans.plan import Provenance
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
@@ -78,7 +78,8 @@ def test_gaps_are_masked():
 
 def test_random_rows_have_the_asked_deviation():
     new = vocabulary([f"zz{i}" for i in range(300)])
-    rows = build_plan(OLD, new, "random", noise_std=0.5, seed=1).apply(np.ones((8, 32), dtype=np.float32))
+    plan = build_plan(OLD, new, "random", PlanChoices(noise_std=0.5, seed=1))
+    rows = plan.apply(np.ones((8, 32), dtype=np.float32))
     assert abs(rows.std() / 0.5 - 1) < 0.05
     mean = build_plan(OLD, new, "mean").apply(E8)
     assert np.allclose(mean, E8[4:].mean(axis=0))
@@ -90,13 +91,13 @@ def test_random_rows_have_the_asked_deviation():
 def test_every_method_fills_every_row():
     new = vocabulary(["[PAD]", "motorcycle", "##otor", "motor", "Ωmega", "m"], specials={"[PAD]"})
     generator = np.random.default_rng(0)
-    vectors = {
-        "old_rows": E8 + 1,
-        "new_vectors": TokenVectors(np.float32(generator.normal(size=(6, 8))), np.array([0, 3, 2, 5, 0, 1])),
-        "old_vectors": TokenVectors(np.float32(generator.normal(size=(8, 8))), np.ones(8, dtype=np.int64)),
-    }
+    material = PlanMaterial(
+        old_rows=E8 + 1,
+        new_vectors=TokenVectors(np.float32(generator.normal(size=(6, 8))), np.array([0, 3, 2, 5, 0, 1])),
+        old_vectors=TokenVectors(np.float32(generator.normal(size=(8, 8))), np.ones(8, dtype=np.int64)),
+    )
     for method in METHODS:
-        rows = build_plan(OLD, new, method, **vectors).apply(E8 + 1)
+        rows = build_plan(OLD, new, method, material=material).apply(E8 + 1)
         assert np.isfinite(rows).all(), method.name
         assert (np.abs(rows).sum(axis=1) > 0).all(), method.name
         assert method.source

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.methods.interface import TokenVectors
+from nlgraft.vocab.methods.interface import PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.neighbours import procrustes, sparsemax
 from nlgraft.vocab.plans.plan import Provenance
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
@@ -40,7 +40,7 @@ def test_sparsemax_by_hand():
 def test_focus_weighs_shared_tokens_by_use():
     """x points like b and a little like a: cosines 1 and 0 give b alone; y is unknown to the text."""
     found = vectors([[0, 2], [0, 3], [4, 0], [1, 1]], counts=[1, 1, 1, 0])
-    plan = build_plan(OLD, NEW, "focus", new_vectors=found)
+    plan = build_plan(OLD, NEW, "focus", material=PlanMaterial(new_vectors=found))
     assert plan.provenance.tolist() == [
         Provenance.COPY,
         Provenance.COMPOSED,
@@ -49,15 +49,17 @@ def test_focus_weighs_shared_tokens_by_use():
     ]
     assert plan.apply(ROWS)[1].tolist() == [0, 1]
     between = vectors([[0, 2], [3, 3], [4, 0], [1, 1]])
-    assert build_plan(OLD, NEW, "focus", new_vectors=between).apply(ROWS)[1] == pytest.approx([0.5, 0.5])
+    assert build_plan(OLD, NEW, "focus", material=PlanMaterial(new_vectors=between)).apply(ROWS)[
+        1
+    ] == pytest.approx([0.5, 0.5])
 
 
 def test_vectors_of_the_text_are_taken_as_they_are():
     found = vectors([[9, 9], [2, 3], [9, 9], [1, 1]], counts=[1, 1, 1, 0])
-    plan = build_plan(OLD, NEW, "word2vec", new_vectors=found)
+    plan = build_plan(OLD, NEW, "word2vec", material=PlanMaterial(new_vectors=found))
     assert plan.apply(ROWS)[:3].tolist() == [[0, 1], [2, 3], [1, 0]]
     assert plan.provenance[3] == Provenance.NOISE
-    replaced = build_plan(OLD, NEW, "cbow", new_vectors=found)
+    replaced = build_plan(OLD, NEW, "cbow", material=PlanMaterial(new_vectors=found))
     assert replaced.apply(ROWS)[:3].tolist() == [[9, 9], [2, 3], [9, 9]]
 
 
@@ -76,7 +78,7 @@ def test_wechsel_finds_the_nearest_in_the_aligned_space():
     turn = np.array([[0, 1], [-1, 0]], dtype=np.float32)
     placed = np.float32([[0, 1], [-1, 0.2], [1, 0], [0, 0]]) @ turn
     found = vectors(placed.tolist(), counts=[1, 1, 1, 0])
-    plan = build_plan(OLD, NEW, "wechsel", new_vectors=found, old_vectors=old_vectors)
+    plan = build_plan(OLD, NEW, "wechsel", material=PlanMaterial(new_vectors=found, old_vectors=old_vectors))
     row = plan.matrix[1].toarray()[0]
     assert row.argmax() == 2
     cosines = np.array([-0.9806, 0.1961, 1.0])

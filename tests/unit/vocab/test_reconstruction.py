@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.methods.interface import PlanMaterial
 from nlgraft.vocab.methods.reconstruction import character_ngrams
 from nlgraft.vocab.plans.plan import Provenance
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
@@ -32,7 +33,7 @@ def test_old_rows_are_given_back_and_shared_parts_carry_over():
     old = vocabulary(["abc", "xyz"])
     rows = np.array([[4.0, 0.0], [0.0, 2.0]], dtype=np.float32)
     new = vocabulary(["abcxyz", "abc", "▁abc", "qq"])
-    plan = build_plan(old, new, "reconstruction", old_rows=rows)
+    plan = build_plan(old, new, "reconstruction", material=PlanMaterial(old_rows=rows))
     made = plan.apply(rows)
     assert made[1].tolist() == [4, 0]
     assert made[0] == pytest.approx([2, 1], abs=0.01)
@@ -52,7 +53,9 @@ def test_the_fit_follows_a_composition():
     unseen = ["lamoerba", "sedagosti", "quvitingu"]
     known = [word for word in words if word not in unseen]
     rows = np.array([words[word] for word in known], dtype=np.float32)
-    plan = build_plan(vocabulary(known), vocabulary(unseen), "reconstruction", old_rows=rows)
+    plan = build_plan(
+        vocabulary(known), vocabulary(unseen), "reconstruction", material=PlanMaterial(old_rows=rows)
+    )
     truth = np.array([words[word] for word in unseen])
     error = np.linalg.norm(plan.apply(rows) - truth, axis=1)
     assert (error < 0.6 * np.linalg.norm(rows.mean(axis=0) - truth, axis=1)).all()

@@ -29,7 +29,7 @@ from nlgraft.training.models import DESCRIPTION, fresh_model, read_model, write_
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.weights import carry_over
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.methods.interface import Method, TokenVectors
+from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.token_vectors import VectorOptions, learn_vectors
 from nlgraft.vocab.plans.norms import norm_report
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
@@ -161,20 +161,20 @@ def write_plans(
     tables = embedding_tables(model)
     for side in inputs.new:
         old, new = (load_vocabulary(tokenizers[side]) for tokenizers in (inputs.old, inputs.new))
-        made = build_plan(
-            old,
-            new,
-            method(side, tables[side]),
-            noise_std=_noise_std(model),
-            norm_match=settings.norm_match,
-            old_rows=tables[side].float().numpy(),
-            seed=context.seed or 0,
+        choices = PlanChoices(
             cap=settings.cap,
             order=settings.order,
+            noise_std=_noise_std(model),
+            norm_match=settings.norm_match,
+            seed=context.seed or 0,
+        )
+        material = PlanMaterial(
             frequencies=_frequencies(settings, inputs, tables, side, len(old)),
+            old_rows=tables[side].float().numpy(),
             new_vectors=inputs.new_vectors and read_vectors(inputs.new_vectors, side),
             old_vectors=inputs.old_vectors and read_vectors(inputs.old_vectors, side),
         )
+        made = build_plan(old, new, method(side, tables[side]), choices, material)
         made.save(context.directory / f"plan-{side}")
 
 

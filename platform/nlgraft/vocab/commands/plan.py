@@ -13,7 +13,7 @@ from nlgraft.errors import DataError
 from nlgraft.text.files import read_lines
 from nlgraft.vocab.commands.outputs import TOKENIZER_DIRECTORY, refuse_used, written_at_once
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.methods.interface import Method, TokenVectors
+from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.registry import find_method
 from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order
 from nlgraft.vocab.plans.moments import Array
@@ -126,21 +126,21 @@ def plan_transfer(request: PlanRequest, out: Path | None = None) -> Planned:
     if out is not None:
         refuse_used(out)
     material = _gather(request)
-    plan = build_plan(
-        material.old,
-        material.new,
-        material.method,
+    choices = PlanChoices(
         cap=request.cap,
         order=request.order,
-        frequencies=_frequencies(material),
         is_case_matched=request.is_case_matched,
         noise_std=request.noise_std,
         norm_match=request.norm_match,
+        seed=request.seed,
+    )
+    learned = PlanMaterial(
+        frequencies=_frequencies(material),
         old_rows=material.rows,
         new_vectors=_vectors(material, 1) if material.method.vectors else None,
         old_vectors=_vectors(material, 0) if material.method.needs_old_vectors else None,
-        seed=request.seed,
     )
+    plan = build_plan(material.old, material.new, material.method, choices, learned)
     norms = None if material.rows is None else norm_report(plan, material.rows, plan.apply(material.rows))
     encoded = (material.ids(0), material.ids(1)) if material.lines else None
     report = report_plan(plan, text=material.lines, encoded=encoded, norms=norms)

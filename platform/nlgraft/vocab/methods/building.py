@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -10,9 +10,16 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.methods.interface import Method, Request, Rows, TokenVectors
+from nlgraft.vocab.methods.interface import (
+    DEFAULT_CHOICES,
+    NO_MATERIAL,
+    Method,
+    PlanChoices,
+    PlanMaterial,
+    Request,
+    Rows,
+)
 from nlgraft.vocab.methods.registry import find_method
-from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order
 from nlgraft.vocab.plans.moments import Array
 from nlgraft.vocab.plans.plan import Noise, NormMatch, Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.tokens import Kind, Tok
@@ -23,17 +30,8 @@ def build_plan(
     old: Vocabulary,
     new: Vocabulary,
     method: Method | str = "avg",
-    *,
-    cap: int | None = DEFAULT_CAP,
-    order: Order = "id",
-    frequencies: Sequence[float] | None = None,
-    is_case_matched: bool = False,
-    noise_std: float | None = None,
-    norm_match: NormMatch = "none",
-    old_rows: Array | None = None,
-    new_vectors: TokenVectors | None = None,
-    old_vectors: TokenVectors | None = None,
-    seed: int = 0,
+    choices: PlanChoices = DEFAULT_CHOICES,
+    material: PlanMaterial = NO_MATERIAL,
 ) -> TransferPlan:
     """Plan the rows of a new vocabulary; every row is filled and has a reason.
 
@@ -41,54 +39,34 @@ def build_plan(
         old: The vocabulary with embeddings.
         new: The vocabulary that gets them.
         method: A method or the name of one.
-        cap: Size limit of the set of similar tokens; None for no limit.
-        order: Hyperwords to prefer under the cap.
-        frequencies: Count of each old token, for order ``frequency``.
-        is_case_matched: If true, compare text unchanged; otherwise as the old tokenizer normalises it (lower
-            case, NFKC, accents), so that an uncased model knows ``Motor`` by ``motor``.
-        noise_std: Standard deviation of a new model's embeddings, for methods that draw with a fixed one.
-        norm_match: Scale new rows to the median norm of old rows, or of old rows in the same position within
-            words.
-        old_rows: The old embeddings [R, d], for methods that learn from them.
-        new_vectors: Vectors of new tokens from text, for methods that compare tokens by distribution.
-        old_vectors: Vectors of old tokens from text, likewise.
-        seed: Seed of the rows that are drawn.
+        choices: Settings.
+        material: What the method reads beside the vocabularies.
 
     Raises:
         DataError: Unknown method, or one that needs rows or vectors that are missing.
     """
     method = find_method(method) if isinstance(method, str) else method
-    if is_case_matched:
+    if choices.is_case_matched:
         old = replace(old, normalise=str)
-    _check_needs(method, old_rows, new_vectors, old_vectors)
+    _check_needs(method, material)
     draft = _Draft(old, new)
     draft.match(method.has_copies)
-    request = Request(
-        old,
-        new,
-        draft.missing,
-        cap,
-        order,
-        frequencies,
-        draft.shared,
-        None if old_rows is None else old_rows[: len(old)],
-        new_vectors,
-        old_vectors,
-    )
+    if material.old_rows is not None:
+        material = replace(material, old_rows=material.old_rows[: len(old)])
+    request = Request(old, new, draft.missing, draft.shared, choices, material)
     draft.fill(method.produce(request), request, method)
-    noise = replace(method.noise, seed=seed)
-    if noise_std is not None and noise.spread == "fixed":
-        noise = replace(noise, scale=noise_std)
-    return draft.plan(noise, norm_match, method.name)
+    noise = replace(method.noise, seed=choices.seed)
+    if choices.noise_std is not None and noise.spread == "fixed":
+        noise = replace(noise, scale=choices.noise_std)
+    return draft.plan(noise, choices.norm_match, method.name)
 
 
-def _check_needs(
-    method: Method, old_rows: Array | None, new_vectors: TokenVectors | None, old_vectors: TokenVectors | None
-) -> None:
+def _check_needs(method: Method, material: PlanMaterial) -> None:
     needs = {
-        "old_rows (the old embedding matrix)": method.needs_old_rows and old_rows is None,
-        f"new_vectors ({method.vectors} vectors of the new tokens)": method.vectors and new_vectors is None,
-        "old_vectors (vectors of the old tokens)": method.needs_old_vectors and old_vectors is None,
+        "old_rows (the old embedding matrix)": method.needs_old_rows and material.old_rows is None,
+        f"new_vectors ({method.vectors} vectors of the new tokens)": method.vectors
+        and material.new_vectors is None,
+        "old_vectors (vectors of the old tokens)": method.needs_old_vectors and material.old_vectors is None,
     }
     missing = [name for name, is_missing in needs.items() if is_missing]
     if missing:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order, SimilarTokens, similar_tokens
 from nlgraft.vocab.plans.moments import Array
-from nlgraft.vocab.plans.plan import Noise
+from nlgraft.vocab.plans.plan import Noise, NormMatch
 from nlgraft.vocab.tokenizers.tokens import Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
@@ -43,6 +43,50 @@ class TokenVectors:
 
 
 @dataclass(frozen=True)
+class PlanChoices:
+    """Settings of a plan.
+
+    Attributes:
+        cap: Size limit of the set of similar tokens; None for no limit.
+        order: Hyperwords to prefer under the cap.
+        is_case_matched: If true, compare text unchanged; otherwise as the old tokenizer normalises it (lower
+            case, NFKC, accents), so that an uncased model knows ``Motor`` by ``motor``.
+        noise_std: Standard deviation of a new model's embeddings, for methods that draw with a fixed one.
+        norm_match: Scale new rows to the median norm of old rows, or of old rows in the same position within
+            words.
+        seed: Seed of all that is drawn: rows, old tokens, partitions.
+    """
+
+    cap: int | None = DEFAULT_CAP
+    order: Order = "id"
+    is_case_matched: bool = False
+    noise_std: float | None = None
+    norm_match: NormMatch = "none"
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class PlanMaterial:
+    """What some methods read beside the two vocabularies.
+
+    Attributes:
+        frequencies: Count of each old token, for order ``frequency``.
+        old_rows: The old embeddings [R, d], for methods that learn from them.
+        new_vectors: Vectors of new tokens from text, for methods that compare tokens by distribution.
+        old_vectors: Vectors of old tokens from text, likewise.
+    """
+
+    frequencies: Sequence[float] | None = None
+    old_rows: Array | None = None
+    new_vectors: TokenVectors | None = None
+    old_vectors: TokenVectors | None = None
+
+
+DEFAULT_CHOICES = PlanChoices()
+NO_MATERIAL = PlanMaterial()
+
+
+@dataclass(frozen=True, eq=False)
 class Request:
     """Tokens that need rows, and everything a method may use.
 
@@ -50,25 +94,17 @@ class Request:
         old: The vocabulary with embeddings.
         new: The vocabulary that gets them.
         missing: New ids without an exact copy.
-        cap: Size limit of the set of similar tokens; None for no limit.
-        order: Hyperwords to prefer under the cap.
-        frequencies: Count of each old token, for order ``frequency``.
         shared: (new id, old id) of every token of text that both vocabularies have.
-        old_rows: The old embeddings [V_old, d], for methods that learn from them.
-        new_vectors: Vectors of new tokens from text, for methods that compare tokens by distribution.
-        old_vectors: Vectors of old tokens from text, likewise.
+        choices: Settings of the plan.
+        material: What some methods read beside the vocabularies.
     """
 
     old: Vocabulary
     new: Vocabulary
     missing: Sequence[int]
-    cap: int | None = DEFAULT_CAP
-    order: Order = "id"
-    frequencies: Sequence[float] | None = None
-    shared: Sequence[tuple[int, int]] = ()
-    old_rows: Array | None = None
-    new_vectors: TokenVectors | None = None
-    old_vectors: TokenVectors | None = None
+    shared: Sequence[tuple[int, int]]
+    choices: PlanChoices
+    material: PlanMaterial
 
     @property
     def tokens(self) -> list[Tok]:
@@ -78,7 +114,11 @@ class Request:
     def similar(self) -> SimilarTokens:
         """S_m of the missing tokens."""
         return similar_tokens(
-            self.tokens, self.old, cap=self.cap, order=self.order, frequencies=self.frequencies
+            self.tokens,
+            self.old,
+            cap=self.choices.cap,
+            order=self.choices.order,
+            frequencies=self.material.frequencies,
         )
 
 

@@ -25,7 +25,7 @@ def take_vectors(request: Request) -> Rows:
 
     Rows of tokens that the text lacks are NaN, which means drawn.
     """
-    found = _required(request.new_vectors)
+    found = _required(request.material.new_vectors)
     missing = np.asarray(request.missing, dtype=np.int64)
     dense = found.vectors[missing].astype(np.float32)
     dense[~found.is_known[missing]] = np.nan
@@ -39,7 +39,7 @@ def focus(request: Request) -> Rows:
 
     Source: Dobler and de Melo (2023), section 3.2.
     """
-    vectors = _required(request.new_vectors)
+    vectors = _required(request.material.new_vectors)
     shared = [(new, old) for new, old in request.shared if vectors.is_known[new]]
     choice_OK = _unit_rows(vectors.vectors[[new for new, _ in shared]])
     weights: list[dict[int, float]] = []
@@ -61,7 +61,7 @@ def wechsel(request: Request) -> Rows:
     Source: Minixhofer et al. (2022), section 3. Differs: vectors from our own text and tokens, not fastText's
     of whole words, so the dictionary is the shared tokens.
     """
-    new, old = _required(request.new_vectors), _required(request.old_vectors)
+    new, old = _required(request.material.new_vectors), _required(request.material.old_vectors)
     pairs = [(i, o) for i, o in request.shared if new.is_known[i] and old.is_known[o]]
     rotation_KK = procrustes(new.vectors[[i for i, _ in pairs]], old.vectors[[o for _, o in pairs]])
     candidates = np.flatnonzero(old.is_known & request.old.is_normal)

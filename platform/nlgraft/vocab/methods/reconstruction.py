@@ -52,12 +52,13 @@ def reconstruct(request: Request) -> Rows:
 
     Rows of tokens without a known n-gram are NaN, which asks for the fallback.
     """
-    assert request.old_rows is not None, "checked where the plan is built"
+    old_rows = request.material.old_rows
+    assert old_rows is not None, "checked where the plan is built"
     real = np.flatnonzero(request.old.is_normal)
     ngrams = [character_ngrams(request.old.token(int(i))) for i in real]
     index = {ngram: column for column, ngram in enumerate(dict.fromkeys(g for row in ngrams for g in row))}
     bags = _bags(ngrams, index)
-    rows = np.asarray(request.old_rows[real], dtype=np.float32)
+    rows = np.asarray(old_rows[real], dtype=np.float32)
     # n-grams explain the differences between rows, so the common mean is taken out
     mean = rows.mean(axis=0)
     vectors = _solve(bags, rows - mean)

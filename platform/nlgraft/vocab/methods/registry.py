@@ -6,16 +6,28 @@ from nlgraft.errors import DataError, nearest
 from nlgraft.vocab.methods.averages import average, nothing, segmentation
 from nlgraft.vocab.methods.interface import Method
 from nlgraft.vocab.methods.neighbours import focus, take_vectors, wechsel
+from nlgraft.vocab.methods.partitions import one_partition, shuffled, vipi
 from nlgraft.vocab.methods.reconstruction import reconstruct
 from nlgraft.vocab.plans.plan import Noise
 
+_MOSIN = "Mosin et al. (2021), VIPI"
+_NEW_MODEL = Noise(center="zero", spread="fixed", scale=0.02)
+"""Rows as a new model's."""
 METHODS: tuple[Method, ...] = (
     Method(
         name="random",
         produce=nothing,
         source="Aji et al. (2020): seen rows copied, unseen rows as a new model's",
-        noise=Noise(center="zero", spread="fixed", scale=0.02),
+        noise=_NEW_MODEL,
         has_fallback=False,
+    ),
+    Method(
+        name="all_random",
+        produce=nothing,
+        source=f"{_MOSIN}: all rows of text as a new model's",
+        noise=_NEW_MODEL,
+        has_fallback=False,
+        has_copies=False,
     ),
     Method(
         name="mean",
@@ -41,6 +53,34 @@ METHODS: tuple[Method, ...] = (
         name="wvt",
         produce=lambda request: segmentation(request, is_length_weighted=True),
         source="Gee et al. (2022), pieces weighted by length",
+    ),
+    Method(
+        name="vipi",
+        produce=vipi,
+        source=f"{_MOSIN}: mean over the partitions into the fewest old tokens, longest token first",
+        noise=_NEW_MODEL,
+        has_fallback=False,
+    ),
+    Method(
+        name="vipi_count",
+        produce=lambda request: vipi(request, ties="count"),
+        source=f"{_MOSIN}, as the released code: all partitions into the fewest old tokens",
+        noise=_NEW_MODEL,
+        has_fallback=False,
+    ),
+    Method(
+        name="vipi_one",
+        produce=one_partition,
+        source=f"{_MOSIN}: one of the partitions at random",
+        noise=_NEW_MODEL,
+        has_fallback=False,
+    ),
+    Method(
+        name="vipi_shuffled",
+        produce=shuffled,
+        source=f"{_MOSIN}: random old tokens, as many as VIPI's partitions have",
+        noise=_NEW_MODEL,
+        has_fallback=False,
     ),
     Method(
         name="reconstruction",

@@ -121,7 +121,7 @@ class UnigramSegmenter:
 
     def segment(self, tok: Tok, *, is_whole_allowed: bool = True) -> list[Piece]:
         """Segment ``tok``; see ``Segmenter.segment``."""
-        symbols = _marked_characters(tok, self._marking)
+        symbols = marked_characters(tok, self._marking)
         if not symbols:
             return []
         text = "".join(character for character, _ in symbols)
@@ -208,7 +208,7 @@ class BpeSegmenter:
 
     def _initial(self, tok: Tok) -> list[tuple[str, int]]:
         marking = self._marking
-        symbols = _marked_characters(tok, marking)
+        symbols = marked_characters(tok, marking)
         if symbols and marking.joiner_suffix and tok.ends_word is not False:
             symbols[-1] = (f"{symbols[-1][0]}</w>", symbols[-1][1])
         if prefix := marking.continuation_prefix:
@@ -239,7 +239,7 @@ class BpeSegmenter:
         return pieces
 
 
-def _marked_characters(tok: Tok, marking: Marking) -> list[tuple[str, int]]:
+def marked_characters(tok: Tok, marking: Marking) -> list[tuple[str, int]]:
     """Spell a token with its start mark as a character of its own and its end mark on the last character."""
     symbols = marking.characters(tok.core)
     if symbols is None:
