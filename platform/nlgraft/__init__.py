@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from nlgraft.api import Handle, launch, load
     from nlgraft.study.public import Study
 
+    __version__: str
+
 __all__ = ["Handle", "Study", "launch", "load"]
 
 
@@ -17,8 +19,17 @@ def __getattr__(name: str) -> Any:
         from nlgraft.study.public import Study
 
         return Study
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("nlgraft")
     if name in __all__:
         from nlgraft import api
 
         return getattr(api, name)
     raise AttributeError(f"module 'nlgraft' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, also those that are not imported yet."""
+    return sorted([*__all__, "__version__"])

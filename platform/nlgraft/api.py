@@ -8,7 +8,7 @@ import pkgutil
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from nlgraft import run as places
 from nlgraft.errors import NlgraftError
@@ -59,6 +59,30 @@ def chosen_cells(study: Study, only: Sequence[str] = ()) -> list[Cell]:
     return [cell for cell in every if cell.is_baseline or cell.key in wanted]
 
 
+@overload
+def launch(
+    study: Study,
+    *,
+    address: str | None = None,
+    only: Sequence[str] = (),
+    tracking_uri: str | None = None,
+    on_event: Observer | None = None,
+    wait: Literal[True] = True,
+) -> StudyResult: ...
+
+
+@overload
+def launch(
+    study: Study,
+    *,
+    address: str | None = None,
+    only: Sequence[str] = (),
+    tracking_uri: str | None = None,
+    on_event: Observer | None = None,
+    wait: Literal[False],
+) -> Handle: ...
+
+
 def launch(
     study: Study,
     *,
@@ -67,7 +91,7 @@ def launch(
     tracking_uri: str | None = None,
     on_event: Observer | None = None,
     wait: bool = True,
-) -> Any:
+) -> StudyResult | Handle:
     """Run every trial of a study that its store does not hold yet.
 
     Args:
@@ -163,6 +187,13 @@ class Handle:
         run.on_event = observe
         self._thread = threading.Thread(target=self._work, name=f"nlgraft-{run.study.name}", daemon=True)
         self._thread.start()
+
+    def __repr__(self) -> str:
+        state = "runs" if self._thread.is_alive() else "has ended"
+        return (
+            f"Handle of {self._run.study.name}, which {state} in a thread of this process\n"
+            "  next: .events() yields what happens; .status() counts trials; .stop(); .result() waits"
+        )
 
     def _work(self) -> None:
         try:

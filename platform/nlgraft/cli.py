@@ -71,12 +71,11 @@ def plan(study_file: str, overrides: tuple[str, ...], is_json: bool, storage: st
     from nlgraft import api
     from nlgraft.terminal import plan_table
 
-    study = _read(study_file, overrides, storage)
-    found = api.plan(study)
+    found = api.plan(_read(study_file, overrides, storage))
     if is_json:
         _print_json(found.to_json())
     else:
-        plan_table(study, found)
+        plan_table(found)
     for warning in found.warnings:
         click.echo(f"warning: {warning}", err=True)
     if found.problems:

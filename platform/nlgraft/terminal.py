@@ -25,7 +25,6 @@ from nlgraft.execution.events import (
     TrialStarted,
 )
 from nlgraft.study.data.plan import Plan
-from nlgraft.study.data.study import Study
 
 _WATCH_PAUSE_S = 2.0
 _NUM_SHOWN = 4
@@ -148,23 +147,9 @@ def _print(*renderables: Any) -> None:
         console.print(renderable)
 
 
-def plan_table(study: Study, plan: Plan) -> None:
+def plan_table(plan: Plan) -> None:
     """Print a plan."""
-    document = plan.to_json()
-    stages = document["stages"]
-    rows = [
-        ("cells", document["cells"]),
-        ("trials", document["trials"]),
-        ("stages planned", stages["planned"]),
-        ("stages that differ", f"{stages['distinct']} ({stages['planned'] - stages['distinct']} shared)"),
-        ("stages finished", stages["finished"]),
-        ("trials at once", document["max_concurrent"]),
-    ]
-    if plan.cost_s is not None:
-        rows.append(("worker time, from earlier runs", _clock(plan.cost_s)))
-    if plan.disk_bytes is not None:
-        rows.append(("disk, from earlier runs", f"{plan.disk_bytes / 1e6:.1f} MB"))
-    _print(_table(("plan", study.name), rows))
+    _print(_table(("plan", plan.study.name), plan.facts()))
     corpora = _corpus_rows(plan.corpora)
     if corpora:
         _print("", _table(("corpus", "split", "examples", "words", "empty lines", "in train"), corpora))

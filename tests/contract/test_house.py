@@ -10,6 +10,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_overloads
 
 import pytest
 from ruamel.yaml import YAML
@@ -40,6 +41,12 @@ def test_no_module_is_named_like_one_of_the_standard_library() -> None:
 
 def test_the_public_names_are_what_is_said() -> None:
     assert sorted(nlgraft.__all__) == ["Handle", "Study", "launch", "load"]
+    assert dir(nlgraft) == sorted([*nlgraft.__all__, "__version__"])
+    assert (
+        nlgraft.__version__ == re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.M)[1]
+    )
+    returned = [one.__annotations__["return"] for one in get_overloads(nlgraft.launch)]
+    assert returned == ["StudyResult", "Handle"]
     for name in nlgraft.__all__:
         assert getattr(nlgraft, name).__module__.startswith("nlgraft.")
     with pytest.raises(AttributeError, match="nothing_like_it"):
@@ -189,7 +196,8 @@ def test_the_cluster_file_agrees_with_the_code() -> None:
 
 # Names that no code of ours reads, by who reads them instead. A name that is read again leaves the list.
 UNREAD = {
-    "Python itself": {"__getattr__"},
+    "Python itself": {"__getattr__", "__dir__"},
+    "notebooks": {"_repr_html_"},
     "Ray Tune calls its searcher": {"suggest", "restore", "checkpoint_path"},
     "MLflow calls its model": {"load_context", "predict"},
     "nltk's METEOR calls its WordNet": {"synsets"},

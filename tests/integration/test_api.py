@@ -21,6 +21,8 @@ from nlgraft.terminal import LineReporter
 def test_a_handle_tells_events_and_gives_the_result(toy_document: dict[str, Any]) -> None:
     study = nlgraft.Study.from_dict(toy_document)
     handle = nlgraft.launch(study, wait=False)
+    assert "toy" in repr(handle)
+    assert ".result()" in repr(handle)
     ended = [event.record.state for event in handle.events() if isinstance(event, TrialEnded)]
     assert ended == ["finished"] * 4
     assert list(handle.events()) == [], "the events are told once"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,11 +11,32 @@ from typing import Any
 from nlgraft.analysis.rendering.document import result_document
 from nlgraft.analysis.rendering.tables import comparison_table, effects_table, short_note
 from nlgraft.analysis.statistics.compared import ComparedResults
+from nlgraft.wording import count
+
+_NUM_NAMED = 6
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class StudyResult(ComparedResults):
     """The result of a study so far."""
+
+    def __repr__(self) -> str:
+        states = Counter(trial.state for trial in self.trials)
+        counts = ", ".join(f"{number} {state}" for state, number in states.items())
+        cells = ", ".join(cell.cell.label for cell in self.cells[:_NUM_NAMED])
+        more = ", ..." if len(self.cells) > _NUM_NAMED else ""
+        return (
+            f"Result of {self.study.name}: {count(len(self.cells), 'cell')} x "
+            f"{count(len(self.study.seeds), 'seed')}, {count(len(self.trials), 'trial')}: {counts}\n"
+            f"  cells: {cells}{more}\n"
+            f"  next: .frame(); .compare(cell, metric={self.main_metric!r}); .claims; .report(directory)"
+        )
+
+    def _repr_html_(self) -> str:
+        """Show the comparison table in a notebook."""
+        from nlgraft.analysis.rendering.report import html_table  # loads matplotlib and jinja2
+
+        return html_table(comparison_table(self, self.main_metric), f"{self.study.name}: {self.main_metric}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON of ``run --json`` and ``report --format json``."""

@@ -25,7 +25,7 @@ class PlannedTrial:
     kind: Literal["search", "replicate"]
     cell: Cell
     seed: int
-    config: Mapping[str, Any]
+    config: Mapping[str, Any] = field(repr=False)
     graph: StageGraph
     params: Mapping[str, Any] = field(default_factory=dict)
     number: int | None = None

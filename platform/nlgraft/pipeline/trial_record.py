@@ -36,14 +36,14 @@ class TrialRecord:
     """
 
     fingerprint: str
-    config: dict[str, Any]
+    config: dict[str, Any] = field(repr=False)
     seed: int | None
     state: TrialState
     reason: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
-    signatures: dict[str, str] = field(default_factory=dict)
-    curves: dict[str, list[list[int | float]]] = field(default_factory=dict)
-    stages: list[dict[str, Any]] = field(default_factory=list)
+    signatures: dict[str, str] = field(default_factory=dict, repr=False)
+    curves: dict[str, list[list[int | float]]] = field(default_factory=dict, repr=False)
+    stages: list[dict[str, Any]] = field(default_factory=list, repr=False)
     started_at: float = 0.0
     ended_at: float = 0.0
     host: str = ""

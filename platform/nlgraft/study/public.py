@@ -9,10 +9,12 @@ from typing import Any, Self
 
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data import study
+from nlgraft.study.data.design import cells
 from nlgraft.study.data.plan import Plan
 from nlgraft.study.planning.plan import plan
 from nlgraft.study.reading import documents
 from nlgraft.study.reading.reader import read_study
+from nlgraft.wording import count
 
 
 class Study(study.Study):
@@ -57,6 +59,20 @@ class Study(study.Study):
         environ = os.environ if environ is None else environ
         return read_study(documents.from_values(document), overrides, environ, "study", cls, Path.cwd())
 
+    def __repr__(self) -> str:
+        objectives = ", ".join(objective.metric for objective in self.objectives)
+        varied = ", ".join([*self.factors, *(f"without {name}" for name in self.components)])
+        trials = f"{count(len(cells(self)), 'cell')} x {count(len(self.seeds), 'seed')}"
+        if self.search is not None:
+            trials += f", {count(self.search.trials, 'search trial')} per cell"
+        return (
+            f"Study {self.name}: {self.system}, {trials}\n"
+            f"  varied: {varied or 'nothing'}; objective: {objectives}\n"
+            "  next: .plan() for trials, time and disk; nlgraft.launch(study); .to_yaml() for all of it"
+        )
+
+    __str__ = __repr__
+
     def to_yaml(self, *, is_public: bool = False) -> str:
         """Write the study as YAML, defaults included; `from_yaml` reads an equal study from it.
 
@@ -73,5 +89,10 @@ class Study(study.Study):
         return schema | study.Study.model_json_schema() | {"title": "nlgraft study"}
 
     def plan(self, store: ArtifactStore | None = None, capacity: Mapping[str, float] | None = None) -> Plan:
-        """Work out what a run would do; see `nlgraft.study.planning.plan.plan`."""
-        return plan(self, store, capacity)
+        """Work out what a run would do; see `nlgraft.study.planning.plan.plan`.
+
+        Args:
+            store: The store to compare with; None for the study's own.
+            capacity: Capacity of the cluster, by Ray's resource names; None: unknown, everything fits.
+        """
+        return plan(self, store or ArtifactStore.open(self.storage.path), capacity)

@@ -29,6 +29,18 @@ def test_all_trials_are_found_with_their_statistics(result):
     assert result.is_constructed
 
 
+def test_a_result_says_in_a_few_lines_what_it_is_and_what_to_call_next(result):
+    first, cells, after = repr(result).splitlines()
+    assert first == "Result of made-up-table2: 5 cells x 3 seeds, 15 trials: 15 finished"
+    assert cells == "  cells: baseline, arm=single_run, arm=avg_eg, arm=att_eg, arm=patt_eg"
+    assert ".compare(cell, metric='test/bleu')" in after
+    assert len(repr(result.cells[0])) < 2000
+    assert len(repr(result.trials[0].record)) < 1000
+    table = result._repr_html_()
+    assert "<caption>made-up-table2: test/bleu</caption>" in table
+    assert table.count("<tr>") == 6
+
+
 def test_compare_takes_the_names_that_people_use(result):
     by_level = result.compare("patt_eg", "baseline", metric="test/bleu")
     assert by_level == result.compare("arm=patt_eg")

@@ -6,7 +6,6 @@ import pytest
 from nlgraft.analysis.rendering.figures import Band, make_band, share
 from nlgraft.analysis.rendering.typesetting import (
     Entry,
-    count,
     inert,
     interval,
     make_table,
@@ -16,6 +15,7 @@ from nlgraft.analysis.rendering.typesetting import (
     to_latex,
     to_markdown,
 )
+from nlgraft.wording import count, duration, size
 
 
 @pytest.mark.parametrize(
@@ -64,6 +64,11 @@ def test_one_thing_is_singular():
         "2 seeds",
         "1,200 seeds",
     ]
+
+
+def test_times_and_sizes_have_the_unit_that_fits():
+    assert [duration(seconds) for seconds in (0.4, 89, 300, 9000)] == ["0 s", "89 s", "5 min", "2.5 h"]
+    assert [size(number) for number in (400_000, 2.5e9)] == ["0.4 MB", "2.5 GB"]
 
 
 @pytest.mark.parametrize(

@@ -59,9 +59,9 @@ class TrialResult:
     reason: str = ""
     params: Mapping[str, Any] = field(default_factory=dict)
     number: int | None = None
-    record: TrialRecord | None = None
-    segments: Mapping[str, Array] = field(default_factory=dict)
-    seeded: Mapping[str, str] = field(default_factory=dict)
+    record: TrialRecord | None = field(default=None, repr=False)
+    segments: Mapping[str, Array] = field(default_factory=dict, repr=False)
+    seeded: Mapping[str, str] = field(default_factory=dict, repr=False)
     _measured: dict[str, Measured] = field(default_factory=dict, repr=False)
 
     @property

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from nlgraft.analysis.rendering.typesetting import count
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.study.data.design import idle_note
+from nlgraft.wording import count, duration
 
 _STANDINGS = {"better": "better than the baseline", "worse": "worse than the baseline", "open": "undecided"}
 
@@ -96,17 +96,11 @@ def sharing(result: ComparedResults) -> str:
     facts = result.provenance
     if not facts.num_stages:
         return ""
-    saved = f"sharing them saved {_duration(facts.saved_s)}" if facts.saved_s > 0 else "sharing saved nothing"
+    saved = f"sharing them saved {duration(facts.saved_s)}" if facts.saved_s > 0 else "sharing saved nothing"
     return (
         f"The trials consist of {count(facts.num_stages, 'stage')}, {facts.num_distinct} of them distinct; "
-        f"these took {_duration(facts.computed_s)} to compute, and {saved}."
+        f"these took {duration(facts.computed_s)} to compute, and {saved}."
     )
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
 
 
 def _figures_method(result: ComparedResults) -> list[str]:

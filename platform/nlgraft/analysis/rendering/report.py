@@ -99,6 +99,12 @@ def describe(result: ComparedResults) -> dict[str, Any]:
     }
 
 
+def html_table(table: typesetting.Table, caption: str) -> str:
+    """Render one table as HTML, without a page around it."""
+    macros: Any = _environment_of(is_html=True).get_template("table.html.j2").module
+    return macros.show(table, caption)
+
+
 def comparison_csv(result: ComparedResults) -> str:
     """Render one CSV line per cell and metric, in full precision."""
     factors = list(result.baseline.cell.levels)

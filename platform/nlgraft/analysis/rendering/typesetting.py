@@ -121,11 +121,6 @@ def probability(p: float | None) -> str:
     return f"<{NO_BREAK}0.001" if p < 0.0005 else f"{p:.3f}"
 
 
-def count(number: int, noun: str) -> str:
-    """Format a number of things: ``1 seed``, ``3 seeds``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def to_markdown(table: Table) -> str:
     """Format a table as Markdown without a final newline, its notes as a list below."""
     rule = ["---" if column < table.num_text else "---:" for column in range(len(table.header))]

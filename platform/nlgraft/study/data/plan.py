@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 from pydantic import BaseModel
@@ -12,6 +13,7 @@ from nlgraft.errors import Problem
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
+from nlgraft.wording import duration, size
 
 
 @dataclass(frozen=True)
@@ -24,13 +26,12 @@ class PlannedTrial:
         params: Searched values by dotted path; empty before a search has found them.
         config: The resolved config.
         graph: Its stage graph.
-        is_estimate: True in a study with a search, where the trial will have the best values found.
     """
 
     cell: Cell
     seed: int
     params: Mapping[str, Any]
-    config: BaseModel
+    config: BaseModel = field(repr=False)
     graph: StageGraph
 
     @property
@@ -39,7 +40,7 @@ class PlannedTrial:
         return self.graph.fingerprint
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Plan:
     """The trials and stages of a run.
 
@@ -76,6 +77,37 @@ class Plan:
     def num_trials(self) -> int:
         """Replicates and search trials."""
         return len(self.trials) + self.num_search_trials
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return name and value of each number of the plan, for people."""
+        planned, distinct = self.stages["planned"], self.stages["distinct"]
+        search = f", {self.num_search_trials} of them search" if self.num_search_trials else ""
+        rows = [
+            ("cells", str(len(self.cells))),
+            ("seeds", str(len(self.study.seeds))),
+            ("trials", f"{self.num_trials}{search}"),
+            ("stages planned", str(planned)),
+            ("stages that differ", f"{distinct} ({planned - distinct} shared)"),
+            ("stages finished", str(self.stages["finished"])),
+        ]
+        if self.max_concurrent is not None:
+            rows.append(("trials at once", str(self.max_concurrent)))
+        if self.cost_s is not None:
+            rows.append(("worker time, from earlier runs", duration(self.cost_s)))
+        if self.disk_bytes is not None:
+            rows.append(("disk, from earlier runs", size(self.disk_bytes)))
+        return rows
+
+    def __repr__(self) -> str:
+        rows = "\n".join(f"  {name}: {value}" for name, value in self.facts())
+        return (
+            f"Plan of {self.study.name}\n{rows}\n  next: nlgraft.launch(study) to run it; .trials; .to_json()"
+        )
+
+    def _repr_html_(self) -> str:
+        """Show the plan as a table in a notebook."""
+        rows = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in self.facts())
+        return f"<table><caption>plan of {escape(self.study.name)}</caption>{rows}</table>"
 
     def to_json(self) -> dict[str, Any]:
         """Turn the plan into the JSON values of ``plan --json``."""
