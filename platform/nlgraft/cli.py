@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,9 +101,11 @@ def run(
 ) -> None:
     """Run every trial that the store does not hold yet; end with the comparison table."""
     from nlgraft import api
+    from nlgraft.execution.cluster import prepare_process
     from nlgraft.execution.interruption import Interrupted
     from nlgraft.terminal import Progress, result_table
 
+    prepare_process(address)
     study = _read(study_file, overrides, storage)
     try:
         # stdout is for the result alone: whatever libraries print goes to stderr
@@ -112,7 +114,8 @@ def run(
                 study, address=address, only=only, tracking_uri=tracking_uri, on_event=progress.show
             )
     except Interrupted as interrupted:
-        click.echo(f"{interrupted}; run the same command again to resume", err=True)
+        with suppress(OSError):  # SIGHUP: the terminal is gone
+            click.echo(f"{interrupted}; run the same command again to resume", err=True)
         raise SystemExit(128 + interrupted.signum) from None
     document = result.to_json()
     if is_json:

@@ -6,6 +6,7 @@ NlgraftError
 │   └── PaddingError    a model computes positions from one padding id, which must stay
 ├── CapacityError       the study can never fit the cluster                            (exit 3)
 ├── StudyLockedError    another driver runs this study on this store                   (exit 4)
+├── ClusterError        a Ray cluster cannot be reached, or was lost
 ├── StoreError          an artifact cannot be written or read
 ├── StageBusy           another live process computes the stage; try again later
 ├── TrialFailed         a stage of a trial failed; carries stage and reason
@@ -65,6 +66,10 @@ class PaddingError(DataError):
 
 class CapacityError(NlgraftError):
     """A trial of the study can never fit the cluster."""
+
+
+class ClusterError(NlgraftError):
+    """A Ray cluster cannot be reached, or was lost while it ran."""
 
 
 class StudyLockedError(NlgraftError):

@@ -77,14 +77,14 @@ class Run:
             Interrupted: A signal arrived; running trials are recorded as killed.
             DataError: A corpus cannot be used; nothing was started.
         """
-        from nlgraft.execution.interruption import Interrupted
+        from nlgraft.execution.interruption import Interrupted, raising_interrupted
         from nlgraft.execution.status import RunningRecord
         from nlgraft.execution.study_lock import StudyLock
         from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
         for warning in check_cells(self.study, self._cells, self._store).warnings:
             self._notify(warning)
-        with StudyLock(self.study, self._store) as lock:
+        with raising_interrupted(), StudyLock(self.study, self._store) as lock:
             self._store.remove_abandoned()
             tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.name)
             running = RunningRecord(self.study, self._store)

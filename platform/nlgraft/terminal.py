@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -48,6 +49,7 @@ class Progress:
         self._num_run = 0
         self._started_s = time.monotonic()
         self._running: dict[str, str] = {}
+        self._is_gone = False
 
     def __enter__(self) -> Progress:
         if self._console.is_terminal:
@@ -59,10 +61,19 @@ class Progress:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
-            self._live.stop()
+            with suppress(OSError):
+                self._live.stop()
 
     def show(self, event: Event) -> None:
-        """Show one event."""
+        """Show one event; a terminal that was closed ends the display, not the sweep."""
+        if self._is_gone:
+            return
+        try:
+            self._show(event)
+        except OSError:
+            self._is_gone = True
+
+    def _show(self, event: Event) -> None:
         match event:
             case SweepStarted():
                 self._num_trials = event.num_trials

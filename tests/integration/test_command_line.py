@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -40,6 +41,46 @@ def call(*arguments: str | Path, timeout_s: float = 150) -> subprocess.Completed
     process = start(*arguments)
     out, err = process.communicate(timeout=timeout_s)
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Command lines of a process and of all that it has started, by process number."""
+    processes = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            processes[int(path.name)] = (parent, (path / "cmdline").read_text())
+
+    def is_below(process: int) -> bool:
+        while process in processes and process != pid:
+            process = processes[process][0]
+        return process == pid
+
+    return {process: command for process, (_, command) in processes.items() if is_below(process)}
+
+
+LOOPBACK_IN_IPV6 = "0000000000000000FFFF00000100007F"
+
+
+def listening(pid: int) -> list[str]:
+    """Local addresses, as the kernel writes them, on which a process and its descendants listen."""
+    sockets = set()
+    for process in descendants(pid):
+        with contextlib.suppress(OSError):
+            for link in Path(f"/proc/{process}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    sockets.add(str(link.readlink()))
+    lines = "".join(Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")).splitlines()
+    rows = [line.split() for line in lines]
+    return [row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
+
+
+def mlflow_statuses(database: Path) -> set[str]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{database}")
+    experiment = client.get_experiment_by_name("toy")
+    return {run.info.status for run in client.search_runs([experiment.experiment_id])}
 
 
 def without_times(document: dict[str, Any]) -> dict[str, Any]:
@@ -132,9 +173,43 @@ def test_a_second_driver_is_refused_and_a_signal_ends_the_first(
     status = json.loads(call("status", study_file, "--json").stdout)
     assert status["is_running"]
     assert status["counts"]["running"] >= 1
-    os.kill(first.pid, signal.SIGTERM)
+    # To the whole process group, as `timeout` and batch schedulers send it: Ray's processes are in it.
+    os.killpg(first.pid, signal.SIGTERM)
     _, err = first.communicate(timeout=40)
     assert first.returncode == 143, err
+    assert err.endswith("interrupted by SIGTERM; run the same command again to resume\n")
+    records = [json.loads(path.read_text()) for path in tmp_path.glob("store/records/trials/*.json")]
+    assert [record["reason"] for record in records if record["state"] != "killed"] == []
+    assert records
+
+
+def test_a_signal_while_ray_starts_ends_the_driver_without_a_dump(study_file: Path, tmp_path: Path) -> None:
+    driver = start("run", study_file)
+    end_s = time.monotonic() + 90
+    while not any("gcs_server" in command for command in descendants(driver.pid).values()):
+        assert driver.poll() is None, driver.stderr.read()
+        assert time.monotonic() < end_s
+        time.sleep(0.01)
+    os.killpg(driver.pid, signal.SIGTERM)
+    _, err = driver.communicate(timeout=60)
+    assert driver.returncode == 143, err
+    assert err.splitlines()[-1] == "interrupted by SIGTERM; run the same command again to resume"
+    assert "***" not in err
+    assert "Traceback" not in err
+    assert not (tmp_path / "log").exists()
+
+
+def test_a_local_ray_listens_on_loopback_alone(toy_document: dict[str, Any], tmp_path: Path) -> None:
+    toy_document["base"] |= {"steps": 200, "pause_s": 0.3}
+    driver = start("run", write(tmp_path / "toy.yaml", toy_document))
+    wait_for(tmp_path / "log", "training")
+    addresses = listening(driver.pid)
+    os.kill(driver.pid, signal.SIGHUP)  # its terminal is closed
+    _, err = driver.communicate(timeout=60)
+    assert len(addresses) > 3
+    assert [address for address in addresses if address not in ("0100007F", LOOPBACK_IN_IPV6)] == []
+    assert driver.returncode == 129, err
+    assert mlflow_statuses(tmp_path / "store" / "mlflow.db") == {"KILLED"}
 
 
 def test_a_driver_that_lost_its_lock_ends_and_leaves_everything_to_the_other(

@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from nlgraft.errors import CapacityError, NlgraftError
+from nlgraft.errors import CapacityError, ClusterError
+from nlgraft.execution.interruption import signals_kept_from_ray
 from nlgraft.study.data.study import Resources
 from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
 
@@ -22,6 +23,8 @@ HEAD_RESOURCE = "node:__internal_head__"
 DRIVER_SHARE = 0.001
 
 _NUM_STARTS = 3
+# Off, Ray takes this machine's address to be 127.0.0.1 and listens there alone; read when ray is imported.
+_MANY_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
 
 _log = logging.getLogger(__name__)
 
@@ -35,6 +38,16 @@ _ENVIRONMENT = {
     "TUNE_GLOBAL_CHECKPOINT_S": "600",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
+
+
+def prepare_process(address: str | None) -> None:
+    """Let a Ray that this process may start listen on 127.0.0.1 alone.
+
+    For processes that serve one run: the setting holds from the import of ray on, and with it no cluster of
+    several machines can be joined.
+    """
+    if is_local(address):
+        os.environ.setdefault(_MANY_MACHINES, "0")
 
 
 def num_local_gpus() -> int:
@@ -112,25 +125,47 @@ def connected(address: str | None, resources: Resources) -> Iterator[dict[str, f
         return
     address = address or os.environ.get("RAY_ADDRESS")
     threads = {"OMP_NUM_THREADS": str(max(1, int(resources.cpus_per_worker)))}
-    directory: Path | None = None
-    if address is None:
-        # Unix sockets below it must stay under 108 characters: a short name in a short place.
-        directory = Path(tempfile.mkdtemp(prefix="nlg-"))
-        _start_local(ray, directory, threads)
-    else:
-        in_job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+    # Unix sockets below it must stay under 108 characters: a short name in a short place.
+    directory = Path(tempfile.mkdtemp(prefix="nlg-"))
+    try:
+        with signals_kept_from_ray():
+            if address is None:
+                _start_local(ray, directory, threads)
+            else:
+                _join(ray, address, threads)
+        yield dict(ray.cluster_resources())
+    finally:
+        ray.shutdown()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _join(ray: Any, address: str, threads: Mapping[str, str]) -> None:
+    use_token_if_present()
+    in_job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
+    try:
         ray.init(
             address=address,
             log_to_driver=False,
             logging_level=logging.ERROR,
-            runtime_env=None if in_job else {"env_vars": threads},
+            runtime_env=None if in_job else {"env_vars": dict(threads)},
         )
-    try:
-        yield dict(ray.cluster_resources())
-    finally:
-        ray.shutdown()
-        if directory is not None:
-            shutil.rmtree(directory, ignore_errors=True)
+    except (ConnectionError, RuntimeError, ValueError, ray.exceptions.RayError) as error:
+        raise ClusterError(
+            f"cannot join the Ray cluster at {address}: {_first_line(error)}. Check that it runs and can be "
+            "reached from here (`ray status --address ADDRESS`); if it uses token authentication, set "
+            "RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH. Without --address, Ray is started on this machine"
+        ) from error
+
+
+def use_token_if_present() -> None:
+    """Authenticate by default where a token is present, as ``ray start`` does; Ray's clients do not."""
+    token = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
+    if token or (Path.home() / ".ray" / "auth_token").is_file():
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _start_local(ray: Any, directory: Path, threads: Mapping[str, str]) -> None:
@@ -155,7 +190,15 @@ def _start_local(ray: Any, directory: Path, threads: Mapping[str, str]) -> None:
         except Exception as error:
             ray.shutdown()
             if attempt == _NUM_STARTS:
-                raise NlgraftError(f"Ray did not start on this machine: {error}") from error
+                raise ClusterError(f"Ray did not start on this machine: {_first_line(error)}") from error
             _log.warning("Ray did not start, attempt %d of %d: %s", attempt, _NUM_STARTS, error)
         else:
-            return
+            break
+    node = ray.util.get_node_ip_address()
+    if node != "127.0.0.1":
+        _log.warning(
+            "Ray listens on all network interfaces of this machine (%s), though only with the token of "
+            "~/.ray/auth_token. To keep it on 127.0.0.1, set %s=0 before ray is imported",
+            node,
+            _MANY_MACHINES,
+        )

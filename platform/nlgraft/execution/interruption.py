@@ -1,4 +1,4 @@
-"""Signals that end a sweep in an orderly way."""
+"""Signals that end a driver in an orderly way."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
@@ -18,17 +20,16 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def raising_interrupted() -> Iterator[list[int]]:
-    """Turn the first SIGTERM or SIGINT into `Interrupted`; the second one ends the process at once.
+def raising_interrupted() -> Iterator[None]:
+    """Turn the first SIGTERM, SIGINT or SIGHUP into `Interrupted`; the second one ends the process at once.
 
-    Yields:
-        The number of the signal that arrived, or an empty list. Outside the main thread, where Python allows
-        no signal handlers, it stays empty.
+    A signal that the process was started to ignore (``nohup``) stays ignored. Outside the main thread, where
+    Python allows no handlers, nothing changes.
     """
-    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield received
+        yield
         return
+    received: list[int] = []
 
     def handle(signum: int, frame: FrameType | None) -> None:
         for name in before:
@@ -36,11 +37,40 @@ def raising_interrupted() -> Iterator[list[int]]:
         received.append(signum)
         raise Interrupted(signum)
 
-    before = {name: signal.getsignal(name) for name in (signal.SIGTERM, signal.SIGINT)}
+    before = {name: signal.getsignal(name) for name in _ENDING}
+    before = {name: handler for name, handler in before.items() if handler is not signal.SIG_IGN}
     for name in before:
         signal.signal(name, handle)
     try:
-        yield received
+        yield
+    except BaseException:
+        # Compiled code may turn what a handler raises into an error of its own.
+        if received:
+            raise Interrupted(received[0]) from None
+        raise
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
+
+
+@contextmanager
+def signals_kept_from_ray() -> Iterator[None]:
+    """Start Ray without giving it this process's signals.
+
+    Ray's processes inherit the blocked signals, as they do SIGINT by Ray's own choice. So a signal to the
+    whole process group, as ``timeout`` and batch schedulers send it, reaches the driver alone, which ends the
+    others in order. Ray also replaces the handlers of its driver by ones that exit or dump the stack.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers = {name: signal.getsignal(name) for name in _ENDING}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGHUP))
+    try:
+        yield
+    except SystemExit:
+        # What Ray's handler of SIGTERM raises, should another thread have taken the signal.
+        raise Interrupted(signal.SIGTERM) from None
+    finally:
+        if is_main:
+            for name, handler in handlers.items():
+                signal.signal(name, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from nlgraft.errors import NlgraftError
+from nlgraft.execution.cluster import use_token_if_present
 
 RUNTIME_ENV_FILE = "runtime_env.yaml"
 
@@ -33,7 +33,7 @@ def submit_run(
             f"{study_file}: lies outside {directory}, the directory that is uploaded to the cluster; "
             "run `nlgraft submit` in a directory above the study"
         )
-    _use_token_if_present()
+    use_token_if_present()
     from ray.exceptions import RayError
     from ray.job_submission import JobSubmissionClient
 
@@ -48,13 +48,6 @@ def submit_run(
             "with `ray up cluster.yaml`, or give the URL of its dashboard as --address http://HEAD:8265; if "
             "the cluster uses token authentication, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
         ) from error
-
-
-def _use_token_if_present() -> None:
-    """Authenticate by default where a token is present, as ``ray start`` does; Ray's job client does not."""
-    token = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
-    if token or (Path.home() / ".ray" / "auth_token").is_file():
-        os.environ.setdefault("RAY_AUTH_MODE", "token")
 
 
 def runtime_env(directory: Path) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import one_line
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study, TrialScheduler
 from nlgraft.study.planning.selection import search_key
@@ -145,17 +146,15 @@ class _TuneSweep:
         Raises:
             Interrupted: A signal arrived; running trials are recorded as killed.
         """
-        with tempfile.TemporaryDirectory(prefix="nlg-tune-") as scratch, raising_interrupted() as received:
+        with tempfile.TemporaryDirectory(prefix="nlg-tune-") as scratch:
             tuner = self._new_tuner(scratch)
             try:
-                tuner.fit()
-            except BaseException:
-                # Ray's compiled code may turn what a signal handler raises into an error of its own.
-                if not received:
-                    raise
-                interrupted = Interrupted(received[0])
-                self._record_killed(str(interrupted))
-                raise interrupted from None
+                with raising_interrupted():
+                    tuner.fit()
+            except BaseException as error:
+                # Or status and tracking would show them running for ever.
+                self._record_killed(str(error) if isinstance(error, Interrupted) else one_line(error))
+                raise
 
     def _new_tuner(self, scratch: str) -> Any:
         from ray import tune
@@ -218,7 +217,6 @@ class _TuneSweep:
         ray.get(self._board.request_stop.remote(trial_id, reason))
 
     def _record_killed(self, reason: str) -> None:
-        """Record the running trials as killed, or status and tracking would show them running for ever."""
         self._queue.stop(reason)
         for trial in self._queue.running:
             self._queue.kill(trial, reason)
