@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -139,6 +140,18 @@ def test_a_lost_worker_resumes_at_its_last_checkpoint(toy_document: dict[str, An
     assert [record.state for record in sweep.records().values()] == ["finished"]
     assert log_of(tmp_path).count("training") == 2
     assert log_of(tmp_path).count("upstream") == 1
+
+
+def test_processes_that_a_worker_starts_can_be_ended_by_a_signal(ray_cluster: None) -> None:
+    def end_a_child() -> int:
+        child = subprocess.Popen(["sleep", "60"])
+        child.terminate()
+        try:
+            return child.wait(timeout=20)
+        finally:
+            child.kill()
+
+    assert ray.get(ray.remote(end_a_child).remote()) == -signal.SIGTERM
 
 
 def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_document: dict[str, Any]) -> None:

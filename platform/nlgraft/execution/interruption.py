@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
@@ -53,23 +54,39 @@ def raising_interrupted() -> Iterator[None]:
             signal.signal(name, handler)
 
 
+_mask_outside: set[int | signal.Signals] | None = None
+"""The signals that were blocked before Ray started; None while it does not start."""
+
+
+def _leave_process_group() -> None:
+    """Put a new process of Ray into a group of its own, with the signals that the driver had blocked."""
+    if _mask_outside is not None:
+        os.setpgrp()
+        signal.pthread_sigmask(signal.SIG_SETMASK, _mask_outside)
+
+
+os.register_at_fork(after_in_child=_leave_process_group)
+
+
 @contextmanager
 def signals_kept_from_ray() -> Iterator[None]:
     """Start Ray without giving it this process's signals.
 
-    Ray's processes inherit the blocked signals, as they do SIGINT by Ray's own choice. So a signal to the
-    whole process group, as ``timeout`` and batch schedulers send it, reaches the driver alone, which ends the
-    others in order. Ray also replaces the handlers of its driver by ones that exit or dump the stack.
+    A signal to the whole process group, as ``timeout``, batch schedulers and closed terminals send it, then
+    reaches the driver alone, which ends the others in order. The driver takes it when Ray has started: Ray
+    replaces the driver's handlers meanwhile, by ones that exit or dump the stack.
     """
+    global _mask_outside
     is_main = threading.current_thread() is threading.main_thread()
     handlers = {name: signal.getsignal(name) for name in _ENDING}
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGHUP))
+    _mask_outside = mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGHUP))
     try:
         yield
     except SystemExit:
         # What Ray's handler of SIGTERM raises, should another thread have taken the signal.
         raise Interrupted(signal.SIGTERM) from None
     finally:
+        _mask_outside = None
         if is_main:
             for name, handler in handlers.items():
                 signal.signal(name, handler)
