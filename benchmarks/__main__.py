@@ -25,7 +25,7 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "overhead": overhead.report,
     "vocabulary": vocabulary.report,
 }
-"""What each writes: Markdown lines, the first one a heading."""
+"""Each returns Markdown lines, the first one a heading."""
 
 
 def _head() -> list[str]:

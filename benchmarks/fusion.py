@@ -41,7 +41,7 @@ PLAIN, STORED, LIVE = "plain", "fused, stored states", "fused, live states"
 
 @dataclass(frozen=True)
 class Fusion:
-    """What was measured.
+    """Measured rates and added arithmetic.
 
     Attributes:
         rates: Target tokens per CPU-second.

@@ -1,4 +1,4 @@
-"""What a trial costs beyond its own stages: many trials that do nothing, on a reused Tune actor."""
+"""Cost of a trial beyond its own stages: many trials that do nothing, on a reused Tune actor."""
 
 from __future__ import annotations
 

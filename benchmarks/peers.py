@@ -230,7 +230,7 @@ def joeynmt_sampler(pairs: list[tuple[list[int], list[int]]], batch_tokens: int)
 
 
 class _Pairs:
-    """What JoeyNMT's sampler reads of a data set."""
+    """The part of a data set that JoeyNMT's sampler reads."""
 
     def __init__(self, pairs: list[tuple[list[int], list[int]]]) -> None:
         self.pairs = pairs

@@ -62,7 +62,7 @@ def hugging_face(kind: str = "bert") -> torch.nn.Module:
 
 
 def checkpoint(kind: str) -> HuggingFaceEncoderConfig:
-    """What a configuration says of such a model; the weights are handed over beside it."""
+    """A configuration's description of such a model; the weights are handed over beside it."""
     return HuggingFaceEncoderConfig(checkpoint=f"tiny-{kind}", is_causal=kind == "gpt2")
 
 

@@ -156,7 +156,7 @@ def test_the_import_contracts_see_a_new_system_that_imports_another(tmp_path: Pa
 
 
 def test_every_folder_of_trainables_is_a_system() -> None:
-    """What the contract on systems compares is `trainables.*`: shared code would be compared as a system."""
+    """The contract on systems compares `trainables.*`: shared code would be compared as a system."""
     folders = {path.name for path in (ROOT / "trainables").iterdir() if path.is_dir()} - {"__pycache__"}
     assert folders == {path.parent.name for path in ROOT.glob("trainables/*/config.py")}
     modules = {path.name for path in (ROOT / "trainables").glob("*.py")}

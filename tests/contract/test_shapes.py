@@ -31,8 +31,8 @@ def functions(module):
                 yield name, member
 
 
-def told(docstring, name):
-    """What a docstring says of an argument or of ``Returns``; all of it where it has no such part."""
+def described(docstring, name):
+    """Find a docstring's part on an argument or on ``Returns``; all of it where it has no such part."""
     part = re.search(rf"^ *{name}:(.*?)(?=^ *\w+:|\Z)", docstring, re.DOTALL | re.MULTILINE)
     return part.group(1) if part else docstring
 
@@ -44,10 +44,14 @@ def without_shapes(function):
     for argument in arguments:
         written = ast.unparse(argument.annotation)
         is_tensor = TENSOR.search(written) and "Mapping" not in written  # those are of many shapes
-        if is_tensor and not SUFFIX.search(argument.arg) and not SHAPE.search(told(docstring, argument.arg)):
+        if (
+            is_tensor
+            and not SUFFIX.search(argument.arg)
+            and not SHAPE.search(described(docstring, argument.arg))
+        ):
             yield argument.arg
     returned = ast.unparse(function.returns) if function.returns else ""
-    if TENSOR.search(returned) and not SHAPE.search(told(docstring, "Returns")):
+    if TENSOR.search(returned) and not SHAPE.search(described(docstring, "Returns")):
         yield "Returns"
 
 

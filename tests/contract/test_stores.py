@@ -232,7 +232,7 @@ def test_half_published_is_invisible(open_store: OpenStore):
 
 
 def test_forgotten_uploads_are_removed(open_store: OpenStore, monkeypatch: pytest.MonkeyPatch):
-    """What a killed writer left goes when it is old; what another is writing now stays."""
+    """Remains of a killed writer go when they are old; files that another is writing now stay."""
     store = open_store()
     key = f"artifacts/number/{number(1).fingerprint}"
     files_of(store).write(f"{key}/killed/number.txt", b"1")

@@ -133,7 +133,7 @@ def _with(values: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
 
 
 def effect_of(system: System, config: BaseModel, path: str, annotation: Any, value: Any) -> str:
-    """Whether another value of a setting ``changes`` the trial, is ``refused`` or leaves it ``idle``."""
+    """Classify another value of a setting: ``changes`` the trial, is ``refused`` or leaves it ``idle``."""
     values, fingerprint = config.model_dump(mode="json"), graph_of(system, config).fingerprint
     plain = values
     for part in path.split("."):

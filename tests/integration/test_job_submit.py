@@ -39,7 +39,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What a user of a cluster with token authentication has, with a token of this test's own."""
+    """Environment of a user of a cluster with token authentication, with a token of this test's own."""
     names = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RAY_ADDRESS")}
     token = tmp_path_factory.mktemp("token") / "auth_token"
     token.write_text(secrets.token_hex(32))

@@ -202,14 +202,14 @@ class Told:
 
 
 @pytest.fixture
-def told(toy_document, request):
+def recorded(toy_document, request):
     return Told(toy_document, re.sub(r"\W+", "-", request.node.name).strip("-"))
 
 
-def test_a_study_through_a_server(told, server):
-    tracker = told.run(server)
+def test_a_study_through_a_server(recorded, server):
+    tracker = recorded.run(server)
     assert tracker.close() == 0
-    client, runs = told.check(server)
+    client, runs = recorded.check(server)
     trial = next(run for run in runs if run.data.tags["nlgraft.kind"] == "trial")
     assert [m.step for m in client.get_metric_history(trial.info.run_id, "train/loss")] == [1, 2, 3]
     names = {entry.path for entry in client.list_artifacts(trial.info.run_id)}
@@ -217,22 +217,22 @@ def test_a_study_through_a_server(told, server):
     assert not list(client.search_runs(["0"]))
 
     before = {run.info.run_id: (run.data.metrics, run.data.params, run.data.tags) for run in runs}
-    assert told.run(server).close() == 0  # the same again changes nothing
-    _, runs = told.check(server)
+    assert recorded.run(server).close() == 0  # the same again changes nothing
+    _, runs = recorded.check(server)
     assert {run.info.run_id: (run.data.metrics, run.data.params, run.data.tags) for run in runs} == before
 
 
-def test_values_that_are_not_finite_pass_through_a_server(told, server):
-    trial, record = told.ended[0]
+def test_values_that_are_not_finite_pass_through_a_server(recorded, server):
+    trial, record = recorded.ended[0]
     record.metrics = {"test/score": math.nan, "dev/score": math.inf}
     record.state, record.reason = "failed", "loss is nan at step 2"
-    tracker = told.start(server)
+    tracker = recorded.start(server)
     tracker.trial_ended(trial, record)
     assert tracker.close() == 0
     from mlflow import MlflowClient
 
     client = MlflowClient(server)
-    experiment = client.get_experiment_by_name(told.study.name).experiment_id
+    experiment = client.get_experiment_by_name(recorded.study.name).experiment_id
     (run,) = client.search_runs([experiment], "tags.`nlgraft.kind` = 'trial'")
     assert math.isnan(run.data.metrics["test/score"])
     assert run.data.metrics["dev/score"] > 1e308
@@ -240,35 +240,35 @@ def test_values_that_are_not_finite_pass_through_a_server(told, server):
 
 
 @pytest.mark.parametrize("fault", ["500", "429", "refuse", "lose the answer", "slow"])
-def test_faults_in_the_middle_of_a_study(told, proxy, fault):
-    """F11: training does not stop; everything is told in the end, and once."""
-    tracker = told.start(proxy.address)
+def test_faults_in_the_middle_of_a_study(recorded, proxy, fault):
+    """F11: training does not stop; everything is recorded in the end, and once."""
+    tracker = recorded.start(proxy.address)
     proxy.fault = fault
     began = time.monotonic()
-    for trial, record in told.ended:
+    for trial, record in recorded.ended:
         tracker.trial_started(trial)
         tracker.trial_metrics(trial.fingerprint, 1, {"train/loss": 1.0}, 1)
-        tracker.trial_ended(trial, record, told.store)
+        tracker.trial_ended(trial, record, recorded.store)
     assert time.monotonic() - began < 10  # only queued
     time.sleep(3)
     proxy.fault = ""
-    tracker.finish_study(told.result(), "")
+    tracker.finish_study(recorded.result(), "")
     assert tracker.close() == 0
-    told.check(proxy.address)
+    recorded.check(proxy.address)
 
 
-def test_a_server_that_is_away_from_start_to_end_is_told_by_the_next_run(told, proxy, caplog):
+def test_a_server_that_is_away_from_start_to_end_is_told_by_the_next_run(recorded, proxy, caplog):
     proxy.fault = "refuse"
-    tracker = told.run(proxy.address)
+    tracker = recorded.run(proxy.address)
     assert tracker.close() == 1 + 2 + 4
     assert "lacks a part of 7 runs" in caplog.text
     proxy.fault = ""
-    tracker = told.start(proxy.address)
-    for trial, record in told.ended:
-        tracker.trial_ended(trial, record, told.store)
-    tracker.finish_study(told.result(), "")
+    tracker = recorded.start(proxy.address)
+    for trial, record in recorded.ended:
+        tracker.trial_ended(trial, record, recorded.store)
+    tracker.finish_study(recorded.result(), "")
     assert tracker.close() == 0
-    told.check(proxy.address)
+    recorded.check(proxy.address)
 
 
 def test_the_next_run_of_a_study_writes_what_mlflow_missed(toy_document, proxy):
@@ -291,11 +291,11 @@ def test_the_next_run_of_a_study_writes_what_mlflow_missed(toy_document, proxy):
         assert point.value == trial.data.metrics["test/score"]
 
 
-def test_a_server_that_vanishes_before_close_keeps_nobody(told, proxy):
-    tracker = told.start(proxy.address)
+def test_a_server_that_vanishes_before_close_keeps_nobody(recorded, proxy):
+    tracker = recorded.start(proxy.address)
     proxy.fault = "slow"
-    for trial, record in told.ended:
-        tracker.trial_ended(trial, record, told.store)
+    for trial, record in recorded.ended:
+        tracker.trial_ended(trial, record, recorded.store)
     began = time.monotonic()
     assert tracker.close(1.0) > 0
     assert time.monotonic() - began < 15

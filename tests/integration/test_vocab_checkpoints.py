@@ -199,8 +199,8 @@ def test_one_side_of_a_model_with_one_size_is_verified(lines, tmp_path):
     new = train_spm(tmp_path / "new", lines, size=60 if len(lines) == 60 else 190)
     run("plan", "--old", checkpoint, "--new", new, "--out", tmp_path / "plan")
     out = ("--out", tmp_path / "out", "--sides", "decoder")
-    told = run("apply", "--plan", tmp_path / "plan", "--model", checkpoint, *out).stderr
-    assert "one vocabulary size for both sides" in told
+    message = run("apply", "--plan", tmp_path / "plan", "--model", checkpoint, *out).stderr
+    assert "one vocabulary size for both sides" in message
     assert json.loads(run("verify", tmp_path / "out", "--json").stdout)["is_good"]
     model, tokenizer = load(tmp_path / "out")
     size = len(transformers.AutoTokenizer.from_pretrained(tmp_path / "out" / "decoder_tokenizer"))

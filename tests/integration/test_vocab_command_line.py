@@ -57,7 +57,7 @@ METHODS = [
 
 
 def test_every_method_by_name(bert_checkpoint, new_model, tmp_path):
-    """What a method needs beyond the tokenizers is asked for, then used."""
+    """Inputs that a method needs beyond the tokenizers are required, then used."""
     listed = json.loads(run("methods", "--json").stdout)
     assert [row["method"] for row in listed] == METHODS
     text = tmp_path / "text.txt"

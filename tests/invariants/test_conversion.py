@@ -102,8 +102,8 @@ def test_round_trip_is_equal_to_the_bit(name, tmp_path):
     assert before.keys() == after.keys()
     assert all(torch.equal(before[key], after[key]) for key in before)
     for file in ("config.json", "generation_config.json"):
-        told = [json.loads((tmp_path / which / file).read_text()) for which in ("theirs", "ours")]
-        assert told[0] == told[1]
+        message = [json.loads((tmp_path / which / file).read_text()) for which in ("theirs", "ours")]
+        assert message[0] == message[1]
     again, report = type(theirs).from_pretrained(
         tmp_path / "ours", dtype=torch.float32, output_loading_info=True
     )

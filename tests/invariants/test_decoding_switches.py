@@ -1,4 +1,4 @@
-"""Invariant 36 for decoding: every switch changes what is said or how it is found; three papers' rules."""
+"""Invariant 36 for decoding: every switch changes hypotheses or their search; three papers' rules."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make_model(end_bias=-0.5):
 
 
 def found(search, config):
-    """What is returned, and how many sentences were encoded at once."""
+    """Hypotheses, and the number of sentences encoded at once."""
     model, sizes = make_model(), []
     model.encoder[0].register_forward_pre_hook(lambda _, args: sizes.append(len(args[0].states)))
     return search(model, config), sizes
@@ -96,7 +96,7 @@ def test_every_switch_is_tested_and_none_acts_by_itself():
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"num_return": 6}, ("num_return", "beam")),
         ({"length_penalty": "none", "alpha": 1.0}, ("alpha", "length_penalty")),
@@ -106,11 +106,11 @@ def test_every_switch_is_tested_and_none_acts_by_itself():
         ),
     ],
 )
-def test_contradictions_are_refused(settings, told):
+def test_contradictions_are_refused(settings, message):
     """Issue item 7: both settings are named."""
     with pytest.raises(ValueError) as caught:
         GenerationConfig(**settings)
-    assert all(name in str(caught.value) for name in told)
+    assert all(name in str(caught.value) for name in message)
 
 
 @pytest.mark.parametrize(

@@ -161,14 +161,14 @@ def test_both_segmentations_have_the_same_masks(tokenizer, unit):
                 (batch.original, batch.original_words[SIDE]),
                 (batch.changed, batch.changed_words[SIDE]),
             ):
-                asked = (
+                requested = (
                     (side.labels[row] != NOT_PREDICTED) & (side.labels[row] < size) & side.tokens.valid[row]
                 )
                 pairs.append(
                     (
-                        words[row][asked].tolist(),
-                        side.tokens.ids[row][asked].tolist(),
-                        side.labels[row][asked].tolist(),
+                        words[row][requested].tolist(),
+                        side.tokens.ids[row][requested].tolist(),
+                        side.labels[row][requested].tolist(),
                     )
                 )
             assert pairs[0] == pairs[1]

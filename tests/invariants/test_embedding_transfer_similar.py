@@ -78,10 +78,10 @@ def test_an_unknown_token_has_no_similar_tokens():
 def test_the_unknown_token_is_no_similar_token(kind):
     """Number 13: where the tokenizer itself says `[UNK]`, S_m is empty, and the plan has a fallback."""
     tokens = ["[UNK]", "a", "##b"] if kind == "wordpiece" else ["[UNK]", "▁a", "b"]
-    said = {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {t: i for i, t in enumerate(tokens)}}
+    settings = {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {t: i for i, t in enumerate(tokens)}}
     if kind == "unigram":
-        said = {"type": "Unigram", "unk_id": 0, "vocab": [[t, -1.0] for t in tokens]}
-    old = read_tokenizer_json({"model": said}, specials={"unk_token": "[UNK]"})
+        settings = {"type": "Unigram", "unk_id": 0, "vocab": [[t, -1.0] for t in tokens]}
+    old = read_tokenizer_json({"model": settings}, specials={"unk_token": "[UNK]"})
     word = Tok(b"qqq", starts_word=True, ends_word=True)
     assert similar_tokens([word, Tok(b"q", False)], old).sizes.tolist() == [0, 0]
     plan = build_plan(old, vocabulary(["qqq"], WORDPIECE), "avg")

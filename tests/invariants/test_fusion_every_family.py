@@ -117,8 +117,8 @@ def test_beam_search_equals_itself_on_single_sentences(family):
         for hypothesis in hypotheses:
             forced = batch_of([type(row)(row.sources, [2, *hypothesis.ids], row.contexts)])
             logs = logits_of(model, forced)[0].detach().log_softmax(-1)
-            said = torch.tensor([*hypothesis.ids, 3])
-            total = float(logs.gather(1, said[:, None]).sum())
+            settings = torch.tensor([*hypothesis.ids, 3])
+            total = float(logs.gather(1, settings[:, None]).sum())
             assert hypothesis.log_probability == pytest.approx(total, abs=1e-5)
 
 

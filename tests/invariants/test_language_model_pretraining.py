@@ -136,7 +136,7 @@ def test_a_pretrained_model_is_grafted(text, pretrained, use):
 
 
 def test_pretrained_states_are_precomputed(text, pretrained, tmp_path):
-    """What a stage stores of a frozen pretrained model is what the model says."""
+    """States that a stage stores of a frozen pretrained model are those that the model computes."""
     train, _, vocab_size = text
     model, side = graft(pretrained, vocab_size, "elmo")
     embedding = model.eval().source_embedding if side == "src" else model.eval().target_embedding

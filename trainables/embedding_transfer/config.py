@@ -318,53 +318,59 @@ class Config(_Part):
 
     def _objective_problems(self) -> Iterator[str]:
         upstream, tokenizer, method = self.upstream, self.tokenizers.upstream, self.transfer.method
-        said = f"upstream.objective is {upstream.objective}"
+        setting = f"upstream.objective is {upstream.objective}"
         for name in ("start_id", "revision"):
             if getattr(upstream, name) is not None and upstream.checkpoint is None:
                 yield f"upstream.{name} is {getattr(upstream, name)} without a checkpoint, whose it would be"
         default = UpstreamConfig.model_fields["mean_span_tokens"].default
         if upstream.objective != "denoising" and upstream.mean_span_tokens != default:
-            yield f"{said} with mean_span_tokens {upstream.mean_span_tokens}: only denoising hides spans"
+            yield f"{setting} with mean_span_tokens {upstream.mean_span_tokens}: only denoising masks spans"
         if upstream.objective == "translation":
             if upstream.checkpoint is not None:
                 yield (
-                    f"{said} with checkpoint {upstream.checkpoint}: a released model is one of text; set "
+                    f"{setting} with checkpoint {upstream.checkpoint}: a released model is one of text; set "
                     "upstream.objective to denoising for an mBART, to masked_tokens for a BERT"
                 )
             if upstream.mask_rate is not None:
-                yield f"{said} with mask_rate {upstream.mask_rate}: it hides nothing; leave mask_rate out"
+                yield (
+                    f"{setting} with mask_rate {upstream.mask_rate}: a translation model masks nothing; "
+                    "leave mask_rate out"
+                )
             return
         if upstream.checkpoint is not None:
             yield from self._checkpoint_problems()
         elif not tokenizer.is_shared or MASK_TOKEN not in tokenizer.special_tokens:
             yield (
-                f"{said}: text is its own source, so tokenizers.upstream needs is_shared true and "
+                f"{setting}: text is its own source, so tokenizers.upstream needs is_shared true and "
                 f"special_tokens with {MASK_TOKEN!r}"
             )
         if tokenizer.sampling_alpha is not None or upstream.num_bleu_sentences:
-            yield f"{said} with sampling_alpha or num_bleu_sentences, which belong to translation"
+            yield f"{setting} with sampling_alpha or num_bleu_sentences, which belong to translation"
         if method in (*PRETRAINED_VOCABULARIES, "bpe_dropout"):
-            yield f"{said} with transfer.method {method}, which pretrains a translation model"
+            yield f"{setting} with transfer.method {method}, which pretrains a translation model"
         depths = (self.model.num_encoder_layers, self.model.num_decoder_layers)
         is_own = upstream.objective == "masked_tokens" and upstream.checkpoint is None
         if is_own and depths[0] != depths[1]:
             yield (
-                f"{said}: the encoder serves as decoder, too; model.num_encoder_layers is {depths[0]}, "
+                f"{setting}: the encoder serves as decoder, too; model.num_encoder_layers is {depths[0]}, "
                 f"num_decoder_layers {depths[1]}"
             )
 
     def _checkpoint_problems(self) -> Iterator[str]:
-        method, said = self.transfer.method, f"upstream.checkpoint is {self.upstream.checkpoint}"
+        method, setting = self.transfer.method, f"upstream.checkpoint is {self.upstream.checkpoint}"
         tokenizer, is_both = self.tokenizers.downstream, self.transfer.sides == "both"
         if self.upstream.objective == "masked_tokens":
             if self.upstream.start_id is not None:
-                yield f"{said} of a BERT with start_id {self.upstream.start_id}, which belongs to an mBART"
+                yield f"{setting} of a BERT with start_id {self.upstream.start_id}, which belongs to an mBART"
             if tokenizer.sampling_alpha is not None and (method in KEPT_METHODS or not is_both):
                 yield (
-                    f"{said} with tokenizers.downstream.sampling_alpha {tokenizer.sampling_alpha}: a side "
+                    f"{setting} with tokenizers.downstream.sampling_alpha {tokenizer.sampling_alpha}: a side "
                     "keeps the checkpoint's WordPiece, which cuts text in one way; leave sampling_alpha out"
                 )
         elif method == "untrained":
-            yield f"{said} of an mBART with transfer.method untrained, which needs a model to be trained"
+            yield f"{setting} of an mBART with transfer.method untrained, which needs a model to be trained"
         elif is_both and not tokenizer.is_shared:
-            yield f"{said} with transfer.sides both: its one table needs tokenizers.downstream.is_shared true"
+            yield (
+                f"{setting} with transfer.sides both: its one table needs tokenizers.downstream.is_shared "
+                "true"
+            )

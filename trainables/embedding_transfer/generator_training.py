@@ -67,7 +67,7 @@ class ChangedBatch:
 
 
 class Reading(NamedTuple):
-    """What a frozen model makes of a batch.
+    """Outputs of a frozen model on a batch.
 
     Attributes:
         states: Last hidden states of each side, [B, S, D].

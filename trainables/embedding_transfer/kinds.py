@@ -44,7 +44,7 @@ class GeneratorSettings(Settings):
     masked_spans: MaskedSpansConfig | None = None
     """Masked spans in the sources of a denoising model."""
     masking: MaskingConfig | None = None
-    """What a masked language model predicts; null: the model is an encoder-decoder."""
+    """Objective of a masked language model; null: the model is an encoder-decoder."""
     new_mask_rate: float | None = None
     """Share of the new tokens that a masked language model predicts, too."""
 
@@ -60,7 +60,7 @@ class GeneratorInputs(Inputs[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratedPlanInputs(PlanInputs[T]):
-    """What a plan reads, and the trained generators that make the rows."""
+    """Inputs of a plan, and the trained generators that make the rows."""
 
     generator: T
 

@@ -156,7 +156,7 @@ class MaskedLMConfig(ConfigPart):
     downstream_tokenizer: WordTokenizerConfig = WordTokenizerConfig()
     """The new vocabulary, learned from downstream text."""
     masking: MaskingConfig = MaskingConfig()
-    """What training masks. Scoring masks whole words at the same rate, all of their tokens, so that all
+    """Unit that training masks. Scoring masks whole words at the same rate, all of their tokens, so that all
     vocabularies predict the same characters."""
     num_scored_sentences: int | None = Field(default=None, ge=1)
     """Sentences of dev and of test that are scored, upstream and downstream; null: all."""

@@ -147,7 +147,7 @@ class View(BaseModel):
     sources: tuple[Side, ...] = (Side(stream="source 0"),)
     """One side per source. Of several, an example may lack some (an empty sequence)."""
     target: Side = Side(stream="target")
-    """What is learned; its suffix is predicted too."""
+    """The text that is predicted, its suffix included."""
     contexts: Mapping[str, Side] = {}
     """Input of each fusion context, by the context's name."""
     target_start: int = BOS

@@ -23,7 +23,7 @@ METRICS = {
 
 
 class Config(BaseModel):
-    """What the toy knows."""
+    """Settings of the toy."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

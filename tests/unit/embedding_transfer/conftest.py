@@ -1,4 +1,4 @@
-"""Who asks for similar tokens, and how; a tiny released BERT with the tokenizer that belongs to it."""
+"""Requests for similar tokens, by requester; a tiny released BERT with its tokenizer."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from trainables.embedding_transfer import new_tokens
 @pytest.fixture
 def similar_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, Any]]]:
     """Options of every search for similar tokens, by the asking side: ``training`` or ``exchange``."""
-    asked: dict[str, list[dict[str, Any]]] = {}
+    requested: dict[str, list[dict[str, Any]]] = {}
     for name, module in (("training", new_tokens), ("exchange", interface)):
 
         def spied(*arguments: Any, asker: str = name, **options: Any) -> Any:
-            asked.setdefault(asker, []).append(options)
+            requested.setdefault(asker, []).append(options)
             return similar_tokens(*arguments, **options)
 
         monkeypatch.setattr(module, "similar_tokens", spied)
-    return asked
+    return requested
 
 
 def wordpiece_of(lines):

@@ -71,8 +71,8 @@ def store(tmp_path_factory):
 
 def run(store, config):
     graph = stage_graph(config, seed=1, splits=("dev",))
-    said = config.model_dump(mode="json")
-    record = run_trial(graph, store, reporter=NullReporter(), config=said, is_waiting=True, seed=1)
+    resolved = config.model_dump(mode="json")
+    record = run_trial(graph, store, reporter=NullReporter(), config=resolved, is_waiting=True, seed=1)
     assert record.state == "finished"
     assert set(record.metrics) <= set(METRICS)
     return record, lambda name: store.fetch(graph.find(name))
@@ -123,20 +123,20 @@ def test_a_tokenizer_with_other_numbers_is_refused(bert, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (lambda document: document["model"].update(type="Unigram"), "a Unigram tokenizer"),
         (lambda document: document["model"]["vocab"].update({"<s>": 7}), "<s> among its tokens"),
     ],
 )
-def test_other_tokenizers_are_refused(bert, change, told, tmp_path):
+def test_other_tokenizers_are_refused(bert, change, message, tmp_path):
     document = json.loads((bert / "tokenizer.json").read_text())
     vocabulary = load_vocabulary(bert)
     change(document)
     if document["model"]["type"] == "WordPiece":
         (tmp_path / "tokenizer.json").write_text(json.dumps(document))
         vocabulary = load_vocabulary(tmp_path)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=message):
         renumbered(document, vocabulary, tmp_path)
 
 
@@ -353,17 +353,17 @@ def test_text_must_fit_its_positions(bert):
 
 
 @pytest.mark.parametrize(
-    ("names", "told"),
+    ("names", "message"),
     [
         (["tokenizer.json"], "no tokenizer; a BERT's directory holds"),
         (["model.safetensors"], "no readable checkpoint"),
     ],
 )
-def test_a_directory_must_be_complete(store, bert, tmp_path, names, told):
+def test_a_directory_must_be_complete(store, bert, tmp_path, names, message):
     shutil.copytree(bert, tmp_path, dirs_exist_ok=True)
     for name in names:
         (tmp_path / name).unlink()
-    with pytest.raises(TrialFailed, match=told):
+    with pytest.raises(TrialFailed, match=message):
         run(store, configured(tmp_path, "pretrain_finetune"))
 
 
@@ -376,7 +376,7 @@ def test_other_models_are_refused(store, bert, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"method": "joint_vocab"}, "pretrains a translation model"),
         (
@@ -387,8 +387,8 @@ def test_other_models_are_refused(store, bert, tmp_path):
         ({"tokenizers": {"downstream": {"kind": "bpe", "sampling_alpha": 0.1}}}, "cuts text in one way"),
     ],
 )
-def test_contradictions_are_refused(changes, told):
-    with pytest.raises(ValueError, match=told):
+def test_contradictions_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
         configured("x", **changes)
 
 

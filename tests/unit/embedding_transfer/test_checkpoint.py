@@ -67,14 +67,14 @@ def store(tmp_path_factory):
 
 def run(store, config):
     graph = stage_graph(config, seed=1, splits=("dev",))
-    said = config.model_dump(mode="json")
-    record = run_trial(graph, store, reporter=NullReporter(), config=said, is_waiting=True, seed=1)
+    document = config.model_dump(mode="json")
+    record = run_trial(graph, store, reporter=NullReporter(), config=document, is_waiting=True, seed=1)
     assert record.state == "finished"
     return record, lambda name: store.fetch(graph.find(name))
 
 
 def their_ids(directory, line):
-    """What an mBART's tokenizer makes of a line: pieces one place on, unknown 3."""
+    """Tokenize a line as an mBART's tokenizer does: pieces one place on, unknown 3."""
     model = sentencepiece.SentencePieceProcessor(model_file=str(directory / SPM_FILE))
     return [identity + 1 if identity else 3 for identity in model.encode(line)]
 

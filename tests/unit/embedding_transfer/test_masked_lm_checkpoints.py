@@ -80,12 +80,12 @@ def write_checkpoint(kind: str, directory: Path) -> str:
 
 def _put_padding_second(path: Path) -> None:
     """Number <unk> 0 and <pad> 1."""
-    said = json.loads(path.read_text("utf-8"))
-    said["model"]["vocab"][:2] = said["model"]["vocab"][1::-1]
-    said["model"]["unk_id"] = 0
-    for entry in said["added_tokens"]:
+    settings = json.loads(path.read_text("utf-8"))
+    settings["model"]["vocab"][:2] = settings["model"]["vocab"][1::-1]
+    settings["model"]["unk_id"] = 0
+    for entry in settings["added_tokens"]:
         entry["id"] = {0: 1, 1: 0}.get(entry["id"], entry["id"])
-    path.write_text(json.dumps(said), "utf-8")
+    path.write_text(json.dumps(settings), "utf-8")
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra"])

@@ -96,11 +96,11 @@ def test_a_local_checkpoint_is_known_by_its_bytes(tmp_path):
 
 
 def test_a_checkpoint_on_the_hub_is_known_by_its_revision():
-    said = [
+    settings = [
         stage("upstream", masked_lm={"checkpoint": "owner/name", **revision}).fingerprint
         for revision in ({}, {"revision": "main"}, {"revision": "v1"})
     ]
-    assert said[0] == said[1] != said[2]
+    assert settings[0] == settings[1] != settings[2]
 
 
 def test_building_a_graph_imports_no_torch():

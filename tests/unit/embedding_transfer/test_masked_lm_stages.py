@@ -61,8 +61,8 @@ def store(tmp_path_factory):
 def run(store, method, **changes):
     config = Config(**(SMALL | {"transfer": {"method": method}} | changes))
     graph = stage_graph(config, seed=1, splits=SPLITS)
-    said = config.model_dump(mode="json")
-    record = run_trial(graph, store, reporter=NullReporter(), config=said, is_waiting=True, seed=1)
+    settings = config.model_dump(mode="json")
+    record = run_trial(graph, store, reporter=NullReporter(), config=settings, is_waiting=True, seed=1)
     assert record.state == "finished"
     return graph, record
 
@@ -86,7 +86,7 @@ def test_arms_run_to_their_scores(store, method):
 
 
 def test_arms_are_asked_about_the_same_characters(store):
-    asked = {
+    requested = {
         name: run(store, "pretrain_finetune" if name == "old" else "random_init", **changes)[1].metrics
         for name, changes in {
             "old": {},
@@ -97,7 +97,7 @@ def test_arms_are_asked_about_the_same_characters(store):
             },
         }.items()
     }
-    assert len({metrics["dev/mlm_chars"] for metrics in asked.values()}) == 1
+    assert len({metrics["dev/mlm_chars"] for metrics in requested.values()}) == 1
 
 
 def test_the_upstream_model_is_trained_once(store):

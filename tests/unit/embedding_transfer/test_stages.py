@@ -61,8 +61,10 @@ def store(tmp_path_factory):
 def run(store, method, seed=1, splits=SPLITS, **changes):
     chosen = config(method, **changes)
     graph = stage_graph(chosen, seed=seed, splits=splits)
-    said = chosen.model_dump(mode="json")
-    return graph, run_trial(graph, store, reporter=NullReporter(), config=said, is_waiting=True, seed=seed)
+    settings = chosen.model_dump(mode="json")
+    return graph, run_trial(
+        graph, store, reporter=NullReporter(), config=settings, is_waiting=True, seed=seed
+    )
 
 
 BPE = {"tokenizers": {"upstream": {"kind": "bpe", "sampling_alpha": 0.1}}}
@@ -283,8 +285,8 @@ def test_sampled_segmentation_and_greedy_bleu(store):
 
 
 def test_calibration_and_other_measures_are_asked_for(store):
-    asked = {"metrics": ["bleu", "rouge_l", "meteor"], "is_calibrated": True}
-    score = {"score": asked, "decode": {"min_length": 3}}
+    requested = {"metrics": ["bleu", "rouge_l", "meteor"], "is_calibrated": True}
+    score = {"score": requested, "decode": {"min_length": 3}}
     graph, record = run(store, "avg_eg", **score)
     names = {name.removeprefix("test/") for name in record.metrics if name.startswith("test/")}
     assert names == {

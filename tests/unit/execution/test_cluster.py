@@ -1,4 +1,4 @@
-"""What fits, and what is refused, before Ray is started."""
+"""Trials that fit a cluster, and trials that are refused, before Ray is started."""
 
 from __future__ import annotations
 

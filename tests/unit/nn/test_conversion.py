@@ -55,7 +55,7 @@ def test_misfits_are_all_named():
     found = [Place("a", ("x",)), Place("a", ("y",)), Place("b", ("x",))]
     with pytest.raises(ContractError) as error:
         check_places(found, ["a", "c"], ["x", "z"])
-    told = str(error.value)
+    message = str(error.value)
     for part in (
         "our parameter 'c' is left over",
         "our parameter 'b' is missing",
@@ -64,7 +64,7 @@ def test_misfits_are_all_named():
         "tensor 'y' is missing",
         "tensor 'x' is used twice",
     ):
-        assert part in told
+        assert part in message
 
 
 def test_settings_are_read():
@@ -93,15 +93,15 @@ def test_random_numbers_are_left_alone():
 
 
 @pytest.mark.parametrize(
-    "settings, told",
+    "settings, message",
     [
         ({"encoder_attention_heads": 4}, "encoder_attention_heads 4 and decoder_attention_heads 2"),
         ({"decoder_ffn_dim": 20}, "encoder_ffn_dim 24 and decoder_ffn_dim 20"),
         ({"activation_function": "gelu_new"}, "'gelu_new': Did you mean 'gelu'"),
     ],
 )
-def test_what_we_have_no_counterpart_for_is_refused(settings, told):
-    with pytest.raises(ContractError, match=told):
+def test_what_we_have_no_counterpart_for_is_refused(settings, message):
+    with pytest.raises(ContractError, match=message):
         from_hugging_face(tiny_translator("mbart", **settings))
 
 
@@ -153,7 +153,7 @@ def test_position_tables_that_are_no_sinusoids_are_refused():
 
 
 @pytest.mark.parametrize(
-    "settings, told",
+    "settings, message",
     [
         ({"norm": "pre"}, "mbart: has_embedding_norm is 'False'.*marian: norm is 'pre'"),
         ({"has_source_scale": False}, "has_source_scale and has_target_scale differ"),
@@ -162,8 +162,8 @@ def test_position_tables_that_are_no_sinusoids_are_refused():
         ({"num_sources": 2, "fine_encoder": {"num_layers": 1}}, "fine_encoder.num_layers is set"),
     ],
 )
-def test_models_that_transformers_cannot_hold_are_refused(settings, told):
-    with pytest.raises(ContractError, match=told):
+def test_models_that_transformers_cannot_hold_are_refused(settings, message):
+    with pytest.raises(ContractError, match=message):
         choose_architecture(TransformerConfig(**SIZES, **settings))
 
 
@@ -217,11 +217,11 @@ def test_differences_in_generation_are_told():
         read_generation(theirs)
     config, notes = read_generation(theirs, start_id=9)
     assert (config.start_id, config.max_length_ratio) == (9, 1.0)
-    told = "\n".join(notes)
+    message = "\n".join(notes)
     for part in ("forced_bos_token_id 7", "forced_eos_token_id None", "pad token 1 is never", "top_k 5"):
-        assert part in told
+        assert part in message
     for part in ("early_stopping false", "no max_length"):
-        assert part in told
+        assert part in message
     with pytest.raises(ContractError, match="eos_token_id is \\[2, 3\\]"):
         read_generation({**theirs, "eos_token_id": [2, 3]}, start_id=9)
 

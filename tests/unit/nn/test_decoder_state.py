@@ -15,7 +15,7 @@ def entry(values):
 
 
 def visible(memory, num_sentences, beam):
-    """What each hypothesis sees, sorted."""
+    """Memory rows that each hypothesis sees, sorted."""
     keys = memory.key[:, 0, :, 0]
     assert torch.equal(memory.value[:, 0, :, 0], -keys)
     if memory.mask is None:

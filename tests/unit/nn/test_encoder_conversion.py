@@ -89,9 +89,9 @@ def test_files_with_and_without_head(kind, tmp_path):
     assert torch.equal(state, torch.get_rng_state())
     assert (read.head is None) == (kind == "BertModel")
     assert read.model.config.has_output_bias == (kind != "BertModel")
-    told = " ".join(read.notes)
-    assert ("no prediction head" in told) == (kind == "BertModel")
-    assert ("cls.seq_relationship" in told) == (kind == "BertForPreTraining")
+    message = " ".join(read.notes)
+    assert ("no prediction head" in message) == (kind == "BertModel")
+    assert ("cls.seq_relationship" in message) == (kind == "BertForPreTraining")
     tokens = Tokens.from_lists(LINES)
     expected = their_states(source.bert, tokens)[tokens.valid]
     torch.testing.assert_close(states_of(read.model, tokens)[tokens.valid], expected, rtol=0, atol=1e-5)
@@ -100,7 +100,7 @@ def test_files_with_and_without_head(kind, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         ({"model_type": "roberta"}, "model type 'roberta' cannot be converted into an encoder"),
         (
@@ -110,8 +110,8 @@ def test_files_with_and_without_head(kind, tmp_path):
         ({"position_embedding_type": "relative_key"}, "only 'absolute'"),
     ],
 )
-def test_what_has_no_counterpart_is_refused(settings, told):
-    with pytest.raises(ContractError, match=told):
+def test_what_has_no_counterpart_is_refused(settings, message):
+    with pytest.raises(ContractError, match=message):
         read_encoder_config(tiny_bert().config.to_dict() | settings, "here")
 
 

@@ -1,4 +1,4 @@
-"""What is particular to a store in a local directory; what all kinds share is in tests/contract."""
+"""Behaviour particular to a store in a local directory; tests/contract has what all kinds share."""
 
 from __future__ import annotations
 

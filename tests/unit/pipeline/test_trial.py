@@ -231,15 +231,15 @@ def test_distributed_stage_goes_to_the_workers(store: ArtifactStore):
     graph = StageGraph(
         Stage(name="ranked", run="pipeline_stages:run_ranked", inputs={"a": first}, is_distributed=True)
     )
-    asked = []
+    requested = []
 
     def distribute(stage: Stage) -> None:
-        asked.append(stage.name)
+        requested.append(stage.name)
         for rank in (1, 0):
             execute_stage(stage, store, reporter=NullReporter(), rank=rank, world_size=2)
 
     record = run(graph, store, distribute=distribute)
-    assert asked == ["number", "ranked"]
+    assert requested == ["number", "ranked"]
     assert record.metrics == {"test/rank": 0.0}
     assert not list(Path(store.uri).glob("tmp/*"))
 

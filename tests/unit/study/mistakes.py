@@ -1,4 +1,4 @@
-"""What tests of bad studies have in common: a good search, and how a document is changed."""
+"""Shared parts of the tests of bad studies: a good search, and changes to a document."""
 
 from nlgraft.study.data.paths import put
 

@@ -1,4 +1,4 @@
-"""What fits a cluster."""
+"""Trials that fit a cluster."""
 
 import pytest
 

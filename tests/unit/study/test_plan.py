@@ -1,4 +1,4 @@
-"""What a run would do."""
+"""Plans: cells, trials, stages and costs of a run."""
 
 from types import SimpleNamespace
 

@@ -83,7 +83,7 @@ from tests.unit.study.mistakes import change
             "factors.arm.target",
             "generator",
             "factors.arm.target",
-            "named levels say themselves what they set",
+            "named levels carry the paths that they set",
         ),
         (
             "factors.arm.levels.avg_eg",

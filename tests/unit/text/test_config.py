@@ -26,12 +26,12 @@ CORPUS: TypeAdapter[Any] = TypeAdapter(CorpusConfig)
 
 
 def files(tmp_path, **more):
-    said = {"corpus": "files", **more}
+    settings = {"corpus": "files", **more}
     for split in ("train", "dev", "test"):
         (tmp_path / f"{split}.en").write_text("a dog\na man\n")
         (tmp_path / f"{split}.de").write_text("ein Hund\nein Mann\n")
-        said[split] = {"source": str(tmp_path / f"{split}.en"), "target": str(tmp_path / f"{split}.de")}
-    return said
+        settings[split] = {"source": str(tmp_path / f"{split}.en"), "target": str(tmp_path / f"{split}.de")}
+    return settings
 
 
 def test_the_kind_of_text_is_told_by_corpus(tmp_path):
@@ -96,9 +96,9 @@ def test_more_roles_than_needed_are_refused_only_when_they_must_be_exact():
 
 
 def test_sacrebleu_takes_one_source_and_a_target():
-    said = {"corpus": "sacrebleu", "langpair": "en-de", "dev": "wmt13", "test": "wmt14"}
+    settings = {"corpus": "sacrebleu", "langpair": "en-de", "dev": "wmt13", "test": "wmt14"}
     with pytest.raises(ValidationError, match=r"train has source 0; .* one source and a target"):
-        SacreBleuConfig.model_validate({**said, "train": {"source": "x"}})
+        SacreBleuConfig.model_validate({**settings, "train": {"source": "x"}})
 
 
 def test_words_of_a_line_are_lower_cased_runs_of_letters_and_digits():
@@ -156,23 +156,23 @@ def test_a_digest_of_constructed_text_follows_every_field():
 
 
 def test_a_digest_of_a_test_set_holds_its_published_checksum(tmp_path):
-    said = {
+    settings = {
         **files(tmp_path),
         "corpus": "sacrebleu",
         "langpair": "en-de",
         "dev": "wmt13",
         "test": "wmt14/full",
     }
-    assert digest(CORPUS.validate_python(said))["test"] == {
+    assert digest(CORPUS.validate_python(settings))["test"] == {
         "test_set": "wmt14/full",
         "md5": ["a8cd784e006feb32ac6f3d9ec7eb389a"],  # as sacreBLEU 2.6 publishes it
     }
     with pytest.raises(DataError, match="sacreBLEU knows no such test set"):
-        digest(CORPUS.validate_python({**said, "dev": "wmt1066"}))
+        digest(CORPUS.validate_python({**settings, "dev": "wmt1066"}))
 
 
 @pytest.mark.parametrize(
-    ("said", "message"),
+    ("settings", "message"),
     [
         ({"special_tokens": ["<s>"]}, "none of <pad>"),
         ({"special_tokens": ["<en>", "<en>"]}, "distinct"),
@@ -180,9 +180,9 @@ def test_a_digest_of_a_test_set_holds_its_published_checksum(tmp_path):
         ({"kind": "wordpiece"}, "unigram"),
     ],
 )
-def test_impossible_tokenizers_are_refused(said, message):
+def test_impossible_tokenizers_are_refused(settings, message):
     with pytest.raises(ValidationError, match=message):
-        TokenizerConfig.model_validate(said)
+        TokenizerConfig.model_validate(settings)
 
 
 def test_every_field_says_what_it_means():

@@ -20,9 +20,9 @@ FAMILY = family(0)
 LEXEMES = FAMILY.lexicon.lexemes
 
 
-def made(split="train", count=200, **said):
+def made(split="train", count=200, **settings):
     sizes = {"train": 1, "dev": 1, "test": 1, split: count}
-    return generate(ConlangConfig.model_validate({"corpus": "conlang", **sizes, **said}), split)
+    return generate(ConlangConfig.model_validate({"corpus": "conlang", **sizes, **settings}), split)
 
 
 def word(category, **wanted):

@@ -32,7 +32,7 @@ real_text = pytest.mark.skipif(
 
 def corpus_files(directory, **splits):
     """Write files by split and role; give the config."""
-    said: dict[str, Any] = {"corpus": "files"}
+    settings: dict[str, Any] = {"corpus": "files"}
     for split, streams in splits.items():
         paths = {}
         for role, lines in streams.items():
@@ -41,8 +41,8 @@ def corpus_files(directory, **splits):
             paths[role] = str(path)
         sources = [path for role, path in paths.items() if role.startswith("source")]
         rest = {role: path for role, path in paths.items() if not role.startswith("source")}
-        said[split] = {"sources": sources, **rest}
-    return said
+        settings[split] = {"sources": sources, **rest}
+    return settings
 
 
 def small(directory):
@@ -78,10 +78,10 @@ def test_all_streams_are_read(tmp_path):
 
 
 def test_limits_take_the_first_examples_that_the_rule_keeps(tmp_path):
-    said = small(tmp_path)
-    said["keep"] = {"words": ["cat", "man", "dog"], "has": True}
-    said["limits"] = {"train": 3, "test": 1}
-    corpora = load_corpus(CORPUS.validate_python(said))
+    settings = small(tmp_path)
+    settings["keep"] = {"words": ["cat", "man", "dog"], "has": True}
+    settings["limits"] = {"train": 3, "test": 1}
+    corpora = load_corpus(CORPUS.validate_python(settings))
     assert corpora["train"].sources == [["a dog", "a cat", "a man"]]
     assert corpora["train"].selected == Selected(num_read=4, num_kept=4, num_used=3)
     assert corpora["dev"].selected == Selected(num_read=2, num_kept=1, num_used=1)
@@ -89,31 +89,31 @@ def test_limits_take_the_first_examples_that_the_rule_keeps(tmp_path):
 
 
 def test_a_rule_and_its_complement_divide_a_corpus(tmp_path):
-    said = small(tmp_path)
+    settings = small(tmp_path)
     parts = []
     for has in (True, False):
-        said["keep"] = {"words": ["hund"], "side": "target", "has": has}
-        parts.append(load_corpus(CORPUS.validate_python(said))["train"])
+        settings["keep"] = {"words": ["hund"], "side": "target", "has": has}
+        parts.append(load_corpus(CORPUS.validate_python(settings))["train"])
     assert parts[0].target == ["Hund", "Hund"]
     assert parts[1].target == ["Katze", "Mann"]
 
 
 def test_a_rule_that_leaves_nothing_is_refused(tmp_path):
-    said = {**small(tmp_path), "keep": {"words": ["cat"]}}
+    settings = {**small(tmp_path), "keep": {"words": ["cat"]}}
     with pytest.raises(DataError, match="dev: keep selects none of 2 examples"):
-        load_corpus(CORPUS.validate_python(said))
+        load_corpus(CORPUS.validate_python(settings))
 
 
 def test_unequal_files_are_named_with_their_counts(tmp_path):
-    said = small(tmp_path)
+    settings = small(tmp_path)
     (tmp_path / "dev.target").write_text("Hunde\n")
     with pytest.raises(DataError, match=r"dev: files differ .*dev\.source0 2, .*dev\.target 1"):
-        load_corpus(CORPUS.validate_python(said))
+        load_corpus(CORPUS.validate_python(settings))
 
 
 def test_over_long_lines_are_cut_counted_and_logged(tmp_path, caplog):
-    said = {**small(tmp_path), "max_line_chars": 5}
-    corpora = load_corpus(CORPUS.validate_python(said))
+    settings = {**small(tmp_path), "max_line_chars": 5}
+    corpora = load_corpus(CORPUS.validate_python(settings))
     assert corpora["dev"].sources == [["dogs", "the d"]]
     assert corpora["dev"].selected == Selected(2, 2, 2, num_cut=2)
     assert "dev: 2 lines truncated to 5 characters" in caplog.text
@@ -186,13 +186,13 @@ def test_constructed_text_loads_like_any_other():
 def test_multi30k_is_divided_into_two_domains():
     folder = DATA / "multi30k"
     names = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
-    said = {"corpus": "files"} | {
+    settings = {"corpus": "files"} | {
         split: {"source": str(folder / f"{name}.en.gz"), "target": str(folder / f"{name}.de.gz")}
         for split, name in names.items()
     }
     keep = {"words": ["dog", "dogs", "ball", "water", "beach", "soccer", "horse", "snow"]}
     whole, part, rest = (
-        load_corpus(CORPUS.validate_python({**said, **more}))
+        load_corpus(CORPUS.validate_python({**settings, **more}))
         for more in ({}, {"keep": keep}, {"keep": {**keep, "has": False}})
     )
     assert {split: len(corpus) for split, corpus in whole.items()} == {

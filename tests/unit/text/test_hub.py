@@ -15,7 +15,7 @@ test_set_files.__test__ = False  # a function under test, not a test  # type: ig
 
 
 class Rows(list):
-    """What ``datasets.load_dataset`` gives, as far as it is used."""
+    """Stand-in for the result of ``datasets.load_dataset``, as far as it is used."""
 
     def __init__(self, rows: list[dict[str, Any]], names: list[str]) -> None:
         super().__init__(rows)
@@ -28,14 +28,14 @@ class Rows(list):
 
 @pytest.fixture
 def hub(monkeypatch):
-    asked = []
+    requested = []
     rows = [
         {"translation": {"en": "a dog", "de": "ein\nHund"}, "label": 1, "n": 1.5},
         {"translation": {"en": "a cat", "de": "eine Katze"}, "label": 0, "n": 2.5},
     ]
 
     def load_dataset(path, name, split, revision):
-        asked.append((path, name, split, revision))
+        requested.append((path, name, split, revision))
         if path == "nowhere":
             raise FileNotFoundError("no such dataset")
         return Rows([] if split == "empty" else rows, ["bad", "good"])
@@ -43,12 +43,12 @@ def hub(monkeypatch):
     module = ModuleType("datasets")
     module.load_dataset = load_dataset  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "datasets", module)
-    return asked
+    return requested
 
 
 def config(**more):
-    said = {"corpus": "huggingface", "path": "wmt14", "name": "de-en", "revision": "abc"}
-    return HuggingFaceConfig.model_validate({**said, "sources": "translation.en", **more})
+    settings = {"corpus": "huggingface", "path": "wmt14", "name": "de-en", "revision": "abc"}
+    return HuggingFaceConfig.model_validate({**settings, "sources": "translation.en", **more})
 
 
 def test_columns_are_reached_by_dots_and_lines_stay_lines(hub):

@@ -26,9 +26,9 @@ from nlgraft.text.tokenizers import (
 LINES = generate(ConlangConfig(corpus="conlang", train=400, dev=1, test=1), "train")["target"]
 
 
-def trained(directory, lines=LINES, seed=1, **said) -> SentencePiece:
+def trained(directory, lines=LINES, seed=1, **settings) -> SentencePiece:
     path = Path(directory) / "text.model"
-    train_sentencepiece(lines, TokenizerConfig.model_validate({"vocab_size": 300, **said}), path, seed)
+    train_sentencepiece(lines, TokenizerConfig.model_validate({"vocab_size": 300, **settings}), path, seed)
     return SentencePiece(path)
 
 

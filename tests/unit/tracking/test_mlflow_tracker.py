@@ -120,8 +120,8 @@ def test_tags_data_sets_and_artifacts_of_a_trial(open_tracker, client, toy, stor
         assert json.loads(train.dataset.profile) == {"segments": 9}
     assert len({given.dataset.digest for given in trial.inputs.dataset_inputs}) == 3
 
-    told = {"config.json", "record.json", "metrics.json", "hypotheses-test.txt"}
-    assert artifact_names(client, trial) == told  # but no weights
+    message = {"config.json", "record.json", "metrics.json", "hypotheses-test.txt"}
+    assert artifact_names(client, trial) == message  # but no weights
     assert artifact_names(client, study) == {"study.yaml", "result.json", "report"}
     assert artifact_names(client, study, "report") == {"report/report.html"}
     directory = tmp_path / "mlflow-artifacts/demo" / trial.info.run_id / "artifacts"
@@ -310,7 +310,7 @@ def test_one_trial_in_two_cells_is_one_run_in_each(open_tracker, client, toy):
 
 
 def test_an_edited_study_is_another_tree(open_tracker, client, toy):
-    """What a finished study shows never changes because its file was edited."""
+    """A finished study's page does not change because its file was edited."""
     for fingerprint in ("a" * 64, "b" * 64):
         tracker = open_tracker(fingerprint=fingerprint)
         tracker.trial_ended(toy.trials[0], toy.record(toy.trials[0]))

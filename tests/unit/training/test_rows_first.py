@@ -111,7 +111,7 @@ def test_one_table_for_all(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "fields", "said"),
+    ("rows", "fields", "settings"),
     [
         ({TABLE: NEW}, {"freeze": ("^target",)}, "but it is frozen"),
         ({"output.weight": NEW}, {}, "but it is frozen"),
@@ -119,6 +119,6 @@ def test_one_table_for_all(tmp_path):
         ({TABLE: torch.zeros(11, dtype=torch.bool)}, {}, "no row is new"),
     ],
 )
-def test_rows_that_cannot_learn_are_refused(tmp_path, rows, fields, said):
-    with pytest.raises(ContractError, match=said):
+def test_rows_that_cannot_learn_are_refused(tmp_path, rows, fields, settings):
+    with pytest.raises(ContractError, match=settings):
         run(tmp_path, 2, 1, rows=rows, **fields)

@@ -1,4 +1,4 @@
-"""What the READMEs say of vocabulary transfer is backed: named tests exist, named methods too."""
+"""Statements of the READMEs on vocabulary transfer are backed: named tests and methods exist."""
 
 from __future__ import annotations
 

@@ -205,11 +205,11 @@ def test_names_on_the_hub_are_fetched_and_others_refused(tmp_path, monkeypatch):
     import huggingface_hub
 
     make_bert(tmp_path / "hub", ["[PAD]", "[UNK]", "a"])
-    asked = []
+    requested = []
 
     def fetch(name, revision, allow_patterns):
         kept = ("tokenizer.json" in allow_patterns, "model.safetensors" in allow_patterns)
-        asked.append((name, revision, *kept))
+        requested.append((name, revision, *kept))
         if name != "someone/model":
             raise OSError("offline")
         return str(tmp_path / "hub")
@@ -219,7 +219,7 @@ def test_names_on_the_hub_are_fetched_and_others_refused(tmp_path, monkeypatch):
     assert find_tokenizer(tmp_path / "hub") == tmp_path / "hub"
     with pytest.raises(DataError, match="not available from the Hugging Face hub"):
         find_tokenizer("someone/else", "v2")
-    assert asked == [("someone/model", None, True, False), ("someone/else", "v2", True, False)]
+    assert requested == [("someone/model", None, True, False), ("someone/else", "v2", True, False)]
     for name in ("missing.json", "a/b/c", str(tmp_path / "no")):
         with pytest.raises(DataError, match="not the name of a repository"):
             find_tokenizer(name)

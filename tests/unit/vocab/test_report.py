@@ -36,9 +36,9 @@ def test_a_plan_in_numbers(paths):
     assert report.worst[0].startswith("qq: noise")
     assert "motorcycle: composed" in report.worst[1]
     assert report.worst[1].endswith("[2 times in the text]")
-    told = report.to_text()
-    assert "2.00 -> 1.33 tokens per word" in told
-    assert "-33.3% tokens" in told
+    message = report.to_text()
+    assert "2.00 -> 1.33 tokens per word" in message
+    assert "-33.3% tokens" in message
     assert report.to_json()["counts"]["copy"] == 2
     assert report.reasons == {
         "same token": 2,

@@ -57,17 +57,17 @@ def independent_config(
     Returns:
         The configuration.
     """
-    said: dict[str, Any] = config.model_dump()
+    document: dict[str, Any] = config.model_dump()
     contexts: dict[str, Mapping[str, Any]] = {}
     for side, name, size in zip(("encoder", "decoder"), ("source", "target"), vocab_sizes, strict=True):
         if side not in sides:
             continue
         contexts[f"{name}_layers"] = _layers(config, side, size, num_layers)
         # the layers scale their own table
-        said |= {f"{name}_context": f"{name}_layers", f"has_{name}_scale": False}
+        document |= {f"{name}_context": f"{name}_layers", f"has_{name}_scale": False}
     tying = "none" if "decoder" in sides else config.tying
-    said |= {"contexts": contexts, "tying": "decoder" if tying == "all" else tying}
-    return TransformerConfig(**said)
+    document |= {"contexts": contexts, "tying": "decoder" if tying == "all" else tying}
+    return TransformerConfig(**document)
 
 
 def _layers(config: TransformerConfig, side: str, vocab_size: int, num_layers: int) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def warnings(study: Study) -> list[str]:
                     "characters; MLflow's plots show no more"
                 )
     if len(study.seeds) == 1:
-        found.append("seeds: one seed says nothing about the spread between trainings; give three or more")
+        found.append("seeds: one seed does not show the spread between trainings; give three or more")
     for index, column in enumerate(study.published):
         if column.signature is None:
             found.append(f"published[{index}]: figures without a signature are not printed beside ours")
@@ -88,7 +88,7 @@ def warnings(study: Study) -> list[str]:
 
 def _factor_problems(factor: Factor) -> Iterator[Problem]:
     if factor.is_named and factor.target is not None:
-        yield Problem("target", "named levels say themselves what they set; remove target, or list values")
+        yield Problem("target", "named levels carry the paths that they set; remove target, or list values")
     if not factor.is_named and factor.target is None:
         yield Problem("target", "is missing: which path of the config do the levels set?")
     levels = factor.level_values
