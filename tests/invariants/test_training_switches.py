@@ -3,7 +3,9 @@
 import pytest
 import torch
 
+from nlgraft.stages.run.text import training_budget
 from nlgraft.text.batches import Ragged
+from nlgraft.text.corpora import Corpus, write_corpus
 from nlgraft.training.config import ParameterGroup, TrainConfig
 from nlgraft.training.data import Seq2SeqData, dev_loss
 from nlgraft.training.loop import train
@@ -24,7 +26,10 @@ USUAL = {
 }
 OTHERWISE = {
     "max_steps": {"max_steps": 10},
+    "max_epochs": {"max_steps": None, "max_epochs": 1},
     "batch_tokens": {"batch_tokens": 60},
+    "batch_characters": {"batch_tokens": None, "batch_characters": 30},
+    "batch_sentences": {"batch_tokens": None, "batch_sentences": 5},
     "accumulation": {"accumulation": 2},
     "peak_lr": {"peak_lr": 0.03},
     "lr_schedule": {"lr_schedule": "cosine"},
@@ -65,7 +70,10 @@ def run(root, **fields):
     config = TrainConfig(**{**USUAL, **fields})
     sources = ToyData().sources
     encoded = Encoded({"source 0": Ragged.of(sources), "target": Ragged.of(sources)})
-    data = Seq2SeqData(encoded, View(), batch_tokens=config.batch_tokens, seed=1)
+    lines = ["x" * 3 * len(source) for source in sources]
+    write_corpus(Corpus([lines], lines), root / "corpus" / "train")
+    budget = training_budget(config, root / "corpus", "train", 1)
+    data = Seq2SeqData(encoded, View(), batch_tokens=budget, seed=1)
     measure = dev_loss(data)
     recorder, steps = Recorder(), []
 

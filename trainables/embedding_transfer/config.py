@@ -274,7 +274,7 @@ class Config(_Part):
                         "vocabulary; set is_shared true, or model.tying to decoder"
                     )
         steps, limit = self.transfer.new_rows_first_steps, self.downstream.train.max_steps
-        if steps > limit:
+        if limit is not None and steps > limit:
             yield f"transfer.new_rows_first_steps is {steps}, more than downstream.train.max_steps {limit}"
         if self.decode.num_return != 1:
             yield f"decode.num_return is {self.decode.num_return}: one translation per sentence is scored"

@@ -14,7 +14,7 @@ from torch import Tensor
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.masked_lm import MaskedBatch
 from nlgraft.stages.run.masked_lm import SIDE
-from nlgraft.text.batches import TokenBatches
+from nlgraft.text.batches import LengthBatches
 from nlgraft.text.tokenizers import BOS, EOS
 from nlgraft.training.config import View
 from nlgraft.training.data import Seq2SeqData
@@ -40,7 +40,7 @@ class ChangedData(ABC):
     those that are looked up together with it.
     """
 
-    def __init__(self, batches: TokenBatches, options: ChangeOptions) -> None:
+    def __init__(self, batches: LengthBatches, options: ChangeOptions) -> None:
         self._batches = batches
         self._options = options
         self._perturbers = {

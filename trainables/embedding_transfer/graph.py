@@ -172,7 +172,8 @@ class _Builder:
             encoder=self.config.model,
             metric_prefix="upstream",
         )
-        inputs = TrainMaskedInputs(encoded=self.upstream_text.stage, tokenizer=self.old[SOURCE])
+        text = self.upstream_text
+        inputs = TrainMaskedInputs(encoded=text.stage, corpus=text.corpus, tokenizer=self.old[SOURCE])
         return TRAIN_MASKED.stage(name, settings, inputs, seed=self.upstream_seed)
 
     @cached_property

@@ -37,10 +37,12 @@ class MaskedText:
     """A corpus as ids with its words.
 
     Attributes:
+        corpus: The corpus.
         tokenizer: Its tokenizer.
         encoded: The encoded splits.
     """
 
+    corpus: Stage
     tokenizer: Stage
     encoded: Stage
 
@@ -92,7 +94,7 @@ def masked_text(name: str, corpus: Stage, tokenizer: Stage, *, max_tokens: int) 
         EncodeWordsSettings(max_tokens=max_tokens),
         EncodeWordsInputs(corpus=corpus, tokenizer=tokenizer),
     )
-    return MaskedText(tokenizer, encoded)
+    return MaskedText(corpus, tokenizer, encoded)
 
 
 def pretrained_masked_lm(
@@ -115,7 +117,7 @@ def pretrained_masked_lm(
         is_body_trained=config.is_body_trained,
         metric_prefix=name,
     )
-    inputs = TrainMaskedInputs(encoded=text.encoded, tokenizer=text.tokenizer)
+    inputs = TrainMaskedInputs(encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer)
     seed = phase.seed_of(trial_seed)
     return TRAIN_MASKED.stage(name, settings, inputs, seed=seed, locations=_locations(config))
 
@@ -141,7 +143,9 @@ def continued_masked_lm(
         report_steps=tuple(report_steps),
         metric_prefix=metric_prefix,
     )
-    inputs = TrainMaskedInputs(encoded=text.encoded, tokenizer=text.tokenizer, start=start)
+    inputs = TrainMaskedInputs(
+        encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer, start=start
+    )
     return TRAIN_MASKED.stage(name, settings, inputs, seed=seed)
 
 

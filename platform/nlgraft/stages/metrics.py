@@ -112,6 +112,20 @@ def training_metrics(prefix: str = "") -> dict[str, Metric]:
             is_fixed=True,
             description="Of the model, those that learned.",
         ),
+        "train_examples": Metric(
+            direction="minimize",
+            unit="examples",
+            split=None,
+            is_fixed=True,
+            description="Examples trained on, each as often as it was seen.",
+        ),
+        "train_tokens": Metric(
+            direction="minimize",
+            unit="tokens",
+            split=None,
+            is_fixed=True,
+            description="Tokens trained on, those whose loss was taken, each as often as it was seen.",
+        ),
         "train_s": Metric(
             direction="minimize",
             unit="s",

@@ -125,7 +125,7 @@ class PaddingReport:
 
     Attributes:
         num_batches: Batches of the epoch.
-        efficiency: Real positions over padded positions, over all sides.
+        efficiency: Real over padded length, over all sides.
         side_efficiency: The same for every side, in the order of the lengths' columns.
         num_over_budget: Batches of one example that alone exceeds the budget.
     """
@@ -136,8 +136,8 @@ class PaddingReport:
     num_over_budget: int
 
 
-class TokenBatches:
-    """Batches of a token budget from examples of similar length on every side.
+class LengthBatches:
+    """Batches of a budget from examples of similar length on every side.
 
     An epoch splits the examples in two recursively, each time along the side with most padding, until every
     part fits the budget; then it shuffles the parts. Lengths carry a little noise, so that epochs differ.
@@ -146,17 +146,26 @@ class TokenBatches:
     of the epoch. Every example is in exactly one batch of each epoch.
     """
 
-    def __init__(self, lengths: IntArray, batch_tokens: int, seed: int, *, noise_tokens: float = 1.0) -> None:
+    def __init__(
+        self,
+        lengths: IntArray,
+        budget: int,
+        seed: int,
+        *,
+        noise: float = 1.0,
+        is_by_count: bool = False,
+    ) -> None:
         """Set up the batches of a corpus.
 
         Args:
-            lengths: Positions that each example takes on each side, special tokens included, [N, sides], or
-                [N] for one side.
-            batch_tokens: Upper bound of the padded positions of a batch on any one side: rows times longest.
-                An example that alone is longer gets a batch of its own.
+            lengths: Length of each example on each side, [N, sides], or [N] for one side: positions, special
+                tokens included, or characters.
+            budget: Upper bound of the padded length of a batch on any one side: rows times longest. An
+                example that alone is longer gets a batch of its own.
             seed: Seed of the noise and of the order of batches.
-            noise_tokens: Examples are compared as if up to this many tokens longer. Up to 1, only examples of
-                equal length are mixed; more mixes lengths and costs padding.
+            noise: Examples are compared as if up to this much longer. Up to 1, only examples of equal length
+                are mixed; more mixes lengths and costs padding.
+            is_by_count: If true, the budget is a number of examples: all batches but one have just as many.
 
         Raises:
             DataError: There are no examples, or the budget is not positive.
@@ -165,16 +174,17 @@ class TokenBatches:
         self.lengths: IntArray = lengths[:, None] if lengths.ndim == 1 else lengths
         if self.lengths.shape[0] == 0:
             raise DataError("no examples to make batches from")
-        if batch_tokens < 1:
-            raise DataError(f"batch_tokens is {batch_tokens}; give a positive number of positions")
-        self.batch_tokens = batch_tokens
+        if budget < 1:
+            raise DataError(f"the budget of a batch is {budget}; give a positive number")
+        self.budget = budget
         self.seed = seed
-        self.noise_tokens = noise_tokens
+        self.noise = noise
+        self.is_by_count = is_by_count
 
     def epoch(self, index: int) -> list[IntArray]:
         """Return the example ids of every batch of an epoch (counted from 0), in training order."""
         rng = np.random.default_rng([self.seed, index])
-        batches = self._divide(self.lengths + rng.random(self.lengths.shape) * self.noise_tokens)
+        batches = self._divide(self.lengths + rng.random(self.lengths.shape) * self.noise)
         return [batches[number] for number in rng.permutation(len(batches))]
 
     def in_order(self) -> list[IntArray]:
@@ -184,21 +194,25 @@ class TokenBatches:
 
     def _divide(self, keys: NDArray[np.int64] | NDArray[np.float64]) -> list[IntArray]:
         longest = self.lengths.max(axis=1)
-        num_batches = math.ceil(longest.sum() / (self.batch_tokens * _FILL))
+        needed = len(longest) if self.is_by_count else longest.sum() / _FILL
         batches: list[IntArray] = []
-        waiting = [(np.arange(len(longest)), max(1, num_batches))]
+        waiting = [(np.arange(len(longest)), max(1, math.ceil(needed / self.budget)))]
         while waiting:
             rows, parts = waiting.pop()
             most = self.lengths[rows].max(axis=0)
-            if len(rows) == 1 or len(rows) * most.max() <= self.batch_tokens:
+            taken = len(rows) * (1 if self.is_by_count else most.max())
+            if len(rows) == 1 or taken <= self.budget:
                 batches.append(rows)
                 continue
             first_parts = max(1, parts // 2)
             side = int(np.argmax(most - self.lengths[rows].mean(axis=0)))
             rows = rows[np.argsort(keys[rows, side], kind="stable")]
-            tokens = np.cumsum(longest[rows])
-            middle = int(np.searchsorted(tokens, tokens[-1] * first_parts / max(2, parts)))
-            middle = min(max(middle, 1), len(rows) - 1)
+            if self.is_by_count:
+                middle = first_parts * self.budget
+            else:
+                sums = np.cumsum(longest[rows])
+                middle = int(np.searchsorted(sums, sums[-1] * first_parts / max(2, parts)))
+                middle = min(max(middle, 1), len(rows) - 1)
             waiting.append((rows[middle:], max(1, parts - first_parts)))
             waiting.append((rows[:middle], first_parts))
         return batches
@@ -213,8 +227,13 @@ class TokenBatches:
             num_batches=len(batches),
             efficiency=sum(real) / max(1, sum(padded)),
             side_efficiency=tuple(r / max(1, p) for r, p in zip(real, padded, strict=True)),
-            num_over_budget=sum(int(rows.max()) > self.batch_tokens for rows in taken),
+            num_over_budget=sum(int(rows.max()) > self.budget for rows in taken),
         )
+
+
+def batches_of(lengths: IntArray, budget: int | LengthBatches, seed: int) -> LengthBatches:
+    """Draw up batches of a number of padded positions, or take those that are drawn up already."""
+    return budget if isinstance(budget, LengthBatches) else LengthBatches(lengths, budget, seed)
 
 
 def shard(batch: IntArray, rank: int, world_size: int) -> IntArray:

@@ -22,7 +22,7 @@ from nlgraft.nn.batch import Tokens
 from nlgraft.nn.classifier import Classifier
 from nlgraft.nn.config import ClassifierConfig
 from nlgraft.nn.masked_lm import MaskedLM, load_checkpoint
-from nlgraft.text.batches import Ragged, TokenBatches
+from nlgraft.text.batches import LengthBatches, Ragged, batches_of
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.cross_entropy import SmoothingKind, smoothed_cross_entropy
 from nlgraft.training.losses import Loss
@@ -61,17 +61,23 @@ class LabelledData:
         lines: Bare ids of each line.
         classes_N: Class of each line.
         ids: Special tokens of the vocabulary.
-        batch_tokens: Largest number of padded positions of a batch.
+        batch_tokens: Largest number of padded positions of a batch; or batches that are drawn up already.
         seed: Seed of the batches.
     """
 
     def __init__(
-        self, lines: Ragged, classes_N: IntArray, ids: MaskingIds, *, batch_tokens: int, seed: int = 0
+        self,
+        lines: Ragged,
+        classes_N: IntArray,
+        ids: MaskingIds,
+        *,
+        batch_tokens: int | LengthBatches,
+        seed: int = 0,
     ) -> None:
         self.classes = classes_N
         self._lines = surround(lines, (ids.begin,), (ids.end,))
         self._pad = ids.pad
-        self._batches = TokenBatches(self._lines.lengths, batch_tokens, seed)
+        self._batches = batches_of(self._lines.lengths, batch_tokens, seed)
 
     def __len__(self) -> int:
         return len(self._lines)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
@@ -23,6 +24,11 @@ Pattern = Annotated[str, AfterValidator(_pattern)]
 """A regular expression searched for in dotted parameter names, e.g. ``^fine_encoder\\.``."""
 
 
+_LENGTHS = ("max_steps", "max_epochs")
+_BUDGETS = ("batch_tokens", "batch_characters", "batch_sentences")
+"""Settings of which exactly one is given; the first has a default."""
+
+
 class ParameterGroup(BaseModel):
     """Parameters that learn at their own pace."""
 
@@ -39,10 +45,18 @@ class TrainConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    max_steps: int = Field(default=10_000, ge=1)
-    """Optimiser steps."""
-    batch_tokens: int = Field(default=4096, ge=1)
-    """Tokens, padding included, of a batch on its longest side; a step takes ``accumulation`` batches."""
+    max_steps: int | None = Field(default=10_000, ge=1)
+    """Optimiser steps; null where ``max_epochs`` is given."""
+    max_epochs: int | None = Field(default=None, ge=1)
+    """Passes over the training text instead: as many batches as the first epoch has, times this."""
+    batch_tokens: int | None = Field(default=4096, ge=1)
+    """Tokens, padding included, of a batch on its longest side; a step takes ``accumulation`` batches. Null
+    where one of the next two is given."""
+    batch_characters: int | None = Field(default=None, ge=1)
+    """Characters, padding included, of a batch on its longest side, over all sources and the target of the
+    corpus, read or not, cut or not: the same seed gives the same batches whatever the vocabulary."""
+    batch_sentences: int | None = Field(default=None, ge=1)
+    """Examples of a batch, of similar length in characters: the same seed gives the same batches, too."""
     accumulation: int = Field(default=1, ge=1)
     """Batches whose gradients are added before a step; the gradient is that of one batch of their size."""
 
@@ -99,6 +113,29 @@ class TrainConfig(BaseModel):
     groups: tuple[ParameterGroup, ...] = ()
     """Own learning rates; the first group that matches a name counts."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _default_gives_way(cls, values: Any) -> Any:
+        """Leave out the default length or budget where another one is given."""
+        if not isinstance(values, Mapping):
+            return values
+        given = {name for name, value in values.items() if value is not None}
+        for default, *others in (_LENGTHS, _BUDGETS):
+            if default not in values and given.intersection(others):
+                values = {**values, default: None}
+        return values
+
+    @model_validator(mode="after")
+    def _has_one_length_and_one_budget(self) -> TrainConfig:
+        for names in (_LENGTHS, _BUDGETS):
+            given = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) is not None]
+            if len(given) != 1:
+                raise ValueError(
+                    f"{' and '.join(given) or 'none'} given of {', '.join(names)}: give one, and set an "
+                    "inherited one to null"
+                )
+        return self
+
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> TrainConfig:
         if self.average_last and self.keep_best:
@@ -112,7 +149,7 @@ class TrainConfig(BaseModel):
                 f"final_lr_ratio={self.final_lr_ratio} means nothing for lr_schedule={self.lr_schedule}; "
                 "allowed with linear and cosine"
             )
-        if falls_to_end and self.warmup_steps > self.max_steps:
+        if falls_to_end and self.max_steps is not None and self.warmup_steps > self.max_steps:
             raise ValueError(
                 f"warmup_steps={self.warmup_steps} exceeds max_steps={self.max_steps}, after which "
                 f"lr_schedule={self.lr_schedule} ends"
@@ -122,6 +159,17 @@ class TrainConfig(BaseModel):
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={list(self.betas)}: each must be at least 0 and less than 1")
         return self
+
+    def in_steps(self, num_batches: int) -> Self:
+        """Give the same settings with ``max_steps``, for text of so many batches in its first epoch.
+
+        Raises:
+            ValidationError: So few steps contradict another setting.
+        """
+        if self.max_epochs is None:
+            return self
+        steps = math.ceil(self.max_epochs * num_batches / self.accumulation)
+        return type(self)(**{**self.model_dump(), "max_epochs": None, "max_steps": steps})
 
 
 class Side(BaseModel):

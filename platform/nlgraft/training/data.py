@@ -19,7 +19,7 @@ from nlgraft.errors import DataError
 from nlgraft.evaluation.inputs import Inputs, Stream, pack, stream_lengths
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.frozen_states import FrozenStates
-from nlgraft.text.batches import PaddingReport, Ragged, TokenBatches
+from nlgraft.text.batches import LengthBatches, PaddingReport, Ragged, batches_of
 from nlgraft.text.tokenizers import PAD, Tokenizer
 from nlgraft.training.config import Side, View
 from nlgraft.training.losses import segment_losses
@@ -69,7 +69,7 @@ class _Epoch:
     index: int
     inputs: Inputs
     target: Ragged
-    batches: TokenBatches
+    batches: LengthBatches
 
 
 class Seq2SeqData:
@@ -85,7 +85,7 @@ class Seq2SeqData:
         encoded: Encoded,
         view: View,
         *,
-        batch_tokens: int,
+        batch_tokens: int | LengthBatches,
         seed: int = 0,
         drawn: Mapping[str, EpochStream] | None = None,
         states: Mapping[str, FrozenStates] | None = None,
@@ -95,7 +95,8 @@ class Seq2SeqData:
         Args:
             encoded: The split's ids.
             view: What a batch holds.
-            batch_tokens: Most padded positions of a batch on any one side.
+            batch_tokens: Most padded positions of a batch on any one side; or batches that are drawn up
+                already, by lengths that do not depend on ids.
             seed: Of batches and of what is drawn.
             drawn: Streams that are drawn anew each epoch, by name.
             states: Precomputed states of a frozen encoder that take the place of a stream's tokens, by name;
@@ -144,7 +145,7 @@ class Seq2SeqData:
         return self._at(0).inputs
 
     @property
-    def batches(self) -> TokenBatches:
+    def batches(self) -> LengthBatches:
         """Batches of epoch 0's sequences; those of all epochs where nothing is drawn."""
         return self._at(0).batches
 
@@ -181,7 +182,7 @@ class Seq2SeqData:
             inputs = replace(inputs, sources=[self._draw_source(index, inputs.sources)])
         # contexts do not count: systems with and without them train on the same batches
         lengths = [stream_lengths(stream) for stream in (*inputs.sources, prepared)]
-        batches = TokenBatches(np.stack(lengths, axis=1), self._batch_tokens, self._seed)
+        batches = batches_of(np.stack(lengths, axis=1), self._batch_tokens, self._seed)
         return _Epoch(index, inputs, prepared, batches)
 
     def _draw_source(self, index: int, sources: Sequence[Stream]) -> Ragged:

@@ -23,7 +23,7 @@ from nlgraft.evaluation.scores import Evaluation, score_statistics
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.context_config import BiLMConfig, LanguageModelConfig
 from nlgraft.nn.language_models import BiLM, UniLM
-from nlgraft.text.batches import Ragged, TokenBatches
+from nlgraft.text.batches import LengthBatches, Ragged, batches_of
 from nlgraft.text.tokenizers import EOS
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.cross_entropy import SmoothingKind, projected_cross_entropy
@@ -44,13 +44,13 @@ class TextData:
 
     Args:
         sentences: Bare ids of each sentence.
-        batch_tokens: Largest number of padded positions of a batch.
+        batch_tokens: Largest number of padded positions of a batch; or batches that are drawn up already.
         seed: Seed of the batches.
     """
 
-    def __init__(self, sentences: Ragged, *, batch_tokens: int, seed: int = 0) -> None:
+    def __init__(self, sentences: Ragged, *, batch_tokens: int | LengthBatches, seed: int = 0) -> None:
         self._sentences = surround(sentences, (EOS,), (EOS,))
-        self._batches = TokenBatches(self._sentences.lengths, batch_tokens, seed)
+        self._batches = batches_of(self._sentences.lengths, batch_tokens, seed)
 
     def __len__(self) -> int:
         return len(self._sentences)

@@ -53,9 +53,10 @@ class TrainOutcome:
 
     Attributes:
         steps: Optimiser steps taken.
-        end_reason: ``max_steps`` or ``patience``.
+        end_reason: ``max_steps`` (reached by epochs, too) or ``patience``.
         best_step: Step of the best evaluation, None without evaluations.
         best_value: Its value.
+        num_examples: Examples trained on, each as often as it was seen.
         num_tokens: Tokens trained on.
         seconds: Time spent in steps, without evaluation, resumed parts included.
         num_parameters: Parameters of the model, tied ones counted once.
@@ -67,6 +68,7 @@ class TrainOutcome:
     end_reason: str
     best_step: int | None
     best_value: float | None
+    num_examples: int
     num_tokens: int
     seconds: float
     num_parameters: int
@@ -137,6 +139,8 @@ class _Loop:
                 f"stage {context.stage.name}: keep_best={config.keep_best} and patience={config.patience} "
                 "need an evaluate function; give one, or set keep_best: false and patience: null"
             )
+        if config.max_epochs is not None:
+            config = config.in_steps(len(data.epoch(0)))
         self.model, self.data, self.config, self.context = model, data, config, context
         self.evaluate = evaluate
         self.device = torch.device(context.device)
@@ -195,12 +199,14 @@ class _Loop:
     def _take_step(self) -> None:
         progress = self.state.progress
         started = time.perf_counter()
+        batches = self._next_batches()
         try:
-            sums = self.stepper.take(progress.step + 1, self._next_batches())
+            sums = self.stepper.take(progress.step + 1, batches)
         except TrainingDiverged as error:
             raise TrainingDiverged(f"stage {self.context.stage.name}: {error}") from error
         seconds = time.perf_counter() - started
         progress.step += 1
+        progress.num_examples += sum(len(rows) for _, rows in batches)
         progress.num_tokens += sums.tokens
         progress.seconds += seconds
         progress.window.add(sums, seconds)
@@ -296,6 +302,7 @@ class _Loop:
             end_reason=progress.end_reason,
             best_step=progress.best_step,
             best_value=progress.best_value,
+            num_examples=progress.num_examples,
             num_tokens=progress.num_tokens,
             seconds=progress.seconds,
             num_parameters=num_parameters,

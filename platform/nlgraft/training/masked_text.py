@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nlgraft.errors import DataError
 from nlgraft.nn.masked_lm import NOT_PREDICTED, MaskedBatch
-from nlgraft.text.batches import TokenBatches
+from nlgraft.text.batches import LengthBatches, batches_of
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig
 from nlgraft.training.seeds import generator_for
 from nlgraft.training.views import Encoded, IntArray
@@ -187,16 +187,16 @@ class Masker:
         ids = [[self.ids.begin, *line.inputs, self.ids.end] for line in lines]
         return MaskedBatch.of(ids, [line.labels() for line in lines], self.ids.pad)
 
-    def batches(self, batch_tokens: int, seed: int) -> TokenBatches:
+    def batches(self, batch_tokens: int | LengthBatches, seed: int) -> LengthBatches:
         """Draw up batches of lines of similar length, of at most ``batch_tokens`` padded positions."""
-        return TokenBatches(self.tokens.lengths + 2, batch_tokens, seed)
+        return batches_of(self.tokens.lengths + 2, batch_tokens, seed)
 
 
 class MaskedData:
     """Batches of masked lines of similar length: what the training loop reads."""
 
-    def __init__(self, masker: Masker, batch_tokens: int) -> None:
-        """Set up batches of at most ``batch_tokens`` padded positions."""
+    def __init__(self, masker: Masker, batch_tokens: int | LengthBatches) -> None:
+        """Set up batches of at most ``batch_tokens`` padded positions, or take those drawn up already."""
         self._masker = masker
         self._batches = masker.batches(batch_tokens, masker.seed)
 

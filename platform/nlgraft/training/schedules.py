@@ -31,6 +31,7 @@ def learning_rate(config: TrainConfig, step: int) -> float:
         return config.peak_lr
     if config.lr_schedule == "inverse_sqrt":
         return config.peak_lr * math.sqrt(max(warmup, 1) / step)
+    assert config.max_steps is not None, "the training loop turns epochs into steps"
     progress = (step - warmup) / (config.max_steps + 1 - warmup)
     fall = 1 - progress if config.lr_schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
     return config.peak_lr * (config.final_lr_ratio + (1 - config.final_lr_ratio) * fall)

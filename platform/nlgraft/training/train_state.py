@@ -69,6 +69,7 @@ class Progress:
         step: Optimiser steps taken.
         epoch: Epoch of the next batch.
         batch: Number of the next batch within its epoch.
+        num_examples: Examples trained on, over all workers.
         num_tokens: Tokens trained on, over all workers.
         seconds: Time spent in steps, without evaluation.
         best_value: Best value of ``best_metric``, None before the first evaluation.
@@ -82,6 +83,7 @@ class Progress:
     step: int = 0
     epoch: int = 0
     batch: int = 0
+    num_examples: int = 0
     num_tokens: int = 0
     seconds: float = 0.0
     best_value: float | None = None

@@ -65,7 +65,7 @@ def classified(
         max_tokens=max_tokens if kind == "bert" else None,
         metric_prefix="upstream",
     )
-    inputs = TrainMaskedInputs(encoded=text.encoded, tokenizer=tokenizer)
+    inputs = TrainMaskedInputs(encoded=text.encoded, corpus=corpus, tokenizer=tokenizer)
     body = TRAIN_MASKED.stage("upstream", settings, inputs, seed=1)
     config = ClassificationConfig(classifier=classifier, train=train)
     trained = classification_graph.trained_classifier("trained", body, corpus, text, config, seed=1)
@@ -151,7 +151,8 @@ def test_a_released_encoder_without_prediction_head_is_a_body(store, tmp_path):
     released = read_masked_lm(artifact(store, graph, "upstream")).model.base_model
     released.save_pretrained(tmp_path)
     stages = {stage.name: stage for stage in graph.stages}
-    text = masked_lm_graph.MaskedText(stages["lines_tokenizer"], stages["lines_encoded"])
+    names = ("lines_corpus", "lines_tokenizer", "lines_encoded")
+    text = masked_lm_graph.MaskedText(*(stages[name] for name in names))
     encoder = HuggingFaceEncoderConfig(checkpoint=str(tmp_path))
     body = context_graph.released_encoder("released", encoder)
     config = ClassificationConfig(train=TRAIN)

@@ -290,7 +290,7 @@ def own_masked_lm(norm="post"):
             encoder=OURS.model_copy(update={"norm": norm}),
             metric_prefix="upstream",
         ),
-        TrainMaskedInputs(encoded=text.stage, tokenizer=text.tokenizers["source 0"]),
+        TrainMaskedInputs(encoded=text.stage, corpus=text.corpus, tokenizer=text.tokenizers["source 0"]),
         seed=1,
     )
 

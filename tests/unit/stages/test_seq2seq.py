@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,7 +19,13 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages import graph as pieces
 from nlgraft.stages.config import MaskedSpansConfig, ScoreConfig
-from nlgraft.stages.kinds.seq2seq import CarrySettings, TrainSettings, TranslateInputs, TranslateSettings
+from nlgraft.stages.kinds.seq2seq import (
+    CarrySettings,
+    TrainInputs,
+    TrainSettings,
+    TranslateInputs,
+    TranslateSettings,
+)
 from nlgraft.stages.metrics import (
     NATS_PER_CHAR,
     output_metrics,
@@ -26,13 +33,13 @@ from nlgraft.stages.metrics import (
     text_metrics,
     training_metrics,
 )
-from nlgraft.stages.run.seq2seq import check_positions
+from nlgraft.stages.run.seq2seq import batches, check_positions
 from nlgraft.stages.run.text import read_encoded, vocab_sizes
 from nlgraft.stages.run.translation import model_inputs
 from nlgraft.text.batches import Ragged
 from nlgraft.text.config import ConlangConfig, TokenizerConfig
 from nlgraft.text.corpora import read_corpus
-from nlgraft.training.config import TrainConfig, View
+from nlgraft.training.config import Side, TrainConfig, View
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.models import read_model
 from nlgraft.training.views import Encoded
@@ -46,10 +53,10 @@ def model(**settings):
     return TransformerConfig(**SIZES | settings)
 
 
-def texts(task="multi_source", num_sources=2, **tokenizer):
+def texts(task="multi_source", num_sources=2, size=200, **tokenizer):
     config = ConlangConfig(corpus="conlang", task=task, train=60, dev=8, test=6)
     corpus = pieces.corpus("task", config)
-    learned = TokenizerConfig(vocab_size=200, **tokenizer)
+    learned = TokenizerConfig(vocab_size=size, **tokenizer)
     tokenizers = pieces.tokenizers("task", learned, {"task": corpus}, num_sources)
     return pieces.encode("task", corpus, tokenizers, max_tokens=60)
 
@@ -140,6 +147,36 @@ def test_one_source_is_drawn_at_a_time(store):
     trained = pieces.train("trained", text, settings, seed=1)
     record, _ = run(store, scored(trained, text, View(), ("dev",)))
     assert np.isfinite(record.metrics["dev/loss"])
+
+
+def rows_of(store, text, view, **budget):
+    """Rows of every batch of two epochs of a training."""
+    for stage in StageGraph(text.stage).stages:
+        execute_stage(stage, store, reporter=NullReporter())
+    inputs = TrainInputs(encoded=store.fetch(text.stage), corpus=store.fetch(text.corpus), tokenizers={})
+    settings = TrainSettings(train=TrainConfig(**budget), view=view)
+    data = batches("train", settings, inputs, SimpleNamespace(seed=3))
+    return [[rows.tolist() for rows in data.epoch(index)] for index in (0, 1)]
+
+
+BOTH = pieces.source_view(2)
+CONTEXT = View(contexts={"other": Side(stream="source 1")})
+
+
+@pytest.mark.parametrize("budget", [{"batch_characters": 300}, {"batch_sentences": 7}])
+def test_the_same_seed_is_the_same_batches_whatever_vocabulary_and_view(store, budget):
+    first, second = (
+        rows_of(store, texts(size=size), view, **budget) for size, view in ((110, BOTH), (400, View()))
+    )
+    assert first == second == rows_of(store, texts(), CONTEXT, **budget)
+    assert first[0] != first[1]
+    assert all(sorted(row for batch in epoch for row in batch) == list(range(60)) for epoch in first)
+
+
+def test_batches_by_tokens_differ_between_vocabularies(store):
+    small, large = (rows_of(store, texts(size=size), BOTH, batch_tokens=100) for size in (110, 400))
+    alike = {tuple(sorted(rows)) for rows in small[0]} & {tuple(sorted(rows)) for rows in large[0]}
+    assert len(alike) < len(small[0]) / 4
 
 
 def test_text_infilling_learns_from_text_alone(store):

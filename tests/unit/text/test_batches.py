@@ -2,12 +2,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import math
 
 import numpy as np
 import pytest
 
 from nlgraft.errors import DataError, StoreError
-from nlgraft.text.batches import Ragged, TokenBatches, shard
+from nlgraft.text.batches import LengthBatches, Ragged, shard
 from nlgraft.text.config import TokenizerConfig
 from nlgraft.text.tokenizers import BOS, EOS, SentencePiece, train_sentencepiece
 
@@ -73,18 +74,29 @@ def test_a_written_file_comes_back(tmp_path):
 @pytest.mark.parametrize("budget", [1, 50, 400, 10**6])
 def test_every_example_is_in_one_batch_within_the_budget(sides, budget):
     sizes = lengths(sides=sides)
-    batches = TokenBatches(sizes, budget, seed=3)
+    batches = LengthBatches(sizes, budget, seed=3)
     for drawn in (batches.epoch(0), batches.epoch(7), batches.in_order()):
         assert sorted(np.concatenate(drawn).tolist()) == list(range(500))
         for batch in drawn:
             assert len(batch) == 1 or len(batch) * sizes[batch].max() <= budget
 
 
+@pytest.mark.parametrize("budget", [1, 64, 100, 499, 500])
+def test_batches_by_count_have_just_as_many_examples(budget):
+    sizes = lengths(sides=2)
+    batches = LengthBatches(sizes, budget, seed=3, is_by_count=True)
+    for drawn in (batches.epoch(0), batches.in_order()):
+        assert sorted(np.concatenate(drawn).tolist()) == list(range(500))
+        assert sorted(map(len, drawn))[1:] == [budget] * (math.ceil(500 / budget) - 1)
+    if budget == 64:
+        assert batches.padding(batches.epoch(0)).efficiency > 0.8
+
+
 def test_batches_depend_on_seed_and_epoch_alone():
     sizes = lengths()
 
     def drawn(seed, epoch):
-        return [batch.tolist() for batch in TokenBatches(sizes, 300, seed).epoch(epoch)]
+        return [batch.tolist() for batch in LengthBatches(sizes, 300, seed).epoch(epoch)]
 
     assert drawn(1, 0) == drawn(1, 0)
     assert drawn(1, 0) != drawn(1, 1)
@@ -95,20 +107,20 @@ def test_batches_depend_on_seed_and_epoch_alone():
 
 def test_batches_are_the_same_on_every_machine():
     """Golden: this implementation, numpy 2.4 (PCG64, stable sort), linux x86-64."""
-    drawn = TokenBatches(lengths(), 300, seed=1).epoch(0)
+    drawn = LengthBatches(lengths(), 300, seed=1).epoch(0)
     text = ";".join(",".join(map(str, batch)) for batch in drawn)
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == "c04a2f981445050f"
 
 
 def test_evaluation_starts_with_the_longest():
     sizes = lengths()
-    longest = [sizes[batch].max() for batch in TokenBatches(sizes, 300, 0).in_order()]
+    longest = [sizes[batch].max() for batch in LengthBatches(sizes, 300, 0).in_order()]
     assert longest == sorted(longest, reverse=True)
 
 
 def test_workers_share_one_global_batch():
     """A batch does not depend on the number of workers; its rows are dealt out."""
-    batch = TokenBatches(lengths(), 300, seed=1).epoch(0)[0]
+    batch = LengthBatches(lengths(), 300, seed=1).epoch(0)[0]
     for world_size in (1, 2, 3, 50):
         shards = [shard(batch, rank, world_size) for rank in range(world_size)]
         assert sorted(np.concatenate(shards).tolist()) == sorted(batch.tolist())
@@ -116,17 +128,17 @@ def test_workers_share_one_global_batch():
 
 
 def test_a_report_by_hand():
-    batches = TokenBatches(np.array([[1, 2], [3, 2], [5, 5]]), 6, seed=0)
+    batches = LengthBatches(np.array([[1, 2], [3, 2], [5, 5]]), 6, seed=0)
     report = batches.padding([np.array([0, 1]), np.array([2])])
     assert report.num_batches == 2
     assert report.side_efficiency == (9 / 11, 1.0)
     assert report.efficiency == 18 / 20
     assert report.num_over_budget == 0
-    assert TokenBatches(np.array([7, 3]), 6, 0).padding([np.array([0]), np.array([1])]).num_over_budget == 1
+    assert LengthBatches(np.array([7, 3]), 6, 0).padding([np.array([0]), np.array([1])]).num_over_budget == 1
 
 
 def test_one_length_fills_the_batches():
-    report = TokenBatches(np.full((1000, 2), 10), 200, seed=0)
+    report = LengthBatches(np.full((1000, 2), 10), 200, seed=0)
     drawn = report.epoch(0)
     assert report.padding(drawn).efficiency == 1.0
     assert 50 <= len(drawn) <= 64
@@ -135,7 +147,7 @@ def test_one_length_fills_the_batches():
 @pytest.mark.parametrize(("sizes", "budget"), [(np.zeros((0, 2)), 10), (np.ones((3, 2)), 0)])
 def test_impossible_batches_are_refused(sizes, budget):
     with pytest.raises(DataError):
-        TokenBatches(sizes, budget, 0)
+        LengthBatches(sizes, budget, 0)
 
 
 def test_padding_on_real_text(multi30k, tmp_path):
@@ -149,7 +161,7 @@ def test_padding_on_real_text(multi30k, tmp_path):
     model = SentencePiece(tmp_path / "m")
     sizes = np.stack([Ragged.of(model.encode(side)).lengths + 1 for side in sides], axis=1)
     for budget in (1000, 4096):
-        batches = TokenBatches(sizes, budget, seed=1)
+        batches = LengthBatches(sizes, budget, seed=1)
         report = batches.padding(batches.epoch(0))
         assert report.efficiency > 0.95
         assert min(report.side_efficiency) > 0.945

@@ -64,6 +64,13 @@ def test_it_learns_and_writes_what_it_learned(tmp_path):
     assert recorder.reports[0][0] == "finetune"
 
 
+def test_epochs_are_so_many_batches_of_the_first_and_examples_are_counted(tmp_path):
+    """37 examples in batches of 6: 7 batches an epoch, 3 epochs of them two at a time are 11 steps."""
+    _, outcome, _ = run(tmp_path, max_steps=None, max_epochs=3, accumulation=2, eval_every_steps=99)
+    assert (outcome.steps, outcome.end_reason) == (11, "max_steps")
+    assert outcome.num_examples == 3 * 37 + 6
+
+
 def test_reported_loss_is_the_mean_over_tokens_since_the_last_report(tmp_path):
     """By hand: batches of epoch 0 under frozen weights (a learning rate too small to matter)."""
     _, outcome, _ = run(tmp_path, peak_lr=1e-12, max_steps=6, warmup_steps=0, eval_every_steps=99)

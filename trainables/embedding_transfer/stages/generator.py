@@ -123,6 +123,7 @@ def _data(
     if split == "dev":
         encoded = encoded.first(settings.num_dev_sentences)
     batch_tokens = settings.train.batch_tokens
+    assert batch_tokens is not None, "generators have a budget of tokens"
     if settings.masking is not None:
         assert settings.new_mask_rate is not None
         (side,) = options.sides.values()

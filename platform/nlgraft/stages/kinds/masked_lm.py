@@ -83,9 +83,10 @@ class TrainMaskedSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainMaskedInputs(Inputs[T]):
-    """Encoded text, its tokenizer, and the model to start from, also one whose vocabulary was exchanged."""
+    """Encoded text with corpus and tokenizer, and the model to start from, also one after an exchange."""
 
     encoded: T
+    corpus: T
     tokenizer: T
     start: T | None = None
 

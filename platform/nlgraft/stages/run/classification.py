@@ -18,7 +18,8 @@ from nlgraft.stages.kinds.classification import (
     TrainClassifierInputs,
 )
 from nlgraft.stages.run.seq2seq import outcome_scores
-from nlgraft.stages.run.text import read_encoded, text_of
+from nlgraft.stages.run.text import read_encoded, text_of, training_budget
+from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.classification import (
     ClassificationObjective,
@@ -47,7 +48,8 @@ def train(context: StageContext) -> None:
     if len(labels) < 2:
         raise DataError(f"train has one label, {labels[0]!r}: nothing is left to decide")
     body = read_body(inputs.body)
-    data = _data(inputs, "train", labels, body, settings.train.batch_tokens, context.seed)
+    budget = training_budget(settings.train, inputs.corpus, "train", context.seed)
+    data = _data(inputs, "train", labels, body, budget, context.seed)
     dev = _data(inputs, "dev", labels, body)
     model = fresh_classifier(body, len(labels), settings.classifier, context.seed)
 
@@ -93,7 +95,7 @@ def _data(
     split: str,
     labels: Sequence[str],
     body: MaskedLM,
-    batch_tokens: int = _SCORING_TOKENS,
+    batch_tokens: int | LengthBatches = _SCORING_TOKENS,
     seed: int = 0,
 ) -> LabelledData:
     """Set up the lines of a split.

@@ -14,7 +14,7 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.language_model import LANGUAGE_MODEL
 from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.seq2seq import outcome_scores
-from nlgraft.stages.run.text import read_encoded, text_of, vocab_sizes
+from nlgraft.stages.run.text import read_encoded, text_of, training_budget, vocab_sizes
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.language_model import (
@@ -39,7 +39,12 @@ def train(context: StageContext) -> None:
         split: read_encoded(inputs.encoded, split).stream(settings.stream) for split in ("train", "dev")
     }
     text, dev = (
-        TextData(sentences[split], batch_tokens=config.batch_tokens, seed=context.seed) for split in sentences
+        TextData(
+            sentences[split],
+            batch_tokens=training_budget(config, inputs.corpus, split, context.seed),
+            seed=context.seed,
+        )
+        for split in sentences
     )
     is_whole_N = _whole_lines(sentences["dev"], settings.max_tokens)
     dev_lines = text_of(read_corpus(inputs.corpus / "dev"), [settings.role])

@@ -31,7 +31,7 @@ from nlgraft.stages.kinds.masked_lm import (
 from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.new_rows import new_rows_first
 from nlgraft.stages.run.seq2seq import outcome_scores
-from nlgraft.stages.run.text import read_encoded
+from nlgraft.stages.run.text import read_encoded, training_budget
 from nlgraft.training.config import MaskedScoringConfig, TrainConfig
 from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.loop import train as run_loop
@@ -80,7 +80,7 @@ def train(context: StageContext) -> None:
     outcome = run_loop(
         model,
         MaskedObjective.of(config),
-        MaskedData(masker, config.batch_tokens),
+        MaskedData(masker, training_budget(config, inputs.corpus, "train", context.seed)),
         config,
         context,
         evaluate=evaluate,

@@ -19,7 +19,7 @@ from nlgraft.stages.config import MaskedSpansConfig
 from nlgraft.stages.kinds.seq2seq import TRAIN, TrainInputs, TrainSettings
 from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.new_rows import new_rows_first
-from nlgraft.stages.run.text import open_tokenizer, read_encoded, text_of, vocab_sizes
+from nlgraft.stages.run.text import open_tokenizer, read_encoded, text_of, training_budget, vocab_sizes
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.config import View
 from nlgraft.training.data import EpochStream, SampledText, Seq2SeqData, dev_loss
@@ -137,6 +137,7 @@ def batches(
     """Set up the batches of a split: train with what is drawn anew in every epoch, dev with fixed draws."""
     assert context.seed is not None
     is_train = split == "train"
+    seed = context.seed if is_train else derive_seed(context.seed, split)
     encoded, view, drawn = read_encoded(inputs.encoded, split), settings.view, dict[str, EpochStream]()
     if settings.masked_spans is not None:
         view, masked = masked_spans(view, encoded, settings.masked_spans, inputs.tokenizers)
@@ -149,8 +150,8 @@ def batches(
     return Seq2SeqData(
         encoded,
         view,
-        batch_tokens=settings.train.batch_tokens,
-        seed=context.seed if is_train else derive_seed(context.seed, split),
+        batch_tokens=training_budget(settings.train, inputs.corpus, split, seed),
+        seed=seed,
         drawn=drawn,
         states={
             stream: FrozenStates(path / f"{split}.safetensors") for stream, path in inputs.states.items()
@@ -210,12 +211,12 @@ def loss_score(losses: SegmentLosses) -> Score:
 
 
 def outcome_scores(outcome: TrainOutcome) -> dict[str, Score]:
-    """Make the scores of a training's size and time."""
-    counts = {
-        "parameters/total": outcome.num_parameters,
-        "parameters/trained": outcome.num_trained_parameters,
+    """Make the scores of a training's size, amount and time."""
+    found = {
+        "parameters/total": (outcome.num_parameters, "tied parameters once"),
+        "parameters/trained": (outcome.num_trained_parameters, "tied parameters once"),
+        "train_examples": (outcome.num_examples, "as often as they were seen"),
+        "train_tokens": (outcome.num_tokens, "tokens whose loss was taken, as often as they were seen"),
+        "train_s": (outcome.seconds, "seconds of training steps"),
     }
-    scores = {
-        name: Score(name, count, 1, "minimize", "tied parameters once") for name, count in counts.items()
-    }
-    return scores | {"train_s": Score("train_s", outcome.seconds, 1, "minimize", "seconds of training steps")}
+    return {name: Score(name, value, 1, "minimize", signature) for name, (value, signature) in found.items()}

@@ -14,12 +14,13 @@ from pydantic import TypeAdapter
 from nlgraft.errors import DataError
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.text import CORPUS, ENCODED, TOKENIZER
-from nlgraft.text.batches import Ragged
+from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.checks import round_trip_warning
 from nlgraft.text.config import CorpusConfig
 from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
 from nlgraft.text.tokenizers import SentencePiece, Tokenizer, length_report, train_sentencepiece
 from nlgraft.text.wordpiece import ContextTokenizer, WordPiece
+from nlgraft.training.config import TrainConfig
 from nlgraft.training.views import Encoded
 
 TOKENIZER_FILE = "tokenizer.model"
@@ -30,6 +31,8 @@ TRANSFORMERS_FILE = "tokenizer_config.json"
 """Beside a tokenizer with the checkpoint's own ids: the tokenizer of a context."""
 REPORT_FILE = "report.json"
 _NUM_ROUND_TRIP = 1000  # lines: enough to see a loss
+_NOISE_CHARACTERS = 5.0
+"""About a token: examples that differ by less share batches at random, as those of as many tokens do."""
 _LOG = logging.getLogger(__name__)
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 
@@ -97,6 +100,17 @@ def open_tokenizer(directory: Path) -> Tokenizer:
     if (directory / TRANSFORMERS_FILE).is_file():
         return ContextTokenizer(path)
     return WordPiece(path) if path.name == WORDPIECE_FILE else SentencePiece(path)
+
+
+def training_budget(train: TrainConfig, corpus: Path, split: str, seed: int) -> int | LengthBatches:
+    """Give the tokens of a batch, or batches by the text alone, which no vocabulary and no view changes."""
+    if train.batch_tokens is not None:
+        return train.batch_tokens
+    budget = train.batch_characters or train.batch_sentences
+    assert budget is not None, "a training has one budget"
+    is_by_count = train.batch_sentences is not None
+    lengths = read_corpus(corpus / split).lengths()
+    return LengthBatches(lengths, budget, seed, noise=_NOISE_CHARACTERS, is_by_count=is_by_count)
 
 
 def encode(context: StageContext) -> None:

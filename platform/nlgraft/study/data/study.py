@@ -245,7 +245,8 @@ class Study(Part):
     ]
     """Metric by which the search selects; a list for several objectives."""
     seeds: list[Seed] = Field(min_length=1)
-    """One replicate of every cell per seed; the same seed means the same data order in every cell."""
+    """One replicate of every cell per seed. The same seed means the same batches in every cell if the budget
+    of the training is in characters or sentences, or the vocabulary the same."""
     resources: Resources = Resources()
     """Resources of one trial."""
     budget: Budget = Budget()

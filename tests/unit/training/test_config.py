@@ -1,0 +1,33 @@
+"""Settings of a training: one length and one budget."""
+
+import pytest
+from pydantic import ValidationError
+
+from nlgraft.training.config import TrainConfig
+
+
+def test_a_given_length_or_budget_replaces_the_default():
+    config = TrainConfig(max_epochs=2, batch_sentences=8)
+    assert (config.max_steps, config.batch_tokens, config.batch_characters) == (None, None, None)
+    assert TrainConfig.model_validate_json(config.model_dump_json()) == config
+    assert (TrainConfig().max_steps, TrainConfig().batch_tokens) == (10_000, 4096)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"max_steps": 5, "max_epochs": 1}, "max_steps=5 and max_epochs=1 given of max_steps, max_epochs"),
+        ({"batch_tokens": 9, "batch_characters": 8}, "batch_tokens=9 and batch_characters=8 given"),
+        ({"batch_tokens": None}, "none given of batch_tokens, batch_characters, batch_sentences: give one"),
+    ],
+)
+def test_two_of_them_or_none_are_refused(fields, message):
+    with pytest.raises(ValidationError, match=message):
+        TrainConfig(**fields)
+
+
+def test_epochs_become_steps_for_the_schedule():
+    config = TrainConfig(max_epochs=3, accumulation=4, lr_schedule="linear", warmup_steps=6)
+    assert config.in_steps(10).max_steps == 8
+    with pytest.raises(ValidationError, match="warmup_steps=6 exceeds max_steps=3"):
+        config.in_steps(4)
