@@ -76,6 +76,8 @@ def plan(study_file: str, overrides: tuple[str, ...], is_json: bool, storage: st
         _print_json(found.to_json())
     else:
         plan_table(found)
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
     for warning in found.warnings:
         click.echo(f"warning: {warning}", err=True)
     if found.problems:

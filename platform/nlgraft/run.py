@@ -12,6 +12,7 @@ from nlgraft.execution.events import Event, Notice, Observer, TrialEnded, TrialP
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.planning.data_checks import check_cells
+from nlgraft.study.planning.looks import record_look
 from nlgraft.study.public import Study
 
 if TYPE_CHECKING:
@@ -129,9 +130,14 @@ class Run:
             lock.check()
             return "stopped by Handle.stop" if self._is_stopping.is_set() else None
 
-        outcome = run_sweep(self.study, self._store, self._cells, observe, self._address, poll)
+        def grant() -> dict[str, int]:
+            is_planned = self.study.sequential is not None
+            return StudyResult.read(self.study, self._store).granted if is_planned else {}
+
+        outcome = run_sweep(self.study, self._store, self._cells, observe, self._address, poll, grant)
         lock.check()
         result = StudyResult.read(self.study, self._store)
+        record_look(self.study, self._store, result.common_seeds)
         directory = report_directory(self.study, self._store)
         result.invocation = Invocation(
             outcome.num_run,

@@ -19,6 +19,7 @@ from rich.text import Text
 from nlgraft.execution.events import (
     CellSearched,
     Event,
+    LookTaken,
     Notice,
     SweepStarted,
     TrialEnded,
@@ -95,6 +96,9 @@ class Progress:
             case CellSearched(cell=cell, params=params):
                 best = "no trial finished" if params is None else f"best: {dict(params)}"
                 self._print(f"searched  {cell.label}: {best}")
+            case LookTaken(num_new=num_new):
+                self._num_trials += num_new
+                self._print(f"look      {num_new} more replicates for what is undecided")
             case Notice(message=message):
                 self._print(message)
         if self._live is not None:

@@ -18,6 +18,7 @@ from nlgraft.analysis.statistics.resampling import (
     p_value,
     spread,
 )
+from nlgraft.analysis.statistics.spending import overall_p
 
 SEGMENTS, SAMPLES = 100, 200
 
@@ -209,3 +210,34 @@ def test_advised_seeds_have_the_promised_power_in_a_family(num_seeds, shift):
         # what spread and p_value give without segments, a hundred times faster
         found += holm(list(stats.ttest_1samp(differences, 0.0, axis=1).pvalue))[0] <= 0.05
     assert 0.72 <= found / studies <= 0.88
+
+
+LOOKS = (3, 5, 10)
+
+
+def test_planned_looks_reject_no_more_often_than_alpha():
+    """Four arms against one baseline with pretraining noise, three looks, nothing true: at most alpha."""
+    rng = np.random.default_rng(11)
+    studies, arms = 4000, 4
+    # each replicate has a pretraining of its own, which is as noisy as its finetuning
+    runs = rng.standard_normal((2, studies, arms + 1, LOOKS[-1])).sum(axis=0)
+    differences = runs[:, 1:] - runs[:, :1]
+    p_values = np.stack(
+        [stats.ttest_1samp(differences[..., :look], 0.0, axis=-1).pvalue for look in LOOKS], axis=-1
+    )
+    planned = [[overall_p(LOOKS, dict(zip(LOOKS, arm, strict=True))) for arm in one] for one in p_values]
+    familywise = np.mean([min(holm(one)) <= 0.05 for one in planned])
+    unplanned = np.mean(np.min(p_values[:, 0], axis=-1) <= 0.05)
+    assert familywise <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / studies)
+    assert unplanned > 0.1, "why a look needs a plan"
+
+
+@pytest.mark.parametrize("looks", [(3, 5), (3, 5, 8, 10), (3, 4, 5, 6, 7, 8)])
+def test_extending_until_significant_is_corrected(looks):
+    """The j-th unplanned result counts at alpha / (j (j + 1)); the first was taken at face value."""
+    rng = np.random.default_rng(12)
+    values = rng.standard_normal((20_000, looks[-1]))
+    p_values = np.array([stats.ttest_1samp(values[:, :look], 0.0, axis=1).pvalue for look in looks])
+    factors = np.array([j * (j + 1) if j > 1 else 1 for j in range(1, len(looks) + 1)])[:, None]
+    assert np.mean((p_values <= 0.05).any(axis=0)) > 0.08
+    assert np.mean((p_values * factors <= 0.05).any(axis=0)) <= 0.06

@@ -10,14 +10,14 @@ from typing import Any
 
 from nlgraft.analysis.rendering.document import result_document
 from nlgraft.analysis.rendering.tables import comparison_table, effects_table, short_note
-from nlgraft.analysis.statistics.compared import ComparedResults
+from nlgraft.analysis.statistics.sequential import SequentialResults
 from nlgraft.wording import count
 
 _NUM_NAMED = 6
 
 
 @dataclass(eq=False, repr=False)
-class StudyResult(ComparedResults):
+class StudyResult(SequentialResults):
     """The result of a study so far."""
 
     def __repr__(self) -> str:

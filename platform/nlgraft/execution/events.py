@@ -110,11 +110,24 @@ class CellSearched:
 
 
 @dataclass(frozen=True)
+class LookTaken:
+    """The results were tested at a planned look.
+
+    Attributes:
+        granted: Seeds that each cell gets now, by the cell's key.
+        num_new: Replicates that the sweep runs or reuses for them.
+    """
+
+    granted: Mapping[str, int]
+    num_new: int
+
+
+@dataclass(frozen=True)
 class Notice:
     """A message for people, e.g. which stage is awaited or why the sweep stops."""
 
     message: str
 
 
-Event = SweepStarted | TrialStarted | TrialProgress | TrialEnded | CellSearched | Notice
+Event = SweepStarted | TrialStarted | TrialProgress | TrialEnded | CellSearched | LookTaken | Notice
 Observer = Callable[[Event], None]

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from nlgraft.execution.events import Event, TrialEnded, TrialStarted
+from nlgraft.execution.events import Event, LookTaken, TrialEnded, TrialStarted
 from nlgraft.execution.study_lock import study_key
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import finished_record, trial_record
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import Study
+from nlgraft.study.planning.looks import read_granted, record_granted
 from nlgraft.study.planning.selection import best_proposal, load_proposals
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system import load_system
@@ -27,6 +29,7 @@ class RunningRecord:
     """Record of the running trials and their cells, which ``nlgraft status`` reads in another process."""
 
     def __init__(self, study: Study, store: ArtifactStore) -> None:
+        self._study = study
         self._store = store
         self._key = study_key(study)
         self._running: dict[str, str] = {}
@@ -38,6 +41,8 @@ class RunningRecord:
             self._running[event.trial.key] = event.trial.cell.key
         elif isinstance(event, TrialEnded) and not event.is_reused:
             self._running.pop(event.trial.key, None)
+        elif isinstance(event, LookTaken):
+            record_granted(self._study, self._store, event.granted)
         else:
             return
         self._write()
@@ -56,19 +61,26 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
 
     Returns:
         ``{"study", "is_running", "counts": {...}, "cells": [{"cell", "label", "counts", "reasons"}]}``;
-        ``planned`` counts all trials of a cell, and the other states add up to it.
+        ``planned`` counts all trials of a cell, of replicates those that planned looks have granted, and the
+        other states add up to it.
     """
     key = study_key(study)
     is_running = store.leases.is_study_locked(key)
     document = store.read_record(_KIND, key, _RUNNING) if is_running else None
     running = Counter((document or {}).values())
-    rows = [_cell_status(study, store, cell, running[cell.key]) for cell in cells(study)]
+    granted = read_granted(study, store)
+    rows = [
+        _cell_status(study, store, cell, running[cell.key], granted.get(cell.key, study.first_seeds))
+        for cell in cells(study)
+    ]
     total = {state: sum(row["counts"][state] for row in rows) for state in STATES}
     return {"study": study.name, "is_running": is_running, "counts": total, "cells": rows}
 
 
-def _cell_status(study: Study, store: ArtifactStore, cell: Cell, num_running: int) -> dict[str, Any]:
-    planned = len(study.seeds)
+def _cell_status(
+    study: Study, store: ArtifactStore, cell: Cell, num_running: int, num_seeds: int
+) -> dict[str, Any]:
+    planned = num_seeds
     states: Counter[str] = Counter()
     reasons: list[str] = []
     params: dict[str, Any] | None = {}
@@ -82,7 +94,7 @@ def _cell_status(study: Study, store: ArtifactStore, cell: Cell, num_running: in
         best = best_proposal(study.objectives, proposals) if len(ended) == study.search.trials else None
         params = None if best is None else dict(best.params)
     if params is not None:
-        for state, reason in _replicate_states(study, store, cell, params):
+        for state, reason in _replicate_states(study, store, cell, params, study.seeds[:num_seeds]):
             _count(states, reasons, state, reason)
     known = {state: states[state] for state in ("finished", "stopped", "failed")}
     left = planned - sum(known.values())
@@ -102,13 +114,13 @@ def _count(states: Counter[str], reasons: list[str], state: str, reason: str) ->
 
 
 def _replicate_states(
-    study: Study, store: ArtifactStore, cell: Cell, params: dict[str, Any]
+    study: Study, store: ArtifactStore, cell: Cell, params: dict[str, Any], seeds: Sequence[int]
 ) -> list[tuple[str, str]]:
     """Return state and reason of the replicates that have ended."""
     system = load_system(study.system)
     config = resolve_config(study, cell, params)
     found = []
-    for seed in study.seeds:
+    for seed in seeds:
         graph = system.stage_graph(config, seed=seed, splits=("dev", "test"))
         if finished_record(graph, store) is not None:
             found.append(("finished", ""))

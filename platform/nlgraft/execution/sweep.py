@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -56,6 +56,7 @@ def run_sweep(
     observe: Observer,
     address: str | None = None,
     poll: Callable[[], str | None] = lambda: None,
+    grant: Callable[[], Mapping[str, int]] = dict,
 ) -> SweepOutcome:
     """Run every trial of a study that the store does not hold yet.
 
@@ -65,6 +66,8 @@ def run_sweep(
         address: A running Ray cluster; None starts a local one if there is something to run.
         poll: Called often. Returns a reason to end the sweep early, or None; raises if another driver has
             taken over.
+        grant: Takes the planned look that is due. Returns how many seeds each cell gets now, by the cell's
+            key.
 
     Raises:
         CapacityError: A trial can never fit; nothing was started.
@@ -83,7 +86,7 @@ def run_sweep(
             name = f"{study.name}/{cell.label}@{search_key(study, cell)[:8]}"
             return OptunaStudy(name, study.search, study.objectives, _optuna_url(store))
 
-        queue = TrialQueue(study, store, list(cells), open_optuna, note, max_concurrent, poll)
+        queue = TrialQueue(study, store, list(cells), open_optuna, note, max_concurrent, poll, grant)
         queue.open()
         return queue
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from nlgraft.execution.cell_searches import CellSearches
 from nlgraft.execution.events import (
+    LookTaken,
     Notice,
     Observer,
     PlannedTrial,
@@ -48,6 +50,8 @@ class TrialQueue:
         max_concurrent: How many trials may run at once.
         poll: Called before every change to what drivers share. Returns a reason to end the sweep early, or
             None; raises if another driver has taken over.
+        grant: Takes the planned look that is due. Returns how many seeds each cell gets now, by the cell's
+            key.
         clock: Monotonic seconds; replaced in tests.
     """
 
@@ -60,6 +64,7 @@ class TrialQueue:
         observe: Observer,
         max_concurrent: int,
         poll: Callable[[], str | None] = lambda: None,
+        grant: Callable[[], Mapping[str, int]] = dict,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._study = study
@@ -68,9 +73,12 @@ class TrialQueue:
         self._observe = observe
         self._max_concurrent = max_concurrent
         self._poll = poll
+        self._grant = grant
         self._clock = clock
         self._system = load_system(study.system)
         self._waiting: list[PlannedTrial] = []
+        self._granted = {cell.key: study.first_seeds for cell in cells}
+        self._params: dict[str, Mapping[str, Any]] = {}
         self._not_before: dict[str, float] = {}
         self._running: dict[str, PlannedTrial] = {}
         self._claimed: dict[str, str] = {}
@@ -97,12 +105,13 @@ class TrialQueue:
             num_unproposed = self._searches.num_unproposed
         else:
             for cell in self._cells:
-                reused += self._enqueue_replicates(cell, {})
+                reused += self._enqueue_replicates(cell, {}, 0)
         planned = len(self._waiting) + len(reused) + num_unproposed
         self._observe(SweepStarted(planned, len(reused), self._max_concurrent))
         for trial, record in reused:
             self._take_reused(trial, record)
         self._replicate_best()
+        self._take_look()
 
     @property
     def is_done(self) -> bool:
@@ -187,6 +196,7 @@ class TrialQueue:
             self._searches.end(trial, record)
             self._replicate_best()
         self._check_failures()
+        self._take_look()
 
     def kill(self, trial: PlannedTrial, reason: str) -> None:
         """Record a running trial as killed from outside and stop the sweep; the next one runs it again.
@@ -231,12 +241,15 @@ class TrialQueue:
         self._store.write_record("trials", trial.fingerprint, record.to_json())
         return record
 
-    def _enqueue_replicates(self, cell: Cell, params: Mapping) -> list[tuple[PlannedTrial, TrialRecord]]:
-        """Queue the replicates of a cell; return those that are finished, with their records."""
+    def _enqueue_replicates(
+        self, cell: Cell, params: Mapping[str, Any], start: int
+    ) -> list[tuple[PlannedTrial, TrialRecord]]:
+        """Queue the replicates of a cell from a seed on; return the finished ones, with their records."""
         config = resolve_config(self._study, cell, dict(params))
         document = config.model_dump(mode="json")
+        self._params[cell.key] = params
         finished = []
-        for seed in self._study.seeds:
+        for seed in self._study.seeds[start : self._granted[cell.key]]:
             graph = self._system.stage_graph(config, seed=seed, splits=REPLICATE_SPLITS)
             trial = PlannedTrial(
                 kind="replicate", cell=cell, seed=seed, config=document, graph=graph, params=dict(params)
@@ -259,8 +272,26 @@ class TrialQueue:
         for searched in self._searches.newly_over() if self._searches is not None else ():
             self._observe(searched)
             if searched.params is not None:
-                for trial, record in self._enqueue_replicates(searched.cell, searched.params):
+                for trial, record in self._enqueue_replicates(searched.cell, searched.params, 0):
                     self._take_reused(trial, record)
+
+    def _take_look(self) -> None:
+        """Queue what planned looks grant, once all the replicates granted before have ended."""
+        is_searching = self._searches is not None and not self._searches.is_over
+        while not (self._waiting or self._running or is_searching or self._stop_reason is not None):
+            granted = self._grant()
+            finished: list[tuple[PlannedTrial, TrialRecord]] = []
+            for cell in self._cells:
+                start = self._granted[cell.key]
+                if cell.key in self._params and granted.get(cell.key, 0) > start:
+                    self._granted[cell.key] = granted[cell.key]
+                    finished += self._enqueue_replicates(cell, self._params[cell.key], start)
+            num_new = len(self._waiting) + len(finished)
+            if num_new == 0:
+                return
+            self._observe(LookTaken(dict(self._granted), num_new))
+            for trial, record in finished:
+                self._take_reused(trial, record)
 
     def _is_ready(self, trial: PlannedTrial) -> bool:
         if self._not_before.get(trial.key, 0.0) > self._clock():

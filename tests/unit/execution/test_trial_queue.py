@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,17 @@ import pytest
 from pydantic import TypeAdapter
 
 from nlgraft.errors import StudyLockedError, TrialFailed
-from nlgraft.execution.events import CellSearched, Event, Notice, PlannedTrial, SweepStarted, TrialEnded
+from nlgraft.execution.events import (
+    CellSearched,
+    Event,
+    LookTaken,
+    Notice,
+    PlannedTrial,
+    SweepStarted,
+    TrialEnded,
+)
 from nlgraft.execution.optuna_study import OptunaStudy
+from nlgraft.execution.status import RunningRecord, read_status
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
@@ -28,7 +37,11 @@ class Bench:
     """A queue with everything it says."""
 
     def __init__(
-        self, document: dict[str, Any], max_concurrent: int = 2, poll: Callable[[], str | None] = lambda: None
+        self,
+        document: dict[str, Any],
+        max_concurrent: int = 2,
+        poll: Callable[[], str | None] = lambda: None,
+        grant: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self.study = Study.from_dict(document)
         self.store = ArtifactStore.open(self.study.storage.path)
@@ -42,6 +55,7 @@ class Bench:
             self.events.append,
             max_concurrent,
             poll,
+            grant,
             clock=lambda: self.clock_s,
         )
         self.queue.open()
@@ -327,3 +341,54 @@ def test_killed_trials_are_recorded_and_run_again(toy_document: dict[str, Any]) 
     assert record is not None
     assert record.state == "killed"
     assert Bench(toy_document).take() is not None
+
+
+def with_looks(document: dict[str, Any]) -> dict[str, Any]:
+    return document | {"seeds": [1, 2, 3, 4, 5], "sequential": {"looks": [3, 4, 5]}}
+
+
+def test_each_look_is_taken_when_all_granted_replicates_have_ended(toy_document: dict[str, Any]) -> None:
+    document = with_looks(toy_document)
+    keys = [cell.key for cell in cells(Study.from_dict(document))]
+    grants = [dict(zip(keys, counts, strict=True)) for counts in ((4, 4), (5, 4), (5, 4))]
+    taken: list[int] = []
+
+    def grant() -> Mapping[str, int]:
+        taken.append(len(bench.ended()))
+        return grants[len(taken) - 1]
+
+    bench = Bench(document, grant=grant)
+    assert isinstance(bench.events[0], SweepStarted)
+    assert bench.events[0].num_trials == 6
+    bench.run_all()
+    assert taken == [6, 8, 9]
+    looks = [event for event in bench.events if isinstance(event, LookTaken)]
+    assert [look.num_new for look in looks] == [2, 1]
+    assert looks[-1].granted == grants[-1]
+    assert [event.trial.seed for event in bench.ended()] == [1, 2, 3, 1, 2, 3, 4, 4, 5]
+    again = Bench(document, grant=lambda: grants[-1])
+    assert again.queue.is_done
+    assert again.queue.num_reused == 9
+
+
+def test_a_search_ends_before_the_first_look(search_document: dict[str, Any]) -> None:
+    document = with_looks(search_document)
+    taken: list[int] = []
+
+    def grant() -> Mapping[str, int]:
+        taken.append(len(bench.ended()))
+        return {}
+
+    bench = Bench(document, grant=grant)
+    bench.run_all()
+    assert taken == [2 * (3 + 3)]
+
+
+def test_status_counts_the_replicates_that_looks_have_granted(toy_document: dict[str, Any]) -> None:
+    document = with_looks(toy_document)
+    study = Study.from_dict(document)
+    store = ArtifactStore.open(study.storage.path)
+    assert read_status(study, store)["counts"]["planned"] == 6
+    first = cells(study)[0].key
+    RunningRecord(study, store).observe(LookTaken({first: 5}, 2))
+    assert [row["counts"]["planned"] for row in read_status(study, store)["cells"]] == [5, 3]

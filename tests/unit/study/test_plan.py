@@ -165,3 +165,10 @@ def test_planning_changes_nothing(study):
     plan(study)
     assert study.model_dump_json() == before
     assert [cell.label for cell in plan(study).cells] == [cell.label for cell in cells(study)]
+
+
+def test_planned_looks_are_in_the_plan(good):
+    found = plan(Study.from_dict(good | {"seeds": [1, 2, 3, 4, 5], "sequential": {"looks": [3, 5]}}))
+    assert "results are tested at 3 and 5 seeds" in found.notes[-1]
+    assert "15 to 25 replicates" in found.notes[-1]
+    assert found.num_trials == 25

@@ -101,6 +101,7 @@ def test_the_fingerprint_changes_with_what_is_computed_and_with_nothing_else(ric
         "analysis": {"alpha": 0.01},
         "scales": {},
         "budget": {},
+        "sequential": None,
     }
     assert set(elsewhere) == NOT_IN_FINGERPRINT
     document = good | copy.deepcopy(FULL)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
@@ -14,6 +15,7 @@ from nlgraft.study.data.design import Cell, cells, find_cell
 from nlgraft.study.data.metric import Metric
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import System
+from nlgraft.study.planning.looks import earlier_looks
 from nlgraft.study.reading.system import load_system
 
 if TYPE_CHECKING:
@@ -43,6 +45,19 @@ class Invocation:
     stop_reason: str | None = None
 
 
+@dataclass(frozen=True)
+class Stop:
+    """Replicates of a cell in a study with planned looks.
+
+    Attributes:
+        num_seeds: Number of seeds that it gets.
+        reason: Why it gets no more; empty if it may.
+    """
+
+    num_seeds: int
+    reason: str
+
+
 @dataclass(eq=False)
 class Results:
     """The trials of a study; those that have not finished are left out of every figure.
@@ -53,6 +68,8 @@ class Results:
         cells: Its cells, the baseline first.
         provenance: Where and at what cost the trials ran.
         invocation: The run that ended with these results; None when they were only read.
+        earlier_looks: Numbers of seeds at which results were seen before the study was extended.
+        stops: By label, where and why the cells of a study with planned looks got no more seeds.
     """
 
     study: Study
@@ -60,6 +77,8 @@ class Results:
     cells: tuple[CellResult, ...]
     provenance: Provenance
     invocation: Invocation | None = None
+    earlier_looks: tuple[int, ...] = ()
+    stops: Mapping[str, Stop] = field(default_factory=dict)
 
     @classmethod
     def read(cls, study: Study, store: ArtifactStore) -> Self:
@@ -67,7 +86,13 @@ class Results:
         busy = store.leases.busy()
         found = tuple(load_cell(study, cell, store, busy) for cell in cells(study))
         trials = [trial for cell in found for trial in (*cell.search, *cell.trials)]
-        return cls(study, load_system(study.system), found, read_provenance(trials, store))
+        return cls(
+            study,
+            load_system(study.system),
+            found,
+            read_provenance(trials, store),
+            earlier_looks=earlier_looks(study, store),
+        )
 
     @property
     def baseline(self) -> CellResult:
@@ -96,6 +121,21 @@ class Results:
     def is_constructed(self) -> bool:
         """True if any of the data is constructed."""
         return has_constructed_data(self.study.data)
+
+    @property
+    def granted(self) -> dict[str, int]:
+        """Seeds that planned looks grant each cell so far, by the cell's key; empty without planned looks."""
+        return {
+            found.cell.key: self.stops[found.cell.label].num_seeds
+            for found in self.cells
+            if found.cell.label in self.stops
+        }
+
+    @property
+    def common_seeds(self) -> list[int]:
+        """Seeds finished in every cell that has any."""
+        finished = [[one.seed for one in found.trials if one.state == "finished"] for found in self.cells]
+        return [seed for seed in self.study.seeds if all(seed in seeds for seeds in finished if seeds)]
 
     def cell(self, cell: str | Cell) -> CellResult:
         """Find a cell by a text that names it: ``baseline``, ``arm=avg_eg``, ``without x``.

@@ -128,9 +128,10 @@ class CellResult:
             return {}
         return {stage: name for stage, name in finished[0].items() if all(stage in one for one in finished)}
 
-    def measured(self, metric: str) -> dict[int, Measured]:
-        """Return a metric of all finished replicates by seed, in the study's order."""
-        found = {trial.seed: trial.measured(metric) for trial in self.trials}
+    def measured(self, metric: str, seeds: Sequence[int] | None = None) -> dict[int, Measured]:
+        """Return a metric of the finished replicates, all or those of ``seeds``, in the study's order."""
+        wanted = [trial for trial in self.trials if seeds is None or trial.seed in seeds]
+        found = {trial.seed: trial.measured(metric) for trial in wanted}
         return {seed: measured for seed, measured in found.items() if measured is not None}
 
     def mean(self, metric: str) -> float | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from nlgraft.analysis.statistics.compared import ComparedResults
+from nlgraft.analysis.statistics.sequential import FUTILE
+from nlgraft.analysis.statistics.spending import look_levels
 from nlgraft.study.data.design import idle_note
 from nlgraft.wording import count, duration
 
@@ -48,7 +50,7 @@ def fairness(result: ComparedResults) -> str:
         cell.cell.label: len([t for t in cell.trials if t.state == "finished"]) for cell in result.cells
     }
     searched = {cell.cell.label: len([t for t in cell.search if t.record]) for cell in result.cells}
-    num_seeds = len(result.study.seeds)
+    num_seeds = result.study.first_seeds
     budget = [count(num_seeds, "seed")]
     short = [f"{name} finished {n} of {budget[0]}" for name, n in finished.items() if n < num_seeds]
     if result.study.search is not None:
@@ -57,6 +59,8 @@ def fairness(result: ComparedResults) -> str:
         short += [f"{name} ended {n} of {budget[1]}" for name, n in searched.items() if n < trials]
     if short:
         return f"Planned for every cell: {' and '.join(budget)}. Less so far: {'; '.join(short)}."
+    if result.study.sequential is not None:
+        return f"Every cell had the same budget up to the first look: {' and '.join(budget)}."
     return f"Every cell had the same budget: {' and '.join(budget)}."
 
 
@@ -81,6 +85,7 @@ def method(result: ComparedResults) -> list[str]:
         "are far too narrow.",
         f"p is two-sided, by {settings.test.replace('_', ' ')} with both sources of variation, and at least "
         f"1 / {result.samples + 1:,}; {correction}; an asterisk marks significance at {settings.alpha:g}.",
+        *_looks_method(result),
         *_effects_method(result),
         *_figures_method(result),
         f"The detectable difference is the true difference that this many seeds detect with probability "
@@ -89,6 +94,30 @@ def method(result: ComparedResults) -> list[str]:
         "probability.",
         "Search and selection use dev only; test scores come from the replicates of the chosen config.",
     ]
+
+
+def _looks_method(result: ComparedResults) -> list[str]:
+    planned, alpha = result.study.sequential, result.study.analysis.alpha
+    found = []
+    if planned is not None:
+        levels = ", ".join(f"{level:.2g}" for level in look_levels(planned.looks, alpha))
+        found.append(
+            f"Results were tested at {', '.join(map(str, planned.looks))} seeds. Alpha is spent by Lan and "
+            f"DeMets' function of O'Brien and Fleming's type: a single comparison has the levels {levels}. "
+            "p is the smallest overall level at which one of the looks taken rejects; Holm's correction is "
+            "over these. Intervals are over all seeds and do not allow for the looks. A cell stops when all "
+            "its comparisons are significant or become so by the last look with a probability below "
+            f"{FUTILE:g}."
+        )
+    if result.earlier_looks:
+        seen = ", ".join(map(str, result.earlier_looks))
+        found.append(
+            f"The study was extended without a plan after results at {seen} seeds had been seen. Extending "
+            "until a result is significant rejects more often than alpha: all p-values are multiplied by "
+            f"{result.penalty}, so that all looks after the first spend at most half of alpha, and intervals "
+            "do not allow for it. Plan looks instead: sequential."
+        )
+    return found
 
 
 def sharing(result: ComparedResults) -> str:

@@ -145,6 +145,12 @@ def search_table(result: ComparedResults) -> Table:
     return make_table(header, rows, notes=_pareto_notes(result))
 
 
+def looks_table(result: ComparedResults) -> Table:
+    """Tabulate how many seeds each cell got by the planned looks, and why no more."""
+    rows = [[label, str(stop.num_seeds), stop.reason or NOTHING] for label, stop in result.stops.items()]
+    return make_table(["cell", "seeds", "no more because"], rows, num_text=3)
+
+
 def trials_table(result: ComparedResults) -> Table:
     """Tabulate every trial with its state, main metric, time and the cache decisions of its stages."""
     objective = result.study.objectives[0].metric

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
+
+import numpy as np
 
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.statistics.claims import ClaimResult, judge, signatures_differ
 from nlgraft.analysis.statistics.comparison import Comparer, Comparison
-from nlgraft.analysis.statistics.effects import Effect, contrasts
-from nlgraft.analysis.statistics.resampling import holm
+from nlgraft.analysis.statistics.effects import Contrast, Effect, contrasts
+from nlgraft.analysis.statistics.resampling import holm, normal_p
+from nlgraft.analysis.statistics.spending import look_levels, overall_p
 from nlgraft.errors import NlgraftError, nearest
 from nlgraft.study.data.claim import Claim, claims_of
 from nlgraft.study.data.design import Cell, axes_of
@@ -92,16 +95,11 @@ class ComparedResults(Results):
         """
         metric = self._known(metric)
         known = contrasts(axes_of(self.study), [found.cell for found in self.cells])
-        measured = {found.cell.label: found.measured(metric) for found in self.cells}
-        self._comparer.prepare(metric, [trial for trials in measured.values() for trial in trials.values()])
+        trials = [trial for found in self.cells for trial in found.measured(metric).values()]
+        self._comparer.prepare(metric, trials)
         compared = [
             self._limited(
-                self._comparer.contrast(
-                    metric,
-                    contrast.label,
-                    "both effects added" if len(contrast.levels) > 1 else "the factor's baseline",
-                    [(weight, measured[cell.label]) for weight, cell in contrast.terms],
-                ),
+                self._over_looks(self._effect(metric, contrast), partial(self._effect, metric, contrast)),
                 [(weight, self.cell(cell)) for weight, cell in contrast.terms],
             )
             for contrast in known
@@ -111,6 +109,14 @@ class ComparedResults(Results):
             pairs = zip(compared, adjusted, strict=True)
             compared = [replace(found, p_holm=p, level=level) for found, p in pairs]
         return [Effect(contrast, found) for contrast, found in zip(known, compared, strict=True)]
+
+    def _effect(self, metric: str, contrast: Contrast, seeds: Sequence[int] | None = None) -> Comparison:
+        return self._comparer.contrast(
+            metric,
+            contrast.label,
+            "both effects added" if len(contrast.levels) > 1 else "the factor's baseline",
+            [(weight, self.cell(cell).measured(metric, seeds)) for weight, cell in contrast.terms],
+        )
 
     @cached_property
     def claims(self) -> list[ClaimResult]:
@@ -151,8 +157,45 @@ class ComparedResults(Results):
             trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
             self._comparer.prepare(metric, trials)
             terms = zip((1.0, -1.0, -1.0, 1.0), map(self.cell, question.cells), strict=False)
-            self._answers[question] = self._limited(self._tested(question), list(terms))
+            found = self._over_looks(self._tested(question), partial(self._tested, question))
+            self._answers[question] = self._limited(found, list(terms))
         return self._answers[question]
+
+    def _over_looks(self, found: Comparison, test: Callable[[Sequence[int]], Comparison]) -> Comparison:
+        """Replace the p-value by one that allows for every look at the results, planned or not.
+
+        Args:
+            found: The comparison over all finished seeds.
+            test: The same over some seeds.
+        """
+        if found.p is None:
+            return found
+        if self.study.sequential is not None:
+            looks = self.study.sequential.looks
+            known = {look: test(self.study.seeds[:look]) for look in looks}
+            p_values = {look: p for look, one in known.items() if (p := _p_at(look, one, found)) is not None}
+            found = replace(found, p=overall_p(looks, p_values) if p_values else None)
+            taken = ", ".join(map(str, p_values)) or f"none, the first is at {looks[0]} seeds"
+            found = replace(found, notes=(*found.notes, f"looks taken: {taken}"))
+        if self.earlier_looks and found.p is not None:
+            note = f"extended after results at {', '.join(map(str, self.earlier_looks))} seeds: p corrected"
+            p = min(1.0, found.p * self.penalty)
+            found = replace(found, p=p, notes=(*found.notes, note))
+        return replace(found, level=self._level(found.level))
+
+    @property
+    def penalty(self) -> int:
+        """Factor on the p-values of a study that was extended j - 1 times without a plan: j (j + 1).
+
+        All looks after the first together then spend at most half of alpha.
+        """
+        number = len(self.earlier_looks) + 1
+        return number * (number + 1) if self.earlier_looks else 1
+
+    def _level(self, level: float) -> float:
+        """Return the level of the last look that belongs to an overall level."""
+        level /= self.penalty
+        return level if self.study.sequential is None else look_levels(self.study.sequential.looks, level)[-1]
 
     def _limited(self, found: Comparison, terms: Sequence[tuple[float, CellResult]]) -> Comparison:
         """Note which stages were trained once for all seeds, and leave open what hangs on one of them.
@@ -173,9 +216,9 @@ class ComparedResults(Results):
         note = f"undecided, one pretraining only: {', '.join(sorted(differing))} trained once for all seeds"
         return replace(found, open_because="one pretraining only", notes=(*found.notes, note))
 
-    def _tested(self, question: Question) -> Comparison:
+    def _tested(self, question: Question, seeds: Sequence[int] | None = None) -> Comparison:
         metric, null = question.metric, question.null
-        measured = [self.cell(label).measured(metric) for label in question.cells]
+        measured = [self.cell(label).measured(metric, seeds) for label in question.cells]
         match question.cells:
             case (cell,):
                 return self._comparer.against_value(
@@ -241,7 +284,7 @@ class ComparedResults(Results):
         adjusted = holm(raw)
         alpha = self.study.analysis.alpha
         num_open = sum(p is not None and p > alpha for p in adjusted)
-        return adjusted, alpha / max(1, num_open)
+        return adjusted, self._level(alpha / max(1, num_open))
 
     def _question(self, claim: Claim) -> Question:
         cells = tuple(self.cell(text).cell.label for text in claim.cells)
@@ -283,3 +326,18 @@ class ComparedResults(Results):
             other_data=claim.other_data(self.study.data),
             why_not=why_not,
         )
+
+
+def _p_at(look: int, at_look: Comparison, now: Comparison) -> float | None:
+    """Return the p-value of a look; None unless all of its seeds finished, and on the side of the present.
+
+    It is computed from the variances, because resamples are too few for the levels of early looks.
+    """
+    if at_look.num_seeds < look or at_look.difference is None or now.difference is None:
+        return None
+    if at_look.seed_variance is None:  # a published figure, or a difference that does not vary
+        return at_look.p if at_look.num_seeds == now.num_seeds else None
+    shift = at_look.difference - at_look.null
+    if shift * (now.difference - now.null) < 0:
+        return None
+    return float(normal_p(np.array(shift), at_look.seed_variance, at_look.segment_variance, look))

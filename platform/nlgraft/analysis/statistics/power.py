@@ -9,7 +9,7 @@ test's level.
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import chdtri, ndtr, ndtri, stdtrit
+from scipy.special import chdtri, ndtr, ndtri, stdtr, stdtrit
 
 from nlgraft.analysis.data.trials import Array
 
@@ -85,6 +85,26 @@ def seeds_needed(
         middle = (low + high) // 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
     return high
+
+
+def predictive_power(
+    difference: float,
+    seed_variance: float,
+    segment_variance: float,
+    num_seeds: int,
+    last: int,
+    level: float,
+) -> float:
+    """Predict how likely the test rejects at ``level`` after ``last`` seeds, from what ``num_seeds`` show.
+
+    The mean difference over all seeds follows Student's t around the present one with variance
+    ``V (1 / num_seeds - 1 / last)``: predictive power under a flat prior (Spiegelhalter et al. 1986).
+    """
+    spread = np.sqrt(seed_variance * (1 / num_seeds - 1 / last))
+    limit = ndtri(1 - level / 2) * np.sqrt(seed_variance / last + segment_variance)
+    if spread == 0:
+        return float(abs(difference) >= limit)
+    return float(sum(stdtr(num_seeds - 1, (sign * difference - limit) / spread) for sign in (1, -1)))
 
 
 def _chi_squared(dof: int) -> Array:

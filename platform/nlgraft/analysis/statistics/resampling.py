@@ -38,6 +38,8 @@ RANDOM_SEED = 12345
 _COUNT_CELLS = 1 << 21
 _MASK_CELLS = 1 << 24
 _TIE = 1e-9
+_NORMAL = np.linspace(-8.0, 8.0, 401)
+_DENSITY = np.exp(-(_NORMAL**2) / 2) / np.exp(-(_NORMAL**2) / 2).sum()
 
 
 def bootstrap_counts(num_segments: int, num_samples: int, seed: int = RANDOM_SEED) -> Iterator[Array]:
@@ -182,6 +184,26 @@ def p_value(difference: float, draws: Array) -> float:
     """
     limit = abs(difference) * (1 - _TIE)
     return float(1 + np.count_nonzero(np.abs(draws) >= limit)) / (len(draws) + 1)
+
+
+def normal_p(
+    difference: Array | float, seed_variance: Array | float, segment_variance: float, num_seeds: int
+) -> Array:
+    """Compute the two-sided p-value of `spread` with normal segment draws, which no number of draws limits.
+
+    Args:
+        difference: Mean differences over seeds, of any shape.
+        seed_variance: Variances between the seeds' differences, same shape; none may be 0 unless
+            ``segment_variance`` is positive.
+        segment_variance: Variance of a mean difference from the choice of segments.
+        num_seeds: Number of paired seeds.
+    """
+    size, deviation = np.abs(difference), np.sqrt(np.asarray(seed_variance) / num_seeds)
+    if segment_variance == 0:
+        return 2 * stdtr(num_seeds - 1, -size / deviation)
+    scale = np.sqrt(segment_variance)
+    over_seeds = np.maximum(deviation, scale / _NORMAL.size)[..., None]  # no step is finer than the grid
+    return 2 * stdtr(num_seeds - 1, (scale * _NORMAL - size[..., None]) / over_seeds) @ _DENSITY
 
 
 def equivalence_p(difference: float, scale: float, dof: int, margin: float) -> float:

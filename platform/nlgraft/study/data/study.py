@@ -31,6 +31,7 @@ NOT_IN_FINGERPRINT = frozenset(
         "analysis",
         "scales",
         "budget",
+        "sequential",
     }
 )
 """Fields that change where a study runs, for how long or how it is reported, not what is computed."""
@@ -147,6 +148,16 @@ class Objective(Part):
     """Must agree with the metric's own."""
 
 
+class Sequential(Part):
+    """Planned looks at the results; cells that are decided, or never will be, get no more seeds."""
+
+    looks: list[Annotated[int, Field(ge=3)]] = Field(min_length=2)
+    """Ascending numbers of seeds at which the results are tested; the last is the number of ``seeds``."""
+    replicates: int | None = Field(default=None, ge=1)
+    """Most replicates of all cells together, so that undecided cells get what the others leave; none: as many
+    as the looks need."""
+
+
 class Resources(Part):
     """Resources of one trial."""
 
@@ -247,6 +258,8 @@ class Study(Part):
     seeds: list[Seed] = Field(min_length=1)
     """One replicate of every cell per seed. The same seed means the same batches in every cell if the budget
     of the training is in characters or sentences, or the vocabulary the same."""
+    sequential: Sequential | None = None
+    """Looks after which decided cells stop; none: every cell gets every seed, and one look decides."""
     resources: Resources = Resources()
     """Resources of one trial."""
     budget: Budget = Budget()
@@ -286,6 +299,11 @@ class Study(Part):
         definition = self.model_dump(mode="json", exclude=set(NOT_IN_FINGERPRINT))
         definition["objective"] = [objective.model_dump(mode="json") for objective in self.objectives]
         return fingerprint(definition)
+
+    @property
+    def first_seeds(self) -> int:
+        """Number of seeds that every cell gets, whatever the results."""
+        return self.sequential.looks[0] if self.sequential is not None else len(self.seeds)
 
     def to_dict(self) -> dict[str, Any]:
         """Turn the study into JSON values, defaults included."""

@@ -69,6 +69,7 @@ def plan(
         stages.add(trial.graph)
     merged = idle_note(study)
     notes: list[str] = [merged] if merged is not None else []
+    notes += _looks_note(study, len(chosen))
     num_search_trials = 0
     if study.search is not None:
         num_search_trials = study.search.trials * len(chosen)
@@ -138,6 +139,19 @@ def _estimate(
         return None, None, unknown
     seconds = sum(count * costs[name].mean_duration_s for name, count in to_do.items())
     return seconds, sum(count * costs[name].mean_bytes for name, count in to_do.items()), []
+
+
+def _looks_note(study: Study, num_cells: int) -> list[str]:
+    planned = study.sequential
+    if planned is None:
+        return []
+    *earlier, last = planned.looks
+    most = planned.replicates or num_cells * last
+    return [
+        f"results are tested at {', '.join(map(str, earlier))} and {last} seeds; cells that are decided, or "
+        f"never will be, stop there: {num_cells * planned.looks[0]} to {most} replicates; trials, stages, "
+        f"time and size are those of {last} seeds in every cell"
+    ]
 
 
 def _short_budget(study: Study, num_trials: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -44,6 +45,8 @@ def study_problems(draft: Draft) -> Iterator[Problem]:
     if study.search is not None:
         yield from _search_problems(study.search, len(draft.objectives))
     yield from _objective_problems(draft)
+    if draft.can_use("seeds", "sequential"):
+        yield from _look_problems(draft)
     yield from _resource_problems(study)
     yield from _tracking_problems(study)
     yield from scale_problems(study.scales)
@@ -292,6 +295,26 @@ def _objective_problems(draft: Draft) -> Iterator[Problem]:
             yield Problem(
                 f"{path}.metric", f"{objective.metric!r} is the metric of {first} too; name it once"
             )
+
+
+def _look_problems(draft: Draft) -> Iterator[Problem]:
+    planned, num_seeds = draft.study.sequential, len(draft.study.seeds)
+    if planned is None:
+        return
+    looks, place = planned.looks, "sequential.looks"
+    for index, (before, after) in enumerate(itertools.pairwise(looks), start=1):
+        if after <= before:
+            yield Problem(f"{place}[{index}]", f"{after} is not above {before}; looks ascend")
+    if looks[-1] != num_seeds:
+        yield Problem(f"{place}[{len(looks) - 1}]", f"{looks[-1]} is not the number of seeds, {num_seeds}")
+    num_cells = len(usable_cells(draft))
+    least, most = num_cells * looks[0], num_cells * looks[-1]
+    if planned.replicates is not None and num_cells and not least <= planned.replicates <= most:
+        message = (
+            f"{planned.replicates} is not between {least} and {most}: {num_cells} cells with "
+            f"{looks[0]} to {looks[-1]} seeds each"
+        )
+        yield Problem("sequential.replicates", message)
 
 
 def _resource_problems(study: Study) -> Iterator[Problem]:

@@ -1,0 +1,141 @@
+"""Planned looks: which cells get more seeds, on what grounds, and what p-values say then."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from nlgraft.analysis.rendering import prose, tables
+from nlgraft.analysis.statistics.spending import overall_p
+from nlgraft.analysis.study_result import StudyResult
+from nlgraft.study.data.design import cells
+from nlgraft.study.planning.looks import earlier_looks, record_look
+
+ARMS = ["random_init", "avg_eg", "att_eg", "patt_eg"]
+NOISE = np.array([0.3, -0.1, 0.2, -0.4, 0.1, 0.0, -0.3, 0.35, 0.05, -0.2])
+OTHER = np.roll(NOISE, 3)[::-1]
+UNCLEAR = 0.5 + np.array([-0.6, 1.2, 0.1, 0.9, -0.4, 0.7, 0.2, 1.3, 0.4, 0.6])
+
+
+@pytest.fixture
+def make_planned(make_study):
+    def build(looks=(3, 5, 10), arms=ARMS, **settings):
+        return make_study(
+            factors={"arm": {"target": "arm", "levels": arms, "baseline": "random_init"}},
+            seeds=list(range(looks[-1])),
+            sequential={"looks": list(looks), **settings},
+            claims=[],
+            published=[],
+        )
+
+    return build
+
+
+def scores(study, gaps, base=20.0):
+    """Scores of each cell as differences from the baseline, which is constant up to its own noise."""
+    baseline = base + OTHER
+    rows = {cell.label: baseline + gaps.get(cell.levels["arm"], 0.0) for cell in cells(study)}
+    return {label: {"test/accuracy": row} for label, row in rows.items()}
+
+
+def result_of(study, scored, gaps):
+    study = study.model_copy(
+        update={"objective": study.objectives[0].model_copy(update={"metric": "test/accuracy"})}
+    )
+    return scored(study, scores(study, gaps))
+
+
+GAPS = {"avg_eg": 5 + NOISE / 20, "att_eg": UNCLEAR, "patt_eg": NOISE / 10}
+
+
+def test_decided_and_hopeless_cells_stop_and_the_others_go_on(make_planned, scored):
+    stops = result_of(make_planned(), scored, GAPS).replay()
+    assert stops["arm=avg_eg"].num_seeds == 3
+    assert stops["arm=avg_eg"].reason == "decided"
+    assert stops["arm=att_eg"].num_seeds == 10
+    assert stops["arm=patt_eg"].num_seeds == 5
+    assert "probability of at most 0.0" in stops["arm=patt_eg"].reason
+    assert stops["baseline"].num_seeds == 10
+    assert stops["baseline"].reason == ""
+
+
+def test_replicates_that_are_left_go_to_what_is_likeliest_to_be_decided(make_planned, scored):
+    # 4 cells x 3 seeds, then two cells more for two seeds: the likeliest one and the baseline
+    stops = result_of(make_planned(replicates=16), scored, GAPS | {"patt_eg": UNCLEAR / 2}).replay()
+    assert sum(stop.num_seeds for stop in stops.values()) <= 16
+    spent = [label for label, stop in stops.items() if stop.reason == "all 16 replicates are spent"]
+    assert spent
+
+
+def test_a_look_waits_for_all_of_its_replicates(make_planned, scored):
+    found = result_of(make_planned(), scored, GAPS)
+    for cell in found.cells:
+        for trial in cell.trials[2:]:
+            object.__setattr__(trial, "state", "planned")
+    assert {stop.num_seeds for stop in found.replay().values()} == {3}
+    assert found.compare("arm=avg_eg", metric="test/accuracy").p is None
+    assert (
+        "looks taken: none, the first is at 3 seeds"
+        in found.compare("arm=avg_eg", metric="test/accuracy").notes
+    )
+
+
+def test_p_is_the_overall_level_of_the_looks_taken(make_planned, scored):
+    found = result_of(make_planned(), scored, GAPS)
+    compared = found.compare("arm=att_eg", metric="test/accuracy")
+    p_values = {look: stats.ttest_1samp(UNCLEAR[:look], 0.0).pvalue for look in (3, 5, 10)}
+    assert compared.p == pytest.approx(overall_p((3, 5, 10), p_values), rel=1e-6)
+    assert compared.p_holm >= compared.p
+    assert compared.level < 0.05
+
+
+def test_an_early_decision_stands_beside_later_seeds_of_the_same_sign(make_planned, scored):
+    gaps = {"avg_eg": np.array([5.0, 5.01, 5.02, 5.0, 5.01, -9, 14, -7, 13, 3])}
+    found = result_of(make_planned(), scored, gaps)
+    assert found.standing(found.compare("arm=avg_eg", metric="test/accuracy")) == "better"
+
+
+def test_reports_say_what_was_planned_and_where_cells_stopped(make_planned, scored):
+    found = result_of(make_planned(), scored, GAPS)
+    found.stops = found.replay()
+    rows = tables.looks_table(found).plain()
+    assert ["arm=avg_eg", "3", "decided"] in rows
+    text = " ".join(prose.method(found))
+    assert "tested at 3, 5, 10 seeds" in text
+    assert "8.5e-05, 0.003, 0.049" in text
+    assert found.to_json()["looks"]["arm=avg_eg"] == {"num_seeds": 3, "stopped_because": "decided"}
+    for kind in ("md", "html"):
+        assert "decided" in found.render(kind)
+
+
+def test_an_extended_study_is_marked_and_its_p_values_grow(make_study, scored, store):
+    short, long = make_study(seeds=[1, 2, 3]), make_study(seeds=[1, 2, 3, 4])
+    record_look(short, store, short.seeds)
+    assert earlier_looks(short, store) == ()
+    assert earlier_looks(long, store) == (3,)
+    assert earlier_looks(make_study(seeds=[7, 8, 9, 10]), store) == ()
+    rng = np.random.default_rng(3)
+    values = {cell.label: {"test/accuracy": rng.standard_normal(4)} for cell in cells(long)}
+    plain, extended = scored(long, values), scored(long, values)
+    extended.earlier_looks = (3,)
+    before = plain.compare("arm=patt_eg", metric="test/accuracy")
+    after = extended.compare("arm=patt_eg", metric="test/accuracy")
+    assert after.p == pytest.approx(min(1.0, 6 * before.p))
+    assert any("extended after results at 3 seeds" in note for note in after.notes)
+    assert "extended without a plan after results at 3 seeds" in " ".join(prose.method(extended))
+    assert extended.to_json()["earlier_looks"] == [3]
+
+
+def test_one_seed_and_planned_looks_leave_no_mark(make_study, make_planned, store):
+    record_look(make_study(seeds=[1, 2]), store, [1])
+    record_look(make_planned(), store, [0, 1, 2])
+    assert earlier_looks(make_study(seeds=[1, 2, 3]), store) == ()
+
+
+def test_a_whole_study_reads_only_what_looks_grant(make_planned, run, store):
+    study = make_planned(looks=(3, 4), arms=ARMS[:2])
+    skipped = [(cell.label, 3) for cell in cells(study)]
+    found = run(study, store, skip=skipped)
+    assert isinstance(found, StudyResult)
+    counts = {cell.cell.label: len(cell.trials) for cell in found.cells}
+    assert counts == {label: stop.num_seeds for label, stop in found.stops.items()}
+    assert found.granted == {cell.key: found.stops[cell.label].num_seeds for cell in cells(study)}

@@ -1,0 +1,62 @@
+"""Levels of planned looks against published boundaries, and the p-value of all looks so far."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from nlgraft.analysis.statistics.power import predictive_power
+from nlgraft.analysis.statistics.resampling import normal_p
+from nlgraft.analysis.statistics.spending import look_levels, overall_p
+
+
+def test_levels_are_those_of_lan_and_demets():
+    # Reboussin et al. (2000), Controlled Clinical Trials 21: five equal looks, two-sided .05
+    boundaries = stats.norm.isf(np.array(look_levels([1, 2, 3, 4, 5], 0.05)) / 2)
+    assert boundaries == pytest.approx([4.8769, 3.3569, 2.6803, 2.2898, 2.0310], abs=2e-4)
+
+
+def test_one_look_at_the_end_has_almost_the_whole_level():
+    first, last = look_levels([3, 30], 0.05)
+    assert first < 1e-10
+    assert last == pytest.approx(0.05, abs=1e-6)
+
+
+@pytest.mark.parametrize("level", [0.2, 0.05, 0.05 / 14, 1e-6])
+def test_a_p_value_at_the_level_of_a_look_has_the_overall_level(level):
+    looks = [3, 5, 10]
+    for look, one in zip(looks, look_levels(looks, level), strict=True):
+        assert overall_p(looks, {look: one}) == pytest.approx(level, rel=1e-3)
+
+
+def test_the_strongest_look_counts_and_p_stays_between_its_ends():
+    looks = [3, 5, 10]
+    found = overall_p(looks, {3: 1e-4, 5: 0.5})
+    assert found == overall_p(looks, {3: 1e-4})
+    assert overall_p(looks, {3: 0.0}) == pytest.approx(1e-12)
+    assert overall_p(looks, {3: 1.0, 5: 1.0, 10: 1.0}) == 1.0
+
+
+def test_p_without_segments_is_students_and_without_seed_noise_normal():
+    assert normal_p(np.array(1.0), 1.0, 0.0, 5) == pytest.approx(2 * stats.t.sf(5**0.5, 4))
+    assert normal_p(np.array(2.0), 0.0, 1.0, 5) == pytest.approx(2 * stats.norm.sf(2.0), rel=1e-2)
+
+
+def test_p_of_both_noises_is_that_of_their_sum():
+    rng = np.random.default_rng(0)
+    drawn = np.abs(rng.standard_t(4, 400_000) * np.sqrt(1 / 5) + rng.standard_normal(400_000) * np.sqrt(0.3))
+    assert normal_p(np.array(1.5), 1.0, 0.3, 5) == pytest.approx(np.mean(drawn >= 1.5), rel=0.02)
+
+
+def test_predictive_power_by_simulation():
+    rng = np.random.default_rng(1)
+    now, deviation, size = 0.8, 1.3, 200_000
+    # posterior of the truth and of the mean of the new seeds, under a flat prior
+    t = rng.standard_t(4, size)
+    later = now + t * deviation * np.sqrt(1 / 5 - 1 / 10)
+    limit = stats.norm.isf(0.025) * deviation / np.sqrt(10)
+    found = predictive_power(now, deviation**2, 0.0, 5, 10, 0.05)
+    assert found == pytest.approx(np.mean(np.abs(later) >= limit), abs=0.005)
+
+
+def test_no_number_of_seeds_decides_against_the_noise_of_segments():
+    assert predictive_power(0.5, 0.01, 1.0, 5, 1000, 0.05) < 1e-5
