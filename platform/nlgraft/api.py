@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import pkgutil
 import queue
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from nlgraft import run as places
@@ -18,6 +20,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.run import Run
 from nlgraft.study.data.design import Cell, cells, find_cell, select_cells
 from nlgraft.study.data.plan import Plan
+from nlgraft.study.data.study import Storage
 from nlgraft.study.public import Study
 from nlgraft.study.reading.knobs import knobs as knobs_of
 from nlgraft.study.reading.resolving import resolve_config
@@ -29,6 +32,7 @@ if TYPE_CHECKING:
     from nlgraft.pipeline.trial_record import TrialRecord
 
 SYSTEMS_PACKAGE = "trainables"
+_FILE_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def open_store(study: Study) -> ArtifactStore:
@@ -112,12 +116,30 @@ def launch(
     return run.result() if wait else Handle(run)
 
 
+def find_study(study: str | os.PathLike[str], storage: str | None = None) -> Study:
+    """Read a study by the path of its file, or by the name under which it was run on a store.
+
+    Args:
+        study: A path; or a name such as ``demo`` or ``demo@tiny-1f0c6a2e``, if there is no such file and it
+            has no suffix of one.
+        storage: Store that holds the named study; None for the default.
+
+    Raises:
+        StudyError: The file has problems, or the store has no such study.
+    """
+    path = Path(study)
+    if path.exists() or len(path.parts) > 1 or path.suffix in _FILE_SUFFIXES:
+        extra = [] if storage is None else [f"storage.path={json.dumps(storage)}"]
+        return Study.from_yaml(path, overrides=extra)
+    return Study.from_store(str(study), ArtifactStore.open(storage or Storage().path))
+
+
 def load(study: Study | str | os.PathLike[str]) -> StudyResult:
-    """Collect the results that the store holds of a study, given itself or as the path of its file."""
+    """Collect the results that the store holds of a study, given itself or as for `find_study`."""
     from nlgraft.analysis.study_result import StudyResult
 
     if not isinstance(study, Study):
-        study = Study.from_yaml(study)
+        study = find_study(study)
     return StudyResult.read(study, open_store(study))
 
 
@@ -185,13 +207,13 @@ class Handle:
                 passed_on(event)
 
         run.on_event = observe
-        self._thread = threading.Thread(target=self._work, name=f"nlgraft-{run.study.name}", daemon=True)
+        self._thread = threading.Thread(target=self._work, name=f"nlgraft-{run.study.variant}", daemon=True)
         self._thread.start()
 
     def __repr__(self) -> str:
         state = "runs" if self._thread.is_alive() else "has ended"
         return (
-            f"Handle of {self._run.study.name}, which {state} in a thread of this process\n"
+            f"Handle of {self._run.study.variant}, which {state} in a thread of this process\n"
             "  next: .events() yields what happens; .status() counts trials; .stop(); .result() waits"
         )
 
@@ -228,7 +250,7 @@ class Handle:
         """
         self._thread.join(timeout_s)
         if self._thread.is_alive():
-            raise NlgraftError(f"{self._run.study.name} is still running after {timeout_s:g} s")
+            raise NlgraftError(f"{self._run.study.variant} is still running after {timeout_s:g} s")
         if isinstance(self._outcome, BaseException):
             raise self._outcome
         assert self._outcome is not None

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from nlgraft.study.public import Study
 
 
-def _study_command(name: str) -> Callable[[Callable[..., None]], click.Command]:
+def _study_command(name: str, metavar: str = "STUDY.yaml") -> Callable[[Callable[..., None]], click.Command]:
     """Declare a command that takes a study file and overrides."""
 
     def declare(function: Callable[..., None]) -> click.Command:
         command = fails_politely(function)
         command = click.argument("overrides", nargs=-1)(command)
-        command = click.argument("study_file", metavar="STUDY.yaml")(command)
+        command = click.argument("study_file", metavar=metavar)(command)
         return main.command(name)(command)
 
     return declare
@@ -37,6 +37,13 @@ def _read(study_file: str, overrides: tuple[str, ...], storage: str | None = Non
     return Study.from_yaml(study_file, overrides=[*overrides, *extra])
 
 
+def _find(study: str, overrides: tuple[str, ...], storage: str | None) -> Study:
+    """Read a study file, or a study that was run on the store by its name."""
+    from nlgraft import api
+
+    return _read(study, overrides, storage) if overrides else api.find_study(study, storage)
+
+
 def _print_json(document: Any) -> None:
     click.echo(json.dumps(document, ensure_ascii=False))
 
@@ -46,7 +53,8 @@ def _print_json(document: Any) -> None:
 def main() -> None:
     """Ablations of pretrained language models grafted onto text generation.
 
-    STUDY.yaml may be followed by overrides: key=value, or @scale for a named set of them.
+    STUDY.yaml may be followed by overrides: key=value, or @scale for a named set of them. They make it a
+    variant with a name of its own, which plan and run show and which status and report take instead.
     """
     # A system is named by its import path and may lie in the working directory.
     if str(Path.cwd()) not in sys.path:
@@ -161,18 +169,21 @@ def trial(
         raise SystemExit(EXIT_FAILED)
 
 
-@_study_command("status")
+@_study_command("status", metavar="STUDY")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.option("--watch", is_flag=True, help="Refresh every two seconds until nothing runs.")
 @click.option("--storage", help="Artifact store: directory or URI.")
 def status(
     study_file: str, overrides: tuple[str, ...], is_json: bool, watch: bool, storage: str | None
 ) -> None:
-    """Count the trials of each cell: planned, waiting, running, finished, stopped, failed."""
+    """Count the trials of each cell: planned, waiting, running, finished, stopped, failed.
+
+    STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
+    """
     from nlgraft import api
     from nlgraft.terminal import status_table, watch_status
 
-    study = _read(study_file, overrides, storage)
+    study = _find(study_file, overrides, storage)
     if watch:
         watch_status(lambda: api.status(study))
     elif is_json:
@@ -181,7 +192,7 @@ def status(
         status_table(api.status(study))
 
 
-@_study_command("report")
+@_study_command("report", metavar="STUDY")
 @click.option(
     "--format",
     "formats",
@@ -202,10 +213,13 @@ def report(
     out: Path | None,
     storage: str | None,
 ) -> None:
-    """Report the results that the store holds of a study."""
+    """Report the results that the store holds of a study.
+
+    STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
+    """
     from nlgraft import api
 
-    result = api.load(_read(study_file, overrides, storage))
+    result = api.load(_find(study_file, overrides, storage))
     wanted = list(formats) or ["md"]
     if out is None:
         for name in wanted:

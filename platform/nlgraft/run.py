@@ -36,7 +36,7 @@ def tracking_uri(study: Study, store: ArtifactStore, explicit: str | None = None
 def report_directory(study: Study, store: ArtifactStore) -> Path:
     """Return the directory of the report: in a local store, else below the working directory."""
     root = Path(store.uri) if store.is_local else Path.cwd()
-    return root / "reports" / study.name
+    return root / "reports" / study.variant
 
 
 class Run:
@@ -87,7 +87,8 @@ class Run:
             self._notify(warning)
         with raising_interrupted(), StudyLock(self.study, self._store) as lock:
             self._store.remove_abandoned()
-            tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.name)
+            self.study.record(self._store)
+            tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.variant)
             running = RunningRecord(self.study, self._store)
             try:
                 return self._sweep_and_report(tracker, running.observe, lock)

@@ -164,7 +164,7 @@ def _print(*renderables: Any) -> None:
 
 def plan_table(plan: Plan) -> None:
     """Print a plan."""
-    _print(_table(("plan", plan.study.name), plan.facts()))
+    _print(_table(("plan", plan.study.variant), plan.facts()))
     corpora = _corpus_rows(plan.corpora)
     if corpora:
         _print("", _table(("corpus", "split", "examples", "words", "empty lines", "in train"), corpora))

@@ -307,7 +307,8 @@ from nlgraft.tracking.mlflow_tracker import MlflowTracker
 uri, number = sys.argv[1:]
 objective = [types.SimpleNamespace(metric="dev/x", direction="maximize")]
 study = types.SimpleNamespace(
-    name="race", description="", system="s", seeds=[1], data={}, objectives=objective, to_yaml=str
+    variant="race", overrides=[], description="", system="s", seeds=[1], data={}, objectives=objective,
+    to_yaml=str,
 )
 tracker = MlflowTracker(uri, "race", start_timeout_s=600)
 tracker.start_study(study, number * 8, [])

@@ -26,7 +26,7 @@ class StudyResult(SequentialResults):
         cells = ", ".join(cell.cell.label for cell in self.cells[:_NUM_NAMED])
         more = ", ..." if len(self.cells) > _NUM_NAMED else ""
         return (
-            f"Result of {self.study.name}: {count(len(self.cells), 'cell')} x "
+            f"Result of {self.study.variant}: {count(len(self.cells), 'cell')} x "
             f"{count(len(self.study.seeds), 'seed')}, {count(len(self.trials), 'trial')}: {counts}\n"
             f"  cells: {cells}{more}\n"
             f"  next: .frame(); .compare(cell, metric={self.main_metric!r}); .claims; .report(directory)"
@@ -36,7 +36,9 @@ class StudyResult(SequentialResults):
         """Show the comparison table in a notebook."""
         from nlgraft.analysis.rendering.report import html_table  # loads matplotlib and jinja2
 
-        return html_table(comparison_table(self, self.main_metric), f"{self.study.name}: {self.main_metric}")
+        return html_table(
+            comparison_table(self, self.main_metric), f"{self.study.variant}: {self.main_metric}"
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON of ``run --json`` and ``report --format json``."""

@@ -74,7 +74,7 @@ def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:
         for cell in cells(study)
     ]
     total = {state: sum(row["counts"][state] for row in rows) for state in STATES}
-    return {"study": study.name, "is_running": is_running, "counts": total, "cells": rows}
+    return {"study": study.variant, "is_running": is_running, "counts": total, "cells": rows}
 
 
 def _cell_status(

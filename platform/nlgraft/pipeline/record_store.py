@@ -15,7 +15,7 @@ from nlgraft.pipeline.integrity import first_problem
 
 logger = logging.getLogger(__name__)
 
-KINDS = ("trials", "proposals", "studies", "looks")
+KINDS = ("trials", "proposals", "studies", "looks", "definitions")
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.=+-]*(/[A-Za-z0-9][A-Za-z0-9_.=+-]*)*")
 _Form = TypeVar("_Form")
 

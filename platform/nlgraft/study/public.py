@@ -14,6 +14,7 @@ from nlgraft.study.data.plan import Plan
 from nlgraft.study.planning.plan import plan
 from nlgraft.study.reading import documents
 from nlgraft.study.reading.reader import read_study
+from nlgraft.study.reading.recorded import record_study, recorded_study
 from nlgraft.wording import count
 
 
@@ -59,6 +60,19 @@ class Study(study.Study):
         environ = os.environ if environ is None else environ
         return read_study(documents.from_values(document), overrides, environ, "study", cls, Path.cwd())
 
+    @classmethod
+    def from_store(cls, name: str, store: ArtifactStore, environ: Mapping[str, str] | None = None) -> Self:
+        """Read a study that was run on a store by its name, overrides included: see `variant`.
+
+        Raises:
+            StudyError: The store has no such study, or this version of nlgraft refuses it.
+        """
+        return recorded_study(name, store, os.environ if environ is None else environ, cls)
+
+    def record(self, store: ArtifactStore) -> None:
+        """Record the study in a store, for `from_store`; the newest one of a name is kept."""
+        record_study(self, store)
+
     def __repr__(self) -> str:
         objectives = ", ".join(objective.metric for objective in self.objectives)
         varied = ", ".join([*self.factors, *(f"without {name}" for name in self.components)])
@@ -66,7 +80,7 @@ class Study(study.Study):
         if self.search is not None:
             trials += f", {count(self.search.trials, 'search trial')} per cell"
         return (
-            f"Study {self.name}: {self.system}, {trials}\n"
+            f"Study {self.variant}: {self.system}, {trials}\n"
             f"  varied: {varied or 'nothing'}; objective: {objectives}\n"
             "  next: .plan() for trials, time and disk; nlgraft.launch(study); .to_yaml() for all of it"
         )

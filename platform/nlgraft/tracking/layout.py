@@ -89,17 +89,17 @@ class StudyLayout:
         return {
             "mlflow.experimentKind": "custom_model_development",
             "mlflow.note.content": tag_value(self._study.description or ""),
-            STUDY: self._study.name,
+            STUDY: self._study.variant,
         }
 
     def start(self) -> list[RunEntry]:
         """Build the entries of the study and, after it, of its cells at the start of a run."""
         study = RunEntry(
             key=self.study_key,
-            name=self._study.name,
+            name=self._study.variant,
             started_ms=now_ms(),
             tags=self._tags(self.study_key) | {STATE: "running", END_REASON: ""},
-            params={"system": self._study.system, "seeds": value_text(list(self._study.seeds))},
+            params=self._study_params(),
             datasets=tracked_datasets(self._study.data),
             texts={"study.yaml": self._yaml},
             status="RUNNING",
@@ -234,7 +234,7 @@ class StudyLayout:
             tags[f"nlgraft.claim.{number}"] = tag_value(f"{claim.get('verdict')}: {claim.get('text')}")
         return RunEntry(
             key=self.study_key,
-            name=self._study.name,
+            name=self._study.variant,
             tags=tags,
             texts={"result.json": pretty(dict(result)), "study.yaml": self._yaml},
             files=None if report_directory is None else partial(_copy_report, report_directory),
@@ -257,11 +257,17 @@ class StudyLayout:
             status="RUNNING",
         )
 
+    def _study_params(self) -> dict[str, str]:
+        params = {"system": self._study.system, "seeds": value_text(list(self._study.seeds))}
+        if self._study.overrides:
+            params["overrides"] = " ".join(self._study.overrides)
+        return split_params(params)[0]  # those that are too long stand in study.yaml
+
     def _tags(self, key: RunKey) -> dict[str, str]:
         tags = {
             KIND: key.kind,
             FINGERPRINT: key.fingerprint,
-            STUDY: self._study.name,
+            STUDY: self._study.variant,
             STUDY_FINGERPRINT: self._fingerprint,
         }
         return tags | ({CELL: key.cell} if key.cell else {})

@@ -56,6 +56,8 @@ class Toy:
     fingerprint = "f" * 64
     study = SimpleNamespace(
         name="demo",
+        variant="demo",
+        overrides=[],
         description="Which arm?",
         system="trainables.toy",
         seeds=[1, 2],

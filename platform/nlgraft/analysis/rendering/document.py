@@ -17,9 +17,10 @@ def result_document(result: ComparedResults) -> dict[str, Any]:
     """Return a result as JSON values.
 
     Returns:
-        ``study``, ``fingerprint``, ``baseline``, ``cells`` (each with ``cell``, ``state``, ``metrics``,
-        ``comparison``), ``effects`` on the main metric, ``claims``, ``report_dir``, ``tracking_uri``,
-        ``experiment``, ``trials`` and more. Without an invocation ``trials`` counts finished ones as reused.
+        ``study`` (the variant's name), ``overrides``, ``fingerprint``, ``baseline``, ``cells`` (each with
+        ``cell``, ``state``, ``metrics``, ``comparison``), ``effects`` on the main metric, ``claims``,
+        ``report_dir``, ``tracking_uri``, ``experiment``, ``trials`` and more. Without an invocation
+        ``trials`` counts finished ones as reused.
     """
     study, run = result.study, result.invocation
     states = [trial.state for trial in result.trials]
@@ -27,7 +28,8 @@ def result_document(result: ComparedResults) -> dict[str, Any]:
     if run is not None:
         trials = {"run": run.num_run, "reused": run.num_reused, "failed": run.num_failed}
     return {
-        "study": study.name,
+        "study": study.variant,
+        "overrides": study.overrides,
         "fingerprint": study.fingerprint,
         "system": result.system.path,
         "is_constructed": result.is_constructed,
@@ -54,7 +56,7 @@ def result_document(result: ComparedResults) -> dict[str, Any]:
         "claims": [claim.to_json() for claim in result.claims],
         "report_dir": None if run is None else run.report_dir,
         "tracking_uri": without_credentials((run and run.tracking_uri) or study.tracking.uri or "") or None,
-        "experiment": (run and run.experiment) or study.tracking.experiment or study.name,
+        "experiment": (run and run.experiment) or study.tracking.experiment or study.variant,
         "trials": trials,
     }
 

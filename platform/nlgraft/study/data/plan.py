@@ -82,7 +82,8 @@ class Plan:
         """Return name and value of each number of the plan, for people."""
         planned, distinct = self.stages["planned"], self.stages["distinct"]
         search = f", {self.num_search_trials} of them search" if self.num_search_trials else ""
-        rows = [
+        rows = [("override", text) for text in self.study.overrides]
+        rows += [
             ("cells", str(len(self.cells))),
             ("seeds", str(len(self.study.seeds))),
             ("trials", f"{self.num_trials}{search}"),
@@ -100,19 +101,19 @@ class Plan:
 
     def __repr__(self) -> str:
         rows = "\n".join(f"  {name}: {value}" for name, value in self.facts())
-        return (
-            f"Plan of {self.study.name}\n{rows}\n  next: nlgraft.launch(study) to run it; .trials; .to_json()"
-        )
+        following = "  next: nlgraft.launch(study) to run it; .trials; .to_json()"
+        return f"Plan of {self.study.variant}\n{rows}\n{following}"
 
     def _repr_html_(self) -> str:
         """Show the plan as a table in a notebook."""
         rows = "".join(f"<tr><td>{name}</td><td>{value}</td></tr>" for name, value in self.facts())
-        return f"<table><caption>plan of {escape(self.study.name)}</caption>{rows}</table>"
+        return f"<table><caption>plan of {escape(self.study.variant)}</caption>{rows}</table>"
 
     def to_json(self) -> dict[str, Any]:
         """Turn the plan into the JSON values of ``plan --json``."""
         return {
-            "study": self.study.name,
+            "study": self.study.variant,
+            "overrides": self.study.overrides,
             "fingerprint": self.study.fingerprint,
             "cells": len(self.cells),
             "trials": self.num_trials,

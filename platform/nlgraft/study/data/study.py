@@ -15,6 +15,7 @@ from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.study.data.part import Duration, Name, Part
 from nlgraft.study.data.published import Column, Statement
 from nlgraft.study.data.space import Domain
+from nlgraft.study.data.variant import Overrides
 
 SCHEMA_VERSION = 1
 """The newest study format this package reads."""
@@ -276,13 +277,27 @@ class Study(Part):
     """Statistics that compare cells."""
     scales: dict[Name, dict[str, JsonValue]] = Field(default={})
     """Named override sets: ``@tiny`` on the command line merges ``scales.tiny`` into the study."""
-    # no field: a study that moves with its data is the same study
+    # no fields: a study that moves with its data, or that has its overrides written in, is the same study
     _directory: str | None = PrivateAttr(default=None)
+    _overrides: Overrides = PrivateAttr(default=Overrides())
 
     @property
     def directory(self) -> str | None:
         """Directory where relative paths in the study start; None for the working directory."""
         return self._directory
+
+    @property
+    def overrides(self) -> list[str]:
+        """Scales and values that were put in when the study was read, as the command line takes them."""
+        return self._overrides.texts
+
+    @property
+    def variant(self) -> str:
+        """Name of the study with its overrides, e.g. ``demo@tiny-1f0c6a2e``; without any, its name.
+
+        Reports, MLflow and ``nlgraft status`` go by it.
+        """
+        return self._overrides.variant_of(self.name)
 
     def __eq__(self, other: object) -> bool:
         """Compare fields only: the same study read from another place is the same study."""

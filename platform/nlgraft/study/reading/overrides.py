@@ -10,6 +10,7 @@ from typing import Any
 from nlgraft.errors import Problem, nearest
 from nlgraft.study.data import paths
 from nlgraft.study.data.study import Study
+from nlgraft.study.data.variant import NOT_IN_VARIANT, Overrides
 from nlgraft.study.reading import documents
 from nlgraft.study.reading.documents import Document
 
@@ -18,13 +19,16 @@ _LIKE_VARIABLE = re.compile(r"\$\{(?:oc\.)?env\b[^}]*\}?|\$\{[A-Z][A-Z0-9_]*\}")
 _NOT_IN_SCALES = ("schema_version", "name", "system", "scales")
 
 
-def apply(document: Document, overrides: Iterable[str], environ: Mapping[str, str]) -> None:
+def apply(document: Document, overrides: Iterable[str], environ: Mapping[str, str]) -> Overrides:
     """Apply scales, overrides and environment variables to a document, in place.
 
     Args:
         document: A document whose values are a mapping.
         overrides: ``@scale`` and ``key=value``; all scales first, each kind in the order given.
         environ: Values of ``${env:NAME}``. Scales that are not used stay as they are.
+
+    Returns:
+        The overrides that make the study a variant, values as written.
     """
     values = copy.deepcopy(document.values)
     overrides = list(overrides)
@@ -35,14 +39,18 @@ def apply(document: Document, overrides: Iterable[str], environ: Mapping[str, st
     for text in overrides:
         if text.startswith("@"):
             values = _apply_scale(values, text, document)
+    applied: dict[str, Any] = {}
     for text in overrides:
-        if not text.startswith("@"):
-            _apply_pair(values, text, document)
+        pair = None if text.startswith("@") else _apply_pair(values, text, document)
+        if pair is not None and paths.split(pair[0])[0] not in NOT_IN_VARIANT:
+            applied[pair[0]] = pair[1]
     scales = values.pop("scales", None)
     values = _interpolate(values, "", environ, document.problems)
     if scales is not None:
         values["scales"] = scales
     document.values = values
+    names = [text.removeprefix("@") for text in overrides if text.startswith("@")]
+    return Overrides(tuple(dict.fromkeys(names)), applied)
 
 
 def scale_problems(scales: Mapping[str, Mapping[str, Any]]) -> Iterable[Problem]:
@@ -84,18 +92,19 @@ def _apply_scale(values: dict[str, Any], text: str, document: Document) -> dict[
     return paths.merge(values, {key: value for key, value in scale.items() if key not in _NOT_IN_SCALES})
 
 
-def _apply_pair(values: dict[str, Any], text: str, document: Document) -> None:
+def _apply_pair(values: dict[str, Any], text: str, document: Document) -> tuple[str, Any] | None:
+    """Set a value; return its path and itself, or None when the text has a problem."""
     key, equals, raw = text.partition("=")
     key = key.strip()
     if not equals or not key:
         message = f"override {text!r} is neither key=value nor @scale, e.g. train.max_steps=500 or @tiny"
         document.problems.append(Problem("", message))
-        return
+        return None
     parsed = documents.parse(raw)
     if parsed.problems:
         reason = parsed.problems[0].message
         document.problems.append(Problem(key, f"override {text!r}: {reason}; quote the value if it is text"))
-        return
+        return None
     try:
         first = paths.split(key)[0]
         path = key if first in Study.model_fields else f"base.{key}"
@@ -103,8 +112,9 @@ def _apply_pair(values: dict[str, Any], text: str, document: Document) -> None:
             paths.put(values, path, parsed.values)
     except ValueError as error:
         document.problems.append(Problem(key, f"override {text!r}: {error}"))
-        return
+        return None
     _forget_lines(document, path)
+    return path, parsed.values
 
 
 def _put_domain(values: dict[str, Any], path: str, value: Any) -> bool:

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from nlgraft.errors import Problem, StudyError
 from nlgraft.study.data import paths
 from nlgraft.study.data.study import SCHEMA_VERSION, Study
+from nlgraft.study.data.variant import Overrides
 from nlgraft.study.reading import overrides, system_rules
 from nlgraft.study.reading.claim_rules import claim_problems
 from nlgraft.study.reading.documents import Document
@@ -46,11 +47,12 @@ def read_study(
     Raises:
         StudyError: Lists all problems in file order.
     """
+    applied = Overrides()
     reason = _unusable(document)
     if reason is not None:
         document.problems.append(reason)
     elif document.is_whole:
-        overrides.apply(document, changes, environ)
+        applied = overrides.apply(document, changes, environ)
         draft = read_draft(document.values, document.problems)
         draft.study._directory = str(directory.absolute())
         document.problems += seed_problems(document.values.get("seeds"))
@@ -67,6 +69,7 @@ def read_study(
         faults = faults_of(error, Study, document.values)
         raise StudyError([Problem(fault.path, fault.message) for fault in faults], source) from error
     study._directory = str(directory.absolute())
+    study._overrides = applied
     return study
 
 

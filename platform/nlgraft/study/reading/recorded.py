@@ -1,0 +1,81 @@
+"""The record of a study in its store, by which status and report find it again by name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import JsonValue, TypeAdapter
+
+from nlgraft.errors import Problem, StudyError, nearest
+from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data.study import Study
+from nlgraft.study.data.variant import Overrides
+from nlgraft.study.reading import documents
+from nlgraft.study.reading.reader import read_study
+
+_KIND = "definitions"
+
+StudyT = TypeVar("StudyT", bound=Study)
+
+
+@dataclass(frozen=True)
+class _Definition:
+    """A study as it was run.
+
+    Attributes:
+        name: The variant's name.
+        scales: Names of its scales.
+        overrides: Its other overrides by path.
+        directory: Start of relative paths.
+        study: Its values, scales and overrides put in, credentials masked.
+    """
+
+    name: str
+    scales: tuple[str, ...]
+    overrides: dict[str, JsonValue]
+    directory: str
+    study: dict[str, JsonValue]
+
+
+_DEFINITION = TypeAdapter(_Definition)
+
+
+def record_study(study: Study, store: ArtifactStore) -> None:
+    """Record a study under its variant's name; the newest one of a name is kept."""
+    applied = study._overrides
+    definition = _Definition(
+        name=study.variant,
+        scales=applied.scales,
+        overrides=documents.masked(dict(applied.values)),
+        directory=study.directory or str(Path.cwd()),
+        study=documents.masked(study.to_dict()),
+    )
+    store.write_record(_KIND, fingerprint(study.variant), _DEFINITION.dump_python(definition, mode="json"))
+
+
+def recorded_study(name: str, store: ArtifactStore, environ: Mapping[str, str], kind: type[StudyT]) -> StudyT:
+    """Read the study that was run under a variant's name.
+
+    Args:
+        name: E.g. ``demo`` or ``demo@tiny-1f0c6a2e``.
+        environ: Values of ``${env:NAME}``.
+        kind: The class of the study.
+
+    Raises:
+        StudyError: The store has no such study, or this version of nlgraft refuses it.
+    """
+    found = store.read_record(_KIND, fingerprint(name), _DEFINITION)
+    if found is None:
+        names = sorted(known.name for known in store.list_records(_KIND, _DEFINITION).values())
+        there = nearest(name, names) if names else "No study was run there"
+        message = f"is neither a file nor a study of the store {store.uri}. {there}. For another: --storage"
+        raise StudyError([Problem("", f"{name!r} {message}")], name)
+    values = {**found.study, "storage": {"path": store.uri}}
+    directory = Path(found.directory)
+    study = read_study(documents.from_values(values), (), environ, name, kind, directory)
+    study._overrides = Overrides(found.scales, found.overrides)
+    return study

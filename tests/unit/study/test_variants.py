@@ -1,0 +1,68 @@
+"""Studies with overrides: their names, and how a store finds them again."""
+
+import re
+
+import pytest
+
+from nlgraft.errors import StudyError
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.public import Study
+
+
+@pytest.fixture
+def scaled(good):
+    return good | {"scales": {"tiny": {"seeds": [3]}, "quick": {"base": {"train": {"max_steps": 7}}}}}
+
+
+def test_a_variant_is_named_by_study_scale_and_overrides(scaled):
+    assert Study.from_dict(scaled).variant == "toy"
+    assert Study.from_dict(scaled, ["@tiny"]).variant == "toy@tiny"
+    assert Study.from_dict(scaled, ["@tiny", "@quick"]).variant == "toy@tiny@quick"
+    named = Study.from_dict(scaled, ["@tiny", "seeds=[7]"]).variant
+    assert re.fullmatch(r"toy@tiny-[0-9a-f]{8}", named)
+    assert Study.from_dict(scaled, ["seeds=[7]"]).variant == named.replace("tiny-", "")
+
+
+def test_the_same_overrides_in_other_words_are_the_same_variant(good):
+    one = Study.from_dict(good, ["train.max_steps=7", "seeds=[7]"])
+    other = Study.from_dict(good, ["seeds=[ 7 ]", "base.train.max_steps=8", "base.train.max_steps=7"])
+    assert one.variant == other.variant
+    assert one.overrides == ["train.max_steps=7", "seeds=[7]"]
+    assert one.variant != Study.from_dict(good, ["train.max_steps=8", "seeds=[7]"]).variant
+
+
+def test_where_a_study_runs_and_for_how_long_makes_no_variant(good):
+    overrides = ["storage.path=s3://u:pw@host/b", "tracking.uri=http://h", "budget.trials=3"]
+    study = Study.from_dict(good, [*overrides, "resources.max_concurrent=2", "description=why"])
+    assert (study.variant, study.overrides) == ("toy", [])
+    assert Study.from_dict(good, ["name=other"]).variant == "other"
+
+
+def test_a_store_finds_a_study_by_its_name_alone(scaled, tmp_path):
+    store = ArtifactStore.open(tmp_path / "store")
+    plain, variant = Study.from_dict(scaled), Study.from_dict(scaled, ["@quick", "seeds=[7]"])
+    for study in (plain, variant):
+        study.record(store)
+    found = Study.from_store(variant.variant, store)
+    assert (found.variant, found.overrides) == (variant.variant, ["@quick", "seeds=[7]"])
+    assert found.fingerprint == variant.fingerprint != plain.fingerprint
+    assert found.directory == variant.directory
+    assert found.storage.path == str(tmp_path / "store")
+    assert Study.from_store("toy", store).fingerprint == plain.fingerprint
+
+
+def test_an_unknown_name_is_answered_with_those_that_the_store_holds(good, tmp_path):
+    store = ArtifactStore.open(tmp_path / "store")
+    with pytest.raises(StudyError, match=r"'toy'.*No study was run there.*--storage"):
+        Study.from_store("toy", store)
+    study = Study.from_dict(good, ["seeds=[7]"])
+    study.record(store)
+    with pytest.raises(StudyError, match=f"Allowed: {study.variant}"):
+        Study.from_store("toy", store)
+
+
+def test_records_hold_no_credentials(good, tmp_path):
+    store = ArtifactStore.open(tmp_path / "store")
+    Study.from_dict(good, ["tracking.uri=http://me:hunter2@host", "seeds=[7]"]).record(store)
+    [record] = (tmp_path / "store/records/definitions").iterdir()
+    assert "hunter2" not in record.read_text()
