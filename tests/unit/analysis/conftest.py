@@ -19,7 +19,13 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord, run_trial
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.metric import Metric
-from nlgraft.study.planning.selection import Proposal, best_proposal, load_proposals, save_proposal
+from nlgraft.study.planning.selection import (
+    Proposal,
+    best_proposal,
+    load_proposals,
+    save_proposal,
+    search_seed,
+)
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system import load_system
@@ -193,10 +199,11 @@ def run_study(study, store, skip=()):
 
 def search(study, store, cell):
     """Run a search that proposes learning rates from a list."""
+    seed = search_seed(study)
     for index in range(study.search.trials):
         params = {"lr": [3e-2, 1e-3, 2e-4, 5e-3][index % 4]}
-        fingerprint = run_unit(study, store, cell, study.seeds[0], params, splits=("dev",))
-        save_proposal(study, cell, store, Proposal(index, params, study.seeds[0], fingerprint))
+        fingerprint = run_unit(study, store, cell, seed, params, splits=("dev",))
+        save_proposal(study, cell, store, Proposal(index, params, seed, fingerprint))
     best = best_proposal(study.objectives, load_proposals(study, cell, store))
     return None if best is None else dict(best.params)
 

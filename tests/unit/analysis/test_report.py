@@ -1,6 +1,7 @@
 """Reports in every format: complete, self-contained, escaped, the same twice."""
 
 import csv
+import dataclasses
 import io
 import json
 import re
@@ -14,6 +15,7 @@ from nlgraft.analysis.rendering import prose
 from nlgraft.analysis.rendering.typesetting import escape_latex
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.errors import NlgraftError
+from nlgraft.study.data.design import cells
 
 VOID = {"meta", "br", "link", "img", "line"}
 
@@ -214,11 +216,29 @@ def test_search_and_pareto_are_reported(make_small_study, store, run):
             {"metric": "dev/reference_length", "direction": "minimize"},
         ],
     )
-    text = run(study, store).render("md")
+    found = run(study, store)
+    text = found.render("md")
     assert "## Search" in text
-    assert "| 3 + 0 + 0 |" in text
+    assert "| 3 + 0 + 0 | 3 |" in text
     assert "3 seeds and 3 search trials" in text
+    assert all(cell["search"]["distinct"] == 3 for cell in found.to_json()["cells"])
     assert "Pareto-optimal trials on dev/bleu and dev/reference_length: " in text
+
+
+def test_a_cell_with_fewer_distinct_trials_than_its_budget_is_named(make_small_study, scored):
+    study = make_small_study(
+        search={"space": {"lr": {"type": "float", "low": 1e-4, "high": 1e-1}}, "trials": 2}, claims=[]
+    )
+    found = scored(study, {cell.label: {} for cell in cells(study)})
+    same = [dataclasses.replace(found.cells[0].trials[0], kind="search", number=number) for number in (0, 1)]
+    record = same[0].record
+    other = [dataclasses.replace(one, fingerprint=f"other {one.number}", record=record) for one in same]
+    found.cells = tuple(
+        dataclasses.replace(cell, search=tuple(search))
+        for cell, search in zip(found.cells, (same, other), strict=True)
+    )
+    assert "baseline has only 1 distinct of 2 search trials" in prose.fairness(found)
+    assert "arm=patt_eg" not in prose.fairness(found)
 
 
 def test_headline_counts_only_what_is_decided(result):

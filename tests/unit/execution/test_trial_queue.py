@@ -219,6 +219,11 @@ def test_search_proposes_equally_and_replicates_the_best(search_document: dict[s
             if e.trial.kind == "search" and e.trial.cell == event.cell
         ]
         assert event.params == {"gain": max(gains)}
+    seeds = {
+        kind: {e.trial.seed for e in bench.ended() if e.trial.kind == kind}
+        for kind in ("search", "replicate")
+    }
+    assert not seeds["search"] & seeds["replicate"], "the selected model is not tested"
 
 
 def test_an_interrupted_search_makes_the_same_proposals(

@@ -7,6 +7,7 @@ import pytest
 from nlgraft.errors import StudyError
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.plan import plan
+from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.public import Study
 
 SPACE = {"train.peak_lr": {"type": "float", "low": 1e-4, "high": 1e-2, "log": True}}
@@ -94,6 +95,7 @@ def test_search_trials_share_what_no_searched_value_touches(good):
     # two replicates and four proposals of five stages; the rate reaches finetune and scores only
     assert (found.num_trials, found.num_search_trials) == (6, 4)
     assert found.stages == {"planned": 30, "distinct": 3 + 2 * 2 + 4 * 2, "finished": 0}
+    assert not any(warning.startswith("search:") for warning in found.warnings)
     assert found.cost_s == 1 + 100 + 10 + 6 * 20 + 6 * 2
     assert "estimated" in found.notes[0]
 
@@ -172,3 +174,21 @@ def test_planned_looks_are_in_the_plan(good):
     assert "results are tested at 3 and 5 seeds" in found.notes[-1]
     assert "15 to 25 replicates" in found.notes[-1]
     assert found.num_trials == 25
+
+
+def test_no_replicate_has_the_seed_of_the_search(good):
+    seeds = [0, 2**32 - 1]
+    study = Study.from_dict(good | {"seeds": seeds, "search": {"trials": 1, "space": SPACE}})
+    assert search_seed(study) == 2**32 - 2
+    longer = study.model_copy(update={"seeds": [*seeds, 1]})
+    assert search_seed(longer) == search_seed(study), "an extended study finds its search"
+
+
+def test_cells_in_which_few_searched_values_change_anything_are_named(good):
+    good["factors"]["arm"]["levels"]["att_eg"] = {"generator.kind": "att"}
+    weight = {"type": "categorical", "choices": [0.1, 0.5], "when": {"generator.kind": ["att"]}}
+    good["search"] = {"trials": 4, "space": {"generator.kd_weight": weight}}
+    warnings = plan(Study.from_dict(good)).warnings
+    labels = "baseline; depth=1; depth=3; without gradual"
+    assert f"search: {labels}: at most 1 distinct of 4 trials" in "\n".join(warnings)
+    assert "search: arm=att_eg: at most 2 distinct of 4 trials" in "\n".join(warnings)

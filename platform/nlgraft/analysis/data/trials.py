@@ -128,6 +128,11 @@ class CellResult:
             return {}
         return {stage: name for stage, name in finished[0].items() if all(stage in one for one in finished)}
 
+    @property
+    def num_distinct(self) -> int:
+        """Number of search trials that differ; the others had values that change nothing in this cell."""
+        return len({trial.fingerprint for trial in self.search})
+
     def measured(self, metric: str, seeds: Sequence[int] | None = None) -> dict[int, Measured]:
         """Return a metric of the finished replicates, all or those of ``seeds``, in the study's order."""
         wanted = [trial for trial in self.trials if seeds is None or trial.seed in seeds]

@@ -74,6 +74,7 @@ def _cell(result: ComparedResults, cell: CellResult) -> dict[str, Any]:
         document["params"] = dict(cell.params)
         document["search"] = {
             "trials": len(cell.search),
+            "distinct": cell.num_distinct,
             "finished": sum(trial.state == "finished" for trial in cell.search),
             "pareto": [trial.number for trial in cell.pareto(result.study.objectives)],
         }

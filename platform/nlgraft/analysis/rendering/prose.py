@@ -57,6 +57,12 @@ def fairness(result: ComparedResults) -> str:
         trials = result.study.search.trials
         budget.append(count(trials, "search trial"))
         short += [f"{name} ended {n} of {budget[1]}" for name, n in searched.items() if n < trials]
+        short += [
+            f"{cell.cell.label} has only {cell.num_distinct} distinct of {budget[1]}, since the searched "
+            "values change little or nothing there"
+            for cell in result.cells
+            if cell.num_distinct < len(cell.search)
+        ]
     if short:
         return f"Planned for every cell: {' and '.join(budget)}. Less so far: {'; '.join(short)}."
     if result.study.sequential is not None:

@@ -139,9 +139,9 @@ def search_table(result: ComparedResults) -> Table:
         chosen = [trial for trial in cell.search if cell.params and trial.params == cell.params]
         value = chosen[0].metrics.get(objective) if chosen else None
         decimals = 4 if value is None else num_decimals([value])
-        row: list[Entry | str] = [_cell_entry(cell), counts, number(value, decimals)]
+        row: list[Entry | str] = [_cell_entry(cell), counts, str(cell.num_distinct), number(value, decimals)]
         rows.append([*row, *(_param(cell.params.get(path)) for path in space)])
-    header = ["cell", "finished + stopped + failed", f"best {objective}", *space]
+    header = ["cell", "finished + stopped + failed", "distinct", f"best {objective}", *space]
     return make_table(header, rows, notes=_pareto_notes(result))
 
 

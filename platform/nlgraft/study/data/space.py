@@ -28,6 +28,11 @@ class _Domain(Part):
     def probes(self) -> dict[str, JsonValue]:
         """Values to try against the system's config, by their place in the domain."""
 
+    @property
+    @abstractmethod
+    def num_values(self) -> float:
+        """Number of values; infinite for a continuous range."""
+
     @abstractmethod
     def problems(self) -> Iterator[Problem]:
         """Everything that makes the domain unusable, with paths inside the domain."""
@@ -53,6 +58,11 @@ class FloatDomain(_Domain):
     def probes(self) -> dict[str, JsonValue]:
         """Both ends."""
         return {"low": self.low, "high": self.high}
+
+    @property
+    def num_values(self) -> float:
+        """Number of steps, or infinity without a step."""
+        return math.inf if self.step is None else _num_steps(self.low, self.high, self.step)
 
     def problems(self) -> Iterator[Problem]:
         """Empty ranges, impossible logarithms, steps that miss ``high``."""
@@ -82,6 +92,11 @@ class IntDomain(_Domain):
         """Both ends."""
         return {"low": self.low, "high": self.high}
 
+    @property
+    def num_values(self) -> float:
+        """Number of whole numbers."""
+        return _num_steps(self.low, self.high, self.step)
+
     def problems(self) -> Iterator[Problem]:
         """Empty ranges, impossible logarithms, steps that miss ``high``."""
         yield from _range_problems(self.low, self.high, is_log=self.log, step=self.step)
@@ -105,6 +120,11 @@ class CategoricalDomain(_Domain):
     def probes(self) -> dict[str, JsonValue]:
         """Every choice."""
         return {f"choices[{index}]": choice for index, choice in enumerate(self.choices)}
+
+    @property
+    def num_values(self) -> float:
+        """Number of choices."""
+        return len(self.choices)
 
     def problems(self) -> Iterator[Problem]:
         """No choice, or one twice."""
@@ -218,6 +238,10 @@ def space_problems(space: Mapping[str, Domain]) -> Iterator[Problem]:
     except graphlib.CycleError as error:
         cycle = list(reversed(error.args[1]))
         yield Problem(f"{cycle[0]}.when", f"conditions form a cycle: {' needs '.join(cycle)}; remove one")
+
+
+def _num_steps(low: float, high: float, step: float) -> int:
+    return math.floor((high - low) / step + _STEP_TOLERANCE) + 1
 
 
 def _is_number(value: object) -> bool:

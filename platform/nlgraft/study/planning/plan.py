@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -13,10 +15,11 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells, idle_note
 from nlgraft.study.data.plan import Plan, PlannedTrial
 from nlgraft.study.data.space import corner
-from nlgraft.study.data.study import Study
+from nlgraft.study.data.study import Search, Study
 from nlgraft.study.data.system import REPLICATE_SPLITS, SEARCH_SPLITS, System
 from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
 from nlgraft.study.planning.data_checks import check_data
+from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.rules import warnings
 from nlgraft.study.reading.system import load_system
@@ -76,7 +79,7 @@ def plan(
         for cell, config in configs:
             stages.add_search(*_corners(study, system, cell, config), study.search.trials)
         notes.append(
-            "stages of search trials are estimated from the two ends of the space at the first seed, "
+            "stages of search trials are estimated from the two ends of the space, "
             "those of the replicates from the config without searched values"
         )
     finished = store.finished(stages.known) if store is not None else set()
@@ -95,7 +98,10 @@ def plan(
         },
         max_concurrent=_at_once(study, capacity),
         problems=capacity_problems(study.resources, capacity) if capacity is not None else [],
-        warnings=warnings(study) + _short_budget(study, len(trials) + num_search_trials) + [*data.warnings],
+        warnings=warnings(study)
+        + _small_searches(study, system, configs)
+        + _short_budget(study, len(trials) + num_search_trials)
+        + [*data.warnings],
         notes=notes,
         corpora=data.corpora,
         cost_s=cost_s,
@@ -114,12 +120,45 @@ def _corners(study: Study, system: System, cell: Cell, config: BaseModel) -> tup
     low, high = (
         system.stage_graph(
             resolve_config(study, cell, corner(study.search.space, values, end)),
-            seed=study.seeds[0],
+            seed=search_seed(study),
             splits=SEARCH_SPLITS,
         )
         for end in (0, -1)
     )
     return low, high
+
+
+def _small_searches(study: Study, system: System, configs: Sequence[tuple[Cell, BaseModel]]) -> list[str]:
+    """Name the cells in which the searched values make fewer distinct trials than the budget."""
+    if study.search is None:
+        return []
+    small: dict[int, list[str]] = {}
+    for cell, config in configs:
+        most = _most_distinct(study, study.search, system, cell, config)
+        if most < study.search.trials:
+            small.setdefault(int(most), []).append(cell.label)
+    return [
+        f"search: {'; '.join(labels)}: at most {number} distinct of {study.search.trials} trials, since the "
+        "searched values change little or nothing there; the budget is not that of the other cells"
+        for number, labels in small.items()
+    ]
+
+
+def _most_distinct(study: Study, search: Search, system: System, cell: Cell, config: BaseModel) -> float:
+    """Count the combinations of searched values that change a stage of a cell's trials."""
+    values, seed = config.model_dump(mode="json"), search_seed(study)
+
+    def identity(end: int, fixed: Mapping[str, Any]) -> str:
+        params = corner(search.space, values, end, fixed)
+        graph = system.stage_graph(resolve_config(study, cell, params), seed=seed, splits=SEARCH_SPLITS)
+        return graph.fingerprint
+
+    sizes = [1.0]
+    for path, domain in search.space.items():
+        tried = domain.probes().values()
+        if any(len({identity(end, {path: value}) for value in tried}) > 1 for end in (0, -1)):
+            sizes.append(domain.num_values)
+    return math.prod(sizes)
 
 
 def _at_once(study: Study, capacity: Mapping[str, float] | None) -> int | None:

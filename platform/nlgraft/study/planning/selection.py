@@ -21,6 +21,7 @@ from nlgraft.study.data.study import Objective, Study
 from nlgraft.study.reading.resolving import resolve_config
 
 KIND = "proposals"
+_LAST_SEED = 2**32 - 1
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,11 @@ _PROPOSAL = TypeAdapter(Proposal)
 
 
 def search_seed(study: Study) -> int:
-    """Seed of every search trial: the study's first."""
-    return study.seeds[0]
+    """Seed of every search trial: one that no replicate has.
+
+    Scores of a model that was selected for its score are too good; the replicates are other models.
+    """
+    return next(seed for seed in range(_LAST_SEED, -1, -1) if seed not in study.seeds)
 
 
 def search_key(study: Study, cell: Cell) -> str:

@@ -272,19 +272,16 @@ def _search_problems(search: Search, num_objectives: int) -> Iterator[Problem]:
 
 
 def _grid_size(search: Search) -> int | None:
-    size = 1
     try:
         sampling_order(search.space)
     except ValueError:
         return None
+    size = 1.0
     for domain in search.space.values():
-        if domain.type == "categorical":
-            size *= len(domain.choices)
-        elif domain.step is None or domain.step <= 0 or domain.low >= domain.high:
+        if domain.type != "categorical" and domain.step is not None and domain.step <= 0:
             return None
-        else:
-            size *= math.floor((domain.high - domain.low) / domain.step + 1e-9) + 1
-    return size
+        size *= domain.num_values
+    return int(size) if 0 < size < math.inf else None
 
 
 def _objective_problems(draft: Draft) -> Iterator[Problem]:
