@@ -185,11 +185,23 @@ def knobs(name: str) -> list[dict[str, Any]]:
     Args:
         name: Import path, or the name of a system that comes with nlgraft.
     """
-    path = name if "." in name else f"{SYSTEMS_PACKAGE}.{name}"
-    system = load_system(path)
+    system = load_system(_import_path(name))
     return [
         {**knob.to_json(), "read_when": system.conditions(knob.path)} for knob in knobs_of(system.config_type)
     ]
+
+
+def schema(system: str | None = None) -> dict[str, Any]:
+    """Describe study files to editors; see `Study.json_schema`.
+
+    Args:
+        system: A system whose settings the schema should know, named as for `knobs`.
+    """
+    return Study.json_schema(None if system is None else _import_path(system))
+
+
+def _import_path(name: str) -> str:
+    return name if "." in name else f"{SYSTEMS_PACKAGE}.{name}"
 
 
 class Handle:

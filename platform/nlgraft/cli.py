@@ -13,6 +13,7 @@ import click
 
 from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED, fails_politely
 from nlgraft.vocab_cli import vocab
+from nlgraft.wording import count
 
 if TYPE_CHECKING:
     from nlgraft.study.public import Study
@@ -67,8 +68,8 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
     from nlgraft.study.data.design import cells
 
     study = _read(study_file, overrides)
-    count = len(cells(study))
-    click.echo(f"{study_file}: valid; {count} cells, {len(study.seeds)} seeds", err=True)
+    found = f"{count(len(cells(study)), 'cell')}, {count(len(study.seeds), 'seed')}"
+    click.echo(f"{study_file}: valid; {found}", err=True)
 
 
 @_study_command("plan")
@@ -113,7 +114,7 @@ def run(
     from nlgraft import api
     from nlgraft.execution.cluster import prepare_process
     from nlgraft.execution.interruption import Interrupted
-    from nlgraft.terminal import Progress, result_table
+    from nlgraft.terminal import Progress, show_result
 
     prepare_process(address)
     study = _read(study_file, overrides, storage)
@@ -131,8 +132,8 @@ def run(
     if is_json:
         _print_json(document)
     else:
-        result_table(document, result.rows(), result.effect_rows())
-    stop_reason = result.invocation.stop_reason
+        show_result(result)
+    stop_reason = None if result.invocation is None else result.invocation.stop_reason
     if stop_reason is not None:
         click.echo(f"ended early: {stop_reason}; run the same command again to resume", err=True)
         raise SystemExit(EXIT_FAILED)
@@ -240,13 +241,16 @@ def submit(
     storage: str | None,
     tracking_uri: str | None,
 ) -> None:
-    """Submit `nlgraft run` to a Ray cluster; print the job id."""
-    from nlgraft.execution.job import submit_run
+    """Submit `nlgraft run` to a Ray cluster; print the job id, and on stderr how to follow it."""
+    from nlgraft.execution.job import next_commands, submit_run
 
     _read(study_file, overrides, storage)
     options = [] if storage is None else ["--storage", storage]
     options += [] if tracking_uri is None else ["--tracking-uri", tracking_uri]
-    click.echo(submit_run(study_file, overrides, address, options))
+    job_id = submit_run(study_file, overrides, address, options)
+    click.echo(job_id)
+    for meaning, command in next_commands(job_id, address).items():
+        click.echo(f"{meaning}: {command}", err=True)
 
 
 @main.command("systems")
@@ -273,11 +277,13 @@ def systems(name: str | None, is_json: bool) -> None:
 
 
 @main.command("schema")
-def schema() -> None:
-    """Print the JSON schema of a study, for editors."""
-    from nlgraft.study.public import Study
+@click.argument("system", required=False)
+@fails_politely
+def schema(system: str | None) -> None:
+    """Print the JSON schema of a study, for editors; with SYSTEM, its settings and metrics as well."""
+    from nlgraft import api
 
-    click.echo(json.dumps(Study.json_schema(), indent=2))
+    click.echo(json.dumps(api.schema(system), indent=2))
 
 
 main.add_command(vocab)

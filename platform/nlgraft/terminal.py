@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
+from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live
 from rich.markup import escape
@@ -16,6 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from nlgraft.analysis.rendering.typesetting import Table as ReportTable
 from nlgraft.execution.events import (
     CellSearched,
     Event,
@@ -28,9 +30,15 @@ from nlgraft.execution.events import (
 )
 from nlgraft.study.data.plan import Plan
 
+if TYPE_CHECKING:
+    from nlgraft.analysis.study_result import StudyResult
+
 _WATCH_PAUSE_S = 2.0
 _NUM_SHOWN = 4
 _NUM_REASONS = 8
+_FILE_WIDTH = 160
+_GAP = 2
+"""Columns of a terminal between two columns of a table."""
 
 
 def _clock(seconds: float) -> str:
@@ -145,19 +153,31 @@ class LineReporter:
         return None
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None = None) -> Table:
+def _table(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[Any]],
+    title: str | None = None,
+    widest: int | None = None,
+) -> Table:
+    """Build a table whose first column holds names, folded when longer than ``widest``."""
     table = Table(title=title, title_justify="left", header_style="bold", box=None, pad_edge=False)
     for index, column in enumerate(columns):
-        table.add_column(column, justify="left" if index == 0 else "right", no_wrap=index == 0)
+        if index == 0:
+            table.add_column(column, max_width=widest, no_wrap=widest is None, overflow="fold")
+        else:
+            table.add_column(column, justify="right", no_wrap=widest is not None)
     for row in rows:
         table.add_row(*[str(value) for value in row])
     return table
 
 
-def _print(*renderables: Any) -> None:
+def _console() -> Console:
     console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console = Console(file=sys.stdout, highlight=False, width=160)
+    return console if console.is_terminal else Console(file=sys.stdout, highlight=False, width=_FILE_WIDTH)
+
+
+def _print(*renderables: Any) -> None:
+    console = _console()
     for renderable in renderables:
         console.print(renderable)
 
@@ -185,29 +205,62 @@ def _corpus_rows(corpora: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     ]
 
 
-def result_table(
-    document: Mapping[str, Any], rows: Sequence[Sequence[str]], effects: Sequence[Sequence[str]]
-) -> None:
-    """Print the comparison table, the effects, the claims and the places of report and runs.
-
-    Args:
-        document: The result as of ``run --json``.
-        rows: The comparison table, its header first.
-        effects: The table of effects, its header first; may be empty.
-    """
-    _print(_table(rows[0], rows[1:], title=str(document["study"])))
-    if effects:
-        _print("", _table(effects[0], effects[1:]))
+def show_result(result: StudyResult) -> None:
+    """Print the comparison table, effects, test metrics, claims, and the places of report and runs."""
+    document = result.to_json()
+    console = _console()
+    tables = (result.comparison(), result.effects_on_main_metric(), result.test_metrics())
+    console.print(Text(f"{document['study']}: {document['main_metric']}", style="bold"))
+    for table in filter(None, tables):
+        _show_table(console, table)
     if document["claims"]:
         claims = [(claim["text"], claim["answer"], claim["source"]) for claim in document["claims"]]
-        _print("", _table(("claim", "verdict", "source"), claims))
-    trials = document["trials"]
-    _print(
-        "",
+        console.print(_left(_table(("claim", "verdict", "source"), claims)), "")
+    trials, uri = document["trials"], document["tracking_uri"]
+    for line in (
         f"trials: {trials['run']} run, {trials['reused']} reused, {trials['failed']} failed",
-        Text(f"report: {document['report_dir']}/report.html"),
-        Text(f"MLflow: {document['tracking_uri']}, experiment {document['experiment']}"),
-    )
+        f"report: {document['report_dir']}/report.html",
+        f"MLflow: experiment {document['experiment']}, mlflow ui --backend-store-uri {uri}",
+    ):
+        console.print(Text(line), soft_wrap=True)
+
+
+def _show_table(console: Console, table: ReportTable) -> None:
+    """Print a table, in several parts where its columns do not fit side by side, and its notes."""
+    columns = list(zip(*table.plain(), strict=True))
+    parts = _parts(console.width, columns)
+    if len(parts) > 1:
+        parts = _parts(console.width, [columns[0], *map(_with_narrow_title, columns[1:])])
+    for part in parts:
+        header, *rows = zip(*part, strict=True)
+        console.print(_table(header, rows, widest=console.width // 2))
+    for note in table.notes:
+        console.print(Text(note))
+    console.print()
+
+
+def _with_narrow_title(column: Sequence[str]) -> tuple[str, ...]:
+    """Break the title of a column at its spaces if it is wider than the entries."""
+    title, *entries = column
+    widest = max(map(cell_len, entries), default=0)
+    return (title.replace(" ", "\n") if cell_len(title) > widest else title, *entries)
+
+
+def _parts(width: int, columns: Sequence[Sequence[str]]) -> list[list[Sequence[str]]]:
+    """Distribute columns over parts that fit a width; each part begins with the first column."""
+    first = min(_width_of(columns[0]), width // 2)
+    parts, used = [[columns[0]]], first
+    for column in columns[1:]:
+        if used + _GAP + _width_of(column) > width and len(parts[-1]) > 1:
+            parts.append([columns[0]])
+            used = first
+        parts[-1].append(column)
+        used += _GAP + _width_of(column)
+    return parts
+
+
+def _width_of(column: Sequence[str]) -> int:
+    return max(cell_len(line) for text in column for line in text.split("\n"))
 
 
 def status_table(document: Mapping[str, Any]) -> None:
@@ -276,6 +329,7 @@ def _left(table: Table) -> Table:
     for column in table.columns:
         column.justify = "left"
         column.overflow = "fold"
+        column.no_wrap = False
     return table
 
 

@@ -205,7 +205,7 @@ UNREAD = {
         "use_cache", "share_encoder_decoder_embeddings", "tie_encoder_decoder", "tie_word_embeddings",
         "padding_side", "pre_tokenizer", "encode_special_tokens", "bos_piece", "eos_piece", "pad_piece",
         "justify", "overflow", "default_flow_style", "allow_unicode", "sort_base_mapping_type_on_output",
-        "ignore_aliases",
+        "ignore_aliases", "no_wrap",
     },
     "whoever calls the Python API": {"from_dict"},
     "fields of documents and configs, written and read whole": {

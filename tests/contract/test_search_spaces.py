@@ -5,8 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import jsonschema
 import pytest
+from ruamel.yaml import YAML
 
+from nlgraft import api
+from nlgraft.errors import StudyError
 from nlgraft.study.data.claim import claims_of
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
@@ -73,3 +77,22 @@ def test_table_2_is_claimed_on_both_of_its_columns() -> None:
     figures = {(claim.better, claim.worse, claim.source): claim.figures for claim in claims}
     assert figures["patt_eg_kd", "random_init", "Table 2, Thesis"] == [37.90, 36.33]
     assert figures["random_init", "cbow", "Table 2, Laws"] == [53.14, 52.93]
+
+
+def test_an_editor_with_the_schema_of_the_system_accepts_every_study_and_sees_mistakes() -> None:
+    schema = api.schema("embedding_transfer")
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    documents = {path.name: YAML(typ="safe").load(path) for path in ROOT.glob("search_spaces/*/*.yaml")}
+    ours = {name: one for name, one in documents.items() if one["system"] == "trainables.embedding_transfer"}
+    assert {name: [str(error) for error in validator.iter_errors(one)] for name, one in ours.items()} == {
+        name: [] for name in ours
+    }
+    demo = ours["demo.yaml"]
+    assert list(validator.iter_errors(demo | {"base": {"decode": {"beem": 2}}}))
+    assert list(validator.iter_errors(demo | {"objective": {"metric": "dev/blue", "direction": "maximize"}}))
+    assert list(
+        validator.iter_errors(demo | {"factors": {"a": {"target": "x", "levels": [1], "baseline": 1}}})
+    )
+    with pytest.raises(StudyError, match="Did you mean"):
+        api.schema("embeding_transfer")

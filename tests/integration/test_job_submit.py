@@ -138,6 +138,17 @@ def test_nlgraft_submit_prints_the_job_id(
     assert submitted.returncode == 0, submitted.stderr
     job_id = submitted.stdout.strip()
     assert job_id.startswith("raysubmit_")
+    following = [line.partition(": ")[2] for line in submitted.stderr.splitlines() if "ray job" in line]
+    assert [command.split("ray job ")[1].split()[0] for command in following] == ["status", "logs", "stop"]
+    shown = subprocess.run(
+        ["bash", "-c", following[0]],
+        env={**environment, "PATH": f"{BIN}:{environment['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert job_id in shown.stdout + shown.stderr
+    assert shown.returncode == 0, shown.stderr
     token = {"Authorization": f"Bearer {Path(environment['RAY_AUTH_TOKEN_PATH']).read_text()}"}
     end_s = time.monotonic() + 240
     status = ""

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.analysis.rendering.document import result_document
-from nlgraft.analysis.rendering.tables import comparison_table, effects_table, short_note
+from nlgraft.analysis.rendering.tables import comparison_table, effects_table, metrics_table, short_note
+from nlgraft.analysis.rendering.typesetting import Table
 from nlgraft.analysis.statistics.sequential import SequentialResults
 from nlgraft.wording import count
 
@@ -36,22 +37,28 @@ class StudyResult(SequentialResults):
         """Show the comparison table in a notebook."""
         from nlgraft.analysis.rendering.report import html_table  # loads matplotlib and jinja2
 
-        return html_table(
-            comparison_table(self, self.main_metric), f"{self.study.variant}: {self.main_metric}"
-        )
+        return html_table(self.comparison(), f"{self.study.variant}: {self.main_metric}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON of ``run --json`` and ``report --format json``."""
         return result_document(self)
 
-    def rows(self) -> list[list[str]]:
-        """Return the comparison table of the main metric for a terminal, its header first."""
-        return comparison_table(self, self.main_metric).plain()
+    def comparison(self) -> Table:
+        """Tabulate the difference of every cell from the baseline on the main metric."""
+        return comparison_table(self, self.main_metric)
 
-    def effect_rows(self) -> list[list[str]]:
-        """Return the effects on the main metric for a terminal, the header first; empty without effects."""
-        table = effects_table(self, self.main_metric)
-        return [] if table is None else table.plain()
+    def effects_on_main_metric(self) -> Table | None:
+        """Tabulate the effects on the main metric; None where the design crosses no factors."""
+        return effects_table(self, self.main_metric)
+
+    def test_metrics(self) -> Table | None:
+        """Tabulate the other metrics of the test set but times; None where there are none."""
+        names = [
+            name
+            for name, metric in self.metrics.items()
+            if metric.split == "test" and not metric.is_time and name != self.main_metric
+        ]
+        return metrics_table(self, names) if names else None
 
     def note(self) -> str:
         """Return the comparison table and the claims as Markdown, short enough for MLflow's note."""

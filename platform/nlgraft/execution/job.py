@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -48,6 +49,14 @@ def submit_run(
             "with `ray up cluster.yaml`, or give the URL of its dashboard as --address http://HEAD:8265; if "
             "the cluster uses token authentication, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
         ) from error
+
+
+def next_commands(job_id: str, address: str | None) -> dict[str, str]:
+    """Return the commands that follow a submitted job, by what they do."""
+    prefix = "RAY_AUTH_MODE=token " if os.environ.get("RAY_AUTH_MODE") == "token" else ""
+    place = "" if address is None else f" --address {shlex.quote(address)}"
+    commands = {"state": "status", "output so far and to come": "logs --follow", "end it": "stop"}
+    return {meaning: f"{prefix}ray job {command}{place} {job_id}" for meaning, command in commands.items()}
 
 
 def runtime_env(directory: Path) -> dict[str, Any]:

@@ -15,6 +15,8 @@ from nlgraft.study.planning.plan import plan
 from nlgraft.study.reading import documents
 from nlgraft.study.reading.reader import read_study
 from nlgraft.study.reading.recorded import record_study, recorded_study
+from nlgraft.study.reading.schema import study_schema, system_schema
+from nlgraft.study.reading.system import load_system
 from nlgraft.wording import count
 
 
@@ -97,10 +99,16 @@ class Study(study.Study):
         return documents.write_yaml(documents.masked(values) if is_public else values)
 
     @classmethod
-    def json_schema(cls) -> dict[str, Any]:
-        """Describe study files to editors, as a JSON schema of draft 2020-12."""
-        schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-        return schema | study.Study.model_json_schema() | {"title": "nlgraft study"}
+    def json_schema(cls, system: str | None = None) -> dict[str, Any]:
+        """Describe study files to editors, as a JSON schema of draft 2020-12.
+
+        Args:
+            system: Import path of a system, whose settings and metrics the schema then knows.
+
+        Raises:
+            StudyError: There is no such system.
+        """
+        return study_schema() if system is None else system_schema(load_system(system))
 
     def plan(self, store: ArtifactStore | None = None, capacity: Mapping[str, float] | None = None) -> Plan:
         """Work out what a run would do; see `nlgraft.study.planning.plan.plan`.

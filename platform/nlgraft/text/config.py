@@ -70,8 +70,14 @@ def _listed(value: Any) -> Any:
     return (value,) if isinstance(value, str) else value
 
 
-Paths = Annotated[tuple[InputPath, ...], BeforeValidator(_listed)]
-Columns = Annotated[tuple[str, ...], BeforeValidator(_listed)]
+_OneOrMore = BeforeValidator(_listed, json_schema_input_type=tuple[str, ...] | str)
+Paths = Annotated[tuple[InputPath, ...], _OneOrMore]
+Columns = Annotated[tuple[str, ...], _OneOrMore]
+
+
+def _with_source(schema: dict[str, Any]) -> None:
+    """Describe ``source`` to editors, which stands for ``sources`` of one file."""
+    schema["properties"]["source"] = {"type": "string", "description": "The only source."}
 
 
 class _Config(BaseModel):
@@ -124,6 +130,8 @@ class ConlangConfig(_Config):
 
 class SplitFiles(_Config):
     """The files of one split; line n of each belongs to example n. Plain or ``.gz``, UTF-8."""
+
+    model_config = ConfigDict(json_schema_extra=_with_source)
 
     sources: Paths = Field(min_length=1)
     """One file per source, in order (``source: FILE`` for one)."""

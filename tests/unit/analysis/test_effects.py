@@ -73,7 +73,7 @@ def test_components_cross_like_factors(make_study):
 def test_nothing_is_crossed_by_one_factor_at_a_time(make_study, result):
     assert weights_of(make_study(**CROSSED | {"design": {"kind": "one_factor"}})) == {}
     assert result.effects() == []
-    assert result.effect_rows() == []
+    assert result.effects_on_main_metric() is None
     assert "Effects" not in result.render("md")
 
 
@@ -143,7 +143,7 @@ def test_a_crossed_study_reports_its_effects(make_study, run, store):
     document = json.loads(crossed.render("json"))
     assert [one["effect"] for one in document["effects"]] == [effect.contrast.label for effect in effects]
     assert document["effects"][3]["levels"] == {"arm": "avg_eg", "lr": 0.01}
-    assert crossed.effect_rows()[4][:3] == ["arm=avg_eg × lr=0.01", "interaction", "3"]
+    assert crossed.effects_on_main_metric().plain()[4][:3] == ["arm=avg_eg × lr=0.01", "interaction", "3"]
     assert "Significant main effects: " in crossed.render("md")
     for text in (crossed.render("md"), crossed.render("html"), crossed.note()):
         assert "arm=avg_eg × lr=0.01" in text

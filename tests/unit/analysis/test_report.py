@@ -196,7 +196,7 @@ def test_a_study_that_has_not_run_has_a_report(kind, make_study, store):
     empty = StudyResult.read(make_study(), store)
     assert empty.render(kind)
     assert empty.note()
-    assert empty.rows()[1][0] == "baseline (arm=random_init) (planned)"
+    assert empty.comparison().plain()[1][0] == "baseline (arm=random_init) (planned)"
     assert "yet" in prose.headline(empty)
 
 

@@ -178,7 +178,7 @@ def test_without_correction_p_decides(make_study, result):
     plain = type(result)(study, result.system, result.cells, result.provenance)
     assert plain.compare("single_run").p_holm is None
     assert plain.compare("single_run").notes == ()
-    assert "p (Holm)" not in plain.rows()[0]
+    assert "p (Holm)" not in plain.comparison().header
 
 
 def test_an_unknown_metric_or_cell_is_named_with_the_nearest(result):

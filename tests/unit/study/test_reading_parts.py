@@ -343,3 +343,10 @@ def test_leave_one_out_needs_components(good, problems):
     good["design"] = {"kind": "leave_one_out"}
     good["components"] = {}
     assert "leave_one_out needs components" in problems(good)["components"]
+
+
+def test_a_baseline_that_is_no_level_is_one_problem(good, problems):
+    good["factors"]["depth"]["baseline"] = "foo"
+    found = problems(good)
+    assert list(found) == ["factors.depth.baseline"]
+    assert " | " not in found["factors.depth.baseline"]

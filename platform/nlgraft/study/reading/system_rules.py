@@ -8,7 +8,7 @@ from typing import Any
 from nlgraft.errors import ContractError, Problem, StudyError, nearest
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Axes, Cell, axes_of
-from nlgraft.study.data.space import Domain, alternatives, holds
+from nlgraft.study.data.space import Domain, alternatives, holds, same
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.claim_rules import upside_down
 from nlgraft.study.reading.draft import Draft
@@ -110,11 +110,21 @@ class _CellChecker:
         """All problems; one that the baseline has is not repeated for the other cells."""
         baseline = self._axes.cell({})
         _, known = self._resolver.faults(baseline, {})
-        yield from (self._resolver.place(fault, baseline, {}) for fault in known)
+        placed = [self._resolver.place(fault, baseline, {}) for fault in known]
+        strays = self._stray_baselines()
+        yield from (problem for problem in placed if problem.path not in strays)
         cells = self._cells()
         for cell in cells:
             yield from self._new_problems(cell, {}, list(known))
         yield from self._space_problems(baseline, cells, known)
+
+    def _stray_baselines(self) -> set[str]:
+        """Places of baselines that are none of their factor's levels, which is their only problem."""
+        return {
+            f"factors.{name}.baseline"
+            for name, factor in self._study.factors.items()
+            if not any(same(factor.baseline, level) for level in factor.level_values)
+        }
 
     def _cells(self) -> list[Cell]:
         """The cells, and every single level that no cell may use."""

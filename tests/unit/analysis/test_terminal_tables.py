@@ -1,0 +1,47 @@
+"""The end of a run as a person reads it, in a wide and in a narrow terminal."""
+
+import re
+import sys
+
+import pytest
+from rich.console import Console
+
+from nlgraft import terminal
+from nlgraft.analysis.data.results import Invocation
+
+
+@pytest.fixture
+def show(monkeypatch, capsys):
+    """Print a result in a terminal of a width; returns its lines."""
+
+    def print_lines(result, width):
+        console = Console(file=sys.stdout, highlight=False, width=width)
+        monkeypatch.setattr(terminal, "_console", lambda: console)
+        terminal.show_result(result)
+        return capsys.readouterr().out.splitlines()
+
+    return print_lines
+
+
+@pytest.mark.parametrize("width", [160, 120, 80])
+def test_no_number_breaks_at_any_width(show, result, width):
+    lines = show(result, width)
+    intervals = [found for line in lines for found in re.findall(r"\[[−+]\d+\.\d+, [−+]\d+\.\d+\]", line)]
+    assert len(intervals) == 4
+    assert sum(line.count("[") for line in lines) == 4
+    assert sum(len(re.findall(r"\d ± \d", line)) for line in lines) >= 10
+    assert max(map(len, lines)) <= width
+    for label in ("baseline (arm=random_init)", "arm=patt_eg"):
+        assert any(line.startswith(label) for line in lines)
+
+
+def test_marks_are_explained_below_the_table_and_test_metrics_shown(show, make_small_study, run, store):
+    result = run(make_small_study(seeds=[1]), store)
+    result.invocation = Invocation(2, 0, 0, "reports", "sqlite:///mlflow.db", "made-up-table2")
+    lines = show(result, 80)
+    text = "\n".join(lines)
+    assert "†" in text
+    assert "† one seed: the interval and p cover test-set sampling only" in " ".join(text.split())
+    assert "test/accuracy" in text
+    assert "sentences_per_s" not in text
+    assert "mlflow ui --backend-store-uri sqlite:///mlflow.db" in text
