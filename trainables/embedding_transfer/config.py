@@ -19,7 +19,7 @@ from nlgraft.stages.config import (
 from nlgraft.study.data.system import Condition
 from nlgraft.text.config import CorpusConfig, TokenizerConfig, role_problem
 from nlgraft.text.files import InputPathOrName
-from nlgraft.training.config import TrainConfig
+from nlgraft.training.config import OneOfSeveral, TrainConfig
 from trainables.embedding_transfer.arms import (
     KEPT_METHODS,
     MASKED_LM_METHODS,
@@ -102,8 +102,10 @@ class RatesConfig(_Part):
     """If true, results of splits and merges that the vocabulary has are generated too, not looked up."""
 
 
-class GeneratorConfig(_Part):
+class GeneratorConfig(_Part, OneOfSeveral):
     """Training of ATT-EG and PATT-EG (section 3.3). AVG-EG has no parameters and reads none of this."""
+
+    ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (("max_steps", "max_epochs"),)
 
     distillation_lambda: float = Field(default=0.5, ge=0)
     """Weight of the distillation loss L_d beside the pretraining loss L_p (eq. 5); 0: no distillation."""
@@ -123,12 +125,17 @@ class GeneratorConfig(_Part):
     new_mask_rate: float = Field(default=0.5, ge=0, le=1)
     """Share of the generated tokens that a masked language model predicts; it reads the others (authors'
     code)."""
-    max_steps: int = Field(default=1000, ge=1)
-    """Optimiser steps (the paper's converge after 20,000)."""
+    max_steps: int | None = Field(default=1000, ge=1)
+    """Optimiser steps (section 5.3: converged after some 20,000); null where ``max_epochs`` is given."""
+    max_epochs: int | None = Field(default=None, ge=1)
+    """Passes over upstream text instead (section 4.1: one)."""
     batch_tokens: int = Field(default=4096, ge=1)
     """Tokens of a batch, padding included."""
     peak_lr: float = Field(default=1e-2, gt=0)
-    """Learning rate at its highest; falls linearly to zero."""
+    """Learning rate at its highest."""
+    lr_schedule: Literal["linear", "inverse_sqrt", "constant"] = "linear"
+    """Its fall after warm-up: to zero, as in the authors' code for BERT; section 4.1 has the pretraining's,
+    inverse_sqrt."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps of linear warm-up."""
     betas: tuple[float, float] = (0.9, 0.999)
@@ -151,10 +158,11 @@ class GeneratorConfig(_Part):
         """
         return TrainConfig(
             max_steps=self.max_steps,
+            max_epochs=self.max_epochs,
             batch_tokens=self.batch_tokens,
             peak_lr=self.peak_lr,
             warmup_steps=self.warmup_steps,
-            lr_schedule="linear",
+            lr_schedule=self.lr_schedule,
             betas=self.betas,
             label_smoothing=upstream.label_smoothing,
             smoothing_kind=upstream.smoothing_kind,

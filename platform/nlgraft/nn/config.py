@@ -55,11 +55,11 @@ SIZES: dict[str, dict[str, Any]] = {
 """Sizes of each preset; explicit fields override them."""
 
 
-def _tupled(value: Any) -> Any:
+def tupled(value: Any) -> Any:
     """Turn lists into tuples: after a before-validator, pydantic's strict mode does not accept lists."""
     if isinstance(value, dict):
-        return {key: _tupled(entry) for key, entry in value.items()}
-    return tuple(_tupled(entry) for entry in value) if isinstance(value, list) else value
+        return {key: tupled(entry) for key, entry in value.items()}
+    return tuple(tupled(entry) for entry in value) if isinstance(value, list) else value
 
 
 class FineEncoderConfig(StrictConfig):
@@ -191,7 +191,7 @@ class TransformerConfig(StrictConfig):
     @classmethod
     def _fill_sizes(cls, data: Any) -> Any:  # pydantic hands over whatever was written
         if isinstance(data, dict):
-            return {**SIZES.get(str(data.get("preset", "base")), {}), **_tupled(data)}
+            return {**SIZES.get(str(data.get("preset", "base")), {}), **tupled(data)}
         return data
 
     @model_validator(mode="after")

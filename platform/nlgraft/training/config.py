@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
+from nlgraft.nn.config import tupled
 from nlgraft.text.config import BOS, EOS
 
 
@@ -24,9 +25,32 @@ Pattern = Annotated[str, AfterValidator(_pattern)]
 """A regular expression searched for in dotted parameter names, e.g. ``^fine_encoder\\.``."""
 
 
-_LENGTHS = ("max_steps", "max_epochs")
-_BUDGETS = ("batch_tokens", "batch_characters", "batch_sentences")
-"""Settings of which exactly one is given; the first has a default."""
+class OneOfSeveral(BaseModel):
+    """Settings of which exactly one is given; the first of them has a default, which gives way to another."""
+
+    ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_gives_way(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        given = {name for name, value in values.items() if value is not None}
+        for default, *others in cls.ONE_OF:
+            if default not in values and given.intersection(others):
+                values = {**values, default: None}
+        return tupled(values)
+
+    @model_validator(mode="after")
+    def _has_one_of_each(self) -> Self:
+        for names in self.ONE_OF:
+            given = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) is not None]
+            if len(given) != 1:
+                raise ValueError(
+                    f"{' and '.join(given) or 'none'} given of {', '.join(names)}: give one, and set an "
+                    "inherited one to null"
+                )
+        return self
 
 
 class ParameterGroup(BaseModel):
@@ -40,10 +64,14 @@ class ParameterGroup(BaseModel):
     """Factor on the learning rate at every step, e.g. 10 for TRICE's fine encoder."""
 
 
-class TrainConfig(BaseModel):
+class TrainConfig(OneOfSeveral):
     """One training stage: how long, how fast, what is kept."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("max_steps", "max_epochs"),
+        ("batch_tokens", "batch_characters", "batch_sentences"),
+    )
 
     max_steps: int | None = Field(default=10_000, ge=1)
     """Optimiser steps; null where ``max_epochs`` is given."""
@@ -112,29 +140,6 @@ class TrainConfig(BaseModel):
     """If given, only parameters whose names one of these patterns matches learn."""
     groups: tuple[ParameterGroup, ...] = ()
     """Own learning rates; the first group that matches a name counts."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _default_gives_way(cls, values: Any) -> Any:
-        """Leave out the default length or budget where another one is given."""
-        if not isinstance(values, Mapping):
-            return values
-        given = {name for name, value in values.items() if value is not None}
-        for default, *others in (_LENGTHS, _BUDGETS):
-            if default not in values and given.intersection(others):
-                values = {**values, default: None}
-        return values
-
-    @model_validator(mode="after")
-    def _has_one_length_and_one_budget(self) -> TrainConfig:
-        for names in (_LENGTHS, _BUDGETS):
-            given = [f"{name}={getattr(self, name)}" for name in names if getattr(self, name) is not None]
-            if len(given) != 1:
-                raise ValueError(
-                    f"{' and '.join(given) or 'none'} given of {', '.join(names)}: give one, and set an "
-                    "inherited one to null"
-                )
-        return self
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> TrainConfig:
