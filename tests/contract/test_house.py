@@ -213,7 +213,7 @@ UNREAD = {
         "median_tokens", "chars_per_token",
     },
     "benchmarks": {"efficiency", "side_efficiency", "num_over_budget", "to_hugging_face"},
-    "issue 12, multi_source": {"MBART_STYLE", "source_view", "evaluate_documents", "with_foreign_source"},
+    "issue 12, multi_source": {"MBART_STYLE", "source_view"},
     "issue 13, prlm_fusion": {
         "context_side", "released_encoder", "released_tokenizer", "without_checkpoints", "frozen_states",
         "measure_speed", "log_probability",

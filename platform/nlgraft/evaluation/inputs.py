@@ -44,10 +44,13 @@ class Inputs:
     Attributes:
         sources: One stream for each source; an empty sequence is a source that the example lacks.
         contexts: One stream for each fusion context.
+        length_source: Index of the source that limits the length of a hypothesis; None: the longest of an
+            example.
     """
 
     sources: Sequence[Stream]
     contexts: Mapping[str, Stream] = field(default_factory=dict)
+    length_source: int | None = None
 
     def __len__(self) -> int:
         return len(self.sources[0])

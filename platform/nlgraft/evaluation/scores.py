@@ -96,7 +96,10 @@ def evaluate_text(
 
 
 def evaluate_documents(
-    hypotheses: Sequence[str], references: Sequence[str], documents: Sequence[str | int]
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    documents: Sequence[str | int],
+    normalization: str = "identity",
 ) -> Evaluation:
     """Compute document-level BLEU: the sentences of a document are joined to one line first.
 
@@ -106,6 +109,7 @@ def evaluate_documents(
         hypotheses: Translated sentences.
         references: One human sentence for each.
         documents: Document of each sentence; the sentences of a document stand in their order.
+        normalization: As in ``evaluate_text``.
 
     Returns:
         ``doc_bleu`` with statistics [D, 10], D the number of documents.
@@ -123,5 +127,7 @@ def evaluate_documents(
     rows, signature = segment_rows(
         "bleu", [" ".join(pair[0]) for pair in lines.values()], [" ".join(pair[1]) for pair in lines.values()]
     )
+    if normalization != "identity":
+        signature = f"{signature}|norm:{normalization}"
     score = score_statistics("doc_bleu", rows, f"unit:document|{signature}")
     return Evaluation({"doc_bleu": score}, {"doc_bleu": rows})

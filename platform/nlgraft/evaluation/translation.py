@@ -55,8 +55,9 @@ def translate(model: Any, inputs: Inputs, config: GenerationConfig) -> Translati
     for start in range(0, len(order), config.batch_sentences):
         rows = order[start : start + config.batch_sentences]
         sources, contexts = inputs.pack(rows)
-        for row, found in zip(rows, beam_search(model, sources, contexts, config), strict=True):
-            hypotheses[row] = found
+        found = beam_search(model, sources, contexts, config, inputs.length_source)
+        for row, best in zip(rows, found, strict=True):
+            hypotheses[row] = best
     return Translations(hypotheses, time.perf_counter() - started)
 
 

@@ -325,7 +325,7 @@ class GenerationConfig(StrictConfig):
     num_return: int = Field(default=1, ge=1)
     """Hypotheses returned for each sentence, best first; at most beam."""
     max_length_ratio: float = Field(default=1.0, ge=0)
-    """Longest hypothesis = ratio x (first source's tokens) + offset, without the end token."""
+    """Longest hypothesis = ratio x (tokens of the translated source) + offset, without the end token."""
     max_length_offset: int = Field(default=50, ge=0)
     """Tokens added to the ratio (TRICE: source + 50; fairseq: ratio 0, offset 200)."""
     min_length: int = Field(default=0, ge=0)
@@ -374,7 +374,7 @@ class SamplingConfig(StrictConfig):
     top_p: float = Field(default=1.0, gt=0, le=1)
     """Sample among the fewest tokens that hold this probability."""
     max_length_ratio: float = Field(default=1.0, ge=0)
-    """Longest sample = ratio x (first source's tokens) + offset, without the end token."""
+    """Longest sample = ratio x (tokens of the longest source) + offset, without the end token."""
     max_length_offset: int = Field(default=50, ge=0)
     """Tokens added to the ratio."""
     start_id: int = 2

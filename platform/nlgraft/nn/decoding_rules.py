@@ -7,6 +7,7 @@ C candidates per sentence, N blocks of L tokens, X positions searched.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal, overload
 
 import torch
@@ -19,15 +20,16 @@ LengthPenalty = Literal["gnmt", "average", "none"]
 _BLOCK = 64
 
 
-def length_limits(tokens: Tokens, ratio: float, offset: int) -> Tensor:
+def length_limits(sources: Sequence[Tokens], ratio: float, offset: int) -> Tensor:
     """Compute the longest hypothesis of each sentence without its end token, int64 [B], at least 1.
 
     Args:
-        tokens: The first source, [B, T].
+        sources: The sources that limit it, each [B, T]; the longest of each sentence counts.
         ratio: Tokens allowed per source token.
         offset: Tokens added.
     """
-    return (tokens.valid.sum(1) * ratio).floor().long().add(offset).clamp(min=1)
+    lengths_B = torch.stack([tokens.valid.sum(1) for tokens in sources]).amax(0)
+    return (lengths_B * ratio).floor().long().add(offset).clamp(min=1)
 
 
 @overload

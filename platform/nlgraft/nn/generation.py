@@ -44,6 +44,7 @@ def beam_search(
     sources: Sequence[Tokens],
     contexts: Mapping[str, Tokens] | None = None,
     config: GenerationConfig | None = None,
+    length_source: int | None = None,
 ) -> list[list[Hypothesis]]:
     """Find the best continuations of every sentence; beam 1 is greedy search.
 
@@ -53,13 +54,15 @@ def beam_search(
             (``nlgraft.evaluation.translation`` takes a corpus in batches of similar length).
         contexts: Input of each fusion context.
         config: Beam, length rules, blocking; None: the defaults.
+        length_source: Index of the source that limits the length of a hypothesis; None: the longest of each
+            sentence.
 
     Returns:
         Per sentence ``num_return`` hypotheses, best first (fewer if there are no more).
     """
     config = config or GenerationConfig()
     with _evaluating(model):
-        state, limits_B = _begin(model, sources, contexts, config)
+        state, limits_B = _begin(model, sources, contexts, config, length_source)
         if config.beam == 1:
             return _Paths(model, state, limits_B, config, 1, lambda scores_RV: scores_RV.argmax(1)).run()
         return _Beams(model, state, limits_B, config).run()
@@ -101,17 +104,19 @@ def _begin(
     sources: Sequence[Tokens],
     contexts: Mapping[str, Tokens] | None,
     config: GenerationConfig | SamplingConfig,
+    length_source: int | None = None,
 ) -> tuple[DecoderState, Tensor]:
     """Read the sentences; compute the longest hypothesis of each, [B]."""
     device = model.output_projection.weight.device
     moved = [tokens.to(device) for tokens in sources]
     bank = model.encode(moved, {name: tokens.to(device) for name, tokens in (contexts or {}).items()})
-    return model.start(bank), _limits(model, moved[0], config)
+    limiting = moved if length_source is None else [moved[length_source]]
+    return model.start(bank), _limits(model, limiting, config)
 
 
-def _limits(model: Seq2Seq, tokens: Tokens, config: GenerationConfig | SamplingConfig) -> Tensor:
+def _limits(model: Seq2Seq, sources: Sequence[Tokens], config: GenerationConfig | SamplingConfig) -> Tensor:
     """Compute the longest hypothesis of each sentence [B]: limited by the rules and by the position table."""
-    limits_B = length_limits(tokens, config.max_length_ratio, config.max_length_offset)
+    limits_B = length_limits(sources, config.max_length_ratio, config.max_length_offset)
     if model.config.target_positions != "learned":
         return limits_B
     return limits_B.clamp(max=max(1, model.config.max_positions - 1))  # the start token takes a position, too

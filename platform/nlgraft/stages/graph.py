@@ -232,9 +232,10 @@ def translate(
     view: View | None = None,
     is_measured: bool = True,
     is_calibrated: bool = False,
+    foreign_source: int | None = None,
     states: Mapping[str, Stage] | None = None,
 ) -> Stage:
-    """Translate a split of a corpus."""
+    """Translate a split of a corpus; settings as in ``TranslateSettings``."""
     view = view or View()
     sides = (*view.sources, *view.contexts.values())
     settings = TranslateSettings(
@@ -244,6 +245,7 @@ def translate(
         streams={side.stream: text.settings.streams[side.stream] for side in sides},
         is_measured=is_measured,
         is_calibrated=is_calibrated,
+        foreign_source=foreign_source,
     )
     inputs = TranslateInputs(model=model, corpus=text.corpus, tokenizers=text.tokenizers, states=states or {})
     return TRANSLATE.stage(name, settings, inputs)

@@ -44,6 +44,19 @@ def text_metrics(
     }
 
 
+def document_metrics(splits: Sequence[Split] = SPLITS) -> dict[str, Metric]:
+    """Describe what scores add where lines belong to documents."""
+    return {
+        f"{split}/doc_bleu": Metric(
+            direction="maximize",
+            unit="BLEU points",
+            split=split,
+            description="BLEU of whole documents, the sentences of each joined to one line (d-BLEU).",
+        )
+        for split in splits
+    }
+
+
 def output_metrics(splits: Sequence[Split] = SPLITS) -> dict[str, Metric]:
     """Describe what is measured of a trial's output beside its quality: lengths, speed, calibration."""
     return {f"{split}/{name}": metric for split in splits for name, metric in _output_metrics(split).items()}
@@ -135,6 +148,13 @@ def training_metrics(prefix: str = "") -> dict[str, Metric]:
         ),
     }
     return {metric_name(name, prefix): metric for name, metric in metrics.items()}
+
+
+def start_metrics(prefix: str = "") -> dict[str, Metric]:
+    """Describe the dev loss that a training reports before its first step."""
+    description = f"{_PER_TOKEN} Right after weights were carried over."
+    loss = Metric(direction="minimize", unit="nats per token", split="dev", description=description)
+    return {metric_name("dev/loss.step_0", prefix): loss}
 
 
 NATS_PER_CHAR: Mapping[str, Metric] = {

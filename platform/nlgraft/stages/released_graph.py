@@ -17,6 +17,7 @@ from nlgraft.stages.kinds.released import (
     MBART,
     MBART_TOKENIZER,
     MbartSettings,
+    MbartTokenizerSettings,
     ReleasedInputs,
 )
 from nlgraft.stages.kinds.text import NoInputs
@@ -41,10 +42,12 @@ class Released:
     locations: dict[str, str]
     is_bert: bool
 
-    def tokenizer(self, name: str) -> Stage:
-        """Renumber its tokenizer as this project's own are."""
-        kind = BERT_TOKENIZER if self.is_bert else MBART_TOKENIZER
-        return kind.stage(name, self.settings, NoInputs(), locations=self.locations)
+    def tokenizer(self, name: str, languages: tuple[str, ...] = ()) -> Stage:
+        """Renumber its tokenizer as this project's own are; languages of an mBART get tokens."""
+        if self.is_bert:
+            return BERT_TOKENIZER.stage(name, self.settings, NoInputs(), locations=self.locations)
+        settings = MbartTokenizerSettings(content=self.settings.content, languages=languages)
+        return MBART_TOKENIZER.stage(name, settings, NoInputs(), locations=self.locations)
 
     def masked_lm(self, name: str, tokenizer: Stage) -> Stage:
         """Convert a BERT into a masked language model of ours."""
@@ -55,9 +58,12 @@ class Released:
         """Describe an encoder-decoder of a BERT's sizes, for a model without pretraining."""
         return BERT_ARCHITECTURE.stage(name, self.settings, NoInputs(), locations=self.locations)
 
-    def encoder_decoder(self, name: str, tokenizer: Stage, start_id: int | None) -> Stage:
-        """Convert an mBART; ``start_id`` as in ``MbartSettings``."""
-        settings = MbartSettings(content=self.settings.content, start_id=start_id)
+    def encoder_decoder(
+        self, name: str, tokenizer: Stage, start_id: int | None, language_ids: tuple[int, ...] = ()
+    ) -> Stage:
+        """Convert an mBART; ``start_id`` and ``language_ids`` as in ``MbartSettings``."""
+        content = self.settings.content
+        settings = MbartSettings(content=content, start_id=start_id, language_ids=language_ids)
         return MBART.stage(name, settings, ReleasedInputs(tokenizer=tokenizer), locations=self.locations)
 
 

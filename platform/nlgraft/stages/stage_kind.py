@@ -34,6 +34,19 @@ SettingsT = TypeVar("SettingsT", bound="Settings")
 InputsT = TypeVar("InputsT", bound="Inputs[Any]")
 
 
+def is_unset(value: object) -> bool:
+    """Tell an empty setting: with ``exclude_if`` it does not enter fingerprints.
+
+    For a field that a kind gets later, so that fingerprints from before it existed stay valid.
+    """
+    return not value
+
+
+def is_none(value: object) -> bool:
+    """Tell a missing setting; see ``is_unset``."""
+    return value is None
+
+
 class Settings(BaseModel):
     """The slice of a system's config that a stage reads: immutable, without unknown keys.
 

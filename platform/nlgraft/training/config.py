@@ -21,6 +21,11 @@ def _pattern(value: str) -> str:
     return value
 
 
+def _is_none(value: object) -> bool:
+    """Leave a field out at its default, so that fingerprints from before it existed stay valid."""
+    return value is None
+
+
 Pattern = Annotated[str, AfterValidator(_pattern)]
 """A regular expression searched for in dotted parameter names, e.g. ``^fine_encoder\\.``."""
 
@@ -205,6 +210,12 @@ class View(BaseModel):
     """Input of each fusion context, by the context's name."""
     target_start: int = BOS
     """Id that the decoder reads first: BOS, or a language id."""
+    language: str | None = Field(default=None, exclude_if=_is_none)
+    """Stream with one id for each example, that of its language, in text of several languages: it follows
+    the source, and the decoder reads it first instead of ``target_start`` (Liu et al. 2020, mBART)."""
+    length_source: int | None = Field(default=None, ge=0, exclude_if=_is_none)
+    """Index of the source whose tokens limit the length of a hypothesis; null: the longest that an example
+    has."""
     is_one_source_drawn: bool = False
     """If true, a batch holds one source per example, drawn anew each epoch with equal probability among those
     the example has (TRICE's single-source stage)."""
@@ -213,6 +224,10 @@ class View(BaseModel):
     def _has_sources_to_draw_from(self) -> View:
         if self.is_one_source_drawn and len(self.sources) < 2:
             raise ValueError("is_one_source_drawn needs at least two sources in the view")
+        if self.length_source is not None and self.length_source >= len(self.sources):
+            raise ValueError(
+                f"length_source is {self.length_source}, the view has {len(self.sources)} sources"
+            )
         return self
 
     def sides(self) -> list[Side]:

@@ -24,7 +24,7 @@ from nlgraft.text.tokenizers import PAD, Tokenizer
 from nlgraft.training.config import Side, View
 from nlgraft.training.losses import segment_losses
 from nlgraft.training.seeds import derive_seed, generator_for
-from nlgraft.training.views import Encoded, IntArray, join, prepare_side, take
+from nlgraft.training.views import Encoded, IntArray, beside, join, prepare_side, take
 
 _LOG = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class _Epoch:
 
     index: int
     inputs: Inputs
+    starts: IntArray  # what the decoder reads first, [N]
     target: Ragged
     batches: LengthBatches
 
@@ -131,8 +132,8 @@ class Seq2SeqData:
         now = self._at(epoch)
         sources, contexts = now.inputs.pack(rows)
         output = pack(now.target, rows)
-        shifted = torch.full_like(output.ids, self.view.target_start)
-        shifted[:, 1:] = output.ids[:, :-1]
+        starts_B1 = torch.from_numpy(now.starts[rows])[:, None]
+        shifted = torch.cat([starts_B1, output.ids[:, :-1]], dim=1)
         target_input = Tokens(shifted.where(output.valid, PAD), output.valid)
         return Batch(sources, target_input, output.ids, contexts)
 
@@ -183,7 +184,7 @@ class Seq2SeqData:
         # contexts do not count: systems with and without them train on the same batches
         lengths = [stream_lengths(stream) for stream in (*inputs.sources, prepared)]
         batches = batches_of(np.stack(lengths, axis=1), self._batch_tokens, self._seed)
-        return _Epoch(index, inputs, prepared, batches)
+        return _Epoch(index, inputs, _starts(encoded, self.view), prepared, batches)
 
     def _draw_source(self, index: int, sources: Sequence[Stream]) -> Ragged:
         """Draw a source for every example, with equal probability among those it has."""
@@ -218,8 +219,17 @@ def prepare_inputs(
 
     # of several sources an example may lack some; the only one is there even when it is empty
     sources = [prepare(side, is_optional=len(view.sources) > 1) for side in view.sources]
+    if view.language is not None:
+        languages = encoded.stream(view.language)
+        sources = [beside(source, languages) for source in sources if isinstance(source, Ragged)]
     contexts = {name: prepare(side) for name, side in view.contexts.items()}
-    return Inputs(sources, contexts), num_cut
+    return Inputs(sources, contexts, view.length_source), num_cut
+
+
+def _starts(encoded: Encoded, view: View) -> IntArray:
+    if view.language is None:
+        return np.full(len(encoded), view.target_start, dtype=np.int64)
+    return encoded.stream(view.language).values.astype(np.int64)
 
 
 def dev_loss(data: Seq2SeqData, device: torch.device | str = "cpu") -> Callable[[Any], dict[str, float]]:

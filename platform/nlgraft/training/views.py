@@ -19,7 +19,7 @@ from nlgraft.errors import DataError, StoreError, nearest
 from nlgraft.text.batches import Ragged
 from nlgraft.training.config import Side, View
 
-__all__ = ["Encoded", "Side", "View", "join", "prepare_side", "surround", "take"]
+__all__ = ["Encoded", "Side", "View", "beside", "join", "prepare_side", "surround", "take"]
 
 IntArray = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 
@@ -121,6 +121,15 @@ def join(streams: Sequence[Ragged]) -> Ragged:
     starts = np.cumsum([0, *(len(stream.values) for stream in streams)])
     offsets = [stream.offsets[:-1] + start for stream, start in zip(streams, starts, strict=False)]
     return Ragged(np.concatenate([s.values for s in streams]), np.concatenate([*offsets, starts[-1:]]))
+
+
+def beside(left: Ragged, right: Ragged) -> Ragged:
+    """Put sequence n of one stream behind sequence n of another."""
+    both = join([left, right])
+    count = len(left)
+    order = np.stack([np.arange(count), count + np.arange(count)], axis=1).ravel()
+    pairs = take(both, order)
+    return Ragged(pairs.values, pairs.offsets[::2])
 
 
 def take(stream: Ragged, rows: IntArray) -> Ragged:

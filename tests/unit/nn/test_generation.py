@@ -173,8 +173,10 @@ def test_length_rules(beam):
     found = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
     for source, [best] in zip(SOURCES, found, strict=True):
         assert 4 <= len(best.ids) <= len(source) // 2 + 4
-    limits = length_limits(Tokens.from_lists([[5, 3], []]), 1.5, 0)
+    limits = length_limits([Tokens.from_lists([[5, 3], []])], 1.5, 0)
     assert limits.tolist() == [3, 1]
+    context = Tokens.from_lists([[], [5, 6, 7, 3]])
+    assert length_limits([Tokens.from_lists([[5, 3], []]), context], 1.5, 0).tolist() == [3, 6]
 
 
 def test_the_model_keeps_its_mode():

@@ -10,7 +10,7 @@ from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import Ragged
 from nlgraft.training.data import SampledText, Seq2SeqData, dev_loss
 from nlgraft.training.losses import Seq2SeqObjective
-from nlgraft.training.views import Encoded, Side, View, join, surround, take
+from nlgraft.training.views import Encoded, Side, View, beside, join, surround, take
 from tests.unit.training.toy import ToyModel
 
 SOURCES = [[5, 6], [7], [8, 9, 10, 5]]
@@ -235,3 +235,20 @@ def test_every_epoch_holds_every_example_once():
     assert all(np.array_equal(a, b) for a, b in zip(epochs[0], epochs[2], strict=True))
     assert not all(np.array_equal(a, b) for a, b in zip(epochs[0], epochs[1], strict=False))
     assert data.padding().efficiency > 0.8
+
+
+def test_text_of_several_languages_by_hand():
+    """Denoising as mBART: ``x </s> LID`` in, LID first in the decoder, each line with its own language."""
+    languages = Ragged.of([[40], [41], [40]])
+    text = Encoded({"target": Ragged.of(TARGETS), "language": languages})
+    side = Side(stream="target")
+    view = View(sources=(side,), target=side, language="language")
+    batch = Seq2SeqData(text, view, batch_tokens=100).batch(np.array([1, 0]), 0)
+    assert rows_of(batch.sources[0]) == [[5, 3, 41], [7, 8, 9, 3, 40]]
+    assert rows_of(batch.target_input) == [[41, 5], [40, 7, 8, 9]]
+    assert batch.target_output.tolist() == [[5, 3, 0, 0], [7, 8, 9, 3]]
+
+
+def test_sequences_beside_one_another():
+    both = beside(Ragged.of([[1, 2], [], [3]]), Ragged.of([[7], [8], []]))
+    assert [row.tolist() for row in both] == [[1, 2, 7], [8], [3]]

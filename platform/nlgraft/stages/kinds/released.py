@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pydantic import Field
+
 from nlgraft.stages.kinds.masked_lm import CheckpointSettings
 from nlgraft.stages.kinds.text import NoInputs
-from nlgraft.stages.stage_kind import Inputs, StageKind, T
+from nlgraft.stages.stage_kind import Inputs, StageKind, T, is_unset
+
+
+class MbartTokenizerSettings(CheckpointSettings):
+    """The tokenizer of a released mBART."""
+
+    languages: tuple[str, ...] = Field(default=(), exclude_if=is_unset)
+    """Special tokens of languages that follow the mask, e.g. ``<de>``."""
 
 
 class MbartSettings(CheckpointSettings):
@@ -14,6 +23,8 @@ class MbartSettings(CheckpointSettings):
 
     start_id: int | None = None
     """Its own id of the token that starts a target, the language's; null: the one in its config.json."""
+    language_ids: tuple[int, ...] = Field(default=(), exclude_if=is_unset)
+    """Its own ids of the languages whose tokens follow the mask, in their order."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +34,7 @@ class ReleasedInputs(Inputs[T]):
     tokenizer: T
 
 
-MBART_TOKENIZER = StageKind("nlgraft.stages.run.mbart:renumber_tokenizer", CheckpointSettings, NoInputs)
+MBART_TOKENIZER = StageKind("nlgraft.stages.run.mbart:renumber_tokenizer", MbartTokenizerSettings, NoInputs)
 MBART = StageKind("nlgraft.stages.run.mbart:read_checkpoint", MbartSettings, ReleasedInputs)
 BERT_TOKENIZER = StageKind("nlgraft.stages.run.bert:renumber_tokenizer", CheckpointSettings, NoInputs)
 BERT_MASKED_LM = StageKind("nlgraft.stages.run.bert:read_encoder", CheckpointSettings, ReleasedInputs)

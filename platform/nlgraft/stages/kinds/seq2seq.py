@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from pydantic import Field
 
 from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.stages.config import MaskedSpansConfig, TextMetric
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T, is_none, is_unset
 from nlgraft.text.config import Split
 from nlgraft.training.config import Pattern, TrainConfig, View
 
@@ -33,6 +34,8 @@ class TrainSettings(Settings):
     """Length, learning rate and choice of the result."""
     model: TransformerConfig | None = None
     """The architecture; null: that of the input ``start`` or ``architecture``."""
+    extension: Mapping[str, Any] = Field(default={}, exclude_if=is_unset)
+    """Fields of the architecture of ``start`` that are others in this model, e.g. ``num_sources``."""
     carry: CarrySettings = CarrySettings()
     """Mapping of the weights of ``start`` where the architecture is another."""
     view: View = View()
@@ -48,6 +51,9 @@ class TrainSettings(Settings):
     """Dev sentences that are decoded greedily at every evaluation; 0: none."""
     new_rows_first_steps: int = 0
     """First steps in which only the new rows of an exchanged vocabulary learn: see ``start``."""
+    report_steps: tuple[int, ...] = Field(default=(), exclude_if=is_unset)
+    """Steps whose dev loss is reported as a metric of its own, where it is evaluated; 0: before the training,
+    right after weights were carried over."""
     metric_prefix: str = ""
     """Prefix of all metrics, e.g. ``upstream``, of a training whose model is not the trial's result."""
 
@@ -81,6 +87,8 @@ class TranslateSettings(Settings):
     """Sources and contexts that the model reads."""
     streams: Mapping[str, str]
     """Role of the text of each source and context."""
+    foreign_source: int | None = Field(default=None, ge=0, exclude_if=is_none)
+    """Source that is another example's sentence everywhere, by index: an adversarial test."""
     is_measured: bool = True
     """If true, report length and speed of the output: of the trial's own model, not of an upstream one."""
     is_calibrated: bool = False
@@ -104,6 +112,8 @@ class ScoreSettings(Settings):
     """Measures of text."""
     bleu_tokenizer: BleuTokenizer | None = None
     """Tokenizer of ``bleu``; null without it."""
+    has_documents: bool = Field(default=False, exclude_if=is_unset)
+    """If true, BLEU of whole documents, too: the corpus says which document a line belongs to."""
     metric_prefix: str = ""
     """Prefix of all metrics of a model that is not the trial's result."""
 
@@ -128,6 +138,6 @@ class ScoreInputs(Inputs[T]):
 
 TRAIN = StageKind("nlgraft.stages.run.seq2seq:train", TrainSettings, TrainInputs, is_distributed=True)
 TRANSLATE = StageKind(
-    "nlgraft.stages.run.translation:translate", TranslateSettings, TranslateInputs, version=2
+    "nlgraft.stages.run.translation:translate", TranslateSettings, TranslateInputs, version=3
 )
 SCORE = StageKind("nlgraft.stages.run.translation:score", ScoreSettings, ScoreInputs, version=2)

@@ -2,9 +2,9 @@
 
 An mBART numbers its tokens as fairseq does: four special tokens, the pieces of its SentencePiece model behind
 one more place, languages, the mask. Here tokenizer and tables are renumbered as this project's own are
-(padding, unknown, begin, end, mask, pieces), so that nothing behind these stages knows where the model came
-from. Languages have no tokens here: the row of the target's language becomes that of the begin of a sentence,
-which is how an mBART starts a target.
+(padding, unknown, begin, end, mask, languages if they are asked for, pieces), so that nothing behind these
+stages knows where the model came from. The row of the target's language becomes that of the begin of a
+sentence, which is how an mBART starts a target.
 Source: Liu et al. (2020), Multilingual Denoising Pre-training for Neural Machine Translation, section 2.
 """
 
@@ -25,7 +25,7 @@ from nlgraft.nn.conversion.checkpoint import from_hugging_face
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config import MASK_TOKEN
-from nlgraft.stages.kinds.released import MBART
+from nlgraft.stages.kinds.released import MBART, MBART_TOKENIZER
 from nlgraft.stages.run.text import TOKENIZER_FILE, open_tokenizer
 from nlgraft.text.tokenizers import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from nlgraft.training.models import write_model
@@ -50,6 +50,7 @@ def renumber_tokenizer(context: StageContext) -> None:
     Raises:
         DataError: The directory has no SentencePiece model of an mBART.
     """
+    settings, _ = MBART_TOKENIZER.read(context)
     path = Path(context.locations["checkpoint"]) / SPM_FILE
     if not path.is_file():
         raise DataError(
@@ -57,15 +58,18 @@ def renumber_tokenizer(context: StageContext) -> None:
         )
     proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
     proto.ParseFromString(path.read_bytes())
-    (context.directory / TOKENIZER_FILE).write_bytes(renumbered(proto, path).SerializeToString())
+    (context.directory / TOKENIZER_FILE).write_bytes(
+        renumbered(proto, path, settings.languages).SerializeToString()
+    )
 
 
-def renumbered(proto: Any, path: Path) -> Any:
-    """Put padding first and the mask behind the special pieces of an mBART's SentencePiece model.
+def renumbered(proto: Any, path: Path, languages: Sequence[str] = ()) -> Any:
+    """Put padding first, the mask and languages behind the special pieces of an mBART's SentencePiece model.
 
     Args:
         proto: The model; left alone.
         path: For the message.
+        languages: Tokens of languages.
 
     Returns:
         A model with the same pieces and scores.
@@ -82,7 +86,7 @@ def renumbered(proto: Any, path: Path) -> Any:
     made.CopyFrom(proto)
     del made.pieces[:]
     unknown, begin = proto.pieces[0], proto.pieces[1]
-    for name in (*SPECIAL_PIECES, MASK_TOKEN):
+    for name in (*SPECIAL_PIECES, MASK_TOKEN, *languages):
         piece = made.pieces.add()
         piece.CopyFrom(unknown if name == SPECIAL_PIECES[UNK] else begin)
         piece.piece = name
@@ -94,20 +98,21 @@ def renumbered(proto: Any, path: Path) -> Any:
     return made
 
 
-def their_rows(num_tokens: int, start_id: int, mask_id: int) -> list[int]:
+def their_rows(num_tokens: int, start_id: int, mask_id: int, language_ids: Sequence[int] = ()) -> list[int]:
     """Say which of a checkpoint's rows each of our tokens has.
 
     Args:
         num_tokens: Size of the renumbered vocabulary.
         start_id: Their id of the token that starts a target.
         mask_id: Their id of the mask.
+        language_ids: Their ids of the languages that have tokens here.
 
     Returns:
         Their id of each of our ids.
     """
-    num_pieces = num_tokens - len(SPECIAL_PIECES) - 1
+    num_pieces = num_tokens - len(SPECIAL_PIECES) - 1 - len(language_ids)
     pieces = range(THEIR_FIRST_PIECE, THEIR_FIRST_PIECE + num_pieces)
-    return [THEIR_PAD, THEIR_UNK, start_id, THEIR_EOS, mask_id, *pieces]
+    return [THEIR_PAD, THEIR_UNK, start_id, THEIR_EOS, mask_id, *language_ids, *pieces]
 
 
 def read_checkpoint(context: StageContext) -> None:
@@ -119,7 +124,7 @@ def read_checkpoint(context: StageContext) -> None:
     path = context.locations["checkpoint"]
     theirs, info = from_hugging_face(path)
     settings, inputs = MBART.read(context)
-    start_id = settings.start_id
+    start_id, language_ids = settings.start_id, settings.language_ids
     start_id = info.config.get("decoder_start_token_id") if start_id is None else start_id
     if not isinstance(start_id, int):
         raise DataError(
@@ -128,7 +133,7 @@ def read_checkpoint(context: StageContext) -> None:
         )
     size = open_tokenizer(inputs.tokenizer).vocab_size
     num_theirs = int(info.config["vocab_size"])
-    rows = their_rows(size, start_id, num_theirs - 1)
+    rows = their_rows(size, start_id, num_theirs - 1, language_ids)
     if max(rows) >= num_theirs or start_id in (THEIR_PAD, THEIR_UNK):
         raise DataError(
             f"{path}: {num_theirs} tokens in config.json, but its tokenizer and upstream.start_id {start_id} "

@@ -31,8 +31,9 @@ from nlgraft.training.models import fresh_model, read_config, read_encoder, read
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.views import Encoded
-from nlgraft.training.weights import carry_over
+from nlgraft.training.weights import CarryReport, carry_over
 
+LOSS_SIGNATURE = "nats per target token, end of sentence counted, unsmoothed"
 CARRY_FILE = "carried.json"
 MASKED_STREAM = "masked"
 """Stream of a denoising model's sources."""
@@ -50,14 +51,20 @@ def train(context: StageContext) -> None:
     if not prefix:
         write_segments(context.directory, "dev", {"loss": losses.statistics})
     scores = {"dev/loss": loss_score(losses), **outcome_scores(outcome)}
+    scores |= step_scores(settings, outcome, len(losses.statistics))
     write_metrics(context.directory, {metric_name(name, prefix): score for name, score in scores.items()})
 
 
 def start_model(settings: TrainSettings, inputs: TrainInputs[Path], context: StageContext) -> Seq2Seq:
     """Make the model that is trained: the earlier one, a fresh one, or a fresh one with carried weights."""
-    if inputs.start is not None and settings.model is None:
-        return read_model(inputs.start)
+    if inputs.start is not None and settings.model is None and not settings.extension:
+        model = read_model(inputs.start)
+        CarryReport(sorted(model.state_dict()), [], []).write(context.directory / CARRY_FILE)
+        return model
     config = settings.model
+    if config is None and inputs.start is not None:
+        earlier = read_config(inputs.start)
+        config = TransformerConfig(**earlier.model_dump() | dict(settings.extension))
     if config is None:
         if inputs.architecture is None:
             raise ContractError(f"stage {context.stage.name}: give it a model, a start or an architecture")
@@ -105,7 +112,10 @@ def train_model(
         How the training went, and the dev loss of every segment under the resulting model.
     """
     prefix, config = settings.metric_prefix, settings.train
-    config = config.model_copy(update={"best_metric": metric_name(config.best_metric, prefix)})
+    changes: dict[str, Any] = {"best_metric": metric_name(config.best_metric, prefix)}
+    if 0 in settings.report_steps:
+        changes["is_evaluated_at_start"] = True
+    config = config.model_copy(update=changes)
     data, dev = (batches(split, settings, inputs, context) for split in ("train", "dev"))
     check_positions(model.config, data)
 
@@ -206,8 +216,17 @@ def _greedy_bleu(settings: TrainSettings, inputs: TrainInputs[Path]) -> Callable
 
 def loss_score(losses: SegmentLosses) -> Score:
     """Make the score of a dev loss."""
-    signature = "nats per target token, end of sentence counted, unsmoothed"
-    return Score("loss", losses.per_token, len(losses.statistics), "minimize", signature)
+    return Score("loss", losses.per_token, len(losses.statistics), "minimize", LOSS_SIGNATURE)
+
+
+def step_scores(settings: TrainSettings, outcome: TrainOutcome, num_segments: int) -> dict[str, Score]:
+    """Take the dev losses after the steps that are reported from the learning curve."""
+    curve = outcome.curves.get(metric_name("dev/loss", settings.metric_prefix), [])
+    return {
+        f"dev/loss.step_{int(step)}": Score("loss", value, num_segments, "minimize", LOSS_SIGNATURE)
+        for step, value, _ in curve
+        if step in settings.report_steps
+    }
 
 
 def outcome_scores(outcome: TrainOutcome) -> dict[str, Score]:

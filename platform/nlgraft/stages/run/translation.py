@@ -18,8 +18,8 @@ from nlgraft.evaluation.artifact import (
 )
 from nlgraft.evaluation.calibration import evaluate_calibration, token_confidences
 from nlgraft.evaluation.efficiency import speed_signature
-from nlgraft.evaluation.inputs import Inputs
-from nlgraft.evaluation.scores import Evaluation, Score, evaluate_text, score_statistics
+from nlgraft.evaluation.inputs import Inputs, with_foreign_source
+from nlgraft.evaluation.scores import Evaluation, Score, evaluate_documents, evaluate_text, score_statistics
 from nlgraft.evaluation.translation import Translations
 from nlgraft.evaluation.translation import translate as decode
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
@@ -47,6 +47,8 @@ def translate(context: StageContext) -> None:
     split = settings.split
     model = read_model(inputs.model).to(context.device)
     prepared = model_inputs(settings, inputs, model.config)
+    if settings.foreign_source is not None:
+        prepared = with_foreign_source(prepared, settings.foreign_source, seed=0)
     translations = decode(model, prepared, settings.decode)
     tokenizer = open_tokenizer(inputs.tokenizers[settings.view.target.stream])
     write_lines(context.directory / HYPOTHESES_FILE, tokenizer.decode(translations.best))
@@ -134,18 +136,23 @@ def score(context: StageContext) -> None:
         for path in (inputs.target_tokenizer, inputs.compared_tokenizer)
     )
     for split, translation in inputs.translations.items():
-        originals = text_of(read_corpus(inputs.corpus / split), ["target"])
+        corpus = read_corpus(inputs.corpus / split)
+        originals = text_of(corpus, ["target"])
         hypotheses, references = read_lines(translation / HYPOTHESES_FILE), originals
         if tokenizer is not None:
             # characters that the tokenizer normalises away can never be in a hypothesis
             hypotheses, references = tokenizer.normalised(hypotheses), tokenizer.normalised(references)
+        normalization = "identity" if tokenizer is None else tokenizer.normalization
         evaluation = evaluate_text(
             hypotheses,
             references,
             settings.metrics,
             bleu_tokenizer=settings.bleu_tokenizer or "13a",
-            normalization="identity" if tokenizer is None else tokenizer.normalization,
+            normalization=normalization,
         )
+        if settings.has_documents:
+            documents = text_of(corpus, ["document"])
+            evaluation |= evaluate_documents(hypotheses, references, documents, normalization)
         if settings.metric_prefix:
             named = {f"{split}/{name}": found for name, found in evaluation.scores.items()}
             prefix = settings.metric_prefix

@@ -1,0 +1,55 @@
+"""The arms of multi_source at a size of seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
+_TEXT = {"corpus": "conlang", "task": "monolingual", "train": 40, "dev": 4, "test": 2}
+_LANGUAGES = {"first": {**_TEXT, "language": "first"}, "target": {**_TEXT, "language": "target"}}
+_SIZES = {"train": 60, "dev": 6, "test": 4}
+_BASE: dict[str, Any] = {
+    "data": {
+        "task": {"corpus": "conlang", "task": "post_editing", **_SIZES},
+        "languages": ["first", "target", "target"],
+        "text": _LANGUAGES,
+    },
+    "tokenizer": {"vocab_size": 200},
+    "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2, "tying": "all"},
+    "decode": {"beam": 1, "max_length_offset": 5},
+}
+_PHASES: dict[str, Any] = {"single_source": {"train": _TRAIN}, "multi_source": {"train": _TRAIN}}
+_DOCUMENTS = {
+    "task": {"corpus": "conlang", "task": "document_translation", **_SIZES},
+    "languages": ["first", "target"],
+}
+_ALL_METRICS = ["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"]
+
+ARMS: dict[str, dict[str, Any]] = {
+    "trice": {
+        **_BASE,
+        **_PHASES,
+        "upstream": {"train": _TRAIN},
+        "is_adversarial": True,
+        "score": {"metrics": _ALL_METRICS, "is_calibrated": True},
+    },
+    "single source": {
+        **_BASE,
+        "read": [1],
+        "single_source": {"train": _TRAIN},
+        "upstream": {"train": _TRAIN},
+    },
+    "dual BERT": {
+        **_BASE,
+        "upstream": {"train": _TRAIN, "objective": "masked_tokens"},
+        "sources": {"segments": "none", "cross_attention": "joint", "fine_encoder": {"num_layers": 0}},
+        "multi_source": {"train": _TRAIN},
+    },
+    "previous sentence": {**_BASE, **_PHASES, "data": _DOCUMENTS, "documents": "previous"},
+    "two sentences joined": {
+        **_BASE,
+        "data": _DOCUMENTS,
+        "documents": "joined",
+        "single_source": {"train": _TRAIN},
+    },
+}

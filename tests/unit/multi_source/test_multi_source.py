@@ -1,0 +1,159 @@
+"""TRICE as a system: which model, views and transitions its settings give, and what its stages do to text."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from nlgraft.errors import DataError
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.presets import preset
+from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import run_trial
+from nlgraft.stages.run.text import open_tokenizer, read_encoded
+from nlgraft.training.models import read_model
+from tests.contract.toys.multi_source import ARMS
+from trainables.multi_source import Config, stage_graph
+from trainables.multi_source.stages.text import joined, previous
+
+TRICE = {key: ARMS["trice"][key] for key in ("data", "tokenizer", "model", "decode", "upstream")}
+TRICE |= {key: ARMS["trice"][key] for key in ("single_source", "multi_source")}
+CONCATENATION = {"segments": "none", "cross_attention": "joint", "fine_encoder": {"num_layers": 0}}
+SIZES = TransformerConfig(**ARMS["trice"]["model"])
+
+
+def configured(**settings):
+    return Config.model_validate_json(json.dumps({**TRICE, **settings}))
+
+
+def model_of(config):
+    return TransformerConfig(**config.model.model_dump() | config.architecture_changes())
+
+
+def graph_of(config, seed=1):
+    return stage_graph(config, seed=seed, splits=("dev",))
+
+
+def trained(config, name="multi_source", seed=1):
+    return graph_of(config, seed).find(name)
+
+
+def test_the_default_is_trice_and_its_ablation_the_concatenation_baseline():
+    """Invariants 1 and 2 on the system's settings; what the models do is tested on the same presets."""
+    sizes = SIZES.model_dump()
+    for name in ("num_sources", "segments", "cross_attention", "encoding", "fine_encoder"):
+        del sizes[name]
+    assert model_of(configured()) == preset("trice", **sizes)
+    assert model_of(configured(sources=CONCATENATION)) == preset("dualbart", **sizes)
+    alone = configured(read=[1], multi_source=None)
+    assert trained(alone, "single_source").config["model"] is None
+    untrained = configured(read=[1], multi_source=None, upstream=None)
+    assert TransformerConfig(**trained(untrained, "single_source").config["model"]) == SIZES
+
+
+def test_cells_share_what_they_have_in_common():
+    full = configured()
+    for other in (configured(sources={"segments": "none"}), configured(sources=CONCATENATION)):
+        assert trained(other).fingerprint != trained(full).fingerprint
+        assert trained(other, "single_source").fingerprint == trained(full, "single_source").fingerprint
+    direct = graph_of(configured(single_source=None))
+    assert trained(full, "upstream") in direct.stages
+    alone = configured(read=[0], multi_source=None)
+    assert trained(alone, "task_encoded").fingerprint == trained(full, "task_encoded").fingerprint
+    per_seed = configured(upstream={**TRICE["upstream"], "is_per_seed": True})
+    assert trained(full, "upstream", seed=2).fingerprint == trained(full, "upstream").fingerprint
+    assert trained(per_seed, "upstream", seed=2).fingerprint != trained(per_seed, "upstream").fingerprint
+
+
+def test_a_language_id_follows_each_source_and_begins_the_target():
+    """Post-editing: the draft is in the target's language. Ids: four special ones, mask, languages."""
+    view = trained(configured()).config["view"]
+    assert [side["suffix"] for side in view["sources"]] == [[3, 5], [3, 6]]
+    assert view["target_start"] == 6
+    drawn = trained(configured(), "single_source").config["view"]
+    assert drawn["is_one_source_drawn"]
+    draft = configured(single_source={**TRICE["single_source"], "draws": [1]})
+    [side] = trained(draft, "single_source").config["view"]["sources"]
+    assert side["stream"] == "source 1"
+
+
+def test_the_length_limit_follows_the_translated_sentence():
+    graph = graph_of(Config.model_validate_json(json.dumps(ARMS["previous sentence"])))
+    assert graph.find("translation_dev").config["view"]["length_source"] == 1
+    assert "length_source" not in trained(configured(), "translation_dev").config["view"]
+
+
+def test_the_fine_encoder_has_its_own_learning_rate():
+    """Invariant 12: a group for what is new, none where nothing is."""
+    faster = {**TRICE["multi_source"], "new_lr_multiplier": 10.0}
+    [group] = trained(configured(multi_source=faster)).config["train"]["groups"]
+    assert group["lr_multiplier"] == 10.0
+    config = configured(multi_source=faster, sources=CONCATENATION)
+    assert trained(config).config["train"]["groups"] == []
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
+
+
+def test_every_transition_is_reported(store):
+    """Invariants 10 and 12: only the fine encoder is new, and what is frozen stays as it was."""
+    frozen = {**TRICE["multi_source"]["train"], "train_only": ["^fine_encoder"]}
+    graph = graph_of(configured(multi_source={"train": frozen}))
+    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True, seed=1)
+    assert record.state == "finished"
+    reports = {
+        name: json.loads((store.fetch(graph.find(name)) / "carried.json").read_text())
+        for name in ("single_source", "multi_source")
+    }
+    assert reports["single_source"]["initialised"] == reports["single_source"]["dropped"] == []
+    assert reports["multi_source"]["dropped"] == []
+    new = reports["multi_source"]["initialised"]
+    assert new == [name for name in new if name.startswith("fine_encoder.")] != []
+    before, after = (
+        read_model(store.fetch(graph.find(name))).state_dict() for name in ("single_source", "multi_source")
+    )
+    assert set(before) == set(reports["multi_source"]["carried"])
+    assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
+    tokenizer = open_tokenizer(store.fetch(graph.find("shared_tokenizer")))
+    assert [tokenizer.id(piece) for piece in ("<mask>", "<first>", "<target>")] == [4, 5, 6]
+    languages = read_encoded(store.fetch(graph.find("text_encoded")), "dev").stream("language")
+    assert languages.values.tolist() == [5] * 4 + [6] * 4
+    assert record.metrics["dev/loss.step_0"] != record.metrics["single_source/dev_loss"]
+
+
+def test_the_sentence_before_by_hand():
+    lines, documents = ["a", "b", "c", "d"], ["1", "1", "2", "2"]
+    before = previous(lines, documents)
+    assert before == ["", "a", "", "c"]
+    assert joined(before, lines) == ["a", "a | b", "c", "c | d"]
+    with pytest.raises(DataError, match="no stream 'document'"):
+        previous(lines, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"read": [0]}, "multi_source is given, but one source is read"),
+        ({"read": [2], "multi_source": None}, "sources 0 to 1"),
+        ({"multi_source": None}, "without multi_source"),
+        ({"multi_source": None, "single_source": None, "read": [0]}, "nothing is finetuned"),
+        (
+            {"data": {**TRICE["data"], "languages": ["first", "target"]}},
+            "the task has 2 sources and a target",
+        ),
+        ({"data": {**TRICE["data"], "text": {}}}, "learns from data.text, which lacks first, target"),
+        ({"documents": "previous"}, "needs one source and a stream 'document'"),
+        ({"upstream": {"checkpoint": "mbart"}}, "lacks the checkpoint's id of first, target"),
+        ({"model": {"num_sources": 2}}, "leave both out"),
+        ({"decode": {"start_id": 5}}, "the target's language begins a hypothesis"),
+    ],
+)
+def test_contradictions_are_refused(settings, message):
+    with pytest.raises(ValidationError, match=message):
+        configured(**settings)

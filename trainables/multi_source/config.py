@@ -1,0 +1,256 @@
+"""Every knob of multi-source generation, typed and frozen. No torch here: studies are read with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from nlgraft.nn.config import FineEncoderConfig, GenerationConfig, TransformerConfig
+from nlgraft.stages.config import MASK_TOKEN, ConfigPart, PhaseConfig, ScoreConfig, UpstreamPhaseConfig
+from nlgraft.study.data.system import GIVEN, Condition
+from nlgraft.text.config import BOS, EOS, CorpusConfig, TokenizerConfig, role_problem
+from nlgraft.text.files import InputPathOrName
+
+MAX_DEPTH = 12
+"""Most fine layers."""
+MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
+"""Share of masked tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
+_MULTI_SOURCE: Condition = {"multi_source": (GIVEN,)}
+_FINE = "sources.fine_encoder"
+
+
+class DataConfig(ConfigPart):
+    """Examples with several sources and a target, and text without labels."""
+
+    task: CorpusConfig
+    """The task: D_M. Of several sources an example may lack some (an empty line)."""
+    languages: tuple[str, ...] = Field(min_length=2)
+    """Language of each source of the task, then that of its target, e.g. ``[en, de, de]`` for post-editing.
+    A language id follows every source and begins every target (section 2.3)."""
+    text: Mapping[str, CorpusConfig] = Field(default={})
+    """Text of each language for the pretraining, whatever its role in its corpus: D_P."""
+    max_tokens: int = Field(default=256, ge=1)
+    """Longest sequence, in tokens without end and language; longer ones are truncated and counted."""
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> DataConfig:
+        problems = [problem] if (problem := role_problem(self.task, "source 0", "target")) else []
+        if len(self.languages) != self.num_sources + 1:
+            problems.append(
+                f"languages are {', '.join(self.languages)}: the task has {self.num_sources} sources and a "
+                "target; name the language of each, the target's last"
+            )
+        if unknown := sorted(set(self.text) - set(self.languages)):
+            problems.append(
+                f"text has {', '.join(unknown)}, the task's languages are {', '.join(self.languages)}"
+            )
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def num_sources(self) -> int:
+        """Sources of the task."""
+        return sum(role.startswith("source ") for role in self.task.roles)
+
+
+class UpstreamConfig(UpstreamPhaseConfig):
+    """The pretrained model: denoising of text in many languages (Eqs. 2, 3)."""
+
+    objective: Literal["denoising", "masked_tokens"] = "denoising"
+    """denoising: restore a line from itself with masked spans, as mBART. masked_tokens: an encoder predicts
+    masked tokens, and encoder and decoder begin with it, as DualBERT (Correia and Martins 2019)."""
+    mask_rate: float | None = Field(default=None, gt=0, lt=1)
+    """Share of masked tokens; null: 0.35 for denoising, 0.15 for masked_tokens."""
+    mean_span_tokens: float = Field(default=3.5, gt=0)
+    """Denoising: mean length of a masked span, in tokens (Poisson)."""
+    checkpoint: InputPathOrName | None = None
+    """Directory of a released mBART with its sentencepiece.bpe.model (section 3.1: mbart-large-cc25), which
+    brings what ``model`` and ``tokenizer`` would give; null: pretrain a model."""
+    language_ids: Mapping[str, int] = Field(default={})
+    """Checkpoint: its own token id of each language (cc25: 250003 for de_DE, 250004 for en_XX)."""
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> UpstreamConfig:
+        default = type(self).model_fields["mean_span_tokens"].default
+        if self.objective == "masked_tokens" and self.mean_span_tokens != default:
+            raise ValueError(f"mean_span_tokens is {self.mean_span_tokens}: only denoising masks spans")
+        if self.objective == "masked_tokens" and self.checkpoint is not None:
+            raise ValueError("checkpoint is given with objective masked_tokens: it is that of an mBART")
+        if self.language_ids and self.checkpoint is None:
+            raise ValueError("language_ids are given without a checkpoint, whose they would be")
+        if self.num_bleu_sentences:
+            raise ValueError(f"num_bleu_sentences is {self.num_bleu_sentences}: nothing is translated yet")
+        return self
+
+
+class SourcesConfig(ConfigPart):
+    """What a model of several sources has beyond one of a single source (sections 2.3 to 2.5)."""
+
+    encoding: Literal["joint", "separate"] = "joint"
+    """Coarse encoder over all sources at once (Eq. 9), or once per source (Table 6)."""
+    cross_attention: Literal["joint", "separated"] = "separated"
+    """One attention over all sources (DualBART), or one per source with shared weights and the mean of their
+    results (Eqs. 15, 16)."""
+    segments: Literal["none", "halves", "interleaved"] = "halves"
+    """Constant embedding of a source's index: sines then cosines (released code), alternating as Eq. 8 prints
+    it, or none."""
+    fine_encoder: FineEncoderConfig = FineEncoderConfig(num_layers=1)
+    """The fine encoder (Eqs. 11-14), or the adapters it is compared with (Table 5)."""
+
+    @property
+    def has_new_parameters(self) -> bool:
+        """True if the model has parameters that a model of a single source lacks."""
+        return bool(self.fine_encoder.num_layers) or self.fine_encoder.ffn_adapter != "none"
+
+    @model_validator(mode="after")
+    def _is_not_too_deep(self) -> SourcesConfig:
+        if self.fine_encoder.num_layers > MAX_DEPTH:
+            raise ValueError(
+                f"fine_encoder.num_layers is {self.fine_encoder.num_layers}: at most {MAX_DEPTH}"
+            )
+        return self
+
+
+class SingleSourceConfig(PhaseConfig):
+    """Finetuning on one source at a time (Eqs. 4, 5)."""
+
+    draws: tuple[int, ...] | None = Field(default=None, min_length=1)
+    """Sources of which one is drawn for every example in every epoch, by index; null: all that are read."""
+
+
+class MultiSourceConfig(PhaseConfig):
+    """Finetuning on all sources (Eqs. 6, 7); ``train.train_only: [fine_encoder]`` freezes the rest."""
+
+    new_lr_multiplier: float = Field(default=1.0, gt=0)
+    """Factor on the learning rate of the fine encoder and the adapters (released code: 10)."""
+
+
+class Config(ConfigPart):
+    """A trial: pretrain, finetune on single sources, finetune on all sources, test."""
+
+    READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = {
+        "sources": (_MULTI_SOURCE,),
+        "multi_source.new_lr_multiplier": (
+            {**_MULTI_SOURCE, f"{_FINE}.num_layers": tuple(range(1, MAX_DEPTH + 1))},
+            {**_MULTI_SOURCE, f"{_FINE}.ffn_adapter": ("per_layer", "top")},
+        ),
+    }
+
+    data: DataConfig
+    """Text."""
+    documents: Literal["apart", "previous", "joined"] = "apart"
+    """Sentences stand alone; or the sentence before is a source of its own, before the translated one; or two
+    sentences are translated as one, and the second counts (mBART-DocTrans, appendix A.3)."""
+    read: tuple[int, ...] | None = Field(default=None, min_length=1)
+    """Sources that the model reads, by index; null: all."""
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    """Vocabulary of all languages, learned from all text."""
+    model: TransformerConfig = TransformerConfig(tying="all")
+    """The encoder-decoder of a single source."""
+    sources: SourcesConfig = SourcesConfig()
+    """What is added for several sources; the default is TRICE."""
+    upstream: UpstreamConfig | None = None
+    """Pretraining; null: the first finetuning begins with a random model."""
+    single_source: SingleSourceConfig | None = None
+    """First finetuning; null: none (Table 6, without gradual finetuning)."""
+    multi_source: MultiSourceConfig | None = None
+    """Second finetuning; null: none, the result is a model of one source."""
+    is_adversarial: bool = False
+    """If true, also translate with each of two sources replaced by that of another example (section 3.4)."""
+    decode: GenerationConfig = GenerationConfig(beam=4)
+    """Beam search (section 3.1: beam 4)."""
+    score: ScoreConfig = ScoreConfig()
+    """Measures of the output."""
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Config:
+        problems = list(self._problems())
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    @property
+    def languages(self) -> tuple[str, ...]:
+        """Language of each source of an example, then that of the target."""
+        first, *others = self.data.languages
+        return (first, first, *others) if self.documents == "previous" else self.data.languages
+
+    @property
+    def read_sources(self) -> tuple[int, ...]:
+        """Sources that the model reads, by index."""
+        return tuple(range(len(self.languages) - 1)) if self.read is None else self.read
+
+    @property
+    def language_tokens(self) -> dict[str, str]:
+        """Special token of each language."""
+        return {language: f"<{language}>" for language in self.data.languages}
+
+    def language_id(self, language: str) -> int:
+        """Token id of a language: they follow the mask, in the order of their names in ``data.languages``."""
+        return EOS + 2 + list(self.language_tokens).index(language)
+
+    def architecture_changes(self) -> dict[str, Any]:
+        """Fields of the architecture that several sources change."""
+        return {"num_sources": len(self.read_sources), **self.sources.model_dump(mode="json")}
+
+    def _problems(self) -> Iterator[str]:
+        if unread := list(self._source_problems()):
+            yield from unread
+            return
+        yield from self._phase_problems()
+        if self.model.num_sources != 1 or self.model.contexts:
+            yield "model.num_sources and model.contexts: `sources` adds what several need; leave both out"
+        if not self.tokenizer.is_shared:
+            yield "tokenizer.is_shared is false: all languages have one vocabulary; leave it out"
+        if own := {MASK_TOKEN, *self.language_tokens.values()} & set(self.tokenizer.special_tokens):
+            yield f"tokenizer.special_tokens: {', '.join(sorted(own))} are added anyway; leave them out"
+        if (self.decode.start_id, self.decode.end_id) != (BOS, EOS):
+            yield "decode.start_id and end_id: the target's language begins a hypothesis; leave them out"
+        if self.decode.num_return != 1:
+            yield f"decode.num_return is {self.decode.num_return}: one hypothesis per example is scored"
+
+    def _source_problems(self) -> Iterator[str]:
+        known = len(self.languages) - 1
+        chosen = [("read", self.read_sources)]
+        if self.single_source is not None and self.single_source.draws is not None:
+            chosen.append(("single_source.draws", self.single_source.draws))
+        for name, sources in chosen:
+            if max(sources) >= known or min(sources) < 0 or len(set(sources)) < len(sources):
+                yield f"{name} is {list(sources)}: an example has sources 0 to {known - 1}, each at most once"
+        if self.documents != "apart" and (
+            self.data.num_sources > 1 or "document" not in self.data.task.roles
+        ):
+            yield (
+                f"documents is {self.documents}: data.task needs one source and a stream 'document'; it has "
+                f"{', '.join(self.data.task.roles)}"
+            )
+        if self.multi_source is not None and len(self.read_sources) < 2:
+            yield "multi_source is given, but one source is read: finetune with single_source alone"
+        if self.multi_source is None and len(self.read_sources) > 1:
+            yield f"read is {list(self.read_sources)} without multi_source: give it, or read one source"
+        if self.multi_source is None and self.single_source is not None and self.single_source.draws:
+            yield "single_source.draws is given without multi_source: the source that is read is trained on"
+        if self.is_adversarial and (self.multi_source is None or len(self.languages) != 3):
+            yield "is_adversarial needs multi_source and examples of two sources"
+
+    def _phase_problems(self) -> Iterator[str]:
+        if self.single_source is None and self.multi_source is None:
+            yield "single_source and multi_source are both null: nothing is finetuned"
+        upstream = self.upstream
+        if upstream is None:
+            return
+        wanted = {self.languages[index] for index in self.read_sources} | {self.languages[-1]}
+        if upstream.checkpoint is not None:
+            if missing := sorted(set(self.data.languages) - set(upstream.language_ids)):
+                yield f"upstream.language_ids lacks the checkpoint's id of {', '.join(missing)}"
+        elif missing := sorted(wanted - set(self.data.text)):
+            yield f"upstream learns from data.text, which lacks {', '.join(missing)}"
+        depths = self.model.num_encoder_layers, self.model.num_decoder_layers
+        if upstream.objective == "masked_tokens" and depths[0] != depths[1]:
+            yield (
+                "upstream.objective is masked_tokens, whose encoder serves as decoder, too: "
+                f"model.num_encoder_layers is {depths[0]}, num_decoder_layers {depths[1]}"
+            )

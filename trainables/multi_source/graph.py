@@ -1,0 +1,297 @@
+"""The stages of a trial: text, pretraining, two finetunings, translation, scores.
+
+All cells of a study share text and pretraining; those that differ in the model of several sources or in its
+finetuning share the finetuning on single sources, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.stages import graph as pieces
+from nlgraft.stages.config import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
+from nlgraft.stages.graph import TARGET, EncodedText
+from nlgraft.stages.kinds.masked_lm import (
+    BERT2BERT,
+    TRAIN_MASKED,
+    Bert2BertInputs,
+    Bert2BertSettings,
+    TrainMaskedInputs,
+    TrainMaskedSettings,
+)
+from nlgraft.stages.kinds.seq2seq import SCORE, CarrySettings, ScoreInputs, ScoreSettings, TrainSettings
+from nlgraft.stages.kinds.text import EncodeSettings
+from nlgraft.stages.released_graph import Released, released
+from nlgraft.stages.stage_kind import NoSettings
+from nlgraft.text.config import EOS, Split
+from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, ParameterGroup, Side, View
+from trainables.multi_source.config import MASK_RATES, Config, UpstreamConfig
+from trainables.multi_source.kinds import (
+    DOCUMENTS,
+    LANGUAGE,
+    LANGUAGES,
+    LAST_SENTENCE,
+    TEXT,
+    CorpusInputs,
+    DocumentsSettings,
+    LanguagesInputs,
+    LanguagesSettings,
+    TranslationInputs,
+)
+
+NEW = "^fine_encoder\\."
+"""Parameters that a model of a single source lacks."""
+
+
+def stage_graph(config: Config, *, seed: int, splits: tuple[Split, ...]) -> StageGraph:
+    """Build the stage graph of a trial.
+
+    Args:
+        config: Everything the trial depends on.
+        seed: Of both finetunings; of the pretraining too where the config says is_per_seed.
+        splits: Splits of the task to translate and score.
+
+    Raises:
+        DataError: A corpus or a checkpoint is missing.
+    """
+    return StageGraph(_Trial(config, seed).scores(splits))
+
+
+class _Trial:
+    """Makes the stages of one trial, each once."""
+
+    def __init__(self, config: Config, seed: int) -> None:
+        self.config, self.seed = config, seed
+
+    # --- text -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def sentences(self) -> Stage:
+        """The task's corpus as it is."""
+        return pieces.corpus("task", self.config.data.task)
+
+    @cached_property
+    def corpus(self) -> Stage:
+        """The examples that are learned from: sentences, or pairs of neighbouring ones."""
+        kind = self.config.documents
+        if kind == "apart":
+            return self.sentences
+        inputs = CorpusInputs(corpus=self.sentences)
+        return DOCUMENTS.stage(f"task_{kind}", DocumentsSettings(kind=kind), inputs)
+
+    @cached_property
+    def pretraining_text(self) -> dict[str, Stage]:
+        """Text by language."""
+        return {name: pieces.text(f"text_{name}", corpus) for name, corpus in self.config.data.text.items()}
+
+    @cached_property
+    def released(self) -> Released:
+        """The released checkpoint that is the pretrained model."""
+        upstream = self.config.upstream
+        assert upstream is not None
+        assert upstream.checkpoint is not None
+        return released(upstream.checkpoint, None, is_bert=False, max_tokens=self.config.data.max_tokens)
+
+    @cached_property
+    def tokenizer(self) -> Stage:
+        config, tokens = self.config, tuple(self.config.language_tokens.values())
+        if config.upstream is not None and config.upstream.checkpoint is not None:
+            return self.released.tokenizer("shared_tokenizer", tokens)
+        special = (MASK_TOKEN, *tokens, *config.tokenizer.special_tokens)
+        learned = config.tokenizer.model_copy(update={"special_tokens": special})
+        return pieces.tokenizer("shared", learned, {"task": self.sentences, **self.pretraining_text})
+
+    @cached_property
+    def text(self) -> EncodedText:
+        """The examples as ids, all sources of them, so that all cells share them."""
+        roles = (*pieces.source_roles(len(self.config.languages) - 1), TARGET)
+        limit = self.config.data.max_tokens
+        return pieces.encode("task", self.corpus, dict.fromkeys(roles, self.tokenizer), max_tokens=limit)
+
+    def view(self, sources: Sequence[int]) -> View:
+        """Describe a batch of some sources: a language id follows each and begins the target."""
+        config = self.config
+        ids = [config.language_id(language) for language in config.languages]
+        sides = tuple(Side(stream=f"source {k}", suffix=(EOS, ids[k])) for k in sources)
+        # of two sentences of a document the second is translated
+        translated = len(sides) - 1 if config.documents == "previous" else None
+        return View(sources=sides, target_start=ids[-1], length_source=translated)
+
+    # --- training ---------------------------------------------------------------------------------------
+
+    @cached_property
+    def upstream(self) -> Stage | None:
+        """The pretrained model."""
+        config = self.config.upstream
+        if config is None:
+            return None
+        if config.checkpoint is not None:
+            named = self.config.language_tokens
+            ids = tuple(config.language_ids[language] for language in named)
+            start = config.language_ids[self.config.languages[-1]]
+            return self.released.encoder_decoder("upstream", self.tokenizer, start, ids)
+        if config.objective == "masked_tokens":
+            return self._bert2bert(config)
+        spans = MaskedSpansConfig(rate=self._mask_rate(config), mean_tokens=config.mean_span_tokens)
+        side = Side(stream=TEXT)
+        settings = TrainSettings(
+            train=config.train,
+            model=self.config.model,
+            view=View(sources=(side,), target=side, language=LANGUAGE),
+            masked_spans=spans,
+            metric_prefix="upstream",
+        )
+        return pieces.train("upstream", self._languages, settings, seed=config.seed_of(self.seed))
+
+    @property
+    def _languages(self) -> EncodedText:
+        """Text of all languages, each line with its language id."""
+        limit, tokens = self.config.data.max_tokens, self.config.language_tokens
+        settings = LanguagesSettings(
+            tokens={name: tokens[name] for name in self.pretraining_text}, max_tokens=limit
+        )
+        inputs = LanguagesInputs(corpora=self.pretraining_text, tokenizer=self.tokenizer)
+        stage = LANGUAGES.stage("text_encoded", settings, inputs)
+        read = EncodeSettings(streams={TEXT: TEXT}, max_tokens=limit)
+        return EncodedText(stage, {TEXT: self.tokenizer}, read, stage)
+
+    def _bert2bert(self, config: UpstreamConfig) -> Stage:
+        seed, rate = config.seed_of(self.seed), self._mask_rate(config)
+        settings = TrainMaskedSettings(
+            train=config.train,
+            masking=MaskingConfig(unit="token", rate=rate),
+            scoring=MaskedScoringConfig(unit="token", rate=rate),
+            encoder=self.config.model,
+            metric_prefix="upstream",
+        )
+        inputs = TrainMaskedInputs(encoded=self._languages.stage, tokenizer=self.tokenizer)
+        masked = TRAIN_MASKED.stage("upstream_masked_lm", settings, inputs, seed=seed)
+        return BERT2BERT.stage(
+            "upstream",
+            Bert2BertSettings(model=self.config.model),
+            Bert2BertInputs(masked_lm=masked),
+            seed=seed,
+        )
+
+    @staticmethod
+    def _mask_rate(config: UpstreamConfig) -> float:
+        return config.mask_rate or MASK_RATES[config.objective]
+
+    @cached_property
+    def single_source(self) -> Stage | None:
+        """The model after the finetuning on one source at a time."""
+        phase = self.config.single_source
+        if phase is None:
+            return None
+        view = self.view(phase.draws or self.config.read_sources)
+        settings = self._settings(phase, self.upstream).model_copy(
+            update={
+                "model": None if self.upstream else self.config.model,
+                "view": view.model_copy(update={"is_one_source_drawn": len(view.sources) > 1}),
+                "metric_prefix": "single_source" if self.config.multi_source else "",
+            }
+        )
+        return pieces.train("single_source", self.text, settings, seed=self.seed, start=self.upstream)
+
+    @cached_property
+    def trained(self) -> Stage:
+        """The trial's model."""
+        phase = self.config.multi_source
+        if phase is None:
+            assert self.single_source is not None
+            return self.single_source
+        start = self.single_source or self.upstream
+        changes = self.config.architecture_changes()
+        fresh = TransformerConfig(**self.config.model.model_dump() | changes)
+        settings = self._settings(phase, start).model_copy(
+            update={
+                "model": None if start else fresh,
+                "extension": changes if start else {},
+                "carry": CarrySettings(fresh=(NEW,) if start else ()),
+                "view": self.view(self.config.read_sources),
+            }
+        )
+        if self.config.sources.has_new_parameters and phase.new_lr_multiplier != 1:
+            group = ParameterGroup(pattern=NEW, lr_multiplier=phase.new_lr_multiplier)
+            train = phase.train.model_copy(update={"groups": (*phase.train.groups, group)})
+            settings = settings.model_copy(update={"train": train})
+        return pieces.train("multi_source", self.text, settings, seed=self.seed, start=start)
+
+    def _settings(self, phase: PhaseConfig, start: Stage | None) -> TrainSettings:
+        return TrainSettings(
+            train=phase.train,
+            num_bleu_sentences=phase.num_bleu_sentences,
+            sampling_alpha=self.config.tokenizer.sampling_alpha,
+            report_steps=(0,) if start else (),
+        )
+
+    # --- scores -----------------------------------------------------------------------------------------
+
+    def scores(self, splits: Sequence[Split]) -> Stage:
+        """The last stage: everything a trial is judged by."""
+        is_joined = self.config.documents == "joined"
+        translations = {split: self._translation(split) for split in splits}
+        further: dict[str, Stage] = {}
+        if self.config.is_adversarial:
+            for place, source in enumerate(self.config.read_sources):
+                name = f"random_source_{source}"
+                foreign = {split: self._translation(split, place, name) for split in splits}
+                further[name] = self._score(f"{name}_scores", self.corpus, foreign, prefix=name)
+        return self._score(
+            "scores",
+            self.sentences if is_joined else self.corpus,
+            translations,
+            trained=None if is_joined else self.trained,
+            further=further,
+        )
+
+    def _translation(
+        self, split: Split, foreign_source: int | None = None, name: str = "translation"
+    ) -> Stage:
+        """Translate a split, also with the sentences of other examples as one of the sources."""
+        config = self.config
+        view = self.view(config.read_sources)
+        translation = pieces.translate(
+            f"{name}_{split}",
+            self.trained,
+            self.text,
+            split,
+            decode=config.decode.model_copy(update={"start_id": view.target_start}),
+            view=view,
+            is_measured=foreign_source is None,
+            is_calibrated=config.score.is_calibrated and foreign_source is None,
+            foreign_source=foreign_source,
+        )
+        if config.documents != "joined":
+            return translation
+        inputs = TranslationInputs(translation=translation)
+        return LAST_SENTENCE.stage(f"sentences_{split}", NoSettings(), inputs)
+
+    def _score(
+        self,
+        name: str,
+        corpus: Stage,
+        translations: Mapping[str, Stage],
+        *,
+        prefix: str = "",
+        trained: Stage | None = None,
+        further: Mapping[str, Stage] | None = None,
+    ) -> Stage:
+        score = self.config.score
+        settings = ScoreSettings(
+            metrics=score.metrics,
+            bleu_tokenizer=score.bleu_tokenizer if "bleu" in score.metrics else None,
+            has_documents=self.config.documents != "apart" and not prefix,
+            metric_prefix=prefix,
+        )
+        inputs = ScoreInputs(
+            corpus=corpus,
+            translations=translations,
+            target_tokenizer=self.tokenizer,
+            trained=trained,
+            further=further or {},
+        )
+        return SCORE.stage(name, settings, inputs)

@@ -1,0 +1,1 @@
+"""The stages that only this system has."""

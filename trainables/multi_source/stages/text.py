@@ -1,0 +1,85 @@
+"""Text in several languages, and documents as examples of two sentences."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.artifact import read_lines, write_lines
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.run.text import REPORT_FILE, open_tokenizer
+from nlgraft.stages.run.translation import HYPOTHESES_FILE
+from nlgraft.text.batches import Ragged
+from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
+from nlgraft.training.views import Encoded
+from trainables.multi_source.kinds import (
+    DOCUMENTS,
+    LANGUAGE,
+    LANGUAGES,
+    LAST_SENTENCE,
+    TEXT,
+)
+
+SEPARATOR = " | "
+"""Between two sentences of a document on one line."""
+
+
+def encode_languages(context: StageContext) -> None:
+    """Encode text of several languages, with the language id of each line, as one corpus."""
+    settings, inputs = LANGUAGES.read(context)
+    tokenizer = open_tokenizer(inputs.tokenizer)
+    report: dict[str, object] = {"vocab_sizes": {TEXT: tokenizer.vocab_size}}
+    for split in ("train", "dev"):
+        lines, languages = [], []
+        for language, directory in sorted(inputs.corpora.items()):
+            found = read_corpus(directory / split).text()
+            lines += found
+            languages += [[tokenizer.id(settings.tokens[language])]] * len(found)
+        text, report[f"{split}/cut"] = Ragged.of(tokenizer.encode(lines)).truncated(settings.max_tokens)
+        Encoded({TEXT: text, LANGUAGE: Ragged.of(languages)}).write(
+            context.directory / f"{split}.safetensors"
+        )
+        write_corpus(Corpus([lines]), context.directory / split)
+    (context.directory / REPORT_FILE).write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+
+
+def pair_sentences(context: StageContext) -> None:
+    """Make examples of a sentence and the one before it in its document."""
+    settings, inputs = DOCUMENTS.read(context)
+    for split in ("train", "dev", "test"):
+        corpus = read_corpus(inputs.corpus / split)
+        assert corpus.target is not None
+        before = previous(corpus.sources[0], corpus.documents)
+        if settings.kind == "previous":
+            paired = replace(corpus, sources=[before, corpus.sources[0]])
+        else:
+            targets = joined(previous(corpus.target, corpus.documents), corpus.target)
+            paired = replace(corpus, sources=[joined(before, corpus.sources[0])], target=targets)
+        write_corpus(paired, context.directory / split)
+
+
+def previous(lines: Sequence[str], documents: Sequence[str] | None) -> list[str]:
+    """List the line before each line in its document, empty at the start of a document.
+
+    Raises:
+        DataError: Nothing says which document a line belongs to.
+    """
+    if documents is None:
+        raise DataError("the corpus has no stream 'document', which says where documents begin")
+    pairs = zip(["", *lines], [None, *documents], documents, strict=False)
+    return [line if before == now else "" for line, before, now in pairs]
+
+
+def joined(before: Sequence[str], lines: Sequence[str]) -> list[str]:
+    """Put each line behind the one before it, if there is one."""
+    return [f"{first}{SEPARATOR}{line}" if first else line for first, line in zip(before, lines, strict=True)]
+
+
+def keep_last_sentence(context: StageContext) -> None:
+    """Keep of each translation what follows its last separator."""
+    _, inputs = LAST_SENTENCE.read(context)
+    lines = read_lines(inputs.translation / HYPOTHESES_FILE)
+    kept = [line.rpartition(SEPARATOR.strip())[2].strip() for line in lines]
+    write_lines(context.directory / HYPOTHESES_FILE, kept)
