@@ -167,7 +167,8 @@ class _Trial:
             encoder=self.config.model,
             metric_prefix="upstream",
         )
-        inputs = TrainMaskedInputs(encoded=self._languages.stage, tokenizer=self.tokenizer)
+        text = self._languages.stage
+        inputs = TrainMaskedInputs(encoded=text, corpus=text, tokenizer=self.tokenizer)
         masked = TRAIN_MASKED.stage("upstream_masked_lm", settings, inputs, seed=seed)
         return BERT2BERT.stage(
             "upstream",
