@@ -64,6 +64,11 @@ class Manifest:
     bytes: int = 0
     schema: int = SCHEMA
 
+    @property
+    def ended_at(self) -> float:
+        """Unix seconds of its end."""
+        return self.started_at + self.duration_s
+
     def encode(self) -> bytes:
         """Write the manifest as JSON."""
         return json.dumps(asdict(self), indent=1, sort_keys=True).encode()

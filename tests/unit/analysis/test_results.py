@@ -5,11 +5,12 @@ import json
 import numpy as np
 import pytest
 
+from nlgraft.analysis.data.provenance import Provenance, crowded_stages
 from nlgraft.analysis.data.results import Invocation
 from nlgraft.analysis.rendering import prose
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.errors import NlgraftError, StudyError
-from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.store import ArtifactStore, Manifest
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 
@@ -415,3 +416,41 @@ def test_the_pareto_set_of_two_objectives(searched):
     other = objective.model_copy(update={"direction": "minimize"})
     assert len(cell.pareto([objective])) == 1
     assert len(cell.pareto([objective, other])) == 4  # what is better for one is worse for the other
+
+
+def stage_of(fingerprint, host, started_at, duration_s):
+    return Manifest(
+        name="train", fingerprint=fingerprint, version=1, run="", config={}, inputs={}, seed=1, files={},
+        host=host, versions={}, started_at=started_at, duration_s=duration_s,
+    )  # fmt: skip
+
+
+def test_stages_that_overlap_on_one_machine_are_crowded():
+    found = crowded_stages(
+        [
+            stage_of("long", "a", 0.0, 100.0),
+            stage_of("inside", "a", 10.0, 5.0),
+            stage_of("after", "a", 100.01, 5.0),
+            stage_of("elsewhere", "b", 10.0, 5.0),
+            stage_of("touching", "a", 105.0, 5.0),
+        ]
+    )
+    assert found == {"long", "inside"}
+
+
+@pytest.mark.parametrize("is_crowded", [True, False])
+def test_speeds_of_trials_that_ran_beside_others_get_no_verdict(make_small_study, scored, is_crowded):
+    study = make_small_study(claims=[])
+    speeds = {"random_init": [1.0, 1.1, 0.95], "patt_eg": [9.0, 9.2, 8.8]}
+    found = scored(
+        study,
+        {cell.label: {"test/sentences_per_s": speeds[cell.levels["arm"]]} for cell in cells(study)},
+    )
+    for cell in found.cells:
+        for trial in cell.trials:
+            trial.record.stages = [{"fingerprint": trial.fingerprint}]
+    if is_crowded:
+        found.provenance = Provenance(crowded=frozenset({found.cells[1].trials[0].fingerprint}))
+    compared = found.compare("patt_eg", metric="test/sentences_per_s")
+    assert found.standing(compared) == ("open" if is_crowded else "better")
+    assert any("timed beside other stages" in note for note in compared.notes) == is_crowded

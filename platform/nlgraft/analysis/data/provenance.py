@@ -8,7 +8,10 @@ from typing import Any
 
 from nlgraft.analysis.data.loading import load_manifests
 from nlgraft.analysis.data.trials import TrialResult
-from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.store import ArtifactStore, Manifest
+
+_CLOCK_S = 0.05
+"""Shorter overlaps are those of clocks."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,7 @@ class Provenance:
         computed_s: Time that the distinct stages took.
         saved_s: Further time that computing every stage for every trial would have taken.
         ended_at: Unix seconds of the end of the last trial; None when none has ended.
+        crowded: Fingerprints of the stages that shared their machine with another stage of the study.
     """
 
     hosts: tuple[str, ...] = ()
@@ -34,6 +38,7 @@ class Provenance:
     computed_s: float = 0.0
     saved_s: float = 0.0
     ended_at: float | None = None
+    crowded: frozenset[str] = frozenset()
 
 
 def read_provenance(trials: Sequence[TrialResult], store: ArtifactStore) -> Provenance:
@@ -62,7 +67,24 @@ def read_provenance(trials: Sequence[TrialResult], store: ArtifactStore) -> Prov
         computed_s=computed_s,
         saved_s=max(0.0, needed_s - computed_s),
         ended_at=max((record.ended_at for record in records.values()), default=None),
+        crowded=frozenset(crowded_stages(manifests.values())),
     )
+
+
+def crowded_stages(manifests: Iterable[Manifest]) -> set[str]:
+    """Find the stages during which another one ran on the same machine."""
+    crowded: set[str] = set()
+    by_host: dict[str, list[Manifest]] = {}
+    for manifest in manifests:
+        by_host.setdefault(manifest.host, []).append(manifest)
+    for stages in by_host.values():
+        running: list[Manifest] = []
+        for stage in sorted(stages, key=lambda one: one.started_at):
+            running = [one for one in running if one.ended_at > stage.started_at + _CLOCK_S]
+            if running and stage.duration_s > _CLOCK_S:
+                crowded |= {one.fingerprint for one in (stage, *running)}
+            running.append(stage)
+    return crowded
 
 
 def corpora(data: Any) -> list[str]:

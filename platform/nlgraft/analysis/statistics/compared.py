@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Literal
@@ -205,6 +205,9 @@ class ComparedResults(Results):
         """
         if self.system.metrics[found.metric].is_fixed:
             return found
+        if self.system.metrics[found.metric].is_time and self._is_crowded(cell for _, cell in terms):
+            note = "undecided, timed beside other stages on the same machine; resources.max_concurrent: 1"
+            return replace(found, open_because="timed beside other stages", notes=(*found.notes, note))
         names = {stage: name for _, cell in terms for stage, name in cell.trained_once.items()}
         weights = {
             stage: sum(weight for weight, cell in terms if stage in cell.trained_once) for stage in names
@@ -215,6 +218,12 @@ class ComparedResults(Results):
             return found
         note = f"undecided, one pretraining only: {', '.join(sorted(differing))} trained once for all seeds"
         return replace(found, open_because="one pretraining only", notes=(*found.notes, note))
+
+    def _is_crowded(self, cells: Iterable[CellResult]) -> bool:
+        """True if a stage of the cells' finished trials shared its machine."""
+        trials = [trial for cell in cells for trial in cell.trials if trial.state == "finished"]
+        stages = {stage["fingerprint"] for trial in trials if trial.record for stage in trial.record.stages}
+        return not stages.isdisjoint(self.provenance.crowded)
 
     def _tested(self, question: Question, seeds: Sequence[int] | None = None) -> Comparison:
         metric, null = question.metric, question.null
