@@ -219,7 +219,6 @@ UNREAD = {
         "measure_speed", "log_probability",
     },
     "issue 14, lm_augmentation": {"language_model", "language_model_metrics"},
-    "issue 15, vocabulary_transfer": {"trained_classifier", "classifier_scores", "classification_metrics"},
 }  # fmt: skip
 
 

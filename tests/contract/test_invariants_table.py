@@ -8,11 +8,8 @@ from pathlib import Path
 import pytest
 
 TESTS = Path(__file__).resolve().parents[1]
-SYSTEMS = TESTS.parent / "trainables"
 ROW = re.compile(r"^\| (\d+) \| .+? \| (.+) \|$", re.MULTILINE)
 NUM_INVARIANTS = {"Fusion": 39, "Embedding transfer": 55}
-WAITING = "with vocabulary_transfer"
-"""Stands for the tests of a system that is not built."""
 
 
 def entries(heading):
@@ -29,17 +26,7 @@ def test_every_invariant_has_its_tests(heading):
     missing = []
     for number, parts in found:
         for part in parts:
-            if part == WAITING:
-                continue
             file, names = part.split(": ")
             text = (TESTS / file).read_text(encoding="utf-8") if (TESTS / file).is_file() else ""
             missing += [(number, file, name) for name in names.split(", ") if f"\ndef {name}" not in text]
     assert missing == []
-
-
-def test_only_what_is_not_built_waits():
-    waiting = {number for number, parts in entries("Embedding transfer") if parts == [WAITING]}
-    assert waiting == {49, 54}
-    is_built = (SYSTEMS / WAITING.removeprefix("with ")).is_dir()
-    assert not is_built, "vocabulary_transfer exists: name its tests in the table"
-    assert not any(WAITING in parts for _, parts in entries("Fusion"))

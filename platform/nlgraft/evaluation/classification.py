@@ -12,6 +12,9 @@ from nlgraft.evaluation.calibration import calibration_rows
 from nlgraft.evaluation.scores import Evaluation, score_statistics
 from nlgraft.evaluation.sufficient import NUM_ECE_BINS, Statistics
 
+CLASS_LOSS = "loss.class"
+"""Name of the cross-entropy of the true class, which is no loss per token."""
+
 
 def evaluate_labels(predicted: Sequence[int], true: Sequence[int], num_classes: int) -> Evaluation:
     """Score predicted classes.
@@ -58,8 +61,8 @@ def evaluate_probabilities(probabilities_NC: Statistics, true_N: NDArray[np.int6
     """Score the probabilities of the classes of each decision: ``evaluate_labels``, loss and calibration.
 
     Returns:
-        Beside the scores of the likeliest class ``loss`` (nats per decision, statistics [N, 2]) and ``ece``
-        (points of 100, statistics [N, 3 * bins]): confidence is the largest probability.
+        Beside the scores of the likeliest class ``loss.class`` (nats per decision, statistics [N, 2]) and
+        ``ece`` (points of 100, statistics [N, 3 * bins]): confidence is the largest probability.
 
     Source: Guo et al. (2017), section 3 (ECE).
     """
@@ -70,11 +73,11 @@ def evaluate_probabilities(probabilities_NC: Statistics, true_N: NDArray[np.int6
     # softmax may underflow to 0, where the loss would be infinite
     nats_N = -np.log(np.maximum(probabilities_NC[decisions, true_N], np.finfo(np.float64).tiny))
     statistics = {
-        "loss": np.stack([nats_N, np.ones(len(true_N))], axis=1),
+        CLASS_LOSS: np.stack([nats_N, np.ones(len(true_N))], axis=1),
         "ece": calibration_rows(confidence_N1.tolist(), is_right_N1.tolist()),
     }
     signatures = {
-        "loss": "loss|nats per decision|unsmoothed",
+        CLASS_LOSS: "loss|nats per decision|unsmoothed",
         "ece": f"ece|classes|bins:{NUM_ECE_BINS}|points",
     }
     scores = {name: score_statistics(name, rows, signatures[name]) for name, rows in statistics.items()}

@@ -9,6 +9,7 @@ Source: Devlin et al. (2019), section 3.1.
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -250,3 +251,14 @@ def fresh_bert(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return TransformersMaskedLM(transformers.BertForMaskedLM(settings))
+
+
+def fresh_like(
+    model: TransformersMaskedLM, vocab_size: int, *, pad_id: int, seed: int
+) -> TransformersMaskedLM:
+    """Build a model of the same architecture with fresh weights and another vocabulary."""
+    config = copy.deepcopy(model.model.config)
+    config.vocab_size, config.pad_token_id = vocab_size, pad_id
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return TransformersMaskedLM(type(model.model)(config))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config import ClassificationConfig
@@ -33,12 +33,25 @@ def trained_classifier(
 
 
 def classifier_scores(
-    trained: Stage, body: Stage, corpus: Stage, text: MaskedText, splits: Sequence[str]
+    trained: Stage,
+    body: Stage,
+    corpus: Stage,
+    text: MaskedText,
+    splits: Sequence[str],
+    further: Mapping[str, Stage] | None = None,
 ) -> Stage:
-    """Score the trial's classifier on test, if that is among the splits; dev belongs to the training."""
+    """Score the trial's classifier on test, if that is among the splits; dev belongs to the training.
+
+    ``further`` are stages whose metrics the trial reports beside these.
+    """
     if "test" not in splits:
         return trained
     inputs = ScoreClassifierInputs(
-        classifier=trained, body=body, corpus=corpus, encoded=text.encoded, tokenizer=text.tokenizer
+        classifier=trained,
+        body=body,
+        corpus=corpus,
+        encoded=text.encoded,
+        tokenizer=text.tokenizer,
+        further=further or {},
     )
     return SCORE_CLASSIFIER.stage("scores", ScoreClassifierSettings(split="test"), inputs)

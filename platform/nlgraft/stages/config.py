@@ -14,7 +14,7 @@ from nlgraft.text.files import InputPathOrName
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
 
 TextMetric = Literal["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"]
-CLASS_METRICS = ("accuracy", "macro_f1", "mcc", "loss", "ece")
+CLASS_METRICS = ("accuracy", "macro_f1", "mcc", "loss.class", "ece")
 """Measures of classification."""
 MASK_TOKEN = "<mask>"
 """Special token that stands for masked text."""
@@ -89,12 +89,19 @@ class LanguageModelPhaseConfig(UpstreamSeed):
         return self
 
 
+class ClassifierTrainConfig(UnsmoothedTrainConfig):
+    """The training of a classifier."""
+
+    best_metric: str = "dev/loss.class"
+    """Dev metric that ``patience`` and ``keep_best`` compare."""
+
+
 class ClassificationConfig(ConfigPart):
     """A sequence classifier and its training."""
 
     classifier: ClassifierConfig = ClassifierConfig()
     """Pooling and head, and whether the body is trained."""
-    train: UnsmoothedTrainConfig = UnsmoothedTrainConfig()
+    train: ClassifierTrainConfig = ClassifierTrainConfig()
     """Length, learning rates, selection of the result."""
 
     @model_validator(mode="after")

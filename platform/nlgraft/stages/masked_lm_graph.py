@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from nlgraft.errors import DataError
 from nlgraft.nn.identity import checkpoint_identity
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config import MaskedLMConfig, UpstreamPhaseConfig
+from nlgraft.stages.kinds.exchange import EXCHANGE, PLAN, ExchangeInputs, PlanInputs, PlanSettings
 from nlgraft.stages.kinds.masked_lm import (
+    BEGIN_MASKED,
     CHECKPOINT_TOKENIZER,
     ENCODED_WORDS,
     SCORE_MASKED,
     TRAIN_MASKED,
     WORD_TOKENIZER,
+    BeginMaskedInputs,
+    BeginMaskedSettings,
     CheckpointSettings,
     EncodeWordsInputs,
     EncodeWordsSettings,
@@ -27,6 +31,7 @@ from nlgraft.stages.kinds.masked_lm import (
     WordTokenizerSettings,
 )
 from nlgraft.stages.kinds.text import NoInputs
+from nlgraft.stages.stage_kind import NoSettings
 from nlgraft.text.config import WordTokenizerConfig
 from nlgraft.text.files import expand
 from nlgraft.training.config import TrainConfig
@@ -120,6 +125,40 @@ def pretrained_masked_lm(
     inputs = TrainMaskedInputs(encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer)
     seed = phase.seed_of(trial_seed)
     return TRAIN_MASKED.stage(name, settings, inputs, seed=seed, locations=_locations(config))
+
+
+def begun_masked_lm(
+    name: str, config: MaskedLMConfig, tokenizer: Stage, *, max_tokens: int, seed: int | None = None
+) -> Stage:
+    """Take a masked language model before any training.
+
+    With a seed all of its weights are fresh, for the vocabulary of ``tokenizer``; without one it is a
+    released one as it is.
+    """
+    settings = BeginMaskedSettings(
+        checkpoint=checkpoint_settings(config.checkpoint, config.revision),
+        is_fresh=config.checkpoint is not None and seed is not None,
+        bert=config.model,
+        max_tokens=None if config.model is None else max_tokens,
+    )
+    inputs = BeginMaskedInputs(tokenizer=tokenizer)
+    return BEGIN_MASKED.stage(name, settings, inputs, seed=seed, locations=_locations(config))
+
+
+def exchanged_masked_lm(
+    model: Stage,
+    old: Stage,
+    new: Stage,
+    *,
+    method: str,
+    norm_match: Literal["none", "median", "class"] = "none",
+    seed: int,
+) -> Stage:
+    """Give a masked language model another vocabulary by a method that needs no training."""
+    settings = PlanSettings(method=method, norm_match=norm_match)
+    inputs = PlanInputs(model=model, old={"encoder": old}, new={"encoder": new})
+    plans = PLAN.stage("transfer_plan", settings, inputs, seed=seed)
+    return EXCHANGE.stage("transfer", NoSettings(), ExchangeInputs(model=model, plans=plans))
 
 
 def continued_masked_lm(

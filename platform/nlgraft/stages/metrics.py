@@ -257,7 +257,7 @@ _CLASS_METRICS: Mapping[str, tuple[Literal["maximize", "minimize"], str, str]] =
     "accuracy": ("maximize", "points", "Share of lines whose likeliest class is right."),
     "macro_f1": ("maximize", "points", "F1 averaged over the classes."),
     "mcc": ("maximize", "points", "Matthews' correlation of predicted and true classes."),
-    "loss": ("minimize", "nats per line", "Cross-entropy of the true class."),
+    "loss.class": ("minimize", "nats per line", "Cross-entropy of the true class."),
     "ece": ("minimize", "points", "Expected calibration error of the likeliest class."),
 }
 
@@ -269,4 +269,11 @@ def classification_metrics(splits: Sequence[Split] = SPLITS) -> dict[str, Metric
         for split in splits
         for name, (direction, unit, description) in _CLASS_METRICS.items()
     }
-    return training_metrics() | described
+    described["dev/accuracy.curve"] = Metric(
+        direction="maximize",
+        unit="points",
+        split="dev",
+        description="Mean accuracy over the steps of the training: the area under its curve of evaluations.",
+    )
+    cost = {name: metric for name, metric in training_metrics().items() if name != "dev/loss"}
+    return cost | described

@@ -403,8 +403,9 @@ class TokenizerConfig(_Config):
 class WordTokenizerConfig(_Config):
     """A subword vocabulary in the file format of the tokenizers library, with a mask token."""
 
-    kind: Literal["wordpiece", "unigram"] = "wordpiece"
-    """WordPiece as BERT splits words, or a SentencePiece unigram language model (Kudo 2018)."""
+    kind: Literal["wordpiece", "unigram", "bpe"] = "wordpiece"
+    """WordPiece as BERT splits words, or SentencePiece's unigram language model (Kudo 2018) or byte-pair
+    encoding (Sennrich et al. 2016)."""
     vocab_size: int = Field(default=8000, ge=6)
     """Number of tokens, the five special ones included: an upper bound."""
     is_lowercase: bool = False

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,7 +40,8 @@ def learn_tokenizer(lines: Sequence[str], config: WordTokenizerConfig, directory
     """
     if not any(line.strip() for line in lines):
         raise DataError(f"{directory.name}: no text to learn a tokenizer from, {len(lines)} blank lines")
-    learned = _wordpiece(lines, config) if config.kind == "wordpiece" else _unigram(lines, config, directory)
+    is_wordpiece = config.kind == "wordpiece"
+    learned = _wordpiece(lines, config) if is_wordpiece else _sentencepiece(lines, config, directory)
     learned.save(str(directory / TOKENIZER_FILE))
 
 
@@ -70,14 +71,18 @@ def _wordpiece(lines: Sequence[str], config: WordTokenizerConfig) -> tokenizers.
     return whole
 
 
-def _unigram(lines: Sequence[str], config: WordTokenizerConfig, directory: Path) -> tokenizers.Tokenizer:
+def _sentencepiece(
+    lines: Sequence[str], config: WordTokenizerConfig, directory: Path
+) -> tokenizers.Tokenizer:
+    assert config.kind != "wordpiece"
+
     def normalise(line: str) -> str:
         text = unicodedata.normalize("NFKC", line)
         return " ".join((text.lower() if config.is_lowercase else text).split())
 
     path = directory / "learned.model"
     settings = TokenizerConfig(
-        kind="unigram",
+        kind=config.kind,
         vocab_size=config.vocab_size,
         special_tokens=(MASK_PIECE,),
         normalization="identity",
@@ -86,7 +91,11 @@ def _unigram(lines: Sequence[str], config: WordTokenizerConfig, directory: Path)
     processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
     path.unlink()
     pieces = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(processor.get_piece_size())]
-    whole = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=processor.unk_id(), byte_fallback=False))
+    if config.kind == "unigram":
+        whole = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=processor.unk_id(), byte_fallback=False))
+    else:
+        ids = {piece: i for i, (piece, _) in enumerate(pieces)}
+        whole = tokenizers.Tokenizer(models.BPE(ids, _merges(ids), unk_token="<unk>", fuse_unk=True))
     steps = [normalizers.NFKC(), *([normalizers.Lowercase()] if config.is_lowercase else [])]
     whole.normalizer = normalizers.Sequence(steps)  # pyright: ignore[reportArgumentType]
     whole.pre_tokenizer = pre_tokenizers.Sequence(
@@ -95,6 +104,16 @@ def _unigram(lines: Sequence[str], config: WordTokenizerConfig, directory: Path)
     whole.decoder = decoders.Metaspace()
     whole.add_special_tokens(["<pad>", "<unk>", "<s>", "</s>", MASK_PIECE])
     return whole
+
+
+def _merges(ids: Mapping[str, int]) -> list[tuple[str, str]]:
+    """List the merges of a BPE vocabulary whose pieces stand in the order in which they were learned."""
+    return [
+        (piece[:cut], piece[cut:])
+        for piece in ids
+        for cut in range(1, len(piece))
+        if piece[:cut] in ids and piece[cut:] in ids
+    ]
 
 
 class EncodedLines(NamedTuple):

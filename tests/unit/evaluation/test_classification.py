@@ -46,8 +46,8 @@ def test_probabilities_by_hand():
     probabilities = np.array([[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
     scores = evaluate_probabilities(probabilities, np.array([0, 1, 1])).scores
     assert scores["ece"].value == pytest.approx(100 * (0.1 + 0.2 + 0.6) / 3)
-    assert scores["loss"].value == pytest.approx(-np.log([0.9, 0.8, 0.4]).mean())
+    assert scores["loss.class"].value == pytest.approx(-np.log([0.9, 0.8, 0.4]).mean())
     assert scores["accuracy"].value == pytest.approx(200 / 3)
-    assert (scores["loss"].direction, scores["ece"].direction) == ("minimize", "minimize")
+    assert (scores["loss.class"].direction, scores["ece"].direction) == ("minimize", "minimize")
     certain = evaluate_probabilities(np.array([[1.0, 0.0]]), np.array([1])).scores
-    assert np.isfinite(certain["loss"].value)
+    assert np.isfinite(certain["loss.class"].value)

@@ -95,7 +95,7 @@ def test_scores_by_hand(store, kind):
         nats.append(-math.log(probabilities[labels.index(label)]))
         confidences.append(max(probabilities))
     assert record.metrics["test/accuracy"] == pytest.approx(100 * sum(right) / 15)
-    assert record.metrics["test/loss"] == pytest.approx(sum(nats) / 15, abs=1e-5)
+    assert record.metrics["test/loss.class"] == pytest.approx(sum(nats) / 15, abs=1e-5)
     bins = [min(int(confidence * 20), 19) for confidence in confidences]
     gaps = [
         abs(sum(r - c for r, c, b in zip(right, confidences, bins, strict=True) if b == number)) / 15
@@ -160,7 +160,7 @@ def test_a_released_encoder_without_prediction_head_is_a_body(store, tmp_path):
         "trained", body, stages["lines_corpus"], text, config, seed=1
     )
     record = run(store, StageGraph(trained))
-    assert record.metrics["dev/loss"] == pytest.approx(run(store, graph).metrics["dev/loss"])
+    assert record.metrics["dev/loss.class"] == pytest.approx(run(store, graph).metrics["dev/loss.class"])
 
 
 def test_a_stopped_training_resumes_bit_for_bit(tmp_path):
@@ -184,7 +184,7 @@ def test_it_learns(store):
     labels = read_corpus(artifact(store, graph, "lines_corpus") / "dev").labels
     shares = [labels.count(label) / len(labels) for label in set(labels)]
     entropy = -sum(share * math.log(share) for share in shares)
-    assert record.metrics["dev/loss"] < 0.9 * entropy
+    assert record.metrics["dev/loss.class"] < 0.9 * entropy
     assert record.metrics["dev/accuracy"] > 100 * max(shares)
 
 

@@ -30,7 +30,7 @@ def lines() -> list[str]:
     return load_corpus(conlang)["train"].sources[0]
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
 def test_learning_is_the_same_in_another_process(lines, kind, tmp_path):
     """The library's trainer goes through a hash map; what it learns must not."""
     (tmp_path / "lines").write_text("\n".join(lines), "utf-8")
@@ -47,7 +47,7 @@ def test_learning_is_the_same_in_another_process(lines, kind, tmp_path):
     assert len(load_vocabulary(tmp_path / "here")) == 150
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
+@pytest.mark.parametrize("kind", ["wordpiece", "unigram", "bpe"])
 def test_tokens_know_their_words(kind, tmp_path):
     """Whatever is cut, and however many spaces there are, a token belongs to the word it spells."""
     text = ["The boy's red  boat sails.", "a boat", "", "Überall sails the boy's boat again and again"]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from nlgraft.nn.config import ClassifierConfig
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
@@ -42,13 +43,17 @@ class ScoreClassifierSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class ScoreClassifierInputs(Inputs[T]):
-    """A trained classifier and the inputs of its training."""
+    """A trained classifier and the inputs of its training.
+
+    ``further`` are stages whose metrics belong to the trial although nothing reads them.
+    """
 
     classifier: T
     body: T
     corpus: T
     encoded: T
     tokenizer: T
+    further: Mapping[str, T] = field(default_factory=dict)
 
 
 TRAIN_CLASSIFIER = StageKind(

@@ -91,6 +91,26 @@ class TrainMaskedInputs(Inputs[T]):
     start: T | None = None
 
 
+class BeginMaskedSettings(Settings):
+    """A masked language model before any training: a released one, or one with fresh weights."""
+
+    checkpoint: CheckpointSettings | None = None
+    """A released model."""
+    is_fresh: bool = False
+    """If true, only the architecture of the released model is taken, for the vocabulary of ``tokenizer``."""
+    bert: BertConfig | None = None
+    """A fresh BERT of transformers."""
+    max_tokens: int | None = None
+    """Longest line that a fresh BERT has positions for, in tokens without begin and end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BeginMaskedInputs(Inputs[T]):
+    """The tokenizer of the model."""
+
+    tokenizer: T
+
+
 class ScoreMaskedSettings(Settings):
     """Losses of a masked language model on one split."""
 
@@ -133,6 +153,7 @@ ENCODED_WORDS = StageKind("nlgraft.stages.run.masked_lm_text:encode", EncodeWord
 TRAIN_MASKED = StageKind(
     "nlgraft.stages.run.masked_lm:train", TrainMaskedSettings, TrainMaskedInputs, is_distributed=True
 )
+BEGIN_MASKED = StageKind("nlgraft.stages.run.masked_lm:begin", BeginMaskedSettings, BeginMaskedInputs)
 SCORE_MASKED = StageKind("nlgraft.stages.run.masked_lm:score", ScoreMaskedSettings, ScoreMaskedInputs)
 BERT2BERT = StageKind(
     "nlgraft.stages.run.masked_lm:begin_encoder_decoder", Bert2BertSettings, Bert2BertInputs

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from nlgraft.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics, write_segments
-from nlgraft.evaluation.scores import Evaluation
+from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.nn.classifier import Classifier
 from nlgraft.nn.masked_lm import MaskedLM
 from nlgraft.pipeline.stage import StageContext
@@ -31,6 +33,7 @@ from nlgraft.training.classification import (
     read_classifier,
     write_classifier,
 )
+from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.masked_text import TEXT, MaskingIds
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
@@ -69,7 +72,16 @@ def train(context: StageContext) -> None:
         save=lambda model, directory: write_classifier(model, labels, directory),
     )
     _write(context.directory, "dev", measure(model))
-    write_metrics(context.directory, outcome_scores(outcome))
+    mean = Score("accuracy.curve", _curve_mean(outcome), len(dev), "maximize", "trapezoids over steps|points")
+    write_metrics(context.directory, {"dev/accuracy.curve": mean, **outcome_scores(outcome)})
+
+
+def _curve_mean(outcome: TrainOutcome) -> float:
+    """Average the accuracy between the first and the last evaluation over the steps."""
+    points = np.array([point[:2] for point in outcome.curves["dev/accuracy"]])
+    if len(points) == 1:
+        return float(points[0, 1])
+    return float(np.trapezoid(points[:, 1], points[:, 0]) / (points[-1, 0] - points[0, 0]))
 
 
 def score(context: StageContext) -> None:

@@ -18,10 +18,12 @@ from nlgraft.nn.masked_lm import (
     MaskedLM,
     TransformersMaskedLM,
     fresh_bert,
+    fresh_like,
     load_checkpoint,
 )
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.masked_lm import (
+    BEGIN_MASKED,
     BERT2BERT,
     SCORE_MASKED,
     TRAIN_MASKED,
@@ -156,6 +158,24 @@ def _check_positions(model: MaskedLM, *maskers: Masker) -> None:
             f"the text has lines of {longest} tokens, the model positions for {model.max_tokens} beside "
             f"begin and end; set data.max_tokens to at most {model.max_tokens}"
         )
+
+
+def begin(context: StageContext) -> None:
+    """Write a masked language model before any training: a released one, or one with fresh weights."""
+    settings, inputs = BEGIN_MASKED.read(context)
+    seed = derive_seed(context.seed or 0, "initial weights")
+    vocabulary = load_vocabulary(inputs.tokenizer)
+    size, pad_id = len(vocabulary), MaskingIds.of(vocabulary).pad
+    if settings.bert is not None:
+        assert settings.max_tokens is not None
+        model = fresh_bert(settings.bert, size, pad_id=pad_id, max_tokens=settings.max_tokens, seed=seed)
+    else:
+        assert settings.checkpoint is not None
+        where = context.locations["checkpoint"], settings.checkpoint.revision
+        model = load_checkpoint(*where, seed)[0]
+        if settings.is_fresh:
+            model = fresh_like(model, size, pad_id=pad_id, seed=seed)
+    write_masked_lm(model, context.directory)
 
 
 def score(context: StageContext) -> None:

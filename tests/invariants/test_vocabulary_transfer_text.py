@@ -1,0 +1,148 @@
+"""Invariants 49 to 51, 54 and 55 of embedding_transfer.md, section 5: text, splits, arms."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+from nlgraft.errors import DataError
+from nlgraft.nn.batch import Tokens
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.stages.run.text import read_encoded
+from nlgraft.text.corpora import read_corpus
+from nlgraft.training.classification import read_classifier
+from nlgraft.training.masked_lm import read_masked_lm
+from nlgraft.vocab.plans.plan import TransferPlan
+from tests.contract.toys.vocabulary_transfer import ARMS
+from tests.tiny_masked_lms import letters, masked_lm
+from tests.unit.stages.runs import artifact, run
+from trainables.vocabulary_transfer import Config, stage_graph
+from trainables.vocabulary_transfer.config import EXCHANGING, Method, SplitConfig
+from trainables.vocabulary_transfer.stages.text import self_information, stratified
+
+
+def test_self_information_by_hand():
+    """Number 49: six tokens of three kinds are 6 log2 3 bits, four of two kinds 4 bits."""
+    old, new = np.array([0, 1, 0, 1, 2, 2]), np.array([7, 7, 2, 2])
+    assert self_information(old) == pytest.approx(6 * math.log2(3))
+    assert self_information(new) == pytest.approx(4.0)
+    assert self_information(new) / self_information(old) == pytest.approx(0.4206, abs=5e-5)
+
+
+@pytest.mark.parametrize("train", [0.5, 0.8])
+def test_splits_keep_the_balance_of_labels(train):
+    """Number 54: of every label each split has its share, to within one example; no example is lost."""
+    labels = [label for label, count in zip("abcd", (401, 99, 37, 8), strict=True) for _ in range(count)]
+    found = stratified(labels, SplitConfig(train=train))
+    assert sorted(row for rows in found.values() for row in rows) == [*range(len(labels))]
+    shares = {"train": train, "dev": (1 - train) / 2, "test": (1 - train) / 2}
+    for name, rows in found.items():
+        counts = Counter(labels[row] for row in rows)
+        for label, count in Counter(labels).items():
+            assert abs(counts[label] - shares[name] * count) <= 1, (name, label)
+    assert found == stratified(labels, SplitConfig(train=train))
+    assert found != stratified(labels, SplitConfig(train=train, seed=1))
+
+
+def test_frequent_labels_are_drawn_in_balance():
+    labels = [label for label, count in zip("abcd", (400, 200, 100, 8), strict=True) for _ in range(count)]
+    found = stratified(labels, SplitConfig(num_labels=3, num_examples=70))
+    counts = {name: Counter(labels[row] for row in rows) for name, rows in found.items()}
+    assert counts["train"] == {"a": 20, "b": 10, "c": 5}
+    assert all(abs(counts["dev"][label] - n) <= 1 for label, n in {"a": 10, "b": 5, "c": 2.5}.items())
+    with pytest.raises(DataError, match="label 'd' has 1 examples"):
+        stratified(labels, SplitConfig(num_examples=70))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
+
+
+def graph(arm, splits=("dev", "test")):
+    config = Config.model_validate_json(json.dumps(ARMS[arm]))
+    return stage_graph(config, seed=3, splits=splits)
+
+
+def test_arms_classify_the_same_lines():
+    """Number 50: one corpus for all arms, and one text for all arms with the new vocabulary."""
+    stages = {method: {s.name: s.fingerprint for s in graph(method).stages} for method in get_args(Method)}
+    assert len({found["downstream_corpus"] for found in stages.values()}) == 1
+    assert len({stages[method]["downstream_encoded"] for method in (*EXCHANGING, "from_scratch")}) == 1
+    assert len({found.get("upstream") for found in stages.values()}) == 2, "all but from_scratch share one"
+
+
+def test_two_vocabularies_and_what_an_exchange_keeps(store):
+    """Number 55: 150 old rows become 160 new ones, the body stays; measures compare the two vocabularies."""
+    record = run(store, graph("vipi"))
+    assert record.state == "finished", record.reason
+    before, after = (
+        read_masked_lm(artifact(store, graph("vipi"), name)) for name in ("upstream", "transfer")
+    )
+    plan = TransferPlan.load(artifact(store, graph("vipi"), "transfer_plan") / "plan-encoder")
+    assert (len(before.input_table), len(after.input_table)) == (len(plan.old_surfaces), len(plan))
+    weights = after.state_dict()
+    for name, tensor in before.state_dict().items():
+        if name not in before.vocabulary_tensors:
+            assert torch.equal(tensor, weights[name]), name
+    encoded = {
+        name: read_encoded(artifact(store, graph("vipi"), name), "test").stream("source 0").values
+        for name in ("old_encoded", "downstream_encoded")
+    }
+    ratio = len(encoded["downstream_encoded"]) / len(encoded["old_encoded"])
+    assert record.metrics["compression/tokens"] == pytest.approx(ratio)
+    corpora = [read_corpus(artifact(store, graph("vipi"), "downstream_corpus") / s) for s in ("train", "dev")]
+    words = {word for corpus in corpora for line in corpus.sources[0] for word in line.split()}
+    assert len(words) <= record.metrics["text/unique_words"]
+    kept = run(store, graph("old_vocabulary"))
+    assert kept.metrics["compression/self_information"] == pytest.approx(1.0)
+
+
+def test_padding_changes_no_class(store):
+    """Number 51."""
+    run(store, graph("vipi", ("dev",)))
+    paths = (artifact(store, graph("vipi", ("dev",)), name) for name in ("classifier", "transfer"))
+    model, _ = read_classifier(*paths)
+    short, long = [2, 9, 11, 3], [2, 9, 10, 11, 12, 13, 14, 3]
+    with torch.inference_mode():
+        alone = model(Tokens.from_lists([short], 0))
+        together = model(Tokens.from_lists([long, short], 0))
+    assert torch.allclose(alone[0], together[1], atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["bert", "distilbert"])
+def test_a_released_encoder_begins_as_it_is_or_afresh(kind, store, tmp_path):
+    """Its rows are copied or averaged; from scratch, only its architecture counts."""
+    words = letters(tmp_path)
+    released = masked_lm(len(words.vocabulary), kind)
+    released.model.save_pretrained(tmp_path)
+    arm = {
+        **ARMS["vipi"],
+        "data": {"downstream": ARMS["vipi"]["data"]["downstream"]},
+        "masked_lm": {"checkpoint": str(tmp_path), "downstream_tokenizer": {"vocab_size": 160}},
+        "upstream": None,
+    }
+    found = {}
+    for method in ("vipi", "from_scratch"):
+        config = Config.model_validate_json(json.dumps({**arm, "transfer": {"method": method}}))
+        made = stage_graph(config, seed=3, splits=("dev",))
+        assert run(store, made).state == "finished"
+        found[method] = made
+    taken = read_masked_lm(artifact(store, found["vipi"], "released")).state_dict()
+    assert all(torch.equal(tensor, taken[name]) for name, tensor in released.state_dict().items())
+    fresh = read_masked_lm(artifact(store, found["from_scratch"], "fresh"))
+    assert len(fresh.input_table) == len(
+        read_masked_lm(artifact(store, found["vipi"], "transfer")).input_table
+    )
+    same = [
+        name
+        for name, tensor in fresh.state_dict().items()
+        if tensor.ndim == 2 and tensor.shape == taken[name].shape and torch.equal(tensor, taken[name])
+    ]
+    assert not [name for name in same if "position_ids" not in name and "token_type_ids" not in name]

@@ -1,0 +1,156 @@
+"""The stages of a trial: which there are, what each reads and what it rests on.
+
+corpora -> vocabularies -> pretraining -> exchange -> further masked-LM training -> classification -> scores.
+Arms share the pretrained model, and arms with the same vocabulary its tokenizer and the encoded text.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.stages import classification_graph as class_pieces
+from nlgraft.stages import graph as pieces
+from nlgraft.stages import masked_lm_graph as masked_pieces
+from nlgraft.stages.config import UpstreamPhaseConfig
+from nlgraft.stages.kinds.classification import ScoreClassifierInputs
+from nlgraft.stages.masked_lm_graph import MaskedText
+from nlgraft.stages.stage_kind import NoSettings
+from trainables.vocabulary_transfer.config import KEPT, PLAN_METHODS, SCRATCH, Config
+from trainables.vocabulary_transfer.kinds import (
+    MEASURES,
+    SPEED,
+    SPLIT,
+    MeasureInputs,
+    SplitInputs,
+    SplitSettings,
+)
+
+
+def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+    """Build the stage graph of a trial.
+
+    Args:
+        config: Everything the trial depends on.
+        seed: Of the classifier, the further masked-LM training and the rows that are drawn; of the
+            pretraining too where the config says is_per_seed.
+        splits: Splits to score.
+
+    Returns:
+        The graph; its result holds the scores.
+
+    Raises:
+        DataError: A corpus or a checkpoint is missing.
+    """
+    return StageGraph(_Builder(config, seed).scores(splits))
+
+
+class _Builder:
+    """Makes the stages of one trial, each once."""
+
+    def __init__(self, config: Config, seed: int) -> None:
+        self.config = config
+        self.seed = seed
+        self.method = config.transfer.method
+        self.limit = config.data.max_tokens
+
+    # --- text -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def upstream_corpus(self) -> Stage | None:
+        config = self.config.data.upstream
+        return None if config is None else pieces.corpus("upstream", config)
+
+    @cached_property
+    def corpus(self) -> Stage:
+        data = self.config.data
+        corpus = pieces.corpus("downstream", data.downstream)
+        if data.split is None:
+            return corpus
+        return SPLIT.stage("downstream_split", SplitSettings(split=data.split), SplitInputs(corpus=corpus))
+
+    @cached_property
+    def old(self) -> Stage:
+        return masked_pieces.upstream_tokenizer(self.config.masked_lm, self.upstream_corpus or self.corpus)
+
+    @cached_property
+    def old_text(self) -> MaskedText:
+        """Downstream text in the old vocabulary."""
+        return masked_pieces.masked_text("old", self.corpus, self.old, max_tokens=self.limit)
+
+    @cached_property
+    def text(self) -> MaskedText:
+        """Downstream text in the trial's vocabulary."""
+        if self.method == KEPT:
+            return self.old_text
+        tokenizer = self.config.masked_lm.downstream_tokenizer
+        new = masked_pieces.word_tokenizer("downstream", tokenizer, self.corpus)
+        return masked_pieces.masked_text("downstream", self.corpus, new, max_tokens=self.limit)
+
+    # --- model ------------------------------------------------------------------------------------------
+
+    @cached_property
+    def pretrained(self) -> Stage:
+        config, model = self.config, self.config.masked_lm
+        if config.upstream is None or self.upstream_corpus is None:
+            return masked_pieces.begun_masked_lm("released", model, self.old, max_tokens=self.limit)
+        text = masked_pieces.masked_text("upstream", self.upstream_corpus, self.old, max_tokens=self.limit)
+        phase = UpstreamPhaseConfig(**dict(config.upstream))
+        return masked_pieces.pretrained_masked_lm(
+            model, phase, text, max_tokens=self.limit, trial_seed=self.seed
+        )
+
+    @cached_property
+    def transferred(self) -> Stage:
+        """The encoder with the trial's vocabulary."""
+        transfer = self.config.transfer
+        if self.method == KEPT:
+            return self.pretrained
+        if self.method == SCRATCH:
+            return masked_pieces.begun_masked_lm(
+                "fresh", self.config.masked_lm, self.text.tokenizer, max_tokens=self.limit, seed=self.seed
+            )
+        return masked_pieces.exchanged_masked_lm(
+            self.pretrained,
+            self.old,
+            self.text.tokenizer,
+            method=PLAN_METHODS.get(self.method, self.method),
+            norm_match=transfer.norm_match,
+            seed=self.seed,
+        )
+
+    @cached_property
+    def body(self) -> Stage:
+        config = self.config
+        if config.intermediate is None:
+            return self.transferred
+        return masked_pieces.continued_masked_lm(
+            "intermediate",
+            config.masked_lm,
+            config.intermediate,
+            self.transferred,
+            self.text,
+            seed=self.seed,
+            metric_prefix="intermediate",
+        )
+
+    # --- results ----------------------------------------------------------------------------------------
+
+    def scores(self, splits: tuple[str, ...]) -> Stage:
+        """Train the classifier and score it."""
+        trained = class_pieces.trained_classifier(
+            "classifier", self.body, self.corpus, self.text, self.config.classification, seed=self.seed
+        )
+        text = MeasureInputs(corpus=self.corpus, encoded=self.text.encoded, old_encoded=self.old_text.encoded)
+        read = ScoreClassifierInputs(
+            classifier=trained,
+            body=self.body,
+            corpus=self.corpus,
+            encoded=self.text.encoded,
+            tokenizer=self.text.tokenizer,
+        )
+        further = {
+            "text": MEASURES.stage("text_measures", NoSettings(), text),
+            "speed": SPEED.stage("speed", NoSettings(), read),
+        }
+        return class_pieces.classifier_scores(trained, self.body, self.corpus, self.text, splits, further)

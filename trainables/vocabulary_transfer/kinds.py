@@ -1,0 +1,37 @@
+"""Stages that only vocabulary transfer has: their settings and inputs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nlgraft.stages.kinds.classification import ScoreClassifierInputs
+from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
+from trainables.vocabulary_transfer.config import SplitConfig
+
+
+class SplitSettings(Settings):
+    """A split that keeps the balance of the labels."""
+
+    split: SplitConfig
+    """Its shares and size."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitInputs(Inputs[T]):
+    """The corpus whose splits are pooled."""
+
+    corpus: T
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasureInputs(Inputs[T]):
+    """The corpus, encoded in the trial's vocabulary and in the old one."""
+
+    corpus: T
+    encoded: T
+    old_encoded: T
+
+
+SPLIT = StageKind("trainables.vocabulary_transfer.stages.text:split", SplitSettings, SplitInputs)
+MEASURES = StageKind("trainables.vocabulary_transfer.stages.text:measure", NoSettings, MeasureInputs)
+SPEED = StageKind("trainables.vocabulary_transfer.stages.speed:measure", NoSettings, ScoreClassifierInputs)

@@ -1,0 +1,65 @@
+"""Metrics that a trial of vocabulary transfer reports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+from nlgraft.stages.metrics import (
+    classification_metrics,
+    exchange_metrics,
+    masked_metrics,
+    training_metrics,
+)
+from nlgraft.study.data.metric import Metric
+
+NUM_LENGTHS = 4
+"""Groups of dev lines by length for which speed is measured."""
+
+
+def _fixed(direction: Literal["maximize", "minimize"], unit: str, description: str) -> Metric:
+    return Metric(direction=direction, unit=unit, split=None, is_fixed=True, description=description)
+
+
+MEASURES: Mapping[str, Metric] = {
+    "text/documents": _fixed("maximize", "lines", "Downstream lines of all splits (Table 2)."),
+    "text/bytes": _fixed("maximize", "bytes", "Downstream text of all splits in UTF-8 (Table 2)."),
+    "text/unique_words": _fixed(
+        "maximize", "words", "Distinct words between spaces, of all splits (Table 2)."
+    ),
+    "text/tokens_per_line": _fixed("minimize", "tokens", "Tokens of a test line in the trial's vocabulary."),
+    "text/tokens_per_word": _fixed("minimize", "tokens", "Tokens of a word of test between spaces."),
+    "text/bits_per_byte": _fixed(
+        "minimize", "bits", "Self-information of the test tokens per byte of their text (section 5)."
+    ),
+    "compression/tokens": _fixed(
+        "minimize", "ratio", "Test tokens of the trial's vocabulary to those of the old one."
+    ),
+    "compression/self_information": _fixed(
+        "minimize",
+        "ratio",
+        "Self-information of the test tokens in the trial's vocabulary to that in the old one (Figure 4).",
+    ),
+}
+SPEEDS: Mapping[str, Metric] = {
+    f"{task}/lines_per_s.length_{group}": Metric(
+        direction="maximize",
+        unit="lines/s",
+        split=None,
+        is_time=True,
+        description=f"Speed of {task} on quarter {group} of the dev lines by length, the shortest first.",
+    )
+    for task in ("inference", "training")
+    for group in range(1, NUM_LENGTHS + 1)
+}
+METRICS: Mapping[str, Metric] = {
+    **classification_metrics(),
+    **MEASURES,
+    **SPEEDS,
+    **exchange_metrics(),
+    **masked_metrics(("dev",), "upstream"),
+    **training_metrics("upstream"),
+    **masked_metrics(("dev",), "intermediate"),
+    **training_metrics("intermediate"),
+}
+"""Metrics by name; arms that lack a stage lack its metrics."""

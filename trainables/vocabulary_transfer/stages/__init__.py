@@ -1,0 +1,1 @@
+"""The stages of embedding transfer; each is imported where it runs."""

@@ -1,0 +1,109 @@
+"""Text of the task: a split that keeps the balance of the labels, and measures of its vocabularies."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.artifact import write_metrics
+from nlgraft.evaluation.scores import Score
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.run.text import read_encoded
+from nlgraft.text.config import SPLITS
+from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
+from nlgraft.training.masked_text import TEXT
+from nlgraft.training.seeds import generator_for
+from trainables.vocabulary_transfer.config import SplitConfig
+from trainables.vocabulary_transfer.kinds import MEASURES, SPLIT
+from trainables.vocabulary_transfer.metrics import MEASURES as METRICS
+
+SPLIT_SIGNATURE = "of train, dev and test"
+TEST_SIGNATURE = "of test"
+
+
+def split(context: StageContext) -> None:
+    """Pool the examples of a corpus and split them anew."""
+    settings, inputs = SPLIT.read(context)
+    corpora = [read_corpus(inputs.corpus / name) for name in SPLITS]
+    streams: dict[str, list[str]] = {
+        role: [line for corpus in corpora for line in corpus.streams()[role]] for role in corpora[0].streams()
+    }
+    for name, rows in stratified(streams["label"], settings.split).items():
+        chosen = {role: [lines[row] for row in rows] for role, lines in streams.items()}
+        write_corpus(Corpus.from_streams(chosen), context.directory / name)
+
+
+def stratified(labels: Sequence[str], config: SplitConfig) -> dict[str, list[int]]:
+    """Choose the examples of train, dev and test: of each label the same share, to within one example.
+
+    Raises:
+        DataError: A label has too few examples to be in every split.
+    """
+    counts = Counter(labels)
+    kept = [label for label, _ in counts.most_common(config.num_labels)]
+    total = sum(counts[label] for label in kept)
+    wanted = 1.0 if config.num_examples is None else min(1.0, config.num_examples / total)
+    found: dict[str, list[int]] = {name: [] for name in SPLITS}
+    for label in sorted(kept):
+        rows = np.flatnonzero(np.array([one == label for one in labels]))
+        rows = generator_for(config.seed, "split", label).permutation(rows)
+        edges = [config.train, (1 + config.train) / 2, 1.0]
+        ends = [0, *(round(wanted * len(rows) * edge) for edge in edges)]
+        if min(np.diff(ends)) < 1:
+            raise DataError(
+                f"label {label!r} has {ends[-1]} examples, too few for train, dev and test; keep fewer "
+                "labels (data.split.num_labels) or more examples (num_examples)"
+            )
+        for name, start, end in zip(SPLITS, ends[:-1], ends[1:], strict=True):
+            found[name] += rows[start:end].tolist()
+    return {
+        name: generator_for(config.seed, "order", name).permutation(rows).tolist()
+        for name, rows in found.items()
+    }
+
+
+def self_information(tokens: NDArray[np.integer]) -> float:
+    """Add up -log2 p over the tokens of a text, p a token's relative frequency in it (section 5), in bits.
+
+    The paper prints log2(1 / f) with the sign turned and counts for f, which would grow with the text's size.
+    """
+    counts = np.bincount(tokens)
+    counts = counts[counts > 0]
+    return float((counts * np.log2(len(tokens) / counts)).sum())
+
+
+def measure(context: StageContext) -> None:
+    """Measure the text, and what the trial's vocabulary saves of it against the old one."""
+    _, inputs = MEASURES.read(context)
+    lines = {name: read_corpus(inputs.corpus / name).sources[0] for name in SPLITS}
+    new, old = (
+        read_encoded(path, "test").stream(TEXT).values for path in (inputs.encoded, inputs.old_encoded)
+    )
+    everything = [line for name in SPLITS for line in lines[name]]
+    num_bytes = sum(len(line.encode()) for line in lines["test"])
+    num_words = sum(len(line.split()) for line in lines["test"])
+    information = self_information(new)
+    of_all: Mapping[str, float] = {
+        "text/documents": len(everything),
+        "text/bytes": sum(len(line.encode()) for line in everything),
+        "text/unique_words": len({word for line in everything for word in line.split()}),
+    }
+    of_test = {
+        "text/tokens_per_line": len(new) / len(lines["test"]),
+        "text/tokens_per_word": len(new) / max(1, num_words),
+        "text/bits_per_byte": information / max(1, num_bytes),
+        "compression/tokens": len(new) / max(1, len(old)),
+        "compression/self_information": information / self_information(old),
+    }
+    signatures = dict.fromkeys(of_all, SPLIT_SIGNATURE) | dict.fromkeys(of_test, TEST_SIGNATURE)
+    write_metrics(
+        context.directory,
+        {
+            name: Score(name, value, len(lines["test"]), METRICS[name].direction, signatures[name])
+            for name, value in (of_all | of_test).items()
+        },
+    )
