@@ -132,10 +132,14 @@ def _with(values: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     return {**values, name: _with(values[name], rest, value) if rest else value}
 
 
-def effect_of(system: System, config: BaseModel, path: str, annotation: Any, value: Any) -> str:
-    """Classify another value of a setting: ``changes`` the trial, is ``refused`` or leaves it ``idle``."""
-    values, fingerprint = config.model_dump(mode="json"), graph_of(system, config).fingerprint
-    plain = values
+def effect_of(
+    system: System, values: Mapping[str, Any], fingerprint: str, path: str, annotation: Any, value: Any
+) -> str:
+    """Classify another value of a setting: ``changes`` the trial, is ``refused`` or leaves it ``idle``.
+
+    ``values`` and ``fingerprint`` are the config as JSON and the trial's own.
+    """
+    plain: Any = values
     for part in path.split("."):
         plain = plain.get(part, value)  # a setting may be left out of the dump at its default
     effect = "refused"
@@ -153,11 +157,14 @@ def effect_of(system: System, config: BaseModel, path: str, annotation: Any, val
 
 
 def distinct_arms(system: System) -> dict[str, BaseModel]:
-    """One arm of each set of stages: arms with the same stages read the same settings."""
-    found: dict[frozenset[str], tuple[str, BaseModel]] = {}
+    """One arm of each set of stages and of conditions that hold: such arms read the same settings."""
+    declared = getattr(system.config_type, "READ_WHEN", {})
+    found: dict[Any, tuple[str, BaseModel]] = {}
     for arm, values in arms_of(system.path).items():
         config = config_of(system, values)
-        found.setdefault(frozenset(stage.name for stage in graph_of(system, config).stages), (arm, config))
+        whole = config.model_dump(mode="json")
+        stages = frozenset(stage.name for stage in graph_of(system, config).stages)
+        found.setdefault((stages, *(is_read(system, whole, knob) for knob in declared)), (arm, config))
     return dict(found.values())
 
 
@@ -186,9 +193,9 @@ def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path: st
     idle, wrong = [], []
     effects: dict[str, set[str]] = {}
     for arm, config in distinct_arms(system).items():
-        whole = config.model_dump(mode="json")
+        whole, fingerprint = config.model_dump(mode="json"), graph_of(system, config).fingerprint
         for knob, annotation, value in _leaves(config):
-            effect = effect_of(system, config, knob, annotation, value)
+            effect = effect_of(system, whole, fingerprint, knob, annotation, value)
             effects.setdefault(knob, set()).add(effect)
             if is_read(system, whole, knob):
                 idle += [f"{knob} has no effect in {arm}"] * (effect == "idle")

@@ -30,31 +30,45 @@ def plain_json(value: JSON) -> Any:
         ContractError: It contains something else than mappings with text keys, lists, tuples, text, finite
             numbers, booleans and None; the message names its path.
     """
-    return _plain(value, "value", 0)
+    return _plain(value, (), 0)
 
 
-def _plain(value: Any, path: str, depth: int) -> Any:
+_Path: TypeAlias = "tuple[()] | tuple[_Path, str | int]"
+"""Keys on the way to a value, innermost last; written out only in an error, since most values are fine."""
+
+
+def _plain(value: Any, path: _Path, depth: int) -> Any:
     if depth > _MAX_DEPTH:
-        raise ContractError(f"{path[:80]}...: nested deeper than {_MAX_DEPTH} levels, or contains itself")
+        raise ContractError(
+            f"{_text(path)[:80]}...: nested deeper than {_MAX_DEPTH} levels, or contains itself"
+        )
     # Exact types: numpy.float64 is a float and an IntEnum an int, yet neither need print alike elsewhere.
     kind = type(value)
     if kind in _ATOMS:
         return value
     if kind is float:
         if not math.isfinite(value):
-            raise ContractError(f"{path}: {value} is not a finite number; JSON has no such value")
+            raise ContractError(f"{_text(path)}: {value} is not a finite number; JSON has no such value")
         return value
     if kind in (list, tuple):
-        return [_plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
+        return [_plain(item, (path, index), depth + 1) for index, item in enumerate(value)]
     if isinstance(value, Mapping):
         for key in value:
             if type(key) is not str:
-                raise ContractError(f"{path}: key {key!r} is a {type(key).__name__}; keys must be str")
-        return {key: _plain(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
+                raise ContractError(f"{_text(path)}: key {key!r} is a {type(key).__name__}; keys must be str")
+        return {key: _plain(item, (path, key), depth + 1) for key, item in value.items()}
     raise ContractError(
-        f"{path}: {value!r} is a {kind.__module__}.{kind.__qualname__}; allowed are None, bool, int, float, "
-        "str, lists, tuples and mappings with str keys. Convert it first, e.g. by model_dump(mode='json')"
+        f"{_text(path)}: {value!r} is a {kind.__module__}.{kind.__qualname__}; allowed are None, bool, int, "
+        "float, str, lists, tuples and mappings with str keys. Convert it first, e.g. by "
+        "model_dump(mode='json')"
     )
+
+
+def _text(path: _Path) -> str:
+    if not path:
+        return "value"
+    parent, key = path
+    return f"{_text(parent)}[{key}]" if isinstance(key, int) else f"{_text(parent)}.{key}"
 
 
 def canonical_json(value: JSON) -> str:
@@ -63,10 +77,12 @@ def canonical_json(value: JSON) -> str:
     Raises:
         ContractError: JSON cannot hold the value exactly.
     """
+    return _dump(plain_json(value))
+
+
+def _dump(plain: Any) -> str:
     try:
-        return json.dumps(
-            plain_json(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
-        )
+        return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     except ValueError as error:  # an integer beyond Python's digit limit
         raise ContractError(f"value: {error}") from error
 
@@ -77,4 +93,9 @@ def fingerprint(value: JSON) -> str:
     Raises:
         ContractError: JSON cannot hold the value exactly.
     """
-    return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()
+    return plain_fingerprint(plain_json(value))
+
+
+def plain_fingerprint(plain: Any) -> str:
+    """Compute the fingerprint of a value that ``plain_json`` returned, or that is made of such values."""
+    return hashlib.sha256(_dump(plain).encode("ascii")).hexdigest()

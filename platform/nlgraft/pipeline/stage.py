@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from nlgraft.errors import ContractError, NlgraftError, nearest
 from nlgraft.pipeline.checkpoints import Checkpoints
-from nlgraft.pipeline.fingerprint import fingerprint, plain_json
+from nlgraft.pipeline.fingerprint import plain_fingerprint, plain_json
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 _RUN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
@@ -96,7 +96,7 @@ class Stage:
     @cached_property
     def fingerprint(self) -> str:
         """Digest of name, version, config, inputs' fingerprints and seed."""
-        return fingerprint(
+        return plain_fingerprint(
             {
                 "name": self.name,
                 "version": self.version,

@@ -15,8 +15,10 @@ from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config import LanguageModelPhaseConfig, ScoreConfig
 from nlgraft.stages.kinds.language_model import (
     LANGUAGE_MODEL,
+    UNTRAINED_LANGUAGE_MODEL,
     LanguageModelInputs,
     LanguageModelSettings,
+    UntrainedLanguageModelSettings,
 )
 from nlgraft.stages.kinds.seq2seq import (
     SCORE,
@@ -220,6 +222,15 @@ def language_model(
     )
     inputs = LanguageModelInputs(encoded=text.stage, corpus=text.corpus)
     return LANGUAGE_MODEL.stage(name, settings, inputs, seed=config.seed_of(seed))
+
+
+def untrained_language_model(
+    name: str, text: EncodedText, config: LanguageModelPhaseConfig, *, seed: int, stream: str = "source 0"
+) -> Stage:
+    """Draw a language model with random weights, as the control of a pretrained one; ``seed`` as there."""
+    settings = UntrainedLanguageModelSettings(model=config.model, stream=stream)
+    inputs = LanguageModelInputs(encoded=text.stage, corpus=text.corpus)
+    return UNTRAINED_LANGUAGE_MODEL.stage(name, settings, inputs, seed=config.seed_of(seed))
 
 
 def translate(

@@ -26,6 +26,15 @@ class LanguageModelSettings(Settings):
     """Prefix of all metrics, e.g. ``lm``; empty for a model that is the trial's result."""
 
 
+class UntrainedLanguageModelSettings(Settings):
+    """A language model with random weights: the control of a pretrained one."""
+
+    model: LanguageModelConfig
+    """The architecture; its vocabulary is that of the text."""
+    stream: str
+    """Stream of the encoded text."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class LanguageModelInputs(Inputs[T]):
     """Encoded text and the corpus from which it was made."""
@@ -39,4 +48,9 @@ LANGUAGE_MODEL = StageKind(
     LanguageModelSettings,
     LanguageModelInputs,
     is_distributed=True,
+)
+UNTRAINED_LANGUAGE_MODEL = StageKind(
+    "nlgraft.stages.run.language_model:write_untrained",
+    UntrainedLanguageModelSettings,
+    LanguageModelInputs,
 )

@@ -11,7 +11,7 @@ from nlgraft.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics, write_segments
 from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.kinds.language_model import LANGUAGE_MODEL
+from nlgraft.stages.kinds.language_model import LANGUAGE_MODEL, UNTRAINED_LANGUAGE_MODEL
 from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.seq2seq import outcome_scores
 from nlgraft.stages.run.text import read_encoded, text_of, training_budget, vocab_sizes
@@ -75,6 +75,15 @@ def train(context: StageContext) -> None:
     scores["dev/char_perplexity"] = char_perplexity(model, evaluation, characters_N, is_whole_N)
     scores |= outcome_scores(outcome)
     write_metrics(context.directory, {metric_name(name, prefix): score for name, score in scores.items()})
+
+
+def write_untrained(context: StageContext) -> None:
+    """Write a language model as its pretraining would begin with it."""
+    settings, inputs = UNTRAINED_LANGUAGE_MODEL.read(context)
+    assert context.seed is not None, "the graph gives every draw a seed"
+    vocab_size = vocab_sizes(inputs.encoded)[settings.stream]
+    config = settings.model.model_copy(update={"vocab_size": vocab_size})
+    write_language_model(fresh_language_model(config, context.seed), context.directory)
 
 
 def char_perplexity(

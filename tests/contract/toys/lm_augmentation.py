@@ -1,0 +1,53 @@
+"""Every arm of lm_augmentation at a size of seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 2}
+_LM = {"d_model": 8, "num_layers": 1, "num_heads": 2, "ffn_dim": 8}
+_TEXT = {"corpus": "conlang", "task": "monolingual", "train": 60, "dev": 8, "test": 4}
+_BASE: dict[str, Any] = {
+    "data": {
+        "downstream": {"corpus": "conlang", "task": "translation", "train": 60, "dev": 8, "test": 6},
+        "source_text": {**_TEXT, "language": "first"},
+        "target_text": {**_TEXT, "language": "target"},
+    },
+    "tokenizers": {
+        "language_model": {"kind": "bpe", "vocab_size": 150},
+        "bitext": {"kind": "bpe", "vocab_size": 160, "is_shared": False},
+    },
+    "language_models": {
+        "source": {"model": {"kind": "bi_lm", **_LM}, "train": _TRAIN},
+        "target": {"model": {"kind": "uni_lm", **_LM}, "train": _TRAIN},
+    },
+    "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2, "tying": "none"},
+    "train": _TRAIN,
+    "decode": {"beam": 1, "max_length_offset": 5, "start_id": 3},
+}
+
+
+def _with(**parts: dict[str, Any]) -> dict[str, Any]:
+    return {**_BASE, **{name: {**_BASE.get(name, {}), **part} for name, part in parts.items()}}
+
+
+_ELMO_MODEL = {"source_positions": "none", "has_source_scale": False}
+ARMS: dict[str, dict[str, Any]] = {
+    "baseline": {
+        **_BASE,
+        "score": {"metrics": ["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"], "is_calibrated": True},
+    },
+    "shared": _with(model={"tying": "all"}),
+    "bitext-BPE": _with(tokenizers={"source": "bitext", "target": "bitext"}),
+    "src_elmo": _with(source={"use": "elmo"}, model=_ELMO_MODEL),
+    "src_elmo, stored, +shdemb": _with(
+        source={"use": "elmo", "states": "fp32"}, model={**_ELMO_MODEL, "tying": "decoder"}
+    ),
+    "src_elmo, random": _with(source={"use": "elmo", "weights": "random"}, model=_ELMO_MODEL),
+    "src_ft": _with(source={"use": "finetuned"}),
+    "tgt_elmo": _with(target={"use": "elmo"}),
+    "tgt_ft": _with(target={"use": "finetuned"}),
+    "src_elmo, target vocabulary of the bitext": _with(
+        source={"use": "elmo"}, model=_ELMO_MODEL, tokenizers={"target": "bitext"}
+    ),
+}

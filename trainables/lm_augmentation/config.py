@@ -1,0 +1,247 @@
+"""Every knob of language model augmentation, typed and frozen. No torch here: studies are read with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.context_config import (
+    BiLMConfig,
+    ContextConfig,
+    LanguageModelConfig,
+    PoolingConfig,
+    UniLMConfig,
+)
+from nlgraft.stages.config import ConfigPart, LanguageModelPhaseConfig, ScoreConfig
+from nlgraft.study.data.system import Condition
+from nlgraft.text.config import EOS, CorpusConfig, TokenizerConfig, requires
+from nlgraft.training.config import TrainConfig
+
+Side = Literal["source", "target"]
+Vocabulary = Literal["language_model", "bitext"]
+SIDES: tuple[Side, ...] = ("source", "target")
+_USED = ("elmo", "finetuned")
+
+
+def _conditions(side: Side) -> dict[str, tuple[Condition, ...]]:
+    used: Condition = {f"{side}.use": _USED}
+    elmo: Condition = {f"{side}.use": ("elmo",)}
+    return {
+        f"language_models.{side}": (used,),
+        f"language_models.{side}.train": ({**used, f"{side}.weights": ("pretrained",)},),
+        f"{side}.weights": (used,),
+        f"{side}.weight_dropout": (elmo,),
+        f"{side}.is_norm_affine": (elmo,),
+        f"{side}.dropout": (used,),
+        f"{side}.lr_multiplier": ({f"{side}.use": ("finetuned",)},),
+    }
+
+
+READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
+    **_conditions("source"),
+    **_conditions("target"),
+    "source.states": ({"source.use": ("elmo",)},),
+    "tokenizers.language_model": tuple({f"tokenizers.{side}": ("language_model",)} for side in SIDES),
+    "tokenizers.bitext": tuple({f"tokenizers.{side}": ("bitext",)} for side in SIDES),
+    "data.source_text": (
+        {"tokenizers.source": ("language_model",)},
+        {"tokenizers.target": ("language_model",)},
+    ),
+    "data.target_text": (
+        {"tokenizers.source": ("language_model",)},
+        {"tokenizers.target": ("language_model",)},
+    ),
+}
+"""Settings that only some arms read: see `nlgraft.study.data.system.System.conditions`."""
+
+
+class DataConfig(ConfigPart):
+    """The bitext of the task, and the text of the language models."""
+
+    downstream: Annotated[CorpusConfig, requires("source 0", "target")]
+    """The task: translation or summarisation."""
+    source_text: CorpusConfig | None = None
+    """Text of the source's language model; null where none is pretrained and its vocabulary is not used."""
+    target_text: CorpusConfig | None = None
+    """Text of the target's language model; null as above."""
+    max_tokens: int = Field(default=256, ge=1)
+    """Longest sequence in tokens, without begin and end, of the task and of the language models; longer ones
+    are cut and counted."""
+
+
+class TokenizersConfig(ConfigPart):
+    """Vocabularies, and which of them the encoder-decoder reads (section 3.1, appendix A)."""
+
+    language_model: TokenizerConfig = TokenizerConfig(kind="bpe")
+    """Learned from the text of the language models: one for both languages, or one each."""
+    bitext: TokenizerConfig = TokenizerConfig(kind="bpe")
+    """Learned from the training part of the task (Table 4, bitext-BPE; the Turkish side of Table 2)."""
+    source: Vocabulary = "language_model"
+    """Vocabulary of the source. A language model on this side needs its own."""
+    target: Vocabulary = "language_model"
+    """Vocabulary of the target, likewise."""
+
+    def of(self, side: Side) -> TokenizerConfig:
+        """Return the settings of the tokenizer of a side."""
+        return self.language_model if getattr(self, side) == "language_model" else self.bitext
+
+    @property
+    def is_one(self) -> bool:
+        """True if source and target have the same vocabulary."""
+        return self.source == self.target and self.of("source").is_shared
+
+    @model_validator(mode="after")
+    def _segments_in_one_way(self) -> TokenizersConfig:
+        for name in ("language_model", "bitext"):
+            if getattr(self, name).sampling_alpha is not None:
+                raise ValueError(
+                    f"{name}.sampling_alpha is set, but the states of a language model are those of one "
+                    "segmentation; leave it out"
+                )
+        return self
+
+
+class RepresentationConfig(ConfigPart):
+    """Input of one side of the model (section 2)."""
+
+    use: Literal["table", "elmo", "finetuned"] = "table"
+    """table: learned embeddings (baseline). elmo: a learned mixture of all states of a frozen language model
+    (section 2.1). finetuned: its output before the softmax, trained with the rest (section 2.2)."""
+    weights: Literal["pretrained", "random"] = "pretrained"
+    """random: a language model that was never trained (control)."""
+    weight_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """ELMo: dropout on the mixture's weights, which removes whole layers (0.2 in the released recipe)."""
+    is_norm_affine: bool = True
+    """ELMo: the layer norm of the states, shared by all layers, has a gain and a bias (released recipe)."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout on the representation (section 4.1: tuned)."""
+    lr_multiplier: float = Field(default=1.0, gt=0)
+    """Learning rate of a finetuned language model relative to the rest (1 in the paper, section 2.2)."""
+
+    def context(self, encoder: LanguageModelConfig, prepend_id: int | None) -> ContextConfig:
+        """Describe the language model in the terms of the encoder-decoder."""
+        pooling = PoolingConfig(kind="output")
+        if self.use == "elmo":
+            pooling = PoolingConfig(
+                kind="scalar_mix", weight_dropout=self.weight_dropout, is_norm_affine=self.is_norm_affine
+            )
+        return ContextConfig(
+            encoder=encoder,
+            pooling=pooling,
+            is_frozen=self.use == "elmo",
+            lr_multiplier=self.lr_multiplier if self.use == "finetuned" else 1.0,
+            dropout=self.dropout,
+            prepend_id=prepend_id,
+        )
+
+
+class SourceConfig(RepresentationConfig):
+    """Input of the encoder."""
+
+    states: Literal["fp32", "fp16", "live"] = "live"
+    """ELMo: states of the training text are computed once and stored in this precision, or live in every
+    step. Decoding computes them live."""
+
+
+class LanguageModelsConfig(ConfigPart):
+    """The language models and their pretraining (section 3.2)."""
+
+    source: LanguageModelPhaseConfig = LanguageModelPhaseConfig(model=BiLMConfig())
+    """Of the source: two towers in the paper."""
+    target: LanguageModelPhaseConfig = LanguageModelPhaseConfig(model=UniLMConfig())
+    """Of the target: left to right, since the decoder must not see the future."""
+
+    @model_validator(mode="after")
+    def _decoder_sees_no_future(self) -> LanguageModelsConfig:
+        if not self.target.model.is_causal:
+            raise ValueError(
+                f"target.model.kind is {self.target.model.kind}, which sees the future; use uni_lm"
+            )
+        return self
+
+
+class Config(ConfigPart):
+    """A trial: pretrain language models, train an encoder-decoder on their states, test it."""
+
+    READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = READ_WHEN
+
+    data: DataConfig
+    """The corpora."""
+    tokenizers: TokenizersConfig = TokenizersConfig()
+    """Vocabularies."""
+    language_models: LanguageModelsConfig = LanguageModelsConfig()
+    """Language models; arms that do not use one do not train it."""
+    source: SourceConfig = SourceConfig()
+    """Input of the encoder: SRC-ELMO, SRC-FT or a table."""
+    target: RepresentationConfig = RepresentationConfig()
+    """Input of the decoder: TGT-ELMO, TGT-FT or a table."""
+    model: TransformerConfig = TransformerConfig()
+    """The encoder-decoder. tying: none is the paper's baseline, decoder +SHDEMB, all SHARED. With SRC-ELMO
+    the released recipe has source_positions none."""
+    train: TrainConfig = TrainConfig()
+    """Its training."""
+    decode: GenerationConfig = GenerationConfig(start_id=EOS)
+    """Beam search."""
+    score: ScoreConfig = ScoreConfig()
+    """Measures of the output."""
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Config:
+        problems = [*self._model_problems(), *self._vocabulary_problems()]
+        if problems:
+            raise ValueError("; ".join(problems))
+        return self
+
+    def representation(self, side: Side) -> RepresentationConfig:
+        """Return the settings of a side's input."""
+        return self.source if side == "source" else self.target
+
+    def _model_problems(self) -> Iterator[str]:
+        plain = TransformerConfig()
+        for name in ("contexts", "fusion", "source_context", "target_context", "num_sources"):
+            if getattr(self.model, name) != getattr(plain, name):
+                yield f"model.{name} is set: source.use and target.use decide it; leave it out"
+        if self.source.use != "table" and self.model.tying == "all":
+            yield f"source.use is {self.source.use} with model.tying all: the source has no table to share"
+        if self.target.use != "table" and self.model.tying != "none":
+            yield (
+                f"target.use is {self.target.use} with model.tying {self.model.tying}: the decoder input is "
+                "no table; set model.tying to none"
+            )
+        if self.decode.start_id != EOS:
+            yield (
+                f"decode.start_id is {self.decode.start_id}, but language models begin with the end token "
+                f"{EOS}; leave it out"
+            )
+        if self.decode.num_return != 1:
+            yield f"decode.num_return is {self.decode.num_return}: one output per sentence is scored"
+
+    def _vocabulary_problems(self) -> Iterator[str]:
+        for side in SIDES:
+            vocabulary, use = getattr(self.tokenizers, side), self.representation(side).use
+            if use != "table" and vocabulary != "language_model":
+                yield (
+                    f"{side}.use is {use} with tokenizers.{side} {vocabulary}: a language model reads its "
+                    f"own vocabulary; set tokenizers.{side} to language_model"
+                )
+            if use != "table" and getattr(self.data, f"{side}_text") is None:
+                yield f"{side}.use is {use}, but data.{side}_text, the text of its language model, is missing"
+        if self.model.tying == "all" and not self.tokenizers.is_one:
+            yield "model.tying is all, but source and target have different vocabularies"
+        yield from self._text_problems()
+
+    def _text_problems(self) -> Iterator[str]:
+        texts = {side: getattr(self.data, f"{side}_text") for side in SIDES}
+        reading = [side for side in SIDES if getattr(self.tokenizers, side) == "language_model"]
+        if not self.tokenizers.language_model.is_shared:
+            for side in reading:
+                if texts[side] is None:
+                    yield (
+                        f"tokenizers.{side} is language_model, but data.{side}_text, from which it is "
+                        "learned, is missing"
+                    )
+        elif reading and not any(texts.values()):
+            yield "tokenizers.language_model is learned from data.source_text and data.target_text: give one"

@@ -1,0 +1,146 @@
+"""The stages of a trial: language models, tokenizers, training on their states, translation, scores.
+
+Trials share a language model, and the stored states of a frozen one, wherever they agree on its settings.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.context_config import ContextConfig
+from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.stages import context_graph
+from nlgraft.stages import graph as pieces
+from nlgraft.stages.graph import EncodedText
+from nlgraft.stages.kinds.seq2seq import TrainSettings
+from nlgraft.text.config import EOS, CorpusConfig
+from nlgraft.training.config import Side as StreamSide
+from nlgraft.training.config import View
+from trainables.lm_augmentation.config import SIDES, Config, Side
+
+STREAMS: dict[Side, str] = {"source": "source 0", "target": pieces.TARGET}
+"""Stream of encoded text that each side of the model reads."""
+VIEW = View(target_start=EOS)
+"""Language models begin with the end token, and so does the decoder of every arm."""
+
+
+def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+    """Build the stage graph of a trial."""
+    return StageGraph(_Builder(config, seed).scores(splits))
+
+
+class _Builder:
+    """Makes the stages of one trial, each once."""
+
+    def __init__(self, config: Config, seed: int) -> None:
+        self.config = config
+        self.seed = seed
+        self.used = [side for side in SIDES if config.representation(side).use != "table"]
+
+    @cached_property
+    def texts(self) -> dict[Side, Stage]:
+        """Text of the language models by side."""
+        found: dict[Side, CorpusConfig | None] = {
+            "source": self.config.data.source_text,
+            "target": self.config.data.target_text,
+        }
+        return {
+            side: pieces.text(f"{side}_lm", corpus) for side, corpus in found.items() if corpus is not None
+        }
+
+    @cached_property
+    def corpus(self) -> Stage:
+        return pieces.corpus("downstream", self.config.data.downstream)
+
+    @cached_property
+    def tokenizers(self) -> dict[Side, Stage]:
+        """Tokenizer of each side of the encoder-decoder."""
+        bitext = pieces.tokenizers("bitext", self.config.tokenizers.bitext, {"downstream": self.corpus})
+        return {
+            side: self._language_model_tokenizer(side)
+            if getattr(self.config.tokenizers, side) == "language_model"
+            else bitext[STREAMS[side]]
+            for side in SIDES
+        }
+
+    def _language_model_tokenizer(self, side: Side) -> Stage:
+        config = self.config.tokenizers.language_model
+        if not config.is_shared:
+            return pieces.tokenizer(f"{side}_lm", config, {side: self.texts[side]})
+        return pieces.tokenizer("lm_shared", config, {**self.texts})
+
+    @cached_property
+    def text(self) -> EncodedText:
+        """The task, encoded."""
+        tokenizers = {STREAMS[side]: self.tokenizers[side] for side in SIDES}
+        return pieces.encode("downstream", self.corpus, tokenizers, max_tokens=self.config.data.max_tokens)
+
+    def language_model(self, side: Side) -> Stage:
+        """The language model of a side, pretrained or with random weights."""
+        phase = getattr(self.config.language_models, side)
+        text = pieces.encode(
+            f"{side}_lm",
+            self.texts[side],
+            {"source 0": self._language_model_tokenizer(side)},
+            max_tokens=self.config.data.max_tokens,
+        )
+        if self.config.representation(side).weights == "random":
+            return pieces.untrained_language_model(f"{side}_lm_untrained", text, phase, seed=self.seed)
+        return pieces.language_model(f"{side}_lm", text, phase, seed=self.seed)
+
+    @cached_property
+    def language_models(self) -> dict[Side, Stage]:
+        return {side: self.language_model(side) for side in self.used}
+
+    @cached_property
+    def contexts(self) -> dict[Side, ContextConfig]:
+        """The language models in the terms of the encoder-decoder.
+
+        That of the source reads the end token before every sentence, which the target has as its start.
+        """
+        return {
+            side: self.config.representation(side).context(
+                getattr(self.config.language_models, side).model, EOS if side == "source" else None
+            )
+            for side in self.used
+        }
+
+    @property
+    def model(self) -> TransformerConfig:
+        places = {f"{side}_context": side for side in self.used}
+        return self.config.model.model_copy(update={"contexts": self.contexts, **places})
+
+    @property
+    def states(self) -> dict[str, Stage]:
+        """Stored states of the source's language model by stream, where they are stored."""
+        source = self.config.source
+        if source.use != "elmo" or source.states == "live":
+            return {}
+        stored = context_graph.frozen_states(
+            "source_lm_states",
+            self.text,
+            self.contexts["source"],
+            StreamSide(stream=STREAMS["source"]),
+            self.language_models["source"],
+            precision=source.states,
+        )
+        return {STREAMS["source"]: stored}
+
+    @cached_property
+    def trained(self) -> Stage:
+        encoders: dict[str, Stage] = {**self.language_models}
+        settings = TrainSettings(train=self.config.train, model=self.model, view=VIEW)
+        return pieces.train(
+            "trained", self.text, settings, seed=self.seed, encoders=encoders, states=self.states
+        )
+
+    def scores(self, splits: tuple[str, ...]) -> Stage:
+        return pieces.scores(
+            self.trained,
+            self.text,
+            splits,
+            decode=self.config.decode,
+            score=self.config.score,
+            view=VIEW,
+        )
