@@ -215,10 +215,9 @@ UNREAD = {
     "benchmarks": {"efficiency", "side_efficiency", "num_over_budget", "to_hugging_face"},
     "issue 12, multi_source": {"MBART_STYLE", "source_view"},
     "issue 13, prlm_fusion": {
-        "context_side", "released_encoder", "released_tokenizer", "without_checkpoints", "frozen_states",
+        "context_side", "released_encoder", "released_tokenizer", "without_checkpoints",
         "measure_speed", "log_probability",
     },
-    "issue 14, lm_augmentation": {"language_model", "language_model_metrics"},
 }  # fmt: skip
 
 
