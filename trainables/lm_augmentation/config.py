@@ -163,6 +163,13 @@ class LanguageModelsConfig(ConfigPart):
         return self
 
 
+class DecodeConfig(GenerationConfig):
+    """Beam search whose hypotheses begin with the end token, as the text of language models does."""
+
+    start_id: Literal[3] = EOS
+    """First decoder input: the end token."""
+
+
 class Config(ConfigPart):
     """A trial: pretrain language models, train an encoder-decoder on their states, test it."""
 
@@ -183,7 +190,7 @@ class Config(ConfigPart):
     the released recipe has source_positions none."""
     train: TrainConfig = TrainConfig()
     """Its training."""
-    decode: GenerationConfig = GenerationConfig(start_id=EOS)
+    decode: DecodeConfig = DecodeConfig()
     """Beam search."""
     score: ScoreConfig = ScoreConfig()
     """Measures of the output."""
@@ -210,11 +217,6 @@ class Config(ConfigPart):
             yield (
                 f"target.use is {self.target.use} with model.tying {self.model.tying}: the decoder input is "
                 "no table; set model.tying to none"
-            )
-        if self.decode.start_id != EOS:
-            yield (
-                f"decode.start_id is {self.decode.start_id}, but language models begin with the end token "
-                f"{EOS}; leave it out"
             )
         if self.decode.num_return != 1:
             yield f"decode.num_return is {self.decode.num_return}: one output per sentence is scored"
