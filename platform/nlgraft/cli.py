@@ -143,14 +143,20 @@ def run(
 
 
 @_study_command("trial")
-@click.option("--cell", default="baseline", show_default=True, help="factor=level, or the name of a level.")
+@click.option(
+    "--cell",
+    multiple=True,
+    default=["baseline"],
+    show_default=True,
+    help="factor=level, or the name of a level; once per factor.",
+)
 @click.option("--seed", type=int, help="Default: the first seed of the study.")
 @click.option("--storage", help="Artifact store: directory or URI.")
 @click.option("--json", "is_json", is_flag=True, help="Print the trial's record as JSON.")
 def trial(
     study_file: str,
     overrides: tuple[str, ...],
-    cell: str,
+    cell: tuple[str, ...],
     seed: int | None,
     storage: str | None,
     is_json: bool,
@@ -159,7 +165,9 @@ def trial(
     from nlgraft import api
     from nlgraft.terminal import LineReporter
 
-    record = api.run_one(_read(study_file, overrides, storage), cell, seed, LineReporter(sys.stderr))
+    record = api.run_one(
+        _read(study_file, overrides, storage), ", ".join(cell), seed, LineReporter(sys.stderr)
+    )
     if is_json:
         _print_json(record.to_json())
     else:

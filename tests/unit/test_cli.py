@@ -1,0 +1,32 @@
+"""Command-line arguments that reach the API."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from nlgraft import api
+from nlgraft.cli import main
+
+STUDY = "examples/minimal_system/study.yaml"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cell"),
+    [([], "baseline"), (["--cell", "both"], "both"), (["--cell", "a=1", "--cell", "b=2"], "a=1, b=2")],
+)
+def test_a_trial_takes_a_level_of_every_factor(
+    monkeypatch: pytest.MonkeyPatch, arguments: list[str], cell: str
+) -> None:
+    cells: list[Any] = []
+
+    def record(study: Any, cell: str, seed: int | None, reporter: Any) -> SimpleNamespace:
+        cells.append(cell)
+        return SimpleNamespace(metrics={}, state="finished", reason="")
+
+    monkeypatch.setattr(api, "run_one", record)
+    done = CliRunner().invoke(main, ["trial", STUDY, *arguments], catch_exceptions=False)
+    assert (done.exit_code, cells) == (0, [cell])
