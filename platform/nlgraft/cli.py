@@ -114,13 +114,14 @@ def run(
     from nlgraft import api
     from nlgraft.execution.cluster import prepare_process
     from nlgraft.execution.interruption import Interrupted
-    from nlgraft.terminal import Progress, show_result
+    from nlgraft.progress import Progress
+    from nlgraft.terminal import show_result
 
     prepare_process(address)
     study = _read(study_file, overrides, storage)
     try:
         # stdout is for the result alone: whatever libraries print goes to stderr
-        with redirect_stdout(sys.stderr), Progress(sys.stderr) as progress:
+        with redirect_stdout(sys.stderr), Progress(sys.stderr, study.main_metrics) as progress:
             result = api.launch(
                 study, address=address, only=only, tracking_uri=tracking_uri, on_event=progress.show
             )
@@ -163,7 +164,7 @@ def trial(
 ) -> None:
     """Run one trial in this process, without Ray: for debugging."""
     from nlgraft import api
-    from nlgraft.terminal import LineReporter
+    from nlgraft.progress import LineReporter
 
     record = api.run_one(
         _read(study_file, overrides, storage), ", ".join(cell), seed, LineReporter(sys.stderr)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nlgraft.execution.events import Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
+from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.planning.data_checks import check_cells
@@ -78,13 +79,14 @@ class Run:
             Interrupted: A signal arrived; running trials are recorded as killed.
             DataError: A corpus cannot be used; nothing was started.
         """
+        self._notify("checking the data")
         from nlgraft.execution.interruption import Interrupted, raising_interrupted
         from nlgraft.execution.status import RunningRecord
         from nlgraft.execution.study_lock import StudyLock
         from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
         for warning in check_cells(self.study, self._cells, self._store).warnings:
-            self._notify(warning)
+            self._notify(f"warning: {warning}")
         with raising_interrupted(), StudyLock(self.study, self._store) as lock:
             self._store.remove_abandoned()
             self.study.record(self._store)
@@ -105,9 +107,9 @@ class Run:
                 else:  # both belong to the driver that has taken over
                     tracker.abandon()
 
-    def _notify(self, warning: str) -> None:
+    def _notify(self, message: str) -> None:
         if self.on_event is not None:
-            self.on_event(Notice(f"warning: {warning}"))
+            self.on_event(Notice(message))
 
     def _sweep_and_report(
         self, tracker: MlflowTracker, note_running: Observer, lock: StudyLock
@@ -118,6 +120,7 @@ class Run:
         from nlgraft.execution.sweep import run_sweep
 
         check_local_fit(self.study.resources, self._address)
+        self._notify(f"opening MLflow at {without_credentials(self._uri)}")
         tracker.start_study(self.study, self.study.fingerprint, self._cells, lock.is_held)
         track = tracking_observer(tracker, self._store)
 

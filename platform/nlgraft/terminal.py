@@ -1,13 +1,11 @@
-"""Terminal output of the command line; the only module that imports rich."""
+"""Tables of the command line."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
 from rich.console import Console
@@ -18,139 +16,16 @@ from rich.table import Table
 from rich.text import Text
 
 from nlgraft.analysis.rendering.typesetting import Table as ReportTable
-from nlgraft.execution.events import (
-    CellSearched,
-    Event,
-    LookTaken,
-    Notice,
-    SweepStarted,
-    TrialEnded,
-    TrialProgress,
-    TrialStarted,
-)
 from nlgraft.study.data.plan import Plan
 
 if TYPE_CHECKING:
     from nlgraft.analysis.study_result import StudyResult
 
 _WATCH_PAUSE_S = 2.0
-_NUM_SHOWN = 4
 _NUM_REASONS = 8
 _FILE_WIDTH = 160
 _GAP = 2
 """Columns of a terminal between two columns of a table."""
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-class Progress:
-    """Display of a sweep's events: a live view on a terminal, plain lines elsewhere."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._console = Console(file=stream, highlight=False, soft_wrap=True)
-        self._live: Live | None = None
-        self._num_trials = 0
-        self._num_ended = 0
-        self._num_run = 0
-        self._started_s = time.monotonic()
-        self._running: dict[str, str] = {}
-        self._is_gone = False
-
-    def __enter__(self) -> Progress:
-        if self._console.is_terminal:
-            self._live = Live(console=self._console, refresh_per_second=4, transient=True)
-            self._live.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._live is not None:
-            with suppress(OSError):
-                self._live.stop()
-
-    def show(self, event: Event) -> None:
-        """Show one event; a terminal that was closed ends the display, not the sweep."""
-        if self._is_gone:
-            return
-        try:
-            self._show(event)
-        except OSError:
-            self._is_gone = True
-
-    def _show(self, event: Event) -> None:
-        match event:
-            case SweepStarted():
-                self._num_trials = event.num_trials
-                self._print(
-                    f"{event.num_trials} trials planned, {event.num_reused} finished before, "
-                    f"{event.max_concurrent} at once"
-                )
-            case TrialStarted():
-                self._running[event.trial.key] = event.trial.name
-                if self._live is None:
-                    self._print(f"started   {event.trial.name}")
-            case TrialProgress():
-                values = ", ".join(f"{name} {value:.4g}" for name, value in event.metrics.items())
-                self._running[event.trial.key] = (
-                    f"{event.trial.name}: {event.stage} step {event.step}, {values}"
-                )
-            case TrialEnded():
-                self._end(event)
-            case CellSearched(cell=cell, params=params):
-                best = "no trial finished" if params is None else f"best: {dict(params)}"
-                self._print(f"searched  {cell.label}: {best}")
-            case LookTaken(num_new=num_new):
-                self._num_trials += num_new
-                self._print(f"look      {num_new} more replicates for what is undecided")
-            case Notice(message=message):
-                self._print(message)
-        if self._live is not None:
-            self._live.update(self._picture())
-
-    def _end(self, event: TrialEnded) -> None:
-        self._running.pop(event.trial.key, None)
-        self._num_ended += 1
-        record = event.record
-        if event.is_reused:
-            return
-        self._num_run += 1
-        shown = sorted(name for name in record.metrics if name.startswith(("dev/", "test/")))[:_NUM_SHOWN]
-        values = ", ".join(f"{name} {record.metrics[name]:.4g}" for name in shown)
-        note = record.reason or values
-        self._print(f"{record.state:9} {event.trial.name}: {note} {self._tail()}")
-
-    def _tail(self) -> str:
-        left = max(0, self._num_trials - self._num_ended)
-        elapsed_s = time.monotonic() - self._started_s
-        eta = f", about {_clock(elapsed_s / self._num_run * left)} left" if left and self._num_run else ""
-        return f"[{self._num_ended}/{self._num_trials}, {_clock(elapsed_s)}{eta}]"
-
-    def _print(self, line: str) -> None:
-        self._console.print(Text(line))
-
-    def _picture(self) -> Text:
-        return Text("\n".join([*self._running.values(), self._tail()]), overflow="ellipsis", no_wrap=True)
-
-
-class LineReporter:
-    """Reporter of a trial that runs in this process; prints one line per report."""
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
-        """Print the metrics."""
-        values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
-        print(f"{stage}  step {step}  {values}", file=self._stream, flush=True)
-
-    def should_stop(self) -> str | None:
-        """Return None: nobody stops this trial."""
-        return None
 
 
 def _table(

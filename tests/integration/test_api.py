@@ -15,7 +15,7 @@ import nlgraft
 from nlgraft import api
 from nlgraft.errors import StudyError
 from nlgraft.execution.events import TrialEnded
-from nlgraft.terminal import LineReporter
+from nlgraft.progress import LineReporter
 
 
 def test_a_handle_tells_events_and_gives_the_result(toy_document: dict[str, Any]) -> None:
@@ -70,6 +70,6 @@ def test_one_trial_runs_in_this_process(toy_document: dict[str, Any]) -> None:
     study = nlgraft.Study.from_dict(toy_document)
     record = api.run_one(study, "gain=1.0", 2, LineReporter(lines))
     assert record.metrics["dev/score"] == pytest.approx(13.2)
-    assert "training  step 3" in lines.getvalue()
+    assert "training step 3" in lines.getvalue()
     with pytest.raises(StudyError, match="gain"):
         api.run_one(study, "gian=1.0", None, LineReporter(lines))

@@ -105,6 +105,10 @@ def test_run_status_report_and_reuse(study_file: Path, tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr
     result = json.loads(first.stdout.splitlines()[-1])
     assert result["trials"] == {"run": 4, "reused": 0, "failed": 0}
+    told = first.stderr.splitlines()
+    assert told[0] == "checking the data"
+    assert told[1].startswith("opening MLflow at sqlite:///")
+    assert told[2:4] == ["4 trials planned, 0 finished before, 2 at once", "starting Ray on this machine"]
     assert [cell["state"] for cell in result["cells"]] == ["finished", "finished"]
     assert result["cells"][1]["metrics"]["test/score"]["n"] == 2
     again = call("run", study_file, "--json")

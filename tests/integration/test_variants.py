@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import nlgraft
 from nlgraft import api
 from nlgraft.cli import main
-from nlgraft.terminal import LineReporter
+from nlgraft.progress import LineReporter
 
 OVERRIDES = ["steps=4", "seeds=[1]"]
 

@@ -9,22 +9,21 @@ from typing import Literal
 from nlgraft.stages.config import MaskedSpansConfig
 from nlgraft.stages.kinds.exchange import PlanInputs, PlanSettings
 from nlgraft.stages.kinds.seq2seq import TrainInputs, TrainSettings
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.training.config import MaskingConfig, TrainConfig
+from nlgraft.stages.kinds.training import TrainingSettings
+from nlgraft.stages.stage_kind import Inputs, StageKind, T
+from nlgraft.training.config import MaskingConfig
 from trainables.embedding_transfer.config import RatesConfig
 
 _STAGES = "trainables.embedding_transfer.stages"
 
 
-class GeneratorSettings(Settings):
+class GeneratorSettings(TrainingSettings):
     """Training of the generators of the changed sides; a masked language model has the side ``encoder``."""
 
     kind: Literal["avg", "att", "patt"]
     """Architecture of the generators."""
     rates: Mapping[str, RatesConfig]
     """Probabilities of splits and merges, by changed side."""
-    train: TrainConfig
-    """Length and learning rate."""
     cap: int | None
     """Most similar tokens of a token."""
     order: Literal["id", "shortest", "frequency"]

@@ -84,7 +84,7 @@ class CellSearches:
     def num_unproposed(self) -> int:
         """Number of planned trials without a proposal yet, replicates of the best ones included."""
         return sum(
-            self._search.trials - len(state.proposals) + self._study.first_seeds
+            self._search.trials - len(state.proposals) + (0 if state.is_over else self._study.first_seeds)
             for state in self._cells.values()
         )
 

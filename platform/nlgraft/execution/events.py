@@ -71,9 +71,10 @@ class TrialStarted:
 
 @dataclass(frozen=True)
 class TrialProgress:
-    """A stage of a running trial reported metrics at an optimizer step.
+    """A stage of a running trial reported metrics at an optimiser step.
 
     Attributes:
+        num_steps: Optimiser steps of the stage at most; None if that is not known.
         unix_ms: Time of the report, Unix milliseconds.
     """
 
@@ -82,6 +83,7 @@ class TrialProgress:
     step: int
     metrics: Mapping[str, float]
     unix_ms: int
+    num_steps: int | None = None
 
 
 @dataclass(frozen=True)
@@ -123,11 +125,30 @@ class LookTaken:
 
 
 @dataclass(frozen=True)
+class Outlook:
+    """What is left of the sweep.
+
+    Attributes:
+        num_running: Trials that run.
+        num_waiting: Trials that are queued.
+        held_back: How many of these wait for a stage that a running trial computes, by the stage's name.
+        left_s: Estimate of the time to the end, in seconds; None while nothing like it has been timed.
+        is_bound: True if that is a lower bound, since some kinds of stages have not been timed.
+    """
+
+    num_running: int
+    num_waiting: int
+    held_back: Mapping[str, int]
+    left_s: float | None
+    is_bound: bool
+
+
+@dataclass(frozen=True)
 class Notice:
     """A message for people, e.g. which stage is awaited or why the sweep stops."""
 
     message: str
 
 
-Event = SweepStarted | TrialStarted | TrialProgress | TrialEnded | CellSearched | LookTaken | Notice
+Event = SweepStarted | TrialStarted | TrialProgress | TrialEnded | CellSearched | LookTaken | Outlook | Notice
 Observer = Callable[[Event], None]

@@ -17,7 +17,7 @@ from nlgraft.execution.cluster import (
     is_local,
     local_capacity,
 )
-from nlgraft.execution.events import Event, Observer, PlannedTrial, TrialEnded
+from nlgraft.execution.events import Event, Notice, Observer, PlannedTrial, TrialEnded
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
 from nlgraft.execution.optuna_study import OptunaStudy
 from nlgraft.execution.prune_checkpoints import prune_checkpoints
@@ -94,9 +94,11 @@ def run_sweep(
         # Before Ray is started: a completed study, or one that can never fit, must not cost that time.
         queue = open_queue(check_fit(study.resources, local_capacity(), "this machine"))
         if not queue.is_done:
+            observe(Notice("starting Ray on this machine"))
             with connected(None, study.resources):
                 _TuneSweep(study, store, queue).run()
     else:
+        observe(Notice("joining the Ray cluster"))
         with connected(address, study.resources) as capacity:
             queue = open_queue(check_fit(study.resources, capacity, "the cluster"))
             if not queue.is_done:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,13 +17,16 @@ from nlgraft.execution.events import (
     LookTaken,
     Notice,
     Observer,
+    Outlook,
     PlannedTrial,
     SweepStarted,
     TrialEnded,
     TrialProgress,
     TrialStarted,
 )
+from nlgraft.execution.forecast import Forecast
 from nlgraft.execution.optuna_study import OptunaStudy
+from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import finished_record, trial_record
 from nlgraft.pipeline.trial_record import TrialRecord, TrialState
@@ -34,6 +38,7 @@ from nlgraft.study.reading.system import load_system
 
 _BUSY_PAUSE_S = 5.0
 _STORE_POLL_S = 0.5
+_OUTLOOK_PAUSE_S = 2.0
 
 
 class TrialQueue:
@@ -84,6 +89,8 @@ class TrialQueue:
         self._claimed: dict[str, str] = {}
         self._present: set[str] = set()
         self._polled_s = -_STORE_POLL_S
+        self._forecast = Forecast(max_concurrent, store.durations() if store.is_local else {})
+        self._outlook_s = -_OUTLOOK_PAUSE_S
         self._failed_stages: dict[str, str] = {}
         self._searches = (
             CellSearches(study, study.search, store, cells, open_optuna) if study.search is not None else None
@@ -153,18 +160,23 @@ class TrialQueue:
                 self._waiting.remove(trial)
                 return self._start(trial)
         trial = None if self._searches is None else self._searches.propose()
-        if trial is None:
-            return None
-        if self._is_ready(trial):
+        if trial is not None and self._is_ready(trial):
             return self._start(trial)
-        self._waiting.append(trial)
+        if trial is not None:
+            self._waiting.append(trial)
+        self._tell_outlook()
         return None
 
     def progress(
         self, trial: PlannedTrial, stage: str, step: int, metrics: Mapping[str, float], unix_ms: int
     ) -> None:
         """Pass a report of a running trial to the observer."""
-        self._observe(TrialProgress(trial, stage, step, metrics, unix_ms))
+        running = next((one for one in trial.graph.stages if one.name == stage), None)
+        if running is not None:
+            self._forecast.progress(trial, running, step, self._clock())
+        num_steps = None if running is None else running.num_steps
+        self._observe(TrialProgress(trial, stage, step, metrics, unix_ms, num_steps))
+        self._tell_outlook()
 
     def intermediate(self, trial: PlannedTrial, value: float, step: int) -> None:
         """Pass an intermediate value of the objective of a search trial to its search."""
@@ -191,6 +203,8 @@ class TrialQueue:
         if record.state == "failed":
             self.num_failed += 1
             self._remember_failed_stages(record)
+        self._forecast.ended(trial, record)
+        self._tell_outlook()
         self._observe(TrialEnded(trial, record))
         if self._searches is not None and trial.kind == "search":
             self._searches.end(trial, record)
@@ -294,12 +308,28 @@ class TrialQueue:
                 self._take_reused(trial, record)
 
     def _is_ready(self, trial: PlannedTrial) -> bool:
-        if self._not_before.get(trial.key, 0.0) > self._clock():
-            return False
-        return not any(
-            stage.fingerprint in self._claimed and stage.fingerprint not in self._present
-            for stage in trial.graph.stages
-        )
+        return self._not_before.get(trial.key, 0.0) <= self._clock() and self._awaited(trial) is None
+
+    def _awaited(self, trial: PlannedTrial) -> Stage | None:
+        """The first stage of a trial that a running one is computing."""
+        for stage in trial.graph.stages:
+            if stage.fingerprint in self._claimed and stage.fingerprint not in self._present:
+                return stage
+        return None
+
+    def _tell_outlook(self) -> None:
+        """Tell the observer, every few seconds, what waits for what and how long it all takes."""
+        now_s = self._clock()
+        if now_s - self._outlook_s < _OUTLOOK_PAUSE_S:
+            return
+        self._outlook_s = now_s
+        num_unproposed = 0 if self._searches is None else self._searches.num_unproposed
+        running = list(self._running.values())
+        left_s, is_bound = self._forecast.left(running, self._waiting, self._present, num_unproposed, now_s)
+        awaited = [self._awaited(trial) for trial in self._waiting]
+        held_back = Counter(stage.name for stage in awaited if stage is not None)
+        num_waiting = len(self._waiting) + num_unproposed
+        self._observe(Outlook(len(running), num_waiting, held_back, left_s or None, is_bound))
 
     def _start(self, trial: PlannedTrial) -> PlannedTrial:
         self._running[trial.key] = trial

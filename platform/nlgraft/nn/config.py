@@ -187,6 +187,17 @@ class TransformerConfig(StrictConfig):
     target_context: str | None = None
     """Causal context whose pooled states replace the target table (TGT-ELMO, TGT-FT); none: a table."""
 
+    @property
+    def num_encoder_parameters(self) -> int:
+        """Weights of the matrices of the encoder's layers, without tables, fine encoder and contexts."""
+        return self.num_encoder_layers * (4 * self.d_model**2 + 2 * self.d_model * self.ffn_dim)
+
+    @property
+    def num_layer_parameters(self) -> int:
+        """Weights of the matrices of encoder and decoder, without tables, fine encoder and contexts."""
+        decoder_layer = 8 * self.d_model**2 + 2 * self.d_model * self.ffn_dim
+        return self.num_encoder_parameters + self.num_decoder_layers * decoder_layer
+
     @model_validator(mode="before")
     @classmethod
     def _fill_sizes(cls, data: Any) -> Any:  # pydantic hands over whatever was written
@@ -296,6 +307,11 @@ class BertConfig(StrictConfig):
     """Inner width of the feed-forward blocks."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """On embeddings, attention weights and sublayers."""
+
+    @property
+    def num_layer_parameters(self) -> int:
+        """Weights of the matrices of all layers, without tables."""
+        return self.num_layers * (4 * self.d_model**2 + 2 * self.d_model * self.ffn_dim)
 
     @model_validator(mode="after")
     def _check(self) -> BertConfig:

@@ -77,6 +77,11 @@ class _LanguageModelSizes(StrictConfig):
     activation_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout after the FFN's non-linearity (0.05 in pretraining)."""
 
+    @property
+    def num_layer_parameters(self) -> int:
+        """Weights of the matrices of all layers of one tower, without tables."""
+        return self.num_layers * (4 * self.d_model**2 + 2 * self.d_model * self.ffn_dim)
+
     @model_validator(mode="after")
     def _check(self) -> _LanguageModelSizes:
         if self.d_model % self.num_heads or self.d_model % 2:

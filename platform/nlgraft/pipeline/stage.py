@@ -41,6 +41,21 @@ class TrialStopped(NlgraftError):
         super().__init__(reason)
 
 
+@dataclass(frozen=True)
+class Work:
+    """Size of a training, from which its time is estimated before any like it has run.
+
+    Attributes:
+        num_steps: Optimiser steps at most; None: as many as the text has batches.
+        tokens_per_step: Tokens that a step learns from, about.
+        num_parameters: Parameters that each token is computed with; None: as many as in the stage's inputs.
+    """
+
+    num_steps: int | None
+    tokens_per_step: int
+    num_parameters: int | None
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Stage:
     """One cached step of a trial.
@@ -58,6 +73,7 @@ class Stage:
         is_distributed: Runs on the worker group when a trial has several workers. Not hashed.
         locations: Paths of its data; ``config`` has their content, e.g. the digests of the files. Not hashed:
             data that moved are the same data.
+        work: Size of what it trains, for estimates of time; None if it trains nothing. Not hashed.
     """
 
     name: str
@@ -68,6 +84,7 @@ class Stage:
     seed: int | None = None
     is_distributed: bool = False
     locations: Mapping[str, Any] = field(default_factory=dict)
+    work: Work | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -92,6 +109,11 @@ class Stage:
             except ContractError as error:
                 raise ContractError(f"stage {self.name}: {part}: {error}") from error
         object.__setattr__(self, "inputs", dict(self.inputs))
+
+    @property
+    def num_steps(self) -> int | None:
+        """Optimiser steps at most; None if it takes none, or as many as its text has batches."""
+        return None if self.work is None else self.work.num_steps
 
     @cached_property
     def fingerprint(self) -> str:

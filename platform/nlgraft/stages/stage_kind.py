@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict
 
 from nlgraft.errors import ContractError
 from nlgraft.pipeline.fingerprint import canonical_json
-from nlgraft.pipeline.stage import Stage, StageContext
+from nlgraft.pipeline.stage import Stage, StageContext, Work
 
 T = TypeVar("T")
 SettingsT = TypeVar("SettingsT", bound="Settings")
@@ -55,6 +55,10 @@ class Settings(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    def work(self, inputs: Mapping[str, Stage]) -> Work | None:
+        """Estimate the work of a stage with these settings; None for stages that train nothing."""
+        return None
 
 
 class NoSettings(Settings):
@@ -107,15 +111,17 @@ class StageKind(Generic[SettingsT, InputsT]):
         locations: Mapping[str, Any] | None = None,
     ) -> Stage:
         """Build a stage of this kind; ``seed`` and ``locations`` as in ``Stage``."""
+        named = dict(inputs.named())
         return Stage(
             name=name,
             run=self.run,
             version=self.version,
             config=settings.model_dump(mode="json"),
-            inputs=dict(inputs.named()),
+            inputs=named,
             seed=seed,
             is_distributed=self.is_distributed,
             locations=locations or {},
+            work=settings.work(named),
         )
 
     def read(self, context: StageContext) -> tuple[SettingsT, InputsT]:

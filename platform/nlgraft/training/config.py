@@ -170,6 +170,12 @@ class TrainConfig(OneOfSeveral):
             raise ValueError(f"betas={list(self.betas)}: each must be at least 0 and less than 1")
         return self
 
+    @property
+    def tokens_per_step(self) -> int:
+        """Tokens that a step learns from, about: words of six characters, sentences of 25 tokens."""
+        batch = self.batch_tokens or (self.batch_characters or 0) // 6 or 25 * (self.batch_sentences or 0)
+        return batch * self.accumulation
+
     def in_steps(self, num_batches: int) -> Self:
         """Give the same settings with ``max_steps``, for text of so many batches in its first epoch.
 

@@ -5,7 +5,10 @@ from types import SimpleNamespace
 import pytest
 
 from nlgraft.errors import StudyError
+from nlgraft.pipeline.stage import Stage, Work
 from nlgraft.study.data.design import cells
+from nlgraft.study.data.study import Resources
+from nlgraft.study.planning.cost import cost_of
 from nlgraft.study.planning.plan import plan
 from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.public import Study
@@ -84,7 +87,7 @@ def test_costs_that_are_not_known_are_not_guessed(study):
     found = plan(study, StoreStub((), {"corpus": (1, 10)}))
     assert (found.cost_s, found.disk_bytes) == (None, None)
     assert found.notes == [
-        "time and size are not known: the store has no stage finetune, scores, transfer, upstream to go by"
+        "time and size leave out 4 kinds of stages that were never timed: finetune, scores, transfer, ..."
     ]
 
 
@@ -192,3 +195,25 @@ def test_cells_in_which_few_searched_values_change_anything_are_named(good):
     labels = "baseline; depth=1; depth=3; without gradual"
     assert f"search: {labels}: at most 1 distinct of 4 trials" in "\n".join(warnings)
     assert "search: arm=att_eg: at most 2 distinct of 4 trials" in "\n".join(warnings)
+
+
+def training(name, num_parameters, **inputs):
+    """A training of 100 steps with 1,000 tokens each."""
+    work = Work(num_steps=100, tokens_per_step=1000, num_parameters=num_parameters)
+    return Stage(name=name, run="a:b", work=work, inputs=inputs)
+
+
+def test_trainings_that_no_store_has_are_estimated_from_their_size():
+    upstream = training("upstream", 10**7)
+    transfer = Stage(name="transfer", run="a:b", inputs={"model": upstream})
+    finetuned = training("finetuned", None, model=transfer)  # as large as what it starts from
+    stages = [(upstream, 1), (transfer, 1), (finetuned, 3)]
+    found = cost_of(stages, {}, Resources(cpus_per_worker=2))
+    seconds = 6 * 10**7 * 100 * 1000 / (2 * 5e10)
+    assert found.seconds == pytest.approx(4 * seconds)
+    assert found.num_bytes == 4 * 4 * 10**7
+    assert (found.estimated, found.unknown) == (("finetuned", "upstream"), ("transfer",))
+    timed = {"upstream": SimpleNamespace(mean_duration_s=7.0, mean_bytes=1.0)}
+    assert cost_of(stages, timed, Resources(cpus_per_worker=2)).seconds == pytest.approx(7 + 3 * seconds)
+    half = cost_of(stages, {}, Resources(workers=2, cpus_per_worker=2))
+    assert half.seconds == pytest.approx(2 * seconds)

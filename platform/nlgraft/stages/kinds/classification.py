@@ -6,16 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nlgraft.nn.config import ClassifierConfig
+from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.config import Split
-from nlgraft.training.config import TrainConfig
 
 
-class TrainClassifierSettings(Settings):
+class TrainClassifierSettings(TrainingSettings):
     """One training of a classifier."""
 
-    train: TrainConfig
-    """Length, learning rates, selection of the result."""
     classifier: ClassifierConfig
     """Pooling and head, and whether the body is trained."""
 

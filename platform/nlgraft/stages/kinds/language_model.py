@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nlgraft.nn.context_config import LanguageModelConfig
+from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.training.config import TrainConfig
 
 
-class LanguageModelSettings(Settings):
+class LanguageModelSettings(TrainingSettings):
     """One pretraining of a left-to-right or a two-tower language model."""
 
     model: LanguageModelConfig
     """The architecture; its vocabulary is that of the text."""
-    train: TrainConfig
-    """Length, learning rates, selection of the result."""
     stream: str
     """Stream of the encoded text."""
     role: str
@@ -24,6 +22,11 @@ class LanguageModelSettings(Settings):
     """Longest encoded line: lines of this length may have been cut, so they do not count per character."""
     metric_prefix: str
     """Prefix of all metrics, e.g. ``lm``; empty for a model that is the trial's result."""
+
+    @property
+    def layers(self) -> tuple[int, int]:
+        """Those of ``model``."""
+        return self.model.num_layer_parameters, self.model.d_model
 
 
 class UntrainedLanguageModelSettings(Settings):

@@ -7,9 +7,10 @@ from typing import Any
 
 from nlgraft.nn.config import BertConfig, TransformerConfig
 from nlgraft.stages.kinds.text import NoInputs
+from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.config import Split, WordTokenizerConfig
-from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
+from nlgraft.training.config import MaskedScoringConfig, MaskingConfig
 
 
 class CheckpointSettings(Settings):
@@ -53,11 +54,9 @@ class EncodeWordsInputs(Inputs[T]):
     tokenizer: T
 
 
-class TrainMaskedSettings(Settings):
+class TrainMaskedSettings(TrainingSettings):
     """One training of a masked language model, from the input ``start`` or one of three kinds of model."""
 
-    train: TrainConfig
-    """Length, learning rate and choice of the result."""
     masking: MaskingConfig
     """Unit and rates of masking."""
     scoring: MaskedScoringConfig
@@ -79,6 +78,13 @@ class TrainMaskedSettings(Settings):
     training."""
     metric_prefix: str = ""
     """Prefix of all metrics, e.g. ``upstream``, of a training whose model is not the trial's result."""
+
+    @property
+    def layers(self) -> tuple[int, int] | None:
+        """Those of a fresh model."""
+        if self.bert is not None:
+            return self.bert.num_layer_parameters, self.bert.d_model
+        return None if self.encoder is None else (self.encoder.num_encoder_parameters, self.encoder.d_model)
 
 
 @dataclass(frozen=True, kw_only=True)

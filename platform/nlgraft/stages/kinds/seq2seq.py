@@ -11,9 +11,10 @@ from pydantic import Field
 from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.stages.config import MaskedSpansConfig, TextMetric
+from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T, is_none, is_unset
 from nlgraft.text.config import Split
-from nlgraft.training.config import Pattern, TrainConfig, View
+from nlgraft.training.config import Pattern, View
 
 
 class CarrySettings(Settings):
@@ -27,11 +28,9 @@ class CarrySettings(Settings):
     """Earlier names, after renaming, that are not used."""
 
 
-class TrainSettings(Settings):
+class TrainSettings(TrainingSettings):
     """One training of an encoder-decoder."""
 
-    train: TrainConfig
-    """Length, learning rate and choice of the result."""
     model: TransformerConfig | None = None
     """The architecture; null: that of the input ``start`` or ``architecture``."""
     extension: Mapping[str, Any] = Field(default={}, exclude_if=is_unset)
@@ -56,6 +55,11 @@ class TrainSettings(Settings):
     right after weights were carried over."""
     metric_prefix: str = ""
     """Prefix of all metrics, e.g. ``upstream``, of a training whose model is not the trial's result."""
+
+    @property
+    def layers(self) -> tuple[int, int] | None:
+        """Those of ``model``."""
+        return None if self.model is None else (self.model.num_layer_parameters, self.model.d_model)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,8 +56,9 @@ class Plan:
         warnings: Settings that are allowed yet likely to disappoint.
         notes: Sentences on merged combinations, and on how far the numbers are estimates.
         corpora: Counts of each split by the name of the corpus, of text in local files.
-        cost_s: Worker time of unfinished stages, estimated from earlier ones; None when unknown.
-        disk_bytes: Size of unfinished artifacts, estimated from earlier ones; None when unknown.
+        cost_s: Worker time of unfinished stages; None when unknown.
+        disk_bytes: Size of unfinished artifacts; None when unknown.
+        is_cost_measured: True if both come from earlier stages; else from the sizes of trainings alone.
     """
 
     study: Study
@@ -72,6 +73,7 @@ class Plan:
     corpora: Mapping[str, Any]
     cost_s: float | None
     disk_bytes: float | None
+    is_cost_measured: bool
 
     @property
     def num_trials(self) -> int:
@@ -93,10 +95,11 @@ class Plan:
         ]
         if self.max_concurrent is not None:
             rows.append(("trials at once", str(self.max_concurrent)))
+        basis = "from earlier runs" if self.is_cost_measured else "rough estimate"
         if self.cost_s is not None:
-            rows.append(("worker time, from earlier runs", duration(self.cost_s)))
+            rows.append((f"worker time, {basis}", duration(self.cost_s)))
         if self.disk_bytes is not None:
-            rows.append(("disk, from earlier runs", size(self.disk_bytes)))
+            rows.append((f"disk, {basis}", size(self.disk_bytes)))
         return rows
 
     def __repr__(self) -> str:
@@ -127,4 +130,5 @@ class Plan:
             "corpora": dict(self.corpora),
             "cost_s": self.cost_s,
             "disk_bytes": self.disk_bytes,
+            "is_cost_measured": self.is_cost_measured,
         }

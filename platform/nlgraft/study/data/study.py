@@ -308,6 +308,12 @@ class Study(Part):
         """The objectives as a list, also when there is only one."""
         return self.objective if isinstance(self.objective, list) else [self.objective]
 
+    @property
+    def main_metrics(self) -> list[str]:
+        """The objectives' metrics, each after its counterpart on the test set."""
+        names = [objective.metric for objective in self.objectives]
+        return [metric for name in names for metric in (f"test/{name.removeprefix('dev/')}", name)]
+
     @cached_property
     def fingerprint(self) -> str:
         """Digest of what is computed: all fields but those of `NOT_IN_FINGERPRINT`."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
 
-from nlgraft.pipeline.stage import StageGraph
+from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells, idle_note
 from nlgraft.study.data.plan import Plan, PlannedTrial
@@ -18,24 +17,28 @@ from nlgraft.study.data.space import corner
 from nlgraft.study.data.study import Search, Study
 from nlgraft.study.data.system import REPLICATE_SPLITS, SEARCH_SPLITS, System
 from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
+from nlgraft.study.planning.cost import Cost, cost_of
 from nlgraft.study.planning.data_checks import check_data
 from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.rules import warnings
 from nlgraft.study.reading.system import load_system
+from nlgraft.wording import count
+
+_NUM_NAMED = 3
 
 
 @dataclass
 class _Stages:
-    """Stages summed over trials: known ones by fingerprint, those of future proposals by name only."""
+    """Stages summed over trials: known ones by fingerprint, those of future proposals by an example."""
 
     num_planned: int = 0
-    known: dict[str, str] = field(default_factory=dict)
-    future: Counter[str] = field(default_factory=Counter)
+    known: dict[str, Stage] = field(default_factory=dict)
+    future: list[tuple[Stage, int]] = field(default_factory=list)
 
     def add(self, graph: StageGraph) -> None:
         self.num_planned += len(graph.stages)
-        self.known |= {stage.fingerprint: stage.name for stage in graph.stages}
+        self.known |= {stage.fingerprint: stage for stage in graph.stages}
 
     def add_search(self, low: StageGraph, high: StageGraph, num_trials: int) -> None:
         """Add trials with values between two corners: stages that both corners share, all trials share."""
@@ -43,9 +46,9 @@ class _Stages:
         self.num_planned += num_trials * len(low.stages)
         for stage in low.stages:
             if stage.fingerprint in shared:
-                self.known[stage.fingerprint] = stage.name
+                self.known[stage.fingerprint] = stage
             else:
-                self.future[stage.name] += num_trials
+                self.future.append((stage, num_trials))
 
 
 def plan(
@@ -83,9 +86,9 @@ def plan(
             "those of the replicates from the config without searched values"
         )
     finished = store.finished(stages.known) if store is not None else set()
-    cost_s, disk_bytes, unknown = _estimate(stages, finished, store)
-    if unknown:
-        notes.append(f"time and size are not known: the store has no stage {', '.join(unknown)} to go by")
+    to_do = [(stage, 1) for key, stage in stages.known.items() if key not in finished]
+    cost = cost_of([*to_do, *stages.future], {} if store is None else store.durations(), study.resources)
+    notes += _cost_notes(cost) if store is not None or cost.estimated else []
     return Plan(
         study=study,
         cells=chosen,
@@ -93,7 +96,7 @@ def plan(
         num_search_trials=num_search_trials,
         stages={
             "planned": stages.num_planned,
-            "distinct": len(stages.known) + stages.future.total(),
+            "distinct": len(stages.known) + sum(number for _, number in stages.future),
             "finished": len(finished),
         },
         max_concurrent=_at_once(study, capacity),
@@ -104,8 +107,9 @@ def plan(
         + [*data.warnings],
         notes=notes,
         corpora=data.corpora,
-        cost_s=cost_s,
-        disk_bytes=disk_bytes,
+        cost_s=cost.seconds,
+        disk_bytes=cost.num_bytes,
+        is_cost_measured=not cost.estimated and not cost.unknown,
     )
 
 
@@ -165,19 +169,20 @@ def _at_once(study: Study, capacity: Mapping[str, float] | None) -> int | None:
     return study.resources.max_concurrent if capacity is None else max_concurrent(study.resources, capacity)
 
 
-def _estimate(
-    stages: _Stages, finished: set[str], store: ArtifactStore | None
-) -> tuple[float | None, float | None, list[str]]:
-    """Seconds and bytes of unfinished stages, or the names of stages without an earlier cost."""
-    if store is None:
-        return None, None, []
-    to_do = Counter(name for key, name in stages.known.items() if key not in finished) + stages.future
-    costs = store.durations()
-    unknown = sorted(name for name in to_do if name not in costs)
-    if unknown:
-        return None, None, unknown
-    seconds = sum(count * costs[name].mean_duration_s for name, count in to_do.items())
-    return seconds, sum(count * costs[name].mean_bytes for name, count in to_do.items()), []
+def _cost_notes(cost: Cost) -> list[str]:
+    notes = []
+    if cost.estimated:
+        notes.append(
+            f"time and size of {', '.join(cost.estimated)} are a rough estimate from parameters x tokens x "
+            "steps; the first run measures them"
+        )
+    if cost.unknown:
+        named = ", ".join(cost.unknown[:_NUM_NAMED]) + (", ..." if len(cost.unknown) > _NUM_NAMED else "")
+        notes.append(
+            f"time and size leave out {count(len(cost.unknown), 'kind')} of stages that were never timed: "
+            f"{named}"
+        )
+    return notes
 
 
 def _looks_note(study: Study, num_cells: int) -> list[str]:

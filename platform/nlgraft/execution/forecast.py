@@ -1,0 +1,143 @@
+"""How long a sweep still takes: from the stages that are left, each counted once, and measured durations."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from nlgraft.execution.events import PlannedTrial
+from nlgraft.pipeline.decision import StageCost
+from nlgraft.pipeline.stage import Stage
+from nlgraft.pipeline.trial_record import TrialRecord
+
+_RAN = ("run", "resume")
+
+
+@dataclass
+class _Mean:
+    """Mean of durations, in seconds."""
+
+    count: int = 0
+    total_s: float = 0.0
+
+    def add(self, seconds: float) -> None:
+        self.count += 1
+        self.total_s += seconds
+
+    @property
+    def seconds(self) -> float | None:
+        return self.total_s / self.count if self.count else None
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """First and last report of a running stage: optimiser step and time."""
+
+    stage: Stage
+    first: tuple[int, float]
+    last: tuple[int, float]
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds per step; None after a single report."""
+        steps = self.last[0] - self.first[0]
+        return (self.last[1] - self.first[1]) / steps if steps > 0 else None
+
+    def left_s(self, now_s: float) -> float | None:
+        """Seconds to the last step; None while unknown."""
+        if self.step_s is None or self.stage.num_steps is None:
+            return None
+        return max(0.0, (self.stage.num_steps - self.last[0]) * self.step_s - (now_s - self.last[1]))
+
+
+@dataclass
+class Forecast:
+    """Durations of stages by name, and what they say about the rest of a sweep.
+
+    Durations of this sweep count before those of earlier ones, whose settings may have been others.
+
+    Args:
+        max_concurrent: How many trials run at once.
+        earlier: Mean costs of stored artifacts by stage name.
+    """
+
+    max_concurrent: int
+    earlier: Mapping[str, StageCost]
+    _measured: dict[str, _Mean] = field(default_factory=dict)
+    _own: _Mean = field(default_factory=_Mean)
+    _paces: dict[str, _Pace] = field(default_factory=dict)
+    _step_s: dict[str, float] = field(default_factory=dict)
+
+    def progress(self, trial: PlannedTrial, stage: Stage, step: int, now_s: float) -> None:
+        """Note the step of a running stage."""
+        known = self._paces.get(trial.key)
+        is_same = known is not None and known.stage == stage and known.last[0] <= step
+        first = known.first if known is not None and is_same else (step, now_s)
+        pace = _Pace(stage, first, (step, now_s))
+        self._paces[trial.key] = pace
+        if pace.step_s is not None:
+            self._step_s[stage.name] = pace.step_s
+
+    def ended(self, trial: PlannedTrial, record: TrialRecord) -> None:
+        """Note how long the stages took that a trial ran itself."""
+        self._paces.pop(trial.key, None)
+        if record.state != "finished":
+            return
+        ran = [stage for stage in record.stages if stage["decision"] in _RAN]
+        for stage in ran:
+            self._measured.setdefault(stage["name"], _Mean()).add(stage["duration_s"])
+        self._own.add(sum(stage["duration_s"] for stage in ran))
+
+    def left(
+        self,
+        running: Collection[PlannedTrial],
+        waiting: Iterable[PlannedTrial],
+        present: Collection[str],
+        num_unproposed: int,
+        now_s: float,
+    ) -> tuple[float, bool]:
+        """Estimate the time to the end.
+
+        Args:
+            running: Trials that run.
+            waiting: Trials that are queued.
+            present: Fingerprints of stored stages.
+            num_unproposed: Trials whose configs are not known yet.
+            now_s: Time of the clock that `progress` was given.
+
+        Returns:
+            Seconds, and whether they are a lower bound, since a kind of stage has not been timed yet.
+        """
+        left_of = self._left_of_running(now_s)
+        seconds: dict[str, float | None] = {}
+        longest = 0.0
+        trials = [*running, *waiting]
+        for trial in trials:
+            chain = 0.0
+            for stage in trial.graph.stages:
+                key = stage.fingerprint
+                if key in present:
+                    continue
+                if key not in seconds:
+                    seconds[key] = left_of.get(key, self._duration(stage))
+                chain += seconds[key] or 0.0
+            longest = max(longest, chain)
+        own_s = self._own.seconds
+        total = sum(one for one in seconds.values() if one is not None) + num_unproposed * (own_s or 0.0)
+        is_bound = None in seconds.values() or (num_unproposed > 0 and own_s is None)
+        at_once = max(1, min(self.max_concurrent, len(trials) + num_unproposed))
+        return max(longest, total / at_once), is_bound
+
+    def _left_of_running(self, now_s: float) -> dict[str, float]:
+        left = {pace.stage.fingerprint: pace.left_s(now_s) for pace in self._paces.values()}
+        return {key: seconds for key, seconds in left.items() if seconds is not None}
+
+    def _duration(self, stage: Stage) -> float | None:
+        """Seconds that a whole stage takes; None when none of its name has been timed."""
+        measured = self._measured.get(stage.name)
+        if measured is not None:
+            return measured.seconds
+        if stage.name in self._step_s and stage.num_steps is not None:
+            return stage.num_steps * self._step_s[stage.name]
+        earlier = self.earlier.get(stage.name)
+        return None if earlier is None else earlier.mean_duration_s

@@ -1,0 +1,87 @@
+"""Time and size of a plan's stages: measured on earlier ones, or estimated from the size of trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from nlgraft.pipeline.decision import StageCost
+from nlgraft.pipeline.stage import Stage
+from nlgraft.study.data.study import Resources
+
+_FLOP = 6
+"""Per parameter and token: two forward, four backward (Kaplan et al. 2020, section 2.1)."""
+_FLOPS_PER_CPU = 5e10
+"""A core at d_model 256 (benchmarks/results/2026-11-22.md: 1,390 tokens/s of 7.6 million parameters)."""
+_FLOPS_PER_GPU = 3e13
+"""About a third of what recent GPUs do in fp32 tensor formats; not measured."""
+_BYTES = 4
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Time and size of stages that are not stored yet.
+
+    Attributes:
+        seconds: Time of the workers; None when nothing is known.
+        num_bytes: Size of the artifacts; None when nothing is known.
+        estimated: Names of trainings whose cost is estimated from their size.
+        unknown: Names of the stages that are left out.
+    """
+
+    seconds: float | None
+    num_bytes: float | None
+    estimated: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+def cost_of(
+    stages: Iterable[tuple[Stage, int]], costs: Mapping[str, StageCost], resources: Resources
+) -> Cost:
+    """Add up the cost of stages, each given with its number.
+
+    Args:
+        stages: Stages that are not stored.
+        costs: Mean costs of stored ones by name.
+        resources: The shape of a trial, whose workers share a training.
+    """
+    seconds, num_bytes = 0.0, 0.0
+    estimated: dict[str, None] = {}
+    unknown: dict[str, None] = {}
+    has_training = False
+    for stage, number in stages:
+        found = _measured(stage, costs) or _estimated(stage, resources)
+        if found is None:
+            unknown[stage.name] = None
+            continue
+        has_training |= stage.work is not None
+        if stage.name not in costs:
+            estimated[stage.name] = None
+        seconds += number * found[0]
+        num_bytes += number * found[1]
+    names = (tuple(sorted(estimated)), tuple(sorted(unknown)))
+    is_known = has_training or not unknown  # what is left out matters little beside trainings
+    return Cost(seconds, num_bytes, *names) if is_known else Cost(None, None, *names)
+
+
+def _measured(stage: Stage, costs: Mapping[str, StageCost]) -> tuple[float, float] | None:
+    found = costs.get(stage.name)
+    return None if found is None else (found.mean_duration_s, found.mean_bytes)
+
+
+def _estimated(stage: Stage, resources: Resources) -> tuple[float, float] | None:
+    parameters = _num_parameters(stage)
+    if stage.work is None or stage.work.num_steps is None or not parameters:
+        return None
+    rate = resources.cpus_per_worker * _FLOPS_PER_CPU
+    if resources.gpus_per_worker:
+        rate = resources.gpus_per_worker * _FLOPS_PER_GPU
+    flop = _FLOP * parameters * stage.work.tokens_per_step * stage.work.num_steps
+    return flop / (rate * resources.workers), _BYTES * parameters
+
+
+def _num_parameters(stage: Stage) -> int:
+    """Parameters of what a stage trains, or of the largest model below it; 0 when none is known."""
+    if stage.work is not None and stage.work.num_parameters is not None:
+        return stage.work.num_parameters
+    return max(map(_num_parameters, stage.inputs.values()), default=0)

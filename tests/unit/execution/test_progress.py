@@ -1,0 +1,84 @@
+"""What a person sees of a running sweep, in a log and in a terminal."""
+
+import io
+
+import pytest
+
+from nlgraft.execution.events import (
+    Notice,
+    Outlook,
+    PlannedTrial,
+    SweepStarted,
+    TrialEnded,
+    TrialProgress,
+    TrialStarted,
+)
+from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.progress import Progress
+from nlgraft.study.data.design import Cell
+
+GRAPH = StageGraph(Stage(name="training", run="a:b"))
+TRIAL = PlannedTrial(kind="replicate", cell=Cell({}, {}, True, "baseline"), seed=1, config={}, graph=GRAPH)
+METRICS = {"dev/bleu": 20.0, "dev/loss": 3.0, "test/bleu": 21.5, "test/chrf": 50.0}
+ENDED = TrialRecord(fingerprint=GRAPH.fingerprint, config={}, seed=1, state="finished", metrics=METRICS)
+
+
+@pytest.fixture
+def screen():
+    return Screen()
+
+
+class Screen:
+    """A log with a clock that is set by hand."""
+
+    def __init__(self):
+        self.now_s = 0.0
+        self.stream = io.StringIO()
+        self.progress = Progress(self.stream, ["test/bleu", "dev/bleu"], lambda: self.now_s)
+
+    def show(self, *events):
+        for event in events:
+            self.progress.show(event)
+        return self.stream.getvalue().splitlines()
+
+    def picture(self):
+        return self.progress._picture().plain.splitlines()
+
+
+def test_the_start_is_not_silent(screen):
+    assert screen.picture() == ["starting ...", "0 of 0 trials, 0:00 so far"]
+    screen.now_s = 12
+    assert screen.show(Notice("starting Ray on this machine")) == ["starting Ray on this machine"]
+    assert screen.picture() == ["starting Ray on this machine ...", "0 of 0 trials, 0:12 so far"]
+
+
+def test_an_ended_trial_shows_its_main_metrics_test_first(screen):
+    lines = screen.show(SweepStarted(1, 0, 1), TrialEnded(TRIAL, ENDED))
+    assert lines == [
+        "1 trial planned, 0 finished before, 1 at once",
+        "finished  baseline, seed 1: test/bleu 21.5, dev/bleu 20 [1 of 1 trial, 0:00 so far]",
+    ]
+
+
+def test_steps_waiting_and_the_time_left_are_said(screen):
+    report = TrialProgress(TRIAL, "training", 300, {"train/loss": 2.5}, 0, num_steps=2000)
+    outlook = Outlook(1, 3, {"upstream": 3}, left_s=90.0, is_bound=True)
+    lines = screen.show(SweepStarted(4, 0, 2), TrialStarted(TRIAL), report, outlook)
+    assert lines[-1] == "waiting   3 trials for upstream, which is being computed"
+    assert screen.picture() == [
+        "baseline, seed 1: training step 300 of 2000, train/loss 2.5",
+        "waiting: 3 trials for upstream, which is being computed",
+        "0 of 4 trials, 0:00 so far, more than 2 min left",
+    ]
+    screen.now_s = 30
+    assert screen.picture()[-1] == "0 of 4 trials, 0:30 so far, more than 60 s left"
+    assert screen.show(outlook)[-1] == lines[-1], "said once"
+    screen.now_s = 61
+    assert screen.show(report)[-1].startswith("running   baseline, seed 1: training step 300 of 2000,")
+    assert len(screen.show(report)) == len(screen.show(report)), "at most once a minute"
+
+
+def test_nobody_waits_for_a_stage_while_all_workers_are_busy(screen):
+    screen.show(SweepStarted(4, 0, 1), Outlook(1, 3, {"upstream": 3}, left_s=None, is_bound=True))
+    assert "waiting" not in screen.stream.getvalue()
