@@ -75,11 +75,12 @@ VARIANTS = [
     {"keep_best": False, "average_last": 3},
     {"patience": 2, "peak_lr": 0.5},
     {"precision": "bf16"},
+    {"optimizer": "nesterov", "momentum": 0.9, "weight_decay": 0.0},
     {"freeze": ("source",), "lr_schedule": "cosine"},
     {"is_real": True, "patience": 20},
     pytest.param({"is_real": True, "precision": "bf16", "freeze": ("^encoder",)}, marks=pytest.mark.slow),
 ]
-NAMES = ["best", "average", "patience", "bf16", "frozen", "real", "real-bf16"]
+NAMES = ["best", "average", "patience", "bf16", "nesterov", "frozen", "real", "real-bf16"]
 
 
 @pytest.mark.parametrize("fields", VARIANTS, ids=NAMES)

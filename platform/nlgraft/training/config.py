@@ -103,6 +103,12 @@ class TrainConfig(OneOfSeveral):
     """Learning rate from which warm-up rises."""
     final_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     """Fraction of the peak that linear and cosine end at."""
+    # excluded at their defaults, so that fingerprints from before these fields existed stay valid
+    optimizer: Literal["adamw", "nesterov"] = Field(default="adamw", exclude_if=lambda name: name == "adamw")
+    """AdamW (Loshchilov and Hutter 2019), or descent with Nesterov's momentum (Sutskever et al. 2013; the
+    language models of Edunov et al. 2019)."""
+    momentum: float | None = Field(default=None, ge=0, lt=1, exclude_if=lambda value: value is None)
+    """Nesterov: share of the velocity that is kept (0.99 in Edunov et al. 2019); null: 0.99."""
     betas: tuple[float, float] = (0.9, 0.98)
     """AdamW's decay of the two moments."""
     epsilon: float = Field(default=1e-8, gt=0)
@@ -168,6 +174,7 @@ class TrainConfig(OneOfSeveral):
             raise ValueError(f"initial_lr={self.initial_lr} exceeds peak_lr={self.peak_lr}")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise ValueError(f"betas={list(self.betas)}: each must be at least 0 and less than 1")
+        self._check_optimizer()
         return self
 
     @property
@@ -175,6 +182,21 @@ class TrainConfig(OneOfSeveral):
         """Tokens that a step learns from, about: words of six characters, sentences of 25 tokens."""
         batch = self.batch_tokens or (self.batch_characters or 0) // 6 or 25 * (self.batch_sentences or 0)
         return batch * self.accumulation
+
+    def _check_optimizer(self) -> None:
+        if self.optimizer == "adamw":
+            foreign = ["momentum"] if self.momentum is not None else []
+        else:
+            fields = type(self).model_fields
+            foreign = [
+                name
+                for name in ("betas", "epsilon", "weight_decay")
+                if getattr(self, name) != fields[name].default
+            ]
+        for name in foreign:
+            raise ValueError(
+                f"{name}={getattr(self, name)} means nothing to optimizer={self.optimizer}; leave it out"
+            )
 
     def in_steps(self, num_batches: int) -> Self:
         """Give the same settings with ``max_steps``, for text of so many batches in its first epoch.

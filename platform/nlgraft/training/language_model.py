@@ -2,7 +2,7 @@
 
 Shape letters: B sentences, T tokens, P predicted tokens, V vocabulary, D width, N sentences of a text.
 
-Source: Edunov et al. (2019), section 3.2. Differs: AdamW and its schedules, not Nesterov's gradient.
+Source: Edunov et al. (2019), section 3.2.
 """
 
 from __future__ import annotations

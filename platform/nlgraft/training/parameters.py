@@ -12,6 +12,9 @@ from torch import nn
 from nlgraft.errors import ContractError
 from nlgraft.training.config import TrainConfig
 
+_MOMENTUM = 0.99
+"""Of Nesterov's gradient in the language models of Edunov et al. (2019), section 3.2."""
+
 
 @runtime_checkable
 class _HasMultipliers(Protocol):
@@ -98,16 +101,21 @@ def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, An
     return list(groups.values())
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.AdamW:
-    """Make AdamW over the parameters that ``choose_trained`` selected, with the fused kernel if there is one.
+def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+    """Make the optimiser of the parameters that ``choose_trained`` selected, with a fused kernel if possible.
 
     Raises:
         ContractError: A group's pattern matches no trained parameter.
 
-    Source: Loshchilov and Hutter (2019).
+    Source: Loshchilov and Hutter (2019); Sutskever et al. (2013).
     """
     groups = parameter_groups(model, config)
     is_fused = all(parameter.device.type in ("cpu", "cuda") for parameter in model.parameters())
+    if config.optimizer == "nesterov":
+        momentum = _MOMENTUM if config.momentum is None else config.momentum
+        return torch.optim.SGD(
+            groups, lr=config.peak_lr, momentum=momentum, nesterov=momentum > 0, fused=is_fused
+        )
     return torch.optim.AdamW(
         groups, lr=config.peak_lr, betas=config.betas, eps=config.epsilon, fused=is_fused
     )

@@ -80,7 +80,7 @@ class Stepper:
         objective: Loss of a batch.
         data: Makes the batches.
         config: Precision, clipping, learning rate.
-        optimizer: AdamW of ``make_optimizer``.
+        optimizer: That of ``make_optimizer``.
         workers: The worker group.
         seed: Seed of dropout and any other draw of a forward pass.
         rows_first: Rows that are trained alone in the first steps; None: everything from the start.

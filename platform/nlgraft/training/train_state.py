@@ -132,20 +132,23 @@ def overwrite(state: Mapping[str, Tensor], weights: Mapping[str, Tensor], source
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return AdamW's tensors as ``<moment>/<parameter>``, creating them if no step was taken yet.
+    """Return an optimiser's tensors as ``<moment>/<parameter>``, creating them if no step was taken yet.
 
-    ``step`` is a scalar, the moments have the parameter's shape.
+    AdamW's ``step`` is a scalar, all moments have the parameter's shape.
     """
+    is_adam = isinstance(optimizer, torch.optim.AdamW)
+    moments = ("exp_avg", "exp_avg_sq") if is_adam else ("momentum_buffer",)
     tensors = {}
     for group in optimizer.param_groups:
         for name, parameter in zip(group["names"], group["params"], strict=True):
             state = optimizer.state[parameter]
-            if not state:
+            if is_adam and "step" not in state:
                 step_device = parameter.device if group["fused"] else "cpu"
                 state["step"] = torch.zeros((), dtype=torch.float32, device=step_device)
-                state["exp_avg"] = torch.zeros_like(parameter)
-                state["exp_avg_sq"] = torch.zeros_like(parameter)
-            tensors |= {f"{moment}/{name}": state[moment] for moment in ("step", "exp_avg", "exp_avg_sq")}
+            for moment in moments:
+                if state.get(moment) is None:
+                    state[moment] = torch.zeros_like(parameter)
+            tensors |= {f"{moment}/{name}": tensor for moment, tensor in state.items()}
     return tensors
 
 

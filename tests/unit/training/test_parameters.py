@@ -1,6 +1,8 @@
 """Freezing, training only some, learning-rate groups."""
 
 import pytest
+import torch
+from torch import nn
 
 from nlgraft.errors import ContractError
 from nlgraft.evaluation.efficiency import count_parameters
@@ -88,3 +90,33 @@ def test_multipliers_of_the_model_and_of_the_config_multiply():
         name: group["lr_multiplier"] for group in parameter_groups(model, config) for name in group["names"]
     }
     assert (rates["mix.weight"], rates["mix.bias"], rates["norm.bias"]) == (0.1, 0.5, 1.0)
+
+
+def test_nesterov_by_hand():
+    """v = mu v + g; the weight falls by lr (g + mu v); the rate may change from step to step."""
+    model = nn.Linear(1, 1, bias=False).double()
+    nn.init.constant_(model.weight, 1.0)
+    choose_trained(model, TrainConfig())
+    optimizer = make_optimizer(model, TrainConfig(optimizer="nesterov", momentum=0.5))
+    for gradient, rate in ((2.0, 0.1), (-1.0, 0.2)):
+        model.weight.grad = torch.full((1, 1), gradient, dtype=torch.float64)
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+    # 1 - 0.1 (2 + 0.5 * 2) = 0.7; v = 0.5 * 2 - 1 = 0; 0.7 - 0.2 (-1 + 0) = 0.9
+    assert float(model.weight.detach()) == pytest.approx(0.9, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"momentum": 0.9}, "momentum=0.9 means nothing to optimizer=adamw"),
+        (
+            {"optimizer": "nesterov", "weight_decay": 0.1},
+            "weight_decay=0.1 means nothing to optimizer=nesterov",
+        ),
+        ({"optimizer": "nesterov", "betas": (0.9, 0.99)}, "means nothing to optimizer=nesterov"),
+    ],
+)
+def test_settings_of_the_other_optimiser_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        TrainConfig(**fields)
