@@ -135,7 +135,7 @@ def test_contradictions_are_refused(settings, message):
 def test_length_rules_of_the_papers(paper, settings, limits, shortest):
     config = GenerationConfig(**settings)
     sources = Tokens.from_lists(SOURCES[:2])
-    assert length_limits(sources, config.max_length_ratio, config.max_length_offset).tolist() == limits
+    assert length_limits([sources], config.max_length_ratio, config.max_length_offset).tolist() == limits
     assert config.min_length == shortest
     for end_bias in (-60.0, 60.0):  # it never wants to end, or at once
         found = beam_search(make_model(end_bias), [sources], config=config)

@@ -14,9 +14,6 @@ from itertools import compress, islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from nlgraft.errors import DataError, StoreError
 from nlgraft.text import hub
 from nlgraft.text.config import (
@@ -94,10 +91,10 @@ class Corpus:
         """Return the lines of all sources, then those of the target, as a shared tokenizer trains on them."""
         return [line for side in [*self.sources, self.target or []] for line in side]
 
-    def lengths(self) -> NDArray[np.int64]:
-        """Count the characters of each example's sources and target, [N, sides]."""
+    def lengths(self) -> list[list[int]]:
+        """Count the characters of each example's sources and target: a list for each side."""
         sides = [*self.sources, *([] if self.target is None else [self.target])]
-        return np.array([[len(line) for line in side] for side in sides], dtype=np.int64).T
+        return [[len(line) for line in side] for side in sides]
 
     @staticmethod
     def from_streams(streams: Mapping[str, list[str]], selected: Selected | None = None) -> Corpus:

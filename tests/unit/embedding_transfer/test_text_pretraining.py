@@ -143,7 +143,7 @@ def test_arms_of_a_pretrained_text_model_share_it():
         ({"transfer": {"method": "joint_vocab"}}, "translation model"),
         ({"model": {"num_encoder_layers": 1, "num_decoder_layers": 2}}, "serves as decoder"),
         ({"upstream": {"objective": "masked_tokens", "mean_span_tokens": 2.0}}, "only denoising"),
-        ({"upstream": {"mask_rate": 0.2}}, "hides nothing"),
+        ({"upstream": {"mask_rate": 0.2}}, "masks nothing"),
     ],
 )
 def test_contradictions_are_refused(changes, message):

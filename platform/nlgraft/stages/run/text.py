@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import TypeAdapter
 
 from nlgraft.errors import DataError
@@ -109,7 +110,7 @@ def training_budget(train: TrainConfig, corpus: Path, split: str, seed: int) -> 
     budget = train.batch_characters or train.batch_sentences
     assert budget is not None, "a training has one budget"
     is_by_count = train.batch_sentences is not None
-    lengths = read_corpus(corpus / split).lengths()
+    lengths = np.array(read_corpus(corpus / split).lengths(), dtype=np.int64).T
     return LengthBatches(lengths, budget, seed, noise=_NOISE_CHARACTERS, is_by_count=is_by_count)
 
 
