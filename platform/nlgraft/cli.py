@@ -64,7 +64,7 @@ def main() -> None:
 
 @_study_command("validate")
 def validate(study_file: str, overrides: tuple[str, ...]) -> None:
-    """Check a study; print every problem with its path and the allowed values."""
+    """Check a study; print every problem and what is allowed."""
     from nlgraft.study.data.design import cells
 
     study = _read(study_file, overrides)
@@ -76,7 +76,7 @@ def validate(study_file: str, overrides: tuple[str, ...]) -> None:
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.option("--storage", help="Artifact store: directory or URI.")
 def plan(study_file: str, overrides: tuple[str, ...], is_json: bool, storage: str | None) -> None:
-    """Show what a run would do: cells, trials, shared and finished stages, concurrency, cost, disk."""
+    """Show the trials and stages of a run, its time and disk."""
     from nlgraft import api
     from nlgraft.terminal import plan_table
 
@@ -110,7 +110,7 @@ def run(
     storage: str | None,
     tracking_uri: str | None,
 ) -> None:
-    """Run every trial that the store does not hold yet; end with the comparison table."""
+    """Run what the store does not hold yet; end with the comparison."""
     from nlgraft import api
     from nlgraft.execution.cluster import prepare_process
     from nlgraft.execution.interruption import Interrupted
@@ -186,7 +186,7 @@ def trial(
 def status(
     study_file: str, overrides: tuple[str, ...], is_json: bool, watch: bool, storage: str | None
 ) -> None:
-    """Count the trials of each cell: planned, waiting, running, finished, stopped, failed.
+    """Count the trials of each cell by state.
 
     STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
     """
@@ -250,7 +250,10 @@ def submit(
     storage: str | None,
     tracking_uri: str | None,
 ) -> None:
-    """Submit `nlgraft run` to a Ray cluster; print the job id, and on stderr how to follow it."""
+    """Submit a run to a Ray cluster; print the id of the job.
+
+    How to follow and end it goes to stderr.
+    """
     from nlgraft.execution.job import next_commands, submit_run
 
     _read(study_file, overrides, storage)
@@ -267,7 +270,7 @@ def submit(
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @fails_politely
 def systems(name: str | None, is_json: bool) -> None:
-    """List the systems, or every setting of one: default, range, unit and paper section."""
+    """List the systems, or every setting of one."""
     from nlgraft import api
     from nlgraft.terminal import knobs_table, systems_table
 
@@ -289,7 +292,10 @@ def systems(name: str | None, is_json: bool) -> None:
 @click.argument("system", required=False)
 @fails_politely
 def schema(system: str | None) -> None:
-    """Print the JSON schema of a study, for editors; with SYSTEM, its settings and metrics as well."""
+    """Print the JSON schema of a study, for editors.
+
+    With SYSTEM, it knows that system's settings and metrics, too.
+    """
     from nlgraft import api
 
     click.echo(json.dumps(api.schema(system), indent=2))

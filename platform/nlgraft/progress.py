@@ -163,7 +163,7 @@ class Progress:
         )
 
     def _tail(self) -> str:
-        parts = [f"{self._num_ended} of {count(self._num_trials, 'trial')}"]
+        parts = [f"{self._num_ended} of {count(self._num_trials, 'trial')}"] if self._num_trials else []
         parts.append(f"{clock(self._now() - self._started_s)} so far")
         outlook = self._outlook
         if outlook is not None and outlook.left_s is not None and self._num_ended < self._num_trials:

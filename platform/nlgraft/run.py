@@ -140,6 +140,7 @@ class Run:
 
         outcome = run_sweep(self.study, self._store, self._cells, observe, self._address, poll, grant)
         lock.check()
+        self._notify("comparing the cells and writing the report")
         result = StudyResult.read(self.study, self._store)
         record_look(self.study, self._store, result.common_seeds)
         directory = report_directory(self.study, self._store)

@@ -106,7 +106,9 @@ def _show_table(console: Console, table: ReportTable) -> None:
     parts = _parts(console.width, columns)
     if len(parts) > 1:
         parts = _parts(console.width, [columns[0], *map(_with_narrow_title, columns[1:])])
-    for part in parts:
+    for number, part in enumerate(parts):
+        if number:
+            console.print()
         header, *rows = zip(*part, strict=True)
         console.print(_table(header, rows, widest=console.width // 2))
     for note in table.notes:
@@ -166,8 +168,8 @@ def watch_status(read: Callable[[], Mapping[str, Any]]) -> None:
 
 def systems_table(systems: Sequence[Mapping[str, str]]) -> None:
     """Print name, description and paper of each system."""
-    rows = [(entry["name"], entry["description"], entry["paper"]) for entry in systems]
-    _print(_left(_table(("system", "description", "paper"), rows)))
+    for entry in systems:
+        _print(Text(entry["name"], "bold"), *_indented(entry["description"], entry["paper"]))
 
 
 def knobs_table(knobs: Sequence[Mapping[str, Any]]) -> None:
@@ -185,7 +187,11 @@ def knobs_table(knobs: Sequence[Mapping[str, Any]]) -> None:
         meaning = " ".join(knob["description"].replace("``", "").split())
         conditions = ", or ".join(map(_condition, knob["read_when"]))
         condition = f"Read when {conditions}." if conditions else ""
-        _print(*[Padding(Text(line), (0, 0, 0, 4)) for line in (kind, meaning, condition) if line])
+        _print(*_indented(*filter(None, (kind, meaning, condition))))
+
+
+def _indented(*lines: str) -> list[Padding]:
+    return [Padding(Text(line), (0, 0, 0, 4)) for line in lines]
 
 
 def _condition(condition: Mapping[str, Sequence[Any]]) -> str:

@@ -55,10 +55,11 @@ def _quieten() -> None:
 
 @click.group("vocab")
 def vocab() -> None:
-    """Exchange the vocabulary of a Hugging Face checkpoint: encoder, decoder or encoder-decoder.
+    """Exchange the vocabulary of a Hugging Face checkpoint.
 
-    A tokenizer TOK is a directory, a tokenizer.json, a SentencePiece model, a WordPiece or subword-nmt
-    vocabulary, or a name on the Hugging Face hub; a MODEL is a directory or a name on the hub.
+    It may be an encoder, a decoder or an encoder-decoder. A tokenizer TOK is a directory, a tokenizer.json,
+    a SentencePiece model, a WordPiece or subword-nmt vocabulary, or a name on the Hugging Face hub; a MODEL
+    is a directory or a name on the hub.
     """
 
 

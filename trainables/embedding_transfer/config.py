@@ -315,12 +315,13 @@ class Config(_Part):
     def _role_problems(self) -> Iterator[str]:
         for name in ("upstream", "downstream"):
             corpus = getattr(self.data, name)
+            is_tested = name == "downstream"
             if self.masked_lm is not None:
-                problem = role_problem(corpus, "source 0", is_exact=True)
+                problem = role_problem(corpus, "source 0", is_exact=True, is_tested=is_tested)
             elif name == "upstream" and self.upstream.objective != "translation":
                 problem = None  # any line of any role is text
             else:
-                problem = role_problem(corpus, "source 0", "target")
+                problem = role_problem(corpus, "source 0", "target", is_tested=is_tested)
             if problem:
                 yield f"data.{name} {problem}"
 

@@ -218,23 +218,30 @@ class FilesConfig(_Selection):
     """Files of the training split."""
     dev: SplitFiles
     """Files of the dev split."""
-    test: SplitFiles
-    """Files of the test split."""
+    test: SplitFiles | None = None
+    """Files of the test split; none for text that is only learned from."""
 
     @property
     def roles(self) -> tuple[str, ...]:
         """Roles of the corpus's streams, e.g. ``source 0`` and ``target``."""
         return tuple(self.train.streams())
 
+    @property
+    def splits(self) -> dict[Split, SplitFiles]:
+        """The files of each split that there is."""
+        files: dict[Split, SplitFiles] = {"train": self.train, "dev": self.dev}
+        return files if self.test is None else {**files, "test": self.test}
+
     @model_validator(mode="after")
     def _splits_alike(self) -> FilesConfig:
-        shapes = {split: tuple(getattr(self, split).streams()) for split in SPLITS}
-        for split in ("dev", "test"):
-            if shapes[split] != shapes["train"]:
+        for split, files in self.splits.items():
+            if tuple(files.streams()) != self.roles:
                 raise ValueError(
-                    f"{split} has {', '.join(shapes[split])} but train has {', '.join(shapes['train'])}; "
+                    f"{split} has {', '.join(files.streams())} but train has {', '.join(self.roles)}; "
                     "every split needs the same files"
                 )
+        if self.test is None and self.limits.test is not None:
+            raise ValueError(f"limits.test is {self.limits.test}, but there are no files of a test split")
         _check_side(self.keep, self.roles)
         return self
 
@@ -324,14 +331,19 @@ CorpusConfig = Annotated[
 ]
 
 
-def role_problem(corpus: CorpusConfig, *required: str, is_exact: bool = False) -> str | None:
-    """Explain why a corpus cannot be used, by its roles; None when it can.
+def role_problem(
+    corpus: CorpusConfig, *required: str, is_exact: bool = False, is_tested: bool = True
+) -> str | None:
+    """Explain why a corpus cannot be used, by its roles and splits; None when it can.
 
     Args:
         corpus: The corpus.
         required: Roles that it must have.
         is_exact: Refuse all other roles.
+        is_tested: It needs a test split.
     """
+    if is_tested and isinstance(corpus, FilesConfig) and corpus.test is None:
+        return "needs a test split, on which the results are computed: give the files of test"
     missing = [role for role in required if role not in corpus.roles]
     others = [role for role in corpus.roles if role not in required] if is_exact else []
     if not missing and not others:
@@ -428,6 +440,8 @@ def digest(config: CorpusConfig) -> dict[str, Any]:
         return content
     for split in SPLITS:
         files = getattr(config, split)
+        if files is None:
+            continue
         if isinstance(files, SplitFiles):
             content[split] = {role: file_digest(path) for role, path in files.streams().items()}
         else:

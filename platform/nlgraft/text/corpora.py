@@ -109,7 +109,7 @@ class Corpus:
 
 
 def load_corpus(config: CorpusConfig) -> dict[str, Corpus]:
-    """Load or construct the train, dev and test split of a corpus.
+    """Load or construct the train and dev split of a corpus, and its test split if it has one.
 
     Raises:
         DataError: Text is missing, empty, of unequal length, not UTF-8, or no example of a split is left.
@@ -118,7 +118,7 @@ def load_corpus(config: CorpusConfig) -> dict[str, Corpus]:
         case ConlangConfig():
             return {split: Corpus.from_streams(generate(config, split)) for split in SPLITS}
         case FilesConfig():
-            return {split: load_split_files(config, split, getattr(config, split)) for split in SPLITS}
+            return {split: load_split_files(config, split, files) for split, files in config.splits.items()}
         case HuggingFaceConfig():
             streams = {split: _cut(hub.load_split(config, split), config.max_line_chars) for split in SPLITS}
         case SacreBleuConfig():

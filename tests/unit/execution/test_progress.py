@@ -47,10 +47,10 @@ class Screen:
 
 
 def test_the_start_is_not_silent(screen):
-    assert screen.picture() == ["starting ...", "0 of 0 trials, 0:00 so far"]
+    assert screen.picture() == ["starting ...", "0:00 so far"]
     screen.now_s = 12
     assert screen.show(Notice("starting Ray on this machine")) == ["starting Ray on this machine"]
-    assert screen.picture() == ["starting Ray on this machine ...", "0 of 0 trials, 0:12 so far"]
+    assert screen.picture() == ["starting Ray on this machine ...", "0:12 so far"]
 
 
 def test_an_ended_trial_shows_its_main_metrics_test_first(screen):

@@ -55,6 +55,7 @@ def test_source_is_one_source(tmp_path):
         ({"keep": {"words": ["hot dog"]}}, "can never match"),
         ({"keep": {"words": []}}, "at least 1"),
         ({"limits": {"train": 0}}, "greater than or equal to 1"),
+        ({"test": None, "limits": {"test": 5}}, "there are no files of a test split"),
         ({"limit": 3}, "Extra inputs"),
     ],
 )
@@ -82,6 +83,8 @@ class _Pairs(BaseModel):
 
 def test_a_config_says_which_roles_its_corpus_needs(tmp_path):
     assert _Pairs.model_validate({"text": files(tmp_path)}).text.roles == ("source 0", "target")
+    with pytest.raises(ValidationError, match="needs a test split"):
+        _Pairs.model_validate({"text": {**files(tmp_path), "test": None}})
     message = "needs source 0 and target; the conlang corpus of task monolingual has source 0"
     with pytest.raises(ValidationError, match=message) as caught:
         _Pairs.model_validate({"text": {"corpus": "conlang", "task": "monolingual"}})

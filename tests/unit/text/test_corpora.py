@@ -9,7 +9,8 @@ import pytest
 from pydantic import TypeAdapter
 
 from nlgraft.errors import DataError, StoreError
-from nlgraft.text.config import ConlangConfig, CorpusConfig
+from nlgraft.text.checks import check_corpus
+from nlgraft.text.config import ConlangConfig, CorpusConfig, digest
 from nlgraft.text.corpora import (
     Corpus,
     Selected,
@@ -59,6 +60,15 @@ def test_files_become_splits(tmp_path):
     assert list(corpora) == ["train", "dev", "test"]
     assert corpora["dev"] == Corpus([["dogs", "the dog"]], ["Hunde", "der Hund"], selected=Selected(2, 2, 2))
     assert len(corpora["train"]) == 4
+
+
+def test_text_that_is_only_learned_from_needs_no_test_files(tmp_path):
+    whole = CORPUS.validate_python(small(tmp_path))
+    bare = CORPUS.validate_python({name: value for name, value in small(tmp_path).items() if name != "test"})
+    assert list(load_corpus(bare)) == ["train", "dev"]
+    assert load_corpus(bare)["train"] == load_corpus(whole)["train"]
+    assert digest(bare) == {**digest(whole), "test": None}
+    assert list(check_corpus(bare).reports) == ["train", "dev"]
 
 
 def test_all_streams_are_read(tmp_path):

@@ -48,12 +48,12 @@ def copy_tokenizer(context: StageContext) -> None:
 
 
 def encode(context: StageContext) -> None:
-    """Encode all splits; lines that are too long are cut and counted."""
+    """Encode all splits that the corpus has; lines that are too long are cut and counted."""
     settings, inputs = ENCODED_WORDS.read(context)
     vocabulary = load_vocabulary(inputs.tokenizer)
     unknown = MaskingIds.of(vocabulary).unk
     report: dict[str, object] = {"vocab_sizes": {TEXT: len(vocabulary)}}
-    for split in SPLITS:
+    for split in (split for split in SPLITS if (inputs.corpus / split).is_dir()):
         lines = text_of(read_corpus(inputs.corpus / split), [TEXT])
         encoded = encode_words(inputs.tokenizer / TOKENIZER_FILE, lines, settings.max_tokens)
         streams = {TEXT: encoded.ids, WORDS: encoded.words, WORD_SIZES: encoded.word_sizes}

@@ -1,0 +1,125 @@
+"""A newcomer: a fresh clone, own text by relative paths, the commands of README, the report in a browser."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nlgraft.text.config import ConlangConfig
+from nlgraft.text.corpora import load_corpus
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+OVERRIDES = [
+    "tokenizers.upstream.vocab_size=300",
+    "tokenizers.downstream.vocab_size=360",
+    "model={preset: tiny, d_model: 32, ffn_dim: 64, num_heads: 2}",
+    "upstream.train={max_steps: 60, batch_tokens: 1000, warmup_steps: 10}",
+    "downstream.train={max_steps: 30, batch_tokens: 1000, warmup_steps: 5}",
+    "generator={max_steps: 10, batch_tokens: 1000, eval_every_steps: 5, num_dev_sentences: 10}",
+    "decode={beam: 1, max_length_offset: 5}",
+    "seeds=[1, 2]",
+]
+"""README: "All but the last two take overrides behind the file"; these make a study of minutes."""
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(1200),
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install chromium or google-chrome"),
+]
+
+
+@pytest.fixture(scope="module")
+def newcomer(tmp_path_factory: pytest.TempPathFactory) -> Newcomer:
+    home = tmp_path_factory.mktemp("newcomer")
+    subprocess.run(["git", "clone", "--quiet", "--local", ROOT, home / "nlgraft"], check=True)
+    return Newcomer(home)
+
+
+class Newcomer:
+    """Someone with a clone, an environment, and text in a folder of their own."""
+
+    def __init__(self, home: Path) -> None:
+        self.clone = home / "nlgraft"
+        self.project = home / "my project"
+        (self.project / "text").mkdir(parents=True)
+        readme = (self.clone / "README.md").read_text("utf-8")
+        [study] = re.findall(r"```yaml\n(.*?)```", readme, re.DOTALL)
+        names = set(re.findall(r"[\w-]+\.(?:en|de)(?:\.gz)?", study))
+        self.write_text(names)
+        # their text lies in a folder beside the study
+        for name in names:
+            study = re.sub(rf"(?<![\w/-]){re.escape(name)}(?![\w.])", f"text/{name}", study)
+        (self.project / "law.yaml").write_text(study, "utf-8")
+
+    def write_text(self, names: set[str]) -> None:
+        corpora = {
+            stem: load_corpus(ConlangConfig(corpus="conlang", domain=domain, train=400, dev=20, test=20))
+            for stem, domain in (("wiki", "a"), ("law", "b"))
+        }
+        for name in names:
+            stem, _, split = name.split(".")[0].partition("-")
+            corpus = corpora[stem][split or "train"]
+            assert corpus.target is not None
+            lines = corpus.sources[0] if ".en" in name else corpus.target
+            data = "".join(f"{line}\n" for line in lines).encode()
+            path = self.project / "text" / name
+            path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+
+    def types(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of README in the project's folder, with the clone's code."""
+        done = subprocess.run(
+            [sys.executable, "-m", *command],
+            cwd=self.project,
+            env={**os.environ, "PYTHONPATH": f"{self.clone / 'platform'}{os.pathsep}{self.clone}"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
+        return done
+
+
+def browse(page: Path, *options: str) -> str:
+    """Open a page in headless Chromium and return its document."""
+    assert CHROMIUM is not None
+    done = subprocess.run(
+        [
+            CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1280,1600", *options,
+            "--dump-dom", page.as_uri(),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )  # fmt: skip
+    return done.stdout
+
+
+def test_plan_run_report_and_the_report_in_a_browser(newcomer: Newcomer) -> None:
+    plan = newcomer.types("nlgraft", "plan", "law.yaml", *OVERRIDES)
+    assert re.search(r"^cells +3$", plan.stdout, re.M)
+    assert re.search(r"^worker time, rough estimate +\d", plan.stdout, re.M)
+    assert re.search(r"^upstream_corpus +train +400 ", plan.stdout, re.M)
+    ran = newcomer.types("nlgraft", "run", "law.yaml", *OVERRIDES)
+    assert ran.stderr.splitlines()[0] == "checking the data"
+    assert len(re.findall(r"^finished  .*test/bleu [\d.]+, dev/bleu", ran.stderr, re.M)) == 6
+    assert re.search(r"^arm=patt_eg .* \[.*, .*\]", ran.stdout, re.M)
+    shown = newcomer.types("nlgraft", "report", "law.yaml", *OVERRIDES)
+    assert "| arm=patt_eg |" in shown.stdout
+    newcomer.types("nlgraft", "report", "law.yaml", "--format", "html", "--out", "report", *OVERRIDES)
+    picture = newcomer.project / "report.png"
+    document = browse(newcomer.project / "report" / "report.html", f"--screenshot={picture}")
+    rows = re.findall(r"<tr>\s*<td class=\"text[^>]*>(arm=[^<]*)</td>", document)
+    assert {"arm=avg_eg", "arm=patt_eg"} <= set(rows)
+    assert "<svg" in document
+    assert not re.search(r"(?:src|href)=\"https?://", document), "the page needs no network"
+    again = newcomer.types("nlgraft", "run", "law.yaml", *OVERRIDES)
+    assert "trials: 0 run, 6 reused, 0 failed" in again.stdout
