@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,7 @@ OVERRIDES = [
     "model={preset: tiny, d_model: 32, ffn_dim: 64, num_heads: 2}",
     "upstream.train={max_steps: 60, batch_tokens: 1000, warmup_steps: 10}",
     "downstream.train={max_steps: 30, batch_tokens: 1000, warmup_steps: 5}",
-    "generator={max_steps: 10, batch_tokens: 1000, eval_every_steps: 5, num_dev_sentences: 10}",
+    "generator={max_steps: 10, batch_tokens: 1000, num_dev_sentences: 10, is_per_seed: true}",
     "decode={beam: 1, max_length_offset: 5}",
     "seeds=[1, 2]",
 ]
@@ -32,6 +33,7 @@ OVERRIDES = [
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(1200),
+    pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git repository to clone"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install chromium or google-chrome"),
 ]
 
@@ -76,7 +78,7 @@ class Newcomer:
     def types(self, *command: str) -> subprocess.CompletedProcess[str]:
         """Run a command of README in the project's folder, with the clone's code."""
         done = subprocess.run(
-            [sys.executable, "-m", *command],
+            [sys.executable, *(() if command[0] == "-c" else ("-m",)), *command],
             cwd=self.project,
             env={**os.environ, "PYTHONPATH": f"{self.clone / 'platform'}{os.pathsep}{self.clone}"},
             capture_output=True,
@@ -85,6 +87,13 @@ class Newcomer:
         )
         assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
         return done
+
+
+def commands_of_docs() -> list[list[str]]:
+    """Every command of the pages in docs/ that names a study."""
+    texts = [path.read_text("utf-8") for path in sorted(ROOT.glob("docs/*.md"))]
+    lines = [line for text in texts for line in text.splitlines() if line.startswith("nlgraft ")]
+    return [shlex.split(line, comments=True) for line in lines if "STUDY.yaml" in line]
 
 
 def browse(page: Path, *options: str) -> str:
@@ -121,5 +130,19 @@ def test_plan_run_report_and_the_report_in_a_browser(newcomer: Newcomer) -> None
     assert {"arm=avg_eg", "arm=patt_eg"} <= set(rows)
     assert "<svg" in document
     assert not re.search(r"(?:src|href)=\"https?://", document), "the page needs no network"
+    for command in commands_of_docs():
+        newcomer.types(*(part.replace("STUDY.yaml", "law.yaml") for part in command), *OVERRIDES)
     again = newcomer.types("nlgraft", "run", "law.yaml", *OVERRIDES)
     assert "trials: 0 run, 6 reused, 0 failed" in again.stdout
+
+
+def test_the_same_from_python(newcomer: Newcomer) -> None:
+    """The Python of README on the study that the command line has run."""
+    readme = (newcomer.clone / "README.md").read_text("utf-8")
+    [code] = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    code, changed = re.subn(r"from_yaml\(.*\)", f"from_yaml('law.yaml', overrides={OVERRIDES!r})", code)
+    assert changed == 1
+    shown = newcomer.types("-c", code).stdout
+    assert "Plan of my-vocabulary" in shown
+    assert "test/bleu" in shown
+    assert {path.name for path in (newcomer.project / "report").iterdir()} >= {"report.html", "report.tex"}

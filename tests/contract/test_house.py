@@ -10,13 +10,14 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import get_overloads
+from typing import get_args, get_overloads
 
 import pytest
 from ruamel.yaml import YAML
 from vulture import Vulture
 
 import nlgraft
+from nlgraft.analysis.statistics.claims import Verdict
 from nlgraft.execution.cluster import HEAD_RESOURCE
 
 ROOT = Path(__file__).parents[2]
@@ -100,10 +101,21 @@ def test_the_architecture_names_every_package() -> None:
 
 
 def test_the_readme_names_files_that_exist() -> None:
-    for document in ("README.md", "ARCHITECTURE.md"):
+    for document in ("README.md", "ARCHITECTURE.md", "docs/reading_a_report.md"):
         text = (ROOT / document).read_text()
-        for name in re.findall(r"`((?:search_spaces|trainables|platform|tests|benchmarks)/[\w./-]+)`", text):
+        for name in re.findall(
+            r"`((?:search_spaces|trainables|platform|tests|benchmarks|docs|examples)/[\w./-]+)`", text
+        ):
             assert (ROOT / name).exists(), f"{document} names {name}"
+
+
+def test_the_page_on_reports_explains_every_column_and_verdict(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "reading_a_report.md").read_text()
+    demo = ROOT / "search_spaces" / "embedding_transfer" / "demo.yaml"
+    header = nlgraft.load(nlgraft.Study.from_yaml(demo, [f"storage.path={tmp_path}"])).comparison().header
+    main = header[2]
+    assert [name for name in header if f"| `{name}` |" not in text and name != main] == []
+    assert [name for name in get_args(Verdict) if f"`{name}`" not in text] == []
 
 
 def test_nothing_in_the_store_is_unpickled() -> None:
