@@ -132,8 +132,8 @@ class Progress:
 
     def _end(self, event: TrialEnded) -> None:
         self._running.pop(event.trial.key, None)
-        self._num_ended += 1
         record = event.record
+        self._num_ended += record.state != "killed"
         if event.is_reused:
             return
         shown = [name for name in self._metrics if name in record.metrics]

@@ -6,6 +6,7 @@ running trial is computing waits here and so occupies no worker; a trial whose s
 
 from __future__ import annotations
 
+import math
 import socket
 import time
 from collections import Counter
@@ -39,6 +40,8 @@ from nlgraft.study.reading.system import load_system
 _BUSY_PAUSE_S = 5.0
 _STORE_POLL_S = 0.5
 _OUTLOOK_PAUSE_S = 2.0
+_OUTLOOK_SHARE = 0.02
+"""Share of the driver's time that may go into outlooks, which look at every trial that is left."""
 
 
 class TrialQueue:
@@ -90,7 +93,7 @@ class TrialQueue:
         self._present: set[str] = set()
         self._polled_s = -_STORE_POLL_S
         self._forecast = Forecast(max_concurrent, store.durations() if store.is_local else {})
-        self._outlook_s = -_OUTLOOK_PAUSE_S
+        self._next_outlook_s = -math.inf
         self._failed_stages: dict[str, str] = {}
         self._searches = (
             CellSearches(study, study.search, store, cells, open_optuna) if study.search is not None else None
@@ -320,9 +323,8 @@ class TrialQueue:
     def _tell_outlook(self) -> None:
         """Tell the observer, every few seconds, what waits for what and how long it all takes."""
         now_s = self._clock()
-        if now_s - self._outlook_s < _OUTLOOK_PAUSE_S:
+        if now_s < self._next_outlook_s:
             return
-        self._outlook_s = now_s
         num_unproposed = 0 if self._searches is None else self._searches.num_unproposed
         running = list(self._running.values())
         left_s, is_bound = self._forecast.left(running, self._waiting, self._present, num_unproposed, now_s)
@@ -330,6 +332,8 @@ class TrialQueue:
         held_back = Counter(stage.name for stage in awaited if stage is not None)
         num_waiting = len(self._waiting) + num_unproposed
         self._observe(Outlook(len(running), num_waiting, held_back, left_s or None, is_bound))
+        took_s = self._clock() - now_s
+        self._next_outlook_s = self._clock() + max(_OUTLOOK_PAUSE_S, took_s / _OUTLOOK_SHARE)
 
     def _start(self, trial: PlannedTrial) -> PlannedTrial:
         self._running[trial.key] = trial

@@ -179,8 +179,8 @@ class TrainConfig(OneOfSeveral):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that a step learns from, about: words of six characters, sentences of 25 tokens."""
-        batch = self.batch_tokens or (self.batch_characters or 0) // 6 or 25 * (self.batch_sentences or 0)
+        """Tokens that a step learns from, about: tokens of four characters, sentences of 25 tokens."""
+        batch = self.batch_tokens or (self.batch_characters or 0) // 4 or 25 * (self.batch_sentences or 0)
         return batch * self.accumulation
 
     def _check_optimizer(self) -> None:

@@ -82,3 +82,11 @@ def test_steps_waiting_and_the_time_left_are_said(screen):
 def test_nobody_waits_for_a_stage_while_all_workers_are_busy(screen):
     screen.show(SweepStarted(4, 0, 1), Outlook(1, 3, {"upstream": 3}, left_s=None, is_bound=True))
     assert "waiting" not in screen.stream.getvalue()
+
+
+def test_a_killed_trial_is_not_counted_as_done(screen):
+    killed = TrialRecord(
+        fingerprint=GRAPH.fingerprint, config={}, seed=1, state="killed", reason="interrupted"
+    )
+    lines = screen.show(SweepStarted(1, 0, 1), TrialEnded(TRIAL, killed))
+    assert lines[-1] == "killed    baseline, seed 1: interrupted [0 of 1 trial, 0:00 so far]"

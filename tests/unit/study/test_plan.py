@@ -209,11 +209,12 @@ def test_trainings_that_no_store_has_are_estimated_from_their_size():
     finetuned = training("finetuned", None, model=transfer)  # as large as what it starts from
     stages = [(upstream, 1), (transfer, 1), (finetuned, 3)]
     found = cost_of(stages, {}, Resources(cpus_per_worker=2))
-    seconds = 6 * 10**7 * 100 * 1000 / (2 * 5e10)
+    one_worker_s = 6 * 10**7 * 100 * 1000 / (2 * 5e10)
+    seconds = 100 * 0.02 + one_worker_s
     assert found.seconds == pytest.approx(4 * seconds)
     assert found.num_bytes == 4 * 4 * 10**7
     assert (found.estimated, found.unknown) == (("finetuned", "upstream"), ("transfer",))
     timed = {"upstream": SimpleNamespace(mean_duration_s=7.0, mean_bytes=1.0)}
     assert cost_of(stages, timed, Resources(cpus_per_worker=2)).seconds == pytest.approx(7 + 3 * seconds)
-    half = cost_of(stages, {}, Resources(workers=2, cpus_per_worker=2))
-    assert half.seconds == pytest.approx(2 * seconds)
+    two_workers = cost_of(stages, {}, Resources(workers=2, cpus_per_worker=2))
+    assert two_workers.seconds == pytest.approx(4 * (100 * 0.02 + one_worker_s / 2))

@@ -15,6 +15,8 @@ _FLOPS_PER_CPU = 5e10
 """A core at d_model 256 (benchmarks/results/2026-11-22.md: 1,390 tokens/s of 7.6 million parameters)."""
 _FLOPS_PER_GPU = 3e13
 """About a third of what recent GPUs do in fp32 tensor formats; not measured."""
+_STEP_S = 0.02
+"""Time of a step whatever the size of the model; the demo study's took 0.07 s in all on a busy machine."""
 _BYTES = 4
 
 
@@ -76,8 +78,8 @@ def _estimated(stage: Stage, resources: Resources) -> tuple[float, float] | None
     rate = resources.cpus_per_worker * _FLOPS_PER_CPU
     if resources.gpus_per_worker:
         rate = resources.gpus_per_worker * _FLOPS_PER_GPU
-    flop = _FLOP * parameters * stage.work.tokens_per_step * stage.work.num_steps
-    return flop / (rate * resources.workers), _BYTES * parameters
+    step_s = _STEP_S + _FLOP * parameters * stage.work.tokens_per_step / (rate * resources.workers)
+    return stage.work.num_steps * step_s, _BYTES * parameters
 
 
 def _num_parameters(stage: Stage) -> int:
