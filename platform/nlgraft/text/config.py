@@ -110,6 +110,11 @@ class ConlangConfig(_Config):
     """Number of dev examples: sentences, or documents to summarise."""
     test: int = Field(default=1000, ge=1)
     """Number of test examples."""
+    unsaid: float = Field(default=0.0, ge=0, le=0.5, exclude_if=lambda share: not share)
+    """Multi_source and post_editing: share of the adjectives, adverbs, places and owners that a source
+    language leaves out. Of multi_source each is said in at least one language; of post_editing the first
+    language alone leaves out, the draft has them. The corpus stage reports how far a perfect translator of
+    each source alone would come."""
     seed: int = Field(default=0, ge=0)
     """Seed of the language family and of the sentences. Corpora with the same seed share their languages."""
 
@@ -124,6 +129,11 @@ class ConlangConfig(_Config):
             raise ValueError(
                 f"language: {self.language!r} cannot be set for task: {self.task}, which has its own; "
                 "leave language out, or set task: monolingual or classification"
+            )
+        if self.unsaid and self.task not in ("multi_source", "post_editing"):
+            raise ValueError(
+                f"unsaid: {self.unsaid} cannot be set for task: {self.task}, whose one source must say all; "
+                "leave unsaid out, or set task: multi_source or post_editing"
             )
         return self
 

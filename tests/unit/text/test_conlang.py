@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 import subprocess
 import sys
 import typing
@@ -13,7 +14,8 @@ from nlgraft.text.config import ConlangConfig, Task
 from nlgraft.text.conlang.language import family
 from nlgraft.text.conlang.lexicon import COMPOUND, DERIVATIONS
 from nlgraft.text.conlang.meaning import Clause, Entity, Sentence, Tense
-from nlgraft.text.conlang.tasks import generate
+from nlgraft.text.conlang.tasks import generate, perfect_translations
+from nlgraft.text.conlang.unsaid import leave_out, understood
 
 TASKS = typing.get_args(Task)
 FAMILY = family(0)
@@ -287,3 +289,52 @@ def test_monolingual_text_speaks_one_language(language):
     stems = FAMILY.languages[language].stems
     assert sum(any(stem in line for stem in stems) for line in lines) == len(lines)
     assert (lines == made(task="monolingual")["source 0"]) == (language == "target")
+
+
+def test_what_one_source_leaves_out_another_says():
+    """By hand: adjectives, owner, place and adverb of a clause; at one half each part is in exactly one."""
+    owner = Entity(MAN, adjectives=(GOOD,))
+    clause = Clause(
+        SEES, Entity(CUP, adjectives=(GOOD, GOOD), owner=owner), relation=1, place=Entity(CUP), adverb=7
+    )
+
+    def parts(version):
+        [found] = version.clauses
+        subject = found.subject
+        assert (found.place is None) == (found.relation is None)
+        return (
+            len(subject.adjectives),
+            subject.owner is not None,
+            found.place is not None,
+            found.adverb is not None,
+        )
+
+    rng = random.Random(0)
+    for _ in range(50):
+        one, other = leave_out(Sentence((clause,)), 0.5, rng)
+        assert [a + b for a, b in zip(parts(one), parts(other), strict=True)] == [2, 1, 1, 1]
+    counts = Counter(parts(leave_out(Sentence((clause,)), 0.25, rng)[0])[3] for _ in range(2000))
+    assert 0.2 < counts[False] / 2000 < 0.3
+    assert leave_out(Sentence((clause,)), 0.0, rng) == (Sentence((clause,)), Sentence((clause,)))
+
+
+def test_a_source_alone_is_understood_as_its_language_marks():
+    future = Sentence((Clause(SEES, Entity(CUP, is_plural=True), tense=Tense.FUTURE),))
+    [first], [second] = (understood(future, name, FAMILY.lexicon).clauses for name in ("first", "second"))
+    assert (first.subject.is_plural, first.tense) == (False, Tense.FUTURE)
+    assert (second.subject.is_plural, second.subject.is_definite, second.tense) == (True, True, Tense.PRESENT)
+
+
+@pytest.mark.parametrize("task", ["multi_source", "post_editing"])
+def test_the_share_left_unsaid_bounds_what_one_source_gives(task):
+    whole, some = made("test", 60, task=task), made("test", 60, task=task, unsaid=0.4)
+    assert some["target"] == whole["target"]
+    assert sum(map(len, some["source 0"])) < 0.9 * sum(map(len, whole["source 0"]))
+    config = ConlangConfig(corpus="conlang", task=task, test=60, unsaid=0.4)
+    perfect = perfect_translations(config, "test")
+    assert [len(lines) for lines in perfect.values()] == [60, 60]
+    assert perfect["source 0"] != some["target"]
+    if task == "post_editing":
+        assert perfect["source 1"] == some["source 1"]
+    with pytest.raises(ValueError, match="unsaid"):
+        ConlangConfig(corpus="conlang", task="translation", unsaid=0.1)

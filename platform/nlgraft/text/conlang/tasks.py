@@ -6,11 +6,13 @@ import random
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from nlgraft.text.config import ConlangConfig, Split, Task
 from nlgraft.text.conlang.drafts import blunder
 from nlgraft.text.conlang.language import Family, Slot, family
 from nlgraft.text.conlang.meaning import Clause, Entity, Sentence, Speaker
+from nlgraft.text.conlang.unsaid import leave_out, understood
 
 _BUCKETS = 10
 _SPLIT_BUCKETS: dict[Split, range] = {"dev": range(1), "test": range(1, 2), "train": range(2, _BUCKETS)}
@@ -37,6 +39,10 @@ class _Scene:
     def say(self, language: str, meaning: Sentence, queried: Slot | None = None) -> str:
         return self.people.languages[language].say(meaning, queried)
 
+    def say_understood(self, language: Literal["first", "second"], meaning: Sentence) -> str:
+        """Say in the target language what a reader of a source language understands."""
+        return self.say("target", understood(meaning, language, self.people.lexicon))
+
 
 def generate(config: ConlangConfig, split: Split) -> dict[str, list[str]]:
     """Make the examples of one split, as lines by role.
@@ -44,6 +50,23 @@ def generate(config: ConlangConfig, split: Split) -> dict[str, list[str]]:
     **Determinism**: the lines depend on the config and the split alone; those of a shorter split are the
     first ones of a longer. No two splits share an example.
     """
+    examples = _examples(config, split)
+    return {role: [example[role] for example in examples] for role in config.roles}
+
+
+def perfect_translations(config: ConlangConfig, split: Split) -> dict[str, list[str]]:
+    """Translate each source of a split alone, with all that its language says, as well as can be.
+
+    Returns:
+        Target lines by the source's role, where ``unsaid`` is set. A draft is its own translation.
+    """
+    if not config.unsaid:
+        return {}
+    examples, roles = _examples(config, split), ("source 0", "source 1")
+    return {role: [example[f"perfect {role}"] for example in examples] for role in roles}
+
+
+def _examples(config: ConlangConfig, split: Split) -> list[Example]:
     name = f"conlang {config.seed} {config.domain} {split}"
     people = family(config.seed)
     speaker = Speaker(people.lexicon, config.domain, random.Random(name))
@@ -55,7 +78,7 @@ def generate(config: ConlangConfig, split: Split) -> dict[str, list[str]]:
         examples += group
         if len(examples) >= wanted:
             break
-    return {role: [example[role] for example in examples[:wanted]] for role in examples[0]}
+    return examples[:wanted]
 
 
 def _translation(scene: _Scene) -> Groups:
@@ -71,8 +94,12 @@ def _multi_source(scene: _Scene) -> Groups:
         meaning = scene.speaker.sentence()
         target = scene.say("target", meaning)
         if scene.is_ours(target):
-            first, second = scene.say("first", meaning), scene.say("second", meaning)
-            yield [{"source 0": first, "source 1": second, "target": target}]
+            first, second = leave_out(meaning, scene.config.unsaid, scene.rng)
+            sources = {"source 0": scene.say("first", first), "source 1": scene.say("second", second)}
+            if scene.config.unsaid:
+                sources["perfect source 0"] = scene.say_understood("first", first)
+                sources["perfect source 1"] = scene.say_understood("second", second)
+            yield [{**sources, "target": target}]
 
 
 def _post_editing(scene: _Scene) -> Groups:
@@ -81,8 +108,15 @@ def _post_editing(scene: _Scene) -> Groups:
         target = scene.say("target", meaning)
         if scene.is_ours(target):
             faulty = blunder(meaning, scene.people.lexicon, scene.config.domain, scene.rng)
-            first, draft = scene.say("first", meaning), scene.say("target", faulty)
-            yield [{"source 0": first, "source 1": draft, "target": target}]
+            said, _ = leave_out(meaning, scene.config.unsaid, scene.rng)
+            first, draft = scene.say("first", said), scene.say("target", faulty)
+            sources = {"source 0": first, "source 1": draft}
+            if scene.config.unsaid:
+                sources |= {
+                    "perfect source 0": scene.say_understood("first", said),
+                    "perfect source 1": draft,
+                }
+            yield [{**sources, "target": target}]
 
 
 def _document_translation(scene: _Scene) -> Groups:
