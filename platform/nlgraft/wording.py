@@ -9,10 +9,12 @@ def count(number: int, noun: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a time in the unit that fits: ``40 s``, ``12 min``, ``3.5 h``."""
+    """Format a time in the unit that fits: ``40 s``, ``12 min``, ``3.5 h``, ``27 days``."""
     if seconds < 90:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} days"
 
 
 def size(num_bytes: float) -> str:

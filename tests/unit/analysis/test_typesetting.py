@@ -67,7 +67,13 @@ def test_one_thing_is_singular():
 
 
 def test_times_and_sizes_have_the_unit_that_fits():
-    assert [duration(seconds) for seconds in (0.4, 89, 300, 9000)] == ["0 s", "89 s", "5 min", "2.5 h"]
+    assert [duration(seconds) for seconds in (0.4, 89, 300, 9000, 864_000)] == [
+        "0 s",
+        "89 s",
+        "5 min",
+        "2.5 h",
+        "10 days",
+    ]
     assert [size(number) for number in (400_000, 2.5e9)] == ["0.4 MB", "2.5 GB"]
 
 
