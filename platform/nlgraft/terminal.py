@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
 from rich.padding import Padding
@@ -145,12 +145,22 @@ def status_table(document: Mapping[str, Any]) -> None:
     _print(_status(document))
 
 
-def _status(document: Mapping[str, Any]) -> Table:
+def _status(document: Mapping[str, Any]) -> Group:
+    """Lay out the counts, why trials failed, and whether anything runs."""
+    lines = [f"{cell['label']}: {reason}" for cell in document["cells"] for reason in cell["reasons"]]
+    lines = list(dict.fromkeys(lines))
+    if len(lines) > _NUM_REASONS:
+        lines[_NUM_REASONS:] = [f"and {len(lines) - _NUM_REASONS} other reasons: see the report"]
+    if document["is_running"]:
+        lines.append("a driver runs this study")
+    elif document["counts"]["waiting"]:
+        lines.append("no driver runs this study: nlgraft run continues it")
+    return Group(_counts(document), *map(Text, lines))
+
+
+def _counts(document: Mapping[str, Any]) -> Table:
     names = list(document["counts"])
-    rows = [
-        [cell.get("label", str(cell["cell"])), *[cell["counts"][name] for name in names]]
-        for cell in document["cells"]
-    ]
+    rows = [[cell["label"], *[cell["counts"][name] for name in names]] for cell in document["cells"]]
     rows.append(["all", *[document["counts"][name] for name in names]])
     return _table(["cell", *names], rows, title=str(document["study"]))
 
