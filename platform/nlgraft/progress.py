@@ -67,7 +67,7 @@ class Progress:
         self._running: dict[str, str] = {}
         self._outlook: Outlook | None = None
         self._outlook_s = 0.0
-        self._waiting_line = ""
+        self._awaited: set[str] = set()
         self._line_s = self._started_s
         self._is_gone = False
 
@@ -148,12 +148,13 @@ class Progress:
             self._print(f"running   {self._running[key]} [{self._tail()}]")
 
     def _print_waiting(self) -> None:
-        """Print, for logs, why workers are idle."""
-        line = self._waiting()
-        is_idle = self._outlook is not None and self._outlook.num_running < self._max_concurrent
-        if self._live is None and is_idle and line and line != self._waiting_line:
-            self._print(f"waiting   {line}")
-        self._waiting_line = line
+        """Print, for logs, why workers are idle; once for the same stages."""
+        if self._outlook is None or self._outlook.num_running >= self._max_concurrent:
+            return
+        awaited = set(self._outlook.held_back)
+        if self._live is None and awaited - self._awaited:
+            self._print(f"waiting   {self._waiting()}")
+        self._awaited = awaited
 
     def _waiting(self) -> str:
         held_back = {} if self._outlook is None else self._outlook.held_back

@@ -2,8 +2,8 @@
 
 A kind is declared once::
 
-    class TrainSettings(Settings):
-        train: TrainConfig
+    class TrainSettings(TrainingSettings):
+        model: TransformerConfig | None = None
 
     @dataclass(frozen=True, kw_only=True)
     class TrainInputs(Inputs[T]):
