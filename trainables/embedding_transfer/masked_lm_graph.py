@@ -22,7 +22,10 @@ def masked_lm_graph(config: Config, *, seed: int, splits: Sequence[str]) -> Stag
     assert model is not None
     corpora = {name: pieces.corpus(name, getattr(config.data, name)) for name in ("upstream", "downstream")}
     old = masked_pieces.upstream_tokenizer(model, corpora["upstream"])
-    old_text = masked_pieces.masked_text("upstream", corpora["upstream"], old, max_tokens=limit)
+    dropout = model.upstream_dropout
+    old_text = masked_pieces.masked_text(
+        "upstream", corpora["upstream"], old, max_tokens=limit, dropout=dropout
+    )
     upstream = masked_pieces.pretrained_masked_lm(
         model, config.upstream, old_text, max_tokens=limit, trial_seed=seed
     )
@@ -31,7 +34,10 @@ def masked_lm_graph(config: Config, *, seed: int, splits: Sequence[str]) -> Stag
     if is_exchanged:
         tokenizer = model.downstream_tokenizer
         new = masked_pieces.word_tokenizer("downstream", tokenizer, corpora["downstream"])
-    new_text = masked_pieces.masked_text("downstream", corpora["downstream"], new, max_tokens=limit)
+        dropout = tokenizer.dropout
+    new_text = masked_pieces.masked_text(
+        "downstream", corpora["downstream"], new, max_tokens=limit, dropout=dropout
+    )
     exchange = VocabularyExchange(
         config=config,
         seed=seed,

@@ -76,7 +76,11 @@ class _Builder:
     @cached_property
     def old_text(self) -> MaskedText:
         """Downstream text in the old vocabulary."""
-        return masked_pieces.masked_text("old", self.corpus, self.old, max_tokens=self.limit)
+        return self._in_old("old", self.corpus)
+
+    def _in_old(self, name: str, corpus: Stage) -> MaskedText:
+        dropout = self.config.masked_lm.upstream_dropout
+        return masked_pieces.masked_text(name, corpus, self.old, max_tokens=self.limit, dropout=dropout)
 
     @cached_property
     def text(self) -> MaskedText:
@@ -85,7 +89,9 @@ class _Builder:
             return self.old_text
         tokenizer = self.config.masked_lm.downstream_tokenizer
         new = masked_pieces.word_tokenizer("downstream", tokenizer, self.corpus)
-        return masked_pieces.masked_text("downstream", self.corpus, new, max_tokens=self.limit)
+        return masked_pieces.masked_text(
+            "downstream", self.corpus, new, max_tokens=self.limit, dropout=tokenizer.dropout
+        )
 
     # --- model ------------------------------------------------------------------------------------------
 
@@ -94,7 +100,7 @@ class _Builder:
         config, model = self.config, self.config.masked_lm
         if config.upstream is None or self.upstream_corpus is None:
             return masked_pieces.begun_masked_lm("released", model, self.old, max_tokens=self.limit)
-        text = masked_pieces.masked_text("upstream", self.upstream_corpus, self.old, max_tokens=self.limit)
+        text = self._in_old("upstream", self.upstream_corpus)
         phase = UpstreamPhaseConfig(**dict(config.upstream))
         return masked_pieces.pretrained_masked_lm(
             model, phase, text, max_tokens=self.limit, trial_seed=self.seed

@@ -28,7 +28,9 @@ def trained_classifier(
 ) -> Stage:
     """Train a classifier of the first source of a corpus by its labels; it is scored on dev."""
     inputs = TrainClassifierInputs(body=body, corpus=corpus, encoded=text.encoded, tokenizer=text.tokenizer)
-    settings = TrainClassifierSettings(train=config.train, classifier=config.classifier)
+    settings = TrainClassifierSettings(
+        train=config.train, classifier=config.classifier, sampling=text.sampling
+    )
     return TRAIN_CLASSIFIER.stage(name, settings, inputs, seed=seed)
 
 

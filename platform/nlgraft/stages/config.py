@@ -171,6 +171,11 @@ class MaskedLMConfig(ConfigPart):
     """Times that each of them is read with other words masked: 1/rate rounds cover every word once."""
 
     @property
+    def upstream_dropout(self) -> float | None:
+        """BPE-dropout of trainings in the upstream vocabulary."""
+        return None if self.upstream_tokenizer is None else self.upstream_tokenizer.dropout
+
+    @property
     def scoring(self) -> MaskedScoringConfig:
         """The scoring of dev and test."""
         return MaskedScoringConfig(

@@ -32,7 +32,7 @@ from nlgraft.stages.kinds.masked_lm import (
 )
 from nlgraft.stages.kinds.text import NoInputs
 from nlgraft.stages.stage_kind import NoSettings
-from nlgraft.text.config import WordTokenizerConfig
+from nlgraft.text.config import WordSampling, WordTokenizerConfig
 from nlgraft.text.files import expand
 from nlgraft.training.config import TrainConfig
 
@@ -50,6 +50,7 @@ class MaskedText:
     corpus: Stage
     tokenizer: Stage
     encoded: Stage
+    sampling: WordSampling | None = None
 
 
 def checkpoint_settings(checkpoint: str | None, revision: str | None) -> CheckpointSettings | None:
@@ -77,7 +78,7 @@ def _locations(config: MaskedLMConfig) -> dict[str, Any]:
 
 def word_tokenizer(name: str, config: WordTokenizerConfig, corpus: Stage) -> Stage:
     """Learn a tokenizer from the training text of a corpus."""
-    settings = WordTokenizerSettings(tokenizer=config)
+    settings = WordTokenizerSettings(tokenizer=config.model_copy(update={"dropout": None}))
     return WORD_TOKENIZER.stage(f"{name}_tokenizer", settings, WordTokenizerInputs(corpus=corpus))
 
 
@@ -92,14 +93,17 @@ def upstream_tokenizer(config: MaskedLMConfig, corpus: Stage) -> Stage:
     )
 
 
-def masked_text(name: str, corpus: Stage, tokenizer: Stage, *, max_tokens: int) -> MaskedText:
-    """Encode a corpus, its words kept."""
+def masked_text(
+    name: str, corpus: Stage, tokenizer: Stage, *, max_tokens: int, dropout: float | None = None
+) -> MaskedText:
+    """Encode a corpus, its words kept; with ``dropout`` trainings segment it anew by BPE-dropout."""
     encoded = ENCODED_WORDS.stage(
         f"{name}_encoded",
         EncodeWordsSettings(max_tokens=max_tokens),
         EncodeWordsInputs(corpus=corpus, tokenizer=tokenizer),
     )
-    return MaskedText(corpus, tokenizer, encoded)
+    sampling = None if dropout is None else WordSampling(dropout=dropout, max_tokens=max_tokens)
+    return MaskedText(corpus, tokenizer, encoded, sampling)
 
 
 def pretrained_masked_lm(
@@ -119,6 +123,7 @@ def pretrained_masked_lm(
         bert=config.model,
         max_tokens=None if config.model is None else max_tokens,
         checkpoint=checkpoint_settings(config.checkpoint, config.revision),
+        sampling=text.sampling,
         is_body_trained=config.is_body_trained,
         metric_prefix=name,
     )
@@ -178,6 +183,7 @@ def continued_masked_lm(
         train=train,
         masking=config.masking,
         scoring=config.scoring,
+        sampling=text.sampling,
         new_rows_first_steps=new_rows_first_steps,
         report_steps=tuple(report_steps),
         metric_prefix=metric_prefix,

@@ -432,6 +432,27 @@ class WordTokenizerConfig(_Config):
     """Number of tokens, the five special ones included: an upper bound."""
     is_lowercase: bool = False
     """If true, text is lower-cased first, as for an uncased checkpoint (WordPiece: accents removed, too)."""
+    dropout: float | None = Field(default=None, gt=0, lt=1)
+    """BPE: segment training text anew in every epoch, each merge skipped with this probability (Provilkov et
+    al. 2020: 0.1); null: always with all merges."""
+
+    @model_validator(mode="after")
+    def _only_bpe_has_merges(self) -> WordTokenizerConfig:
+        if self.dropout is not None and self.kind != "bpe":
+            raise ValueError(
+                f"dropout is {self.dropout} with kind {self.kind}, which has no merges: set kind to bpe, or "
+                "leave dropout out"
+            )
+        return self
+
+
+class WordSampling(_Config):
+    """Text that is segmented anew in every epoch of a training."""
+
+    dropout: float
+    """Probability of skipping a merge."""
+    max_tokens: int
+    """Longest line, in tokens without begin and end."""
 
 
 def digest(config: CorpusConfig) -> dict[str, Any]:

@@ -6,6 +6,7 @@ so that all vocabularies predict the same characters.
 
 from __future__ import annotations
 
+import random
 import re
 import unicodedata
 from bisect import bisect_right
@@ -19,7 +20,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from nlgraft.errors import DataError
 from nlgraft.text.batches import Ragged
-from nlgraft.text.config import TokenizerConfig, WordTokenizerConfig
+from nlgraft.text.config import SPECIAL_PIECES, UNK, TokenizerConfig, WordTokenizerConfig
+from nlgraft.text.sampling import BpeSampler, PieceTable
 from nlgraft.text.tokenizers import train_sentencepiece
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -152,6 +154,47 @@ def encode_words(tokenizer_file: Path, lines: Sequence[str], max_tokens: int) ->
         words.append(numbers[:num_kept])
         sizes.append([end - start for start, end in spans])
     return EncodedLines(Ragged.of(ids), Ragged.of(words), Ragged.of(sizes), num_cut)
+
+
+class WordSampler:
+    """Segments lines by BPE with random merges left out.
+
+    Source: Provilkov et al. (2020), BPE-Dropout.
+    """
+
+    def __init__(self, tokenizer_file: Path, dropout: float) -> None:
+        """Read a BPE vocabulary that ``learn_tokenizer`` wrote, whose ids are in the order of its merges."""
+        self._tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
+        ids = self._tokenizer.get_vocab(with_added_tokens=True)
+        special = {token.content for token in self._tokenizer.get_added_tokens_decoder().values()}
+        pieces = {piece: identity for piece, identity in ids.items() if piece not in special}
+        table = PieceTable(pieces, {i: float(-i) for i in pieces.values()}, ids[SPECIAL_PIECES[UNK]])
+        self._sampler = BpeSampler(table, dropout)
+
+    def encode(self, lines: Sequence[str], max_tokens: int, seed: int) -> EncodedLines:
+        """Encode lines as ``encode_words`` does; the same seed gives the same segmentations."""
+        rng = random.Random(seed)
+        ids: list[list[int]] = []
+        words: list[list[int]] = []
+        sizes: list[list[int]] = []
+        num_cut = 0
+        for line in lines:
+            found = _WORD.findall(line)
+            pieces = [self._word(word, rng) for word in found]
+            numbers = [number for number, part in enumerate(pieces) for _ in part]
+            num_kept = len(numbers)
+            if num_kept > max_tokens:
+                num_cut += 1
+                num_kept = _cut_at_word(numbers, max_tokens)
+            ids.append([identity for part in pieces for identity in part][:num_kept])
+            words.append(numbers[:num_kept])
+            sizes.append([len(word) for word in found])
+        return EncodedLines(Ragged.of(ids), Ragged.of(words), Ragged.of(sizes), num_cut)
+
+    def _word(self, word: str, rng: random.Random) -> list[int]:
+        assert self._tokenizer.normalizer is not None
+        parts = self._tokenizer.normalizer.normalize_str(word).split()
+        return [identity for part in parts for identity in self._sampler.line(f"\u2581{part}", rng)]
 
 
 def _encodings(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> Iterator[tokenizers.Encoding]:

@@ -33,6 +33,12 @@ def _arms() -> dict[str, dict[str, Any]]:
     arms = {method: {**_TOY, "transfer": {"method": method}} for method in get_args(Method)}
     for method in ("vipi", "old_vocabulary", "from_scratch"):
         arms[f"{method}, further training"] = {**arms[method], "intermediate": _TRAIN}
+    bpe = {"vocab_size": 160, "kind": "bpe", "dropout": 0.2}
+    arms["BPE-dropout"] = {
+        **_TOY,
+        "masked_lm": {**_TOY["masked_lm"], "downstream_tokenizer": bpe},
+        "intermediate": _TRAIN,
+    }
     frozen = {"classifier": {"is_body_trained": False}, "train": _TRAIN}
     arms["frozen body, split anew"] = {
         **_TOY,

@@ -9,15 +9,17 @@ import sys
 import pytest
 
 from nlgraft.errors import DataError
-from nlgraft.text.config import ConlangConfig, WordTokenizerConfig
+from nlgraft.text.config import ConlangConfig, TokenizerConfig, WordTokenizerConfig
 from nlgraft.text.corpora import load_corpus
-from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words, learn_tokenizer
+from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
+from nlgraft.text.word_tokenizers import TOKENIZER_FILE, WordSampler, encode_words, learn_tokenizer
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 LEARN = """
 import sys
 from pathlib import Path
 from nlgraft.text.config import WordTokenizerConfig
+from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 from nlgraft.text.word_tokenizers import learn_tokenizer
 lines = Path(sys.argv[1]).read_text("utf-8").splitlines()
 learn_tokenizer(lines, WordTokenizerConfig(kind=sys.argv[2], vocab_size=150), Path(sys.argv[3]))
@@ -81,3 +83,41 @@ def test_too_small_a_vocabulary_says_what_it_needs(lines, tmp_path):
         learn_tokenizer(lines, WordTokenizerConfig(vocab_size=8), tmp_path)
     with pytest.raises(DataError, match="no text"):
         learn_tokenizer([" "], WordTokenizerConfig(), tmp_path)
+
+
+def test_bpe_is_sentencepieces_own(lines, tmp_path):
+    """The same pieces as the model that the merges were taken from."""
+    learn_tokenizer(lines, WordTokenizerConfig(kind="bpe", vocab_size=200), tmp_path)
+    config = TokenizerConfig(kind="bpe", vocab_size=200, special_tokens=("<mask>",), normalization="identity")
+    train_sentencepiece([" ".join(line.split()) for line in lines], config, tmp_path / "own.model", 0)
+    own = SentencePiece(tmp_path / "own.model")
+    found = encode_words(tmp_path / TOKENIZER_FILE, lines, 1000).ids
+    assert [found[row].tolist() for row in range(len(lines))] == own.encode(lines)
+
+
+def test_dropout_skips_merges_and_nothing_else(lines, tmp_path):
+    learn_tokenizer(lines, WordTokenizerConfig(kind="bpe", vocab_size=200), tmp_path)
+    path = tmp_path / TOKENIZER_FILE
+    plain = encode_words(path, lines, 1000)
+    hardly = WordSampler(path, 1e-9).encode(lines, 1000, seed=1)
+    assert hardly.ids.values.tolist() == plain.ids.values.tolist()
+    assert hardly.words.values.tolist() == plain.words.values.tolist()
+    assert hardly.word_sizes.values.tolist() == plain.word_sizes.values.tolist()
+    vocabulary = load_vocabulary(tmp_path)
+    sampler = WordSampler(path, 0.3)
+    one, again, other = (sampler.encode(lines, 1000, seed=seed) for seed in (1, 1, 2))
+    assert one.ids.values.tolist() == again.ids.values.tolist() != other.ids.values.tolist()
+    assert len(one.ids.values) > len(plain.ids.values)
+    for row, line in enumerate(lines[:20]):
+        spelled = [""] * len(line.split())
+        for identity, word in zip(one.ids[row].tolist(), one.words[row].tolist(), strict=True):
+            spelled[word] += vocabulary.token(identity).text
+        assert spelled == line.split()
+    cut = sampler.encode(lines, 12, seed=1)
+    assert cut.num_cut > 0
+    assert max(cut.ids.lengths) <= 12
+
+
+def test_dropout_belongs_to_bpe():
+    with pytest.raises(ValueError, match="unigram, which has no merges"):
+        WordTokenizerConfig(kind="unigram", dropout=0.1)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from nlgraft.nn.config import ClassifierConfig
 from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.text.config import Split
+from nlgraft.text.config import Split, WordSampling
 
 
 class TrainClassifierSettings(TrainingSettings):
@@ -16,6 +16,8 @@ class TrainClassifierSettings(TrainingSettings):
 
     classifier: ClassifierConfig
     """Pooling and head, and whether the body is trained."""
+    sampling: WordSampling | None = None
+    """Segment the training text anew in every epoch; null: as it is encoded."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from nlgraft.nn.config import BertConfig, TransformerConfig
 from nlgraft.stages.kinds.text import NoInputs
 from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.text.config import Split, WordTokenizerConfig
+from nlgraft.text.config import Split, WordSampling, WordTokenizerConfig
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig
 
 
@@ -69,6 +69,8 @@ class TrainMaskedSettings(TrainingSettings):
     """A released model; parameters that it lacks, a prediction head, are drawn."""
     max_tokens: int | None = None
     """Longest line that a fresh BERT has positions for, in tokens without begin and end."""
+    sampling: WordSampling | None = None
+    """Segment the training text anew in every epoch; null: as it is encoded."""
     is_body_trained: bool = True
     """If false, only the prediction head of a released model learns."""
     new_rows_first_steps: int = 0

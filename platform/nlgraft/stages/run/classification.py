@@ -22,6 +22,7 @@ from nlgraft.stages.kinds.classification import (
 from nlgraft.stages.run.seq2seq import outcome_scores
 from nlgraft.stages.run.text import read_encoded, text_of, training_budget
 from nlgraft.text.batches import LengthBatches
+from nlgraft.text.config import WordSampling
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.classification import (
     ClassificationObjective,
@@ -36,6 +37,8 @@ from nlgraft.training.classification import (
 from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.masked_text import TEXT, MaskingIds
+from nlgraft.training.sampled_lines import SampledLines
+from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 _SCORING_TOKENS = 4096
@@ -52,7 +55,9 @@ def train(context: StageContext) -> None:
         raise DataError(f"train has one label, {labels[0]!r}: nothing is left to decide")
     body = read_body(inputs.body)
     budget = training_budget(settings.train, inputs.corpus, "train", context.seed)
-    data = _data(inputs, "train", labels, body, budget, context.seed)
+    data: LabelledData | SampledLines = _data(inputs, "train", labels, body, budget, context.seed)
+    if settings.sampling is not None:
+        data = _sampled(inputs, settings.sampling, data, budget, context.seed)
     dev = _data(inputs, "dev", labels, body)
     model = fresh_classifier(body, len(labels), settings.classifier, context.seed)
 
@@ -74,6 +79,22 @@ def train(context: StageContext) -> None:
     _write(context.directory, "dev", measure(model))
     mean = Score("accuracy.curve", _curve_mean(outcome), len(dev), "maximize", "trapezoids over steps|points")
     write_metrics(context.directory, {"dev/accuracy.curve": mean, **outcome_scores(outcome)})
+
+
+def _sampled(
+    inputs: TrainClassifierInputs[Path],
+    sampling: WordSampling,
+    plain: LabelledData,
+    budget: int | LengthBatches,
+    seed: int,
+) -> SampledLines:
+    ids = MaskingIds.of(load_vocabulary(inputs.tokenizer))
+
+    def labelled(text: Encoded) -> LabelledData:
+        return LabelledData(text.stream(TEXT), plain.classes, ids, batch_tokens=budget, seed=seed)
+
+    lines = text_of(read_corpus(inputs.corpus / "train"), [TEXT])
+    return SampledLines(lines, inputs.tokenizer, sampling, seed, labelled)
 
 
 def _curve_mean(outcome: TrainOutcome) -> float:

@@ -33,7 +33,9 @@ from nlgraft.stages.kinds.masked_lm import (
 from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.new_rows import new_rows_first
 from nlgraft.stages.run.seq2seq import outcome_scores
-from nlgraft.stages.run.text import read_encoded, training_budget
+from nlgraft.stages.run.text import read_encoded, text_of, training_budget
+from nlgraft.text.batches import LengthBatches
+from nlgraft.text.corpora import read_corpus
 from nlgraft.training.config import MaskedScoringConfig, TrainConfig
 from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.loop import train as run_loop
@@ -46,10 +48,13 @@ from nlgraft.training.masked_lm import (
     read_masked_lm,
     write_masked_lm,
 )
-from nlgraft.training.masked_text import MaskedData, MaskedScoringData, Masker, MaskingIds
+from nlgraft.training.masked_text import TEXT, MaskedData, MaskedScoringData, Masker, MaskingIds
 from nlgraft.training.models import fresh_model, write_model
 from nlgraft.training.rows_first import RowsFirst
+from nlgraft.training.sampled_lines import SampledLines
 from nlgraft.training.seeds import derive_seed
+from nlgraft.training.step import TrainData
+from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 LOSS, PER_CHARACTER = "loss", "mlm_loss_per_char"
@@ -82,7 +87,7 @@ def train(context: StageContext) -> None:
     outcome = run_loop(
         model,
         MaskedObjective.of(config),
-        MaskedData(masker, training_budget(config, inputs.corpus, "train", context.seed)),
+        _train_data(settings, inputs, masker, training_budget(config, inputs.corpus, "train", context.seed)),
         config,
         context,
         evaluate=evaluate,
@@ -96,6 +101,22 @@ def train(context: StageContext) -> None:
     write_segments(context.directory, "dev", statistics)
     named = {f"dev/{name}": score for name, score in scores.items()} | outcome_scores(outcome)
     write_metrics(context.directory, {metric_name(name, prefix): score for name, score in named.items()})
+
+
+def _train_data(
+    settings: TrainMaskedSettings,
+    inputs: TrainMaskedInputs[Path],
+    masker: Masker,
+    budget: int | LengthBatches,
+) -> TrainData:
+    if settings.sampling is None:
+        return MaskedData(masker, budget)
+
+    def masked(text: Encoded) -> MaskedData:
+        return MaskedData(Masker(text, masker.ids, settings.masking, masker.seed), budget)
+
+    lines = text_of(read_corpus(inputs.corpus / "train"), [TEXT])
+    return SampledLines(lines, inputs.tokenizer, settings.sampling, masker.seed, masked)
 
 
 def _train_config(settings: TrainMaskedSettings, model: MaskedLM) -> TrainConfig:
