@@ -13,6 +13,7 @@ import sentencepiece
 import torch
 import transformers
 
+from nlgraft.vocab.methods.registry import METHODS
 from nlgraft.vocab.plans.plan import TransferPlan
 from tests.tiny_checkpoints import (
     LINES,
@@ -41,25 +42,10 @@ def new_model(tmp_path_factory):
     return train_spm(tmp_path_factory.mktemp("new") / "new", OTHER_LINES, control_symbols=["<mask>"])
 
 
-METHODS = [
-    "random",
-    "mean",
-    "hewitt",
-    "avg",
-    "fvt",
-    "wvt",
-    "reconstruction",
-    "word2vec",
-    "cbow",
-    "focus",
-    "wechsel",
-]
-
-
 def test_every_method_by_name(bert_checkpoint, new_model, tmp_path):
     """Inputs that a method needs beyond the tokenizers are required, then used."""
     listed = json.loads(run("methods", "--json").stdout)
-    assert [row["method"] for row in listed] == METHODS
+    assert [row["method"] for row in listed] == [method.name for method in METHODS]
     text = tmp_path / "text.txt"
     text.write_text("\n".join(OTHER_LINES[:100]))
     base = ("plan", "--old", bert_checkpoint, "--new", new_model)
