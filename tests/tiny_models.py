@@ -9,7 +9,7 @@ import torch
 
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.config import TransformerConfig
-from nlgraft.nn.context_config import BiLMConfig, HuggingFaceEncoderConfig, UniLMConfig
+from nlgraft.nn.context_config import BiLMConfig, HuggingFaceEncoderConfig, OwnEmbeddingsConfig, UniLMConfig
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.presets import MBART_STYLE, preset
@@ -79,7 +79,7 @@ class Case:
 
 
 def _case(family: str, kind: str | None = None, **settings) -> Case:
-    own = {"uni": UNI, "bi": BI}
+    own = {"uni": UNI, "bi": BI, "own_embeddings": OwnEmbeddingsConfig(width=HIDDEN)}
     encoder = own.get(kind) or (checkpoint(kind) if kind else None)
     config = preset(family, encoder=encoder, **{**SIZES, **settings})
     is_own = kind is None or kind in own
@@ -107,6 +107,7 @@ CASES = {
     ),
     "ffn_adapter": lambda: _case("trice", fine_encoder={"ffn_adapter": "per_layer"}),
     "prlm": lambda: _case("prlm", "electra"),
+    "own_embeddings": lambda: _case("prlm", "own_embeddings"),
     "bert_fused": lambda: _case("bert_fused", "bert"),
     "several": _several,
     "direct": lambda: _case("direct", "distilbert"),

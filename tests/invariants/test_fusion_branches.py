@@ -10,8 +10,8 @@ import torch
 
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.config import FusionConfig, MergeName, TransformerConfig
-from nlgraft.nn.context_config import ContextConfig, PoolingConfig, PoolingName
-from nlgraft.nn.contextual import Context
+from nlgraft.nn.context_config import ContextConfig, OwnEmbeddingsConfig, PoolingConfig, PoolingName
+from nlgraft.nn.contextual import Context, OwnEmbeddings
 from nlgraft.nn.fusion import MERGES, FusionBranch
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.memory import Memory
@@ -64,6 +64,41 @@ def test_silent_branches_change_nothing(site, side, norm):
         torch.nn.init.zeros_(last.weight)
         torch.nn.init.zeros_(last.bias)
     torch.testing.assert_close(logits_of(model, batch), logits_of(plain, batch), **EXACT)
+
+
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("site", SITES)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_a_gate_closed_on_the_branch_gives_the_plain_model(norm, site, side):
+    """Invariant 15 on a whole model: a gate that lets the layer's own flow alone through."""
+    model = build(fused(norm, site=site, side=side, merge="gate"))
+    plain = Seq2Seq(TransformerConfig(**SIZES, norm=norm), VOCAB, VOCAB).double().eval()
+    plain.load_state_dict({name: p for name, p in model.state_dict().items() if name in plain.state_dict()})
+    batch = batch_of(examples(model))
+    for name, parameter in model.named_parameters():
+        if name.endswith("merge.gate.weight"):
+            torch.nn.init.zeros_(parameter)
+        if name.endswith("merge.gate.bias"):
+            torch.nn.init.constant_(parameter, 50.0)
+    torch.testing.assert_close(logits_of(model, batch), logits_of(plain, batch), rtol=0, atol=1e-6)
+
+
+def test_own_embeddings_have_the_parameters_of_an_encoder_of_their_width():
+    """A control: as many learned parameters; reads the first layer's input, unchanged at its own width."""
+    pretrained, own = build(fused(kind="electra")), build("own_embeddings")
+
+    def learned(model):
+        return {name: p.shape for name, p in model.named_parameters() if p.requires_grad}
+
+    assert learned(pretrained) == learned(own)
+    widen = own.contexts["prlm"].widen.weight
+    # drawn in fp32
+    torch.testing.assert_close(widen.T @ widen, torch.eye(16, dtype=torch.float64), rtol=0, atol=1e-6)
+    same = own.config.contexts["prlm"].model_copy(update={"encoder": OwnEmbeddingsConfig(width=16)})
+    narrow = OwnEmbeddings(same, 16)
+    source = Memory(torch.randn(2, 3, 16), torch.ones(2, 3, dtype=torch.bool), False, False)
+    assert torch.equal(narrow(source).states, source.states)
+    assert not list(narrow.parameters())
 
 
 def merge(strategy, num_branches=1, **settings):

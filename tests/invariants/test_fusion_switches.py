@@ -10,6 +10,7 @@ from nlgraft.nn.context_config import (
     BiLMConfig,
     ContextConfig,
     HuggingFaceEncoderConfig,
+    OwnEmbeddingsConfig,
     PoolingConfig,
     UniLMConfig,
 )
@@ -129,6 +130,7 @@ PLAIN_SWITCHES = {
     "pooling.kind": (pooled(kind="mean"), pooled(kind="sum")),
     "pooling.index": (pooled(), pooled(index=-1)),
     "pooling.weight_dropout": (pooled(kind="scalar_mix"), pooled(kind="scalar_mix", weight_dropout=0.5)),
+    "pooling.num_last": (pooled(kind="mean"), pooled(kind="mean", num_last=1)),
     "pooling.is_norm_affine": (pooled(kind="scalar_mix"), pooled(kind="scalar_mix", is_norm_affine=False)),
     "bi_lm.combiner": (context(BI), context(BI.model_copy(update={"combiner": "linear"}))),
 }
@@ -266,6 +268,12 @@ EXCLUSIVE = {
         "source_context": None,
     },
     ("source_context", "max_tokens"): {**SIZES, **context(max_tokens=8)},
+    ("num_last", "kind"): {**SIZES, **pooled(kind="index", num_last=1)},
+    ("pooling, is_frozen", "own_embeddings"): {
+        **SIZES,
+        **context(OwnEmbeddingsConfig(width=8), pooling={"kind": "mean"}, is_frozen=False),
+    },
+    ("source_context", "own_embeddings"): {**SIZES, **context(OwnEmbeddingsConfig(width=8))},
     ("num_heads", "d_model"): {**SIZES, "num_heads": 3},
     ("one context twice", "contexts"): {**SIZES, "fusion": {"contexts": ("a", "a")}},
 }
@@ -303,6 +311,7 @@ def test_configuration_survives_json():
 
 def test_encoder_kinds_are_told_apart():
     kinds = [HuggingFaceEncoderConfig(checkpoint="x"), UniLMConfig(vocab_size=5), BiLMConfig(vocab_size=5)]
+    kinds.append(OwnEmbeddingsConfig(width=8))
     for config in kinds:
         parsed = ContextConfig.model_validate_json(ContextConfig(encoder=config).model_dump_json())
         assert parsed.encoder == config

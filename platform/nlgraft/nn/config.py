@@ -270,6 +270,8 @@ class TransformerConfig(StrictConfig):
             context = self.contexts.get(name or "")
             if context is None:
                 continue
+            if context.encoder.kind == "own_embeddings":
+                yield f"{setting} '{name}' with encoder.kind 'own_embeddings': only fusion branches read them"
             if context.pooling.kind.startswith("dynamic") and setting == "target_context":
                 yield (
                     f"target_context '{name}' with contexts.{name}.pooling.kind '{context.pooling.kind}': "

@@ -27,6 +27,9 @@ class PoolingConfig(StrictConfig):
     """Hidden state that kind index takes (0: embeddings, -1: last); -2 is best in the paper."""
     weight_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Scalar mix: dropout on the softmaxed layer weights, which removes whole layers (0.2 in the recipe)."""
+    # excluded at its default, so that fingerprints from before this field existed stay valid
+    num_last: int | None = Field(default=None, ge=1, exclude_if=lambda value: value is None)
+    """Sum and mean: only this many last layers; null: layers 1..L."""
     is_norm_affine: bool = True
     """Scalar mix: the layer norm shared by all layers has a gain and a bias (``--elmo-affine``)."""
 
@@ -36,12 +39,18 @@ class PoolingConfig(StrictConfig):
             raise ValueError(f"index {self.index} has no effect with kind '{self.kind}': set kind to index")
         if self.kind != "scalar_mix" and (self.weight_dropout or not self.is_norm_affine):
             raise ValueError(f"weight_dropout and is_norm_affine have no effect with kind '{self.kind}'")
+        if self.num_last is not None and self.kind not in ("sum", "mean"):
+            raise ValueError(
+                f"num_last {self.num_last} has no effect with kind '{self.kind}': set kind to mean or sum"
+            )
         return self
 
     def selection(self) -> PoolingConfig:
         """Reduce the pooling to the layers that it reads: poolings that read the same ones become equal."""
         kind = "mean" if self.kind == "sum" or self.kind.startswith("dynamic") else self.kind
-        return PoolingConfig(kind=kind, index=self.index) if kind == "index" else PoolingConfig(kind=kind)
+        if kind == "index":
+            return PoolingConfig(kind=kind, index=self.index)
+        return PoolingConfig(kind=kind, num_last=self.num_last)
 
 
 class HuggingFaceEncoderConfig(StrictConfig):
@@ -117,8 +126,29 @@ class BiLMConfig(_LanguageModelSizes):
         return False
 
 
+class OwnEmbeddingsConfig(StrictConfig):
+    """The model's own source embeddings, with their positions, in place of a pretrained encoder.
+
+    A control: a branch that reads them has the parameters of one that reads an encoder of the same width, but
+    nothing that the model does not know.
+    """
+
+    kind: Literal["own_embeddings"] = "own_embeddings"
+    """Kind of encoder."""
+    width: int = Field(ge=1)
+    """Width of the states; where the model is not as wide, a fixed random map of orthogonal rows or columns
+    gives it."""
+
+    @property
+    def is_causal(self) -> bool:
+        """False: the whole source is read."""
+        return False
+
+
 LanguageModelConfig = Annotated[UniLMConfig | BiLMConfig, Field(discriminator="kind")]
-EncoderConfig = Annotated[HuggingFaceEncoderConfig | UniLMConfig | BiLMConfig, Field(discriminator="kind")]
+EncoderConfig = Annotated[
+    HuggingFaceEncoderConfig | UniLMConfig | BiLMConfig | OwnEmbeddingsConfig, Field(discriminator="kind")
+]
 
 
 class ContextConfig(StrictConfig):
@@ -146,6 +176,14 @@ class ContextConfig(StrictConfig):
 
     @model_validator(mode="after")
     def _check(self) -> ContextConfig:
+        if isinstance(self.encoder, OwnEmbeddingsConfig):
+            read = {"encoder", "dropout", "has_memory_norm"}
+            if idle := [
+                name
+                for name, info in type(self).model_fields.items()
+                if name not in read and getattr(self, name) != info.default
+            ]:
+                raise ValueError(f"{', '.join(idle)} have no effect with encoder.kind 'own_embeddings'")
         if self.is_frozen and self.lr_multiplier != 1.0:
             raise ValueError(
                 f"is_frozen with lr_multiplier {self.lr_multiplier}: a frozen encoder has no learning rate"

@@ -15,7 +15,13 @@ from torch import Tensor, nn
 
 from nlgraft.errors import ContractError
 from nlgraft.nn.batch import Tokens, truncate_middle
-from nlgraft.nn.context_config import BiLMConfig, ContextConfig, EncoderConfig, HuggingFaceEncoderConfig
+from nlgraft.nn.context_config import (
+    BiLMConfig,
+    ContextConfig,
+    HuggingFaceEncoderConfig,
+    OwnEmbeddingsConfig,
+    UniLMConfig,
+)
 from nlgraft.nn.decoder_state import EmbeddingCache
 from nlgraft.nn.freezing import freeze_unused
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
@@ -46,7 +52,7 @@ class ContextualEncoder(Protocol):
         ...
 
 
-def load_encoder(config: EncoderConfig) -> ContextualEncoder:
+def load_encoder(config: HuggingFaceEncoderConfig | UniLMConfig | BiLMConfig) -> ContextualEncoder:
     """Build an encoder: a checkpoint with its weights, our own language models with fresh ones."""
     if isinstance(config, HuggingFaceEncoderConfig):
         return HuggingFaceEncoder.load(config)
@@ -68,7 +74,9 @@ class Context(nn.Module):
     def __init__(self, config: ContextConfig, encoder: ContextualEncoder | None = None) -> None:
         super().__init__()
         self.config = config
-        encoder = encoder or load_encoder(config.encoder)
+        if encoder is None:
+            assert not isinstance(config.encoder, OwnEmbeddingsConfig), "own embeddings have no encoder"
+            encoder = load_encoder(config.encoder)
         self.encoder = encoder
         self.vocab_size = encoder.vocab_size
         self.pooling = build_pooling(config.pooling, encoder.shape)
@@ -166,13 +174,42 @@ class ContextualEmbedding(nn.Module):
         return states if self.projection is None else self.projection(states)
 
 
+class OwnEmbeddings(nn.Module):
+    """The model's own source embeddings as a context, at the width of a pretrained encoder.
+
+    Args:
+        config: Their width; dropout and norm.
+        d_model: Width of the model.
+    """
+
+    def __init__(self, config: ContextConfig, d_model: int) -> None:
+        super().__init__()
+        assert isinstance(config.encoder, OwnEmbeddingsConfig)
+        self.output_dim = config.encoder.width
+        self.widen: nn.Linear | None = None
+        if self.output_dim != d_model:
+            self.widen = nn.Linear(d_model, self.output_dim, bias=False)
+            nn.init.orthogonal_(self.widen.weight)
+            self.widen.requires_grad_(False)
+        self.norm = nn.LayerNorm(self.output_dim) if config.has_memory_norm else None
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, source: Memory) -> Memory:
+        """Turn the input of the first layer [B, T, D] into states [B, T, H]."""
+        states = source.states if self.widen is None else self.widen(source.states)
+        return source.with_states(self.dropout(states if self.norm is None else self.norm(states)))
+
+
 def build_contexts(
-    configs: Mapping[str, ContextConfig], encoders: Mapping[str, ContextualEncoder] | None = None
-) -> dict[str, Context]:
+    configs: Mapping[str, ContextConfig],
+    d_model: int,
+    encoders: Mapping[str, ContextualEncoder] | None = None,
+) -> dict[str, Context | OwnEmbeddings]:
     """Build every context that a model names.
 
     Args:
         configs: Contexts by name.
+        d_model: Width of the model.
         encoders: Encoders that are already built, by name.
 
     Raises:
@@ -182,4 +219,9 @@ def build_contexts(
     unknown = sorted(set(built) - set(configs))
     if unknown:
         raise ContractError(f"encoders for {unknown} but contexts has: {', '.join(configs) or 'nothing'}")
-    return {name: Context(config, built.get(name)) for name, config in configs.items()}
+    return {
+        name: OwnEmbeddings(config, d_model)
+        if isinstance(config.encoder, OwnEmbeddingsConfig)
+        else Context(config, built.get(name))
+        for name, config in configs.items()
+    }

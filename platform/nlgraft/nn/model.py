@@ -15,7 +15,13 @@ from torch import Tensor, nn
 from nlgraft.errors import ContractError
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.config import TransformerConfig
-from nlgraft.nn.contextual import Context, ContextualEmbedding, ContextualEncoder, build_contexts
+from nlgraft.nn.contextual import (
+    Context,
+    ContextualEmbedding,
+    ContextualEncoder,
+    OwnEmbeddings,
+    build_contexts,
+)
 from nlgraft.nn.decoder_state import DecoderState
 from nlgraft.nn.embedding import InputLayer, TableEmbedding
 from nlgraft.nn.fine_encoder import FineEncoder
@@ -70,7 +76,7 @@ class Seq2Seq(nn.Module):
             )
         self.config = config
         d_model = config.d_model
-        contexts = build_contexts(config.contexts, encoders)
+        contexts = build_contexts(config.contexts, d_model, encoders)
         self.source_embedding = _embedding(config, "source_context", source_vocab_size, contexts)
         self.target_embedding = (
             self.source_embedding
@@ -110,7 +116,7 @@ class Seq2Seq(nn.Module):
 
         Args:
             sources: At most ``num_sources`` entries [B, T].
-            contexts: Input of each fusion context, [B, M].
+            contexts: Input of each fusion context, [B, M]; own embeddings have none.
         """
         contexts = contexts or {}
         self._check_inputs(len(sources), contexts)
@@ -118,7 +124,10 @@ class Seq2Seq(nn.Module):
             Memory.of(self.source_input(self.source_embedding(tokens), segment=k), tokens)
             for k, tokens in enumerate(sources)
         ]
-        read = {name: self.contexts[name](contexts[name]) for name in self.config.fusion.contexts}
+        read = {
+            name: module(concatenate(bank) if isinstance(module, OwnEmbeddings) else contexts[name])
+            for name, module in self.contexts.items()
+        }
         if self.config.encoding == "separate":
             coarse = [self._encode(memory, read) for memory in bank]
         else:
@@ -137,7 +146,11 @@ class Seq2Seq(nn.Module):
                 f"the batch has {num_sources} sources, the model takes 1 to {self.config.num_sources}: "
                 "raise num_sources or change the data view"
             )
-        missing = [name for name in self.config.fusion.contexts if name not in contexts]
+        missing = [
+            name
+            for name, module in self.contexts.items()
+            if name not in contexts and not isinstance(module, OwnEmbeddings)
+        ]
         if missing:
             raise ContractError(
                 f"the batch lacks contexts {missing}, it has: {', '.join(contexts) or 'none'}; "
@@ -193,8 +206,8 @@ class Seq2Seq(nn.Module):
         return bank, list(encoding.contexts.values()) if is_fused else []
 
     def named_contexts(self) -> dict[str, Context]:
-        """Find the contexts in use by the names that the configuration gives them."""
-        found = dict(cast("Iterable[tuple[str, Context]]", self.contexts.items()))
+        """Find the pretrained encoders in use by the names that the configuration gives them."""
+        found = {name: module for name, module in self.contexts.items() if isinstance(module, Context)}
         for name, embedding in (
             (self.config.source_context, self.source_embedding),
             (self.config.target_context, self.target_embedding),
@@ -216,12 +229,13 @@ def _embedding(
     config: TransformerConfig,
     setting: Literal["source_context", "target_context"],
     vocab_size: int,
-    contexts: Mapping[str, Context],
+    contexts: Mapping[str, Context | OwnEmbeddings],
 ) -> TableEmbedding | ContextualEmbedding:
     name = getattr(config, setting)
     if name is None:
         return TableEmbedding(vocab_size, config.d_model, config.pad_id)
     context = contexts[name]
+    assert isinstance(context, Context), "the configuration refuses own embeddings here"
     if context.vocab_size != vocab_size:
         raise ContractError(
             f"{setting} '{name}' has {context.vocab_size} tokens but the {setting[:6]} vocabulary has "

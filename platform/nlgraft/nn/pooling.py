@@ -108,17 +108,25 @@ class Output(LayerPooling):
 
 
 class Reduce(LayerPooling):
-    """The sum or the mean of all layers; the embeddings are not among them."""
+    """The sum or the mean of all layers or of the last few; the embeddings are not among them.
+
+    Raises:
+        ContractError: There are fewer layers than ``num_last``.
+    """
 
     def __init__(
         self, config: PoolingConfig, shape: EncoderShape, *, reduction: Literal["sum", "mean"]
     ) -> None:
         super().__init__(shape.hidden_dim)
+        num_layers = shape.num_states - 1
+        if config.num_last is not None and config.num_last > num_layers:
+            raise ContractError(f"pooling.num_last {config.num_last} of an encoder with {num_layers} layers")
         self.reduction = reduction
+        self.num_last = config.num_last or num_layers
 
     def select(self, states: LayerStates) -> Tensor:
-        """Take all layers but the embeddings, [L, B, T, H]."""
-        return torch.stack(states.layers[1:])
+        """Take these layers, [L, B, T, H]."""
+        return torch.stack(states.layers[-self.num_last :])
 
     def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
         """Add or average the layers, [B, T, H]."""

@@ -14,12 +14,15 @@ from nlgraft.stages.graph import EncodedText
 from nlgraft.stages.kinds.contexts import (
     CHECKPOINT_ENCODER,
     FROZEN_STATES,
+    RANDOM_ENCODER,
     FrozenStatesInputs,
     FrozenStatesSettings,
+    RandomEncoderInputs,
 )
 from nlgraft.stages.kinds.masked_lm import CHECKPOINT_TOKENIZER, CheckpointSettings
 from nlgraft.stages.kinds.text import NoInputs
 from nlgraft.stages.masked_lm_graph import checkpoint_settings
+from nlgraft.stages.stage_kind import NoSettings
 from nlgraft.text.config import Split
 from nlgraft.training.config import Side
 
@@ -39,6 +42,13 @@ def released_tokenizer(name: str, config: HuggingFaceEncoderConfig) -> Stage:
     """Take the tokenizer of a released encoder into the store."""
     settings, locations = _released(config)
     return CHECKPOINT_TOKENIZER.stage(f"{name}_tokenizer", settings, NoInputs(), locations=locations)
+
+
+def random_encoder(name: str, encoder: Stage, *, seed: int) -> Stage:
+    """Draw an encoder of the architecture of a pretrained one: the control of its knowledge."""
+    return RANDOM_ENCODER.stage(
+        f"{name}_random", NoSettings(), RandomEncoderInputs(encoder=encoder), seed=seed
+    )
 
 
 def _released(config: HuggingFaceEncoderConfig) -> tuple[CheckpointSettings, dict[str, str]]:

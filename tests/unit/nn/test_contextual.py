@@ -64,6 +64,8 @@ def test_no_pooler_is_left():
         ({}, [2.0, 2.0]),
         ({"kind": "sum"}, [6.0, 6.0]),
         ({"kind": "mean"}, [2.0, 2.0]),
+        ({"kind": "mean", "num_last": 2}, [2.5, 2.5]),
+        ({"kind": "sum", "num_last": 1}, [3.0, 3.0]),
         ({"kind": "output"}, [7.0, 7.0, 7.0]),
     ],
 )
@@ -80,6 +82,8 @@ def test_pooling_by_hand(config, expected):
 def test_an_index_out_of_range_is_refused():
     with pytest.raises(ContractError, match=r"pooling.index 4 of an encoder with 4 hidden states"):
         build_pooling(PoolingConfig(index=4), EncoderShape(4, 2, 2))
+    with pytest.raises(ContractError, match=r"pooling.num_last 4 of an encoder with 3 layers"):
+        build_pooling(PoolingConfig(kind="mean", num_last=4), EncoderShape(4, 2, 2))
 
 
 def test_a_memory_norm_normalises():

@@ -70,7 +70,7 @@ def context_of(checkpoint, **settings):
     return ContextConfig(encoder=HuggingFaceEncoderConfig(checkpoint=str(checkpoint)), **settings)
 
 
-def fused(checkpoint, context=None, *, is_stored, merge="sum", scored=False):
+def fused(checkpoint, context=None, *, is_stored, merge="sum", scored=False, random_seed=None):
     """A trial: translation with a branch from the checkpoint, whose states are stored or computed live."""
     context = context or context_of(checkpoint)
     corpus = pieces.corpus("bitext", DATA)
@@ -78,6 +78,8 @@ def fused(checkpoint, context=None, *, is_stored, merge="sum", scored=False):
     tokenizers[SIDE.stream] = context_graph.released_tokenizer("prlm", context.encoder)
     text = pieces.encode("bitext", corpus, tokenizers, streams={SIDE.stream: "source 0"}, max_tokens=30)
     encoder = context_graph.released_encoder("prlm", context.encoder)
+    if random_seed is not None:
+        encoder = context_graph.random_encoder("prlm", encoder, seed=random_seed)
     config = TransformerConfig(
         **SIZES, contexts={"prlm": context}, fusion={"contexts": ("prlm",), "merge": merge}
     )
@@ -239,3 +241,25 @@ def test_a_language_model_of_ours_takes_the_place_of_a_table(store, kind):
         pretrained = read_encoder(artifact(store, graph, "lm")).state_dict()
         assert all(torch.equal(tensor, pretrained[name]) for name, tensor in encoder.state_dict().items())
     assert losses == pytest.approx(losses[:1] * len(losses), abs=1e-5)
+
+
+def test_a_random_encoder_has_the_architecture_and_nothing_else_of_a_pretrained_one(store, checkpoint):
+    first, again, other = (
+        fused(checkpoint, is_stored=True, random_seed=seed).find("prlm_random") for seed in (1, 1, 2)
+    )
+    assert first == again != other
+    graph = fused(checkpoint, is_stored=True, random_seed=1)
+    run(store, graph)
+    random, released = (
+        read_encoder(artifact(store, graph, name)).state_dict() for name in ("prlm_random", "prlm_encoder")
+    )
+    assert {name: tensor.shape for name, tensor in random.items()} == {
+        name: tensor.shape for name, tensor in released.items()
+    }
+    weight = "model.encoder.layer.0.output.dense.weight"
+    assert (
+        abs(float(torch.corrcoef(torch.stack([random[weight].flatten(), released[weight].flatten()]))[0, 1]))
+        < 0.3
+    )
+    trained = read_model(artifact(store, graph, "trained")).contexts["prlm"].encoder.state_dict()
+    assert torch.equal(trained[weight], random[weight])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nlgraft.nn.context_config import PoolingConfig, Precision
 from nlgraft.stages.kinds.masked_lm import CheckpointSettings
 from nlgraft.stages.kinds.text import NoInputs
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.config import Split
 from nlgraft.training.config import Side
 
@@ -41,7 +41,15 @@ class FrozenStatesInputs(Inputs[T]):
     encoder: T
 
 
+@dataclass(frozen=True, kw_only=True)
+class RandomEncoderInputs(Inputs[T]):
+    """A pretrained encoder of transformers, whose architecture is taken."""
+
+    encoder: T
+
+
 CHECKPOINT_ENCODER = StageKind("nlgraft.stages.run.contexts:copy_encoder", CheckpointSettings, NoInputs)
+RANDOM_ENCODER = StageKind("nlgraft.stages.run.contexts:draw_encoder", NoSettings, RandomEncoderInputs)
 FROZEN_STATES = StageKind(
     "nlgraft.stages.run.contexts:write_states", FrozenStatesSettings, FrozenStatesInputs
 )

@@ -6,13 +6,20 @@ import logging
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig
 from nlgraft.nn.contextual import Context, ContextualEmbedding
 from nlgraft.nn.frozen_states import write_frozen_states
 from nlgraft.nn.hugging_face import load_base_model
 from nlgraft.nn.transformers_loading import quiet_transformers
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.kinds.contexts import CHECKPOINT_ENCODER, FROZEN_STATES, FrozenStatesSettings
+from nlgraft.stages.kinds.contexts import (
+    CHECKPOINT_ENCODER,
+    FROZEN_STATES,
+    RANDOM_ENCODER,
+    FrozenStatesSettings,
+)
 from nlgraft.stages.run.text import read_encoded
 from nlgraft.training.models import read_encoder
 from nlgraft.training.views import prepare_side
@@ -26,6 +33,18 @@ def copy_encoder(context: StageContext) -> None:
     checkpoint = context.locations["checkpoint"]
     model: Any = load_base_model(HuggingFaceEncoderConfig(checkpoint=checkpoint, revision=settings.revision))
     with quiet_transformers():
+        model.save_pretrained(context.directory)
+
+
+def draw_encoder(context: StageContext) -> None:
+    """Write an encoder of the architecture of a pretrained one, with random weights: a control."""
+    from transformers import AutoConfig, AutoModel
+
+    _, inputs = RANDOM_ENCODER.read(context)
+    assert context.seed is not None
+    with torch.random.fork_rng(devices=[]), quiet_transformers():
+        torch.manual_seed(context.seed)
+        model: Any = AutoModel.from_config(AutoConfig.from_pretrained(inputs.encoder), dtype=torch.float32)
         model.save_pretrained(context.directory)
 
 

@@ -1,0 +1,55 @@
+"""Every arm of prlm_fusion at a size of seconds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+_TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 2}
+_SIZES = {"d_model": 16, "num_heads": 2, "ffn_dim": 32, "num_layers": 2}
+_BASE: dict[str, Any] = {
+    "data": {
+        "downstream": {"corpus": "conlang", "task": "translation", "train": 100, "dev": 8, "test": 6},
+        "upstream": {
+            "corpus": "conlang",
+            "task": "monolingual",
+            "language": "first",
+            "train": 120,
+            "dev": 8,
+            "test": 6,
+        },
+    },
+    "tokenizer": {"vocab_size": 200},
+    "prlms": {
+        "bert": {"kind": "bert", "model": _SIZES},
+        "gpt": {"kind": "gpt", "model": _SIZES},
+        "electra": {"kind": "electra", "model": _SIZES},
+        "distilbert": {"kind": "distilbert", "teacher": "bert", "num_layers": 1},
+    },
+    "pretraining": {"tokenizer": {"vocab_size": 150}, "train": {**_TRAIN, "max_steps": 2}},
+    "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2},
+    "train": _TRAIN,
+    "decode": {"beam": 1, "max_length_offset": 5},
+}
+
+
+def _arm(**fusion: Any) -> dict[str, Any]:
+    return {**_BASE, "fusion": {"prlms": ["bert"], "max_tokens": 20, **fusion}}
+
+
+ARMS = {
+    "plain": _arm(merge="none"),
+    "sum": _arm(),
+    "gate, finetuned": _arm(merge="gate", is_frozen=False, lr_multiplier=0.5),
+    "average, scalar mix, live": _arm(merge="average", layers="scalar_mix", states="live"),
+    "dropnet, both sides": _arm(merge="dropnet", side="both", dropnet_probabilities=[0.5, 0.25]),
+    "direct": _arm(merge="direct"),
+    "direct, finetuned": _arm(merge="direct", is_frozen=False),
+    "random weights": _arm(weights="random"),
+    "own embeddings": _arm(weights="own"),
+    "frozen with dropout": _arm(has_frozen_dropout=True),
+    "four": _arm(prlms=["bert", "gpt", "electra", "distilbert"], layers="mean"),
+}
+ARMS["sum"]["score"] = {
+    "metrics": ["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"],
+    "is_calibrated": True,
+}

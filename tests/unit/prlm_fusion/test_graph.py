@@ -1,0 +1,136 @@
+"""What the stages of a trial are and which of them cells share."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from nlgraft.errors import DataError
+from nlgraft.nn.hugging_face import HuggingFaceEncoder
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.pipeline.stage import StageGraph
+from nlgraft.stages import graph as pieces
+from nlgraft.stages.kinds.seq2seq import TrainSettings
+from tests.contract.toys.prlm_fusion import ARMS
+from tests.tiny_models import HIDDEN, VOCAB, batch_of, examples, hugging_face, logits_of
+from trainables.prlm_fusion.config import Config
+from trainables.prlm_fusion.graph import stage_graph, transformer
+
+
+def config(**fusion) -> Config:
+    return Config(**{**ARMS["sum"], "fusion": {**ARMS["sum"]["fusion"], **fusion}})
+
+
+def graph(seed=1, **fusion) -> StageGraph:
+    return stage_graph(config(**fusion), seed=seed, splits=("dev",))
+
+
+def test_without_branches_it_is_the_plain_transformer():
+    """Acceptance a: the very training that the platform's pieces give, so the same bits."""
+    plain = config(merge="none")
+    corpus = pieces.corpus("downstream", plain.data.downstream)
+    tokenizers = pieces.tokenizers("downstream", plain.tokenizer, {"downstream": corpus})
+    text = pieces.encode("downstream", corpus, tokenizers, max_tokens=plain.data.max_tokens)
+    trained = pieces.train("trained", text, TrainSettings(train=plain.train, model=plain.model), seed=1)
+    assert graph(merge="none").find("trained").fingerprint == trained.fingerprint
+
+
+@pytest.mark.parametrize("site", ["self", "self_norm", "ffn", "ffn_norm"])
+@pytest.mark.parametrize("side", ["source", "target", "both"])
+def test_a_gate_closed_on_the_branch_is_the_plain_transformer(site, side):
+    """Acceptance a, at this system's settings and in fp32."""
+    fused = transformer(config(merge="gate", site=site, side=side))
+    torch.manual_seed(0)
+    model = Seq2Seq(fused, VOCAB, VOCAB, {"bert": HuggingFaceEncoder(hugging_face())}).eval()
+    plain = Seq2Seq(config(merge="none").model, VOCAB, VOCAB).eval()
+    plain.load_state_dict({name: p for name, p in model.state_dict().items() if name in plain.state_dict()})
+    for name, parameter in model.named_parameters():
+        if "merge.gate" in name:
+            torch.nn.init.constant_(parameter, 50.0 if name.endswith("bias") else 0.0)
+    batch = batch_of(examples(model))
+    torch.testing.assert_close(logits_of(model, batch), logits_of(plain, batch), rtol=0, atol=1e-6)
+
+
+def test_states_are_computed_once_for_all_that_read_the_same():
+    def states(seed=1, **fusion):
+        return graph(seed, **fusion).find("bert_states").fingerprint
+
+    once = states()
+    for same in (
+        {"merge": "gate"},
+        {"merge": "dropnet", "dropnet_probability": 0.3},
+        {"site": "self"},
+        {"side": "both"},
+        {"dropout": 0.3},
+        {"seed": 2},
+        {"prlms": ["bert", "electra"]},
+    ):
+        assert states(**same) == once, same
+    assert states(layers="dynamic_cls") == states(layers="dynamic_mean") == states(layers="mean")
+    for other in (
+        {"layers": -1},
+        {"layers": "mean_last_2"},
+        {"layers": "scalar_mix"},
+        {"weights": "random"},
+        {"states": "fp16"},
+        {"max_tokens": 8},
+    ):
+        assert states(**other) != once, other
+
+
+def test_random_weights_are_those_of_the_pretraining_seed():
+    def drawn(trial, **pretraining):
+        values = {**ARMS["random weights"], "pretraining": {**ARMS["sum"]["pretraining"], **pretraining}}
+        return stage_graph(Config(**values), seed=trial, splits=("dev",)).find("bert_random").fingerprint
+
+    assert drawn(1) == drawn(2) != drawn(1, seed=3)
+    assert drawn(1, is_per_seed=True) != drawn(2, is_per_seed=True)
+
+
+def test_only_stored_states_take_the_live_stream_from_the_training():
+    def streams(**fusion):
+        return set(graph(**fusion).find("trained").inputs["encoded"].config["streams"])
+
+    assert streams() == {"source 0", "target"}
+    for live in ({"states": "live"}, {"is_frozen": False}, {"has_frozen_dropout": True}):
+        assert streams(**live) == {"source 0", "target", "context bert"}
+
+
+def test_own_embeddings_are_as_wide_as_the_model_they_stand_for(tmp_path):
+    assert transformer(config(weights="own")).contexts["bert"].encoder.width == 16
+    hugging_face("gpt2").save_pretrained(tmp_path)
+    released = {
+        **ARMS["own embeddings"],
+        "prlms": {"bert": {"kind": "released", "checkpoint": str(tmp_path)}},
+    }
+    assert transformer(Config(**released)).contexts["bert"].encoder.width == HIDDEN
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(DataError, match=r"prlms.bert.checkpoint .* needs its width"):
+        transformer(Config(**released))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"fusion": {"prlms": []}}, "fusion.prlms is empty: name at least one of prlms"),
+        ({"fusion": {"prlms": ["bart"]}}, "fusion.prlms names 'bart', but prlms has bert, gpt, electra"),
+        ({"fusion": {"prlms": ["bert", "bert"]}}, "names one context twice"),
+        ({"fusion": {"merge": "sum", "dropnet_probability": 0.5}}, "no effect with merge 'sum'"),
+        ({"fusion": {"merge": "direct", "prlms": ["bert", "gpt"]}}, "one model gives the source embeddings"),
+        (
+            {"fusion": {"merge": "direct", "weights": "own", "prlms": ["bert"]}},
+            "that is the plain Transformer",
+        ),
+        ({"data": {"downstream": ARMS["sum"]["data"]["downstream"]}}, "data.upstream, its text, is missing"),
+        ({"prlms": {"bert": {"kind": "distilbert", "teacher": "gpt"}}}, "no bert among prlms"),
+        ({"model": {"source_context": "bert"}}, "model.source_context is set|contexts has: nothing"),
+        ({"model": {"num_sources": 2}}, "model.num_sources is set"),
+        ({"model": {"tying": "all"}, "tokenizer": {"is_shared": False}}, "one table needs one vocabulary"),
+        ({"pretraining": {"train": {"label_smoothing": 0.1}}}, "the objectives have none"),
+        ({"decode": {"beam": 2, "num_return": 2}}, "one output per sentence is scored"),
+    ],
+)
+def test_contradictions_are_refused(changes, message):
+    with pytest.raises(ValidationError, match=message):
+        Config(**{**ARMS["sum"], **changes})

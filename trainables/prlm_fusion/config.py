@@ -1,0 +1,306 @@
+"""Every knob of the fusion of pretrained language models, typed and frozen. No torch here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from nlgraft.nn.config import BertConfig, FusionConfig, GenerationConfig, Site, TransformerConfig
+from nlgraft.stages.config import ConfigPart, ScoreConfig, UnsmoothedTrainConfig, UpstreamSeed
+from nlgraft.study.data.system import Condition
+from nlgraft.text.config import CorpusConfig, TokenizerConfig, WordTokenizerConfig, requires
+from nlgraft.text.files import InputPathOrName
+from nlgraft.training.config import MaskingConfig, TrainConfig
+
+Merge = Literal["none", "sum", "average", "gate", "dropnet", "direct"]
+Layers = int | Literal["mean", "mean_last_2", "mean_last_4", "scalar_mix", "dynamic_cls", "dynamic_mean"]
+States = Literal["fp32", "fp16", "live"]
+PrlmName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+
+_FUSED: Condition = {"fusion.merge": ("sum", "average", "gate", "dropnet", "direct")}
+_BRANCHED: Condition = {"fusion.merge": ("sum", "average", "gate", "dropnet")}
+_READS: Condition = {"fusion.weights": ("pretrained", "random")}
+_FROZEN: Condition = {**_READS, "fusion.is_frozen": (True,)}
+READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
+    "data.upstream": ({**_FUSED, **_READS},),
+    "pretraining": ({**_FUSED, **_READS},),
+    "fusion": (_FUSED,),
+    "fusion.merge": (),
+    "fusion.site": (_BRANCHED,),
+    "fusion.side": (_BRANCHED,),
+    "fusion.layers": ({**_FUSED, **_READS},),
+    "fusion.is_frozen": ({**_FUSED, **_READS},),
+    "fusion.lr_multiplier": ({**_FUSED, **_READS, "fusion.is_frozen": (False,)},),
+    "fusion.has_frozen_dropout": ({**_FUSED, **_FROZEN},),
+    "fusion.states": ({**_FUSED, **_FROZEN, "fusion.has_frozen_dropout": (False,)},),
+    "fusion.max_tokens": ({**_BRANCHED, **_READS},),
+    "model.has_source_scale": ({"fusion.merge": ("none", "sum", "average", "gate", "dropnet")},),
+}
+"""Settings that only some arms read: see `nlgraft.study.data.system.System.conditions`."""
+
+
+class DataConfig(ConfigPart):
+    """The text of the task and that of the pretrained models."""
+
+    downstream: Annotated[CorpusConfig, requires("source 0", "target")]
+    """The task: translation or summarisation."""
+    upstream: CorpusConfig | None = None
+    """Text of the models that the study pretrains, source 0 of the corpus; null: it only reads released
+    ones."""
+    max_tokens: int = Field(default=256, ge=1)
+    """Longest source and target of the task, in tokens of the model without begin and end; longer ones are
+    cut and counted."""
+
+
+class ReleasedPrlm(ConfigPart):
+    """A checkpoint of transformers with its own tokenizer: encoder, decoder or encoder-decoder."""
+
+    kind: Literal["released"] = "released"
+    """Kind of pretrained model."""
+    checkpoint: InputPathOrName
+    """Hub name or local directory."""
+    revision: str | None = None
+    """Commit, tag or branch of a hub name; null: main."""
+
+
+class BertPrlm(ConfigPart):
+    """A BERT: masked language model (Devlin et al. 2019)."""
+
+    kind: Literal["bert"] = "bert"
+    """Kind of pretrained model."""
+    model: BertConfig = BertConfig()
+    """Its sizes."""
+
+
+class GptPrlm(ConfigPart):
+    """A GPT-2: left-to-right language model (Radford et al. 2019)."""
+
+    kind: Literal["gpt"] = "gpt"
+    """Kind of pretrained model."""
+    model: BertConfig = BertConfig()
+    """Its sizes."""
+
+
+class ElectraPrlm(ConfigPart):
+    """An ELECTRA: tells replaced tokens, which a small generator proposes (Clark et al. 2020)."""
+
+    kind: Literal["electra"] = "electra"
+    """Kind of pretrained model."""
+    model: BertConfig = BertConfig()
+    """Sizes of the discriminator; the generator has its depth and half its width, heads and FFN."""
+    discriminator_weight: float = Field(default=50.0, gt=0)
+    """Weight of the discriminator's loss beside the generator's."""
+
+    @model_validator(mode="after")
+    def _can_be_halved(self) -> ElectraPrlm:
+        if self.model.d_model % 2 or self.model.d_model // 2 % max(1, self.model.num_heads // 2):
+            raise ValueError(
+                f"d_model {self.model.d_model} with num_heads {self.model.num_heads}: the generator has half "
+                "of both, so half the width must be divisible by half the heads"
+            )
+        return self
+
+
+class DistilbertPrlm(ConfigPart):
+    """A DistilBERT: a smaller BERT that learns from a larger one (Sanh et al. 2019)."""
+
+    kind: Literal["distilbert"] = "distilbert"
+    """Kind of pretrained model."""
+    teacher: PrlmName
+    """The BERT among `prlms` whose predictions and states it learns; as wide, and at least as deep. It begins
+    with evenly spaced layers of it."""
+    num_layers: int = Field(default=1, ge=1)
+    """Depth; the other sizes are the teacher's."""
+    temperature: float = Field(default=2.0, gt=0)
+    """Divides the logits of both in the distillation loss."""
+    soft_weight: float = Field(default=5.0, ge=0)
+    """Weight of the cross-entropy with the teacher's distribution (released code)."""
+    hard_weight: float = Field(default=2.0, ge=0)
+    """Weight of the masked language model's loss (released code)."""
+    cosine_weight: float = Field(default=1.0, ge=0)
+    """Weight of the cosine distance of the last states (released code)."""
+
+
+PretrainedPrlm = Annotated[BertPrlm | GptPrlm | ElectraPrlm | DistilbertPrlm, Field(discriminator="kind")]
+PrlmConfig = Annotated[
+    ReleasedPrlm | BertPrlm | GptPrlm | ElectraPrlm | DistilbertPrlm, Field(discriminator="kind")
+]
+
+
+class PretrainingConfig(UpstreamSeed):
+    """What the pretrained models of a study have in common: vocabulary, text, budget."""
+
+    tokenizer: WordTokenizerConfig = WordTokenizerConfig()
+    """Their vocabulary, learned from the upstream text."""
+    max_tokens: int = Field(default=128, ge=1)
+    """Longest line in tokens, without begin and end; longer ones are cut. The models have positions for no
+    more."""
+    masking: MaskingConfig = MaskingConfig(unit="token")
+    """What BERT, ELECTRA's generator and DistilBERT predict."""
+    train: UnsmoothedTrainConfig = UnsmoothedTrainConfig()
+    """Length, learning rate and choice of the result of each of them."""
+
+    @model_validator(mode="after")
+    def _fits_the_objectives(self) -> PretrainingConfig:
+        if self.train.label_smoothing:
+            raise ValueError(
+                f"train.label_smoothing is {self.train.label_smoothing}; the objectives have none"
+            )
+        if self.train.best_metric != "dev/loss":
+            raise ValueError(f"train.best_metric is {self.train.best_metric!r}; measured is dev/loss")
+        return self
+
+
+class PrlmFusionConfig(ConfigPart):
+    """Pretrained states in the model (section 2, section 4; sections 1.2 and 3 of the specification)."""
+
+    prlms: tuple[PrlmName, ...] = ()
+    """Which of the study's pretrained models are fused (Table 4: several)."""
+    merge: Merge = "sum"
+    """Operator (Table 3b). none: the plain Transformer; direct: the states of one model replace the source
+    embeddings, its tokens the source tokens (Clinchant et al. 2019); the others merge a branch per model into
+    the layers."""
+    dropnet_probability: float | None = Field(default=None, ge=0, le=1)
+    """Dropnet: p_net of Zhu et al. (2020), either flow alone with half of it each; null: 1."""
+    dropnet_probabilities: tuple[float, float] | None = None
+    """Dropnet: probabilities of the own flow and the branch alone instead; (0.5, 0.25) in released code."""
+    site: Site = "ffn"
+    """Place in the layer where flows meet (Table 3c): after attention, its norm, the FFN, its norm."""
+    side: Literal["source", "target", "both"] = "source"
+    """Layers that have branches (Table 3d): encoder's, decoder's, both."""
+    layers: Layers = -2
+    """Hidden states that are read (Table 3a): a state by number (-1 last, 0 embeddings); the mean of all or
+    of the last few layers; ELMo's scalar mix; weights per sentence from its first token or mean (dynamic)."""
+    weights: Literal["pretrained", "random", "own"] = "pretrained"
+    """Whose states: the pretrained models'; those of models of their architecture with random weights
+    (control); or the model's own source embeddings at their width (control of equal parameters)."""
+    is_frozen: bool = True
+    """If false, the pretrained models are finetuned (Table 5)."""
+    lr_multiplier: float = Field(default=1.0, gt=0)
+    """Learning rate of finetuned models relative to the rest (1 in the paper)."""
+    has_frozen_dropout: bool = False
+    """Frozen models keep their dropout in training, as in the released code."""
+    states: States = "fp32"
+    """States of frozen models are computed once and stored in this precision, or live in every step."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Dropout on the states (0.3 in the released code)."""
+    has_memory_norm: bool = False
+    """A layer norm on the states: inner states of GPT-2 are not normalised."""
+    max_tokens: int | None = Field(default=512, ge=2)
+    """Longest input of the pretrained models; longer ones keep first and last halves (256+256, appendix A.1).
+    Null: any length."""
+
+    @property
+    def branches(self) -> FusionConfig:
+        """Branches and merge in the model's layers; none for the plain Transformer and for direct."""
+        if self.merge in ("none", "direct"):
+            return FusionConfig()
+        return FusionConfig(
+            contexts=self.prlms,
+            side=self.side,
+            site=self.site,
+            merge=self.merge,
+            dropnet_probability=self.dropnet_probability,
+            dropnet_probabilities=self.dropnet_probabilities,
+        )
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> PrlmFusionConfig:
+        is_dropnet_tuned = (self.dropnet_probability, self.dropnet_probabilities) != (None, None)
+        if is_dropnet_tuned and self.merge != "dropnet":
+            raise ValueError(
+                f"dropnet probabilities have no effect with merge '{self.merge}': leave them out"
+            )
+        _ = self.branches  # refuses what contradicts itself
+        return self
+
+    @property
+    def is_stored(self) -> bool:
+        """True where training reads stored states."""
+        is_constant = self.is_frozen and not self.has_frozen_dropout
+        return self.weights != "own" and is_constant and self.states != "live"
+
+
+class Config(ConfigPart):
+    """A trial: pretrain or take language models, fuse them into a Transformer, train and test it."""
+
+    READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = READ_WHEN
+
+    data: DataConfig
+    """The corpora."""
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    """Vocabulary of the task."""
+    prlms: dict[PrlmName, PrlmConfig] = Field(default_factory=dict)
+    """The study's pretrained language models, released or pretrained here; arms choose among them."""
+    pretraining: PretrainingConfig = PretrainingConfig()
+    """Pretraining of those that are not released."""
+    fusion: PrlmFusionConfig = PrlmFusionConfig()
+    """Which are used, and how."""
+    model: TransformerConfig = TransformerConfig()
+    """The encoder-decoder; its contexts and fusion come from `fusion`."""
+    train: TrainConfig = TrainConfig()
+    """Its training."""
+    decode: GenerationConfig = GenerationConfig()
+    """Beam search, with live states."""
+    score: ScoreConfig = ScoreConfig()
+    """Measures of the output."""
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """Names of the pretrained models that are fused; none for the plain Transformer."""
+        return () if self.fusion.merge == "none" else self.fusion.prlms
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Config:
+        if problems := list(self._problems()):
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        plain = TransformerConfig()
+        for name in ("contexts", "fusion", "source_context", "target_context", "num_sources"):
+            if getattr(self.model, name) != getattr(plain, name):
+                yield f"model.{name} is set: `fusion` decides it, and there is one source; leave it out"
+        if self.model.tying == "all" and not self.tokenizer.is_shared:
+            yield "model.tying is 'all' with tokenizer.is_shared false: one table needs one vocabulary"
+        if self.decode.num_return != 1:
+            yield f"decode.num_return is {self.decode.num_return}: one output per sentence is scored"
+        yield from self._prlm_problems()
+        if self.fusion.merge != "none":
+            yield from self._fusion_problems()
+
+    def _prlm_problems(self) -> Iterator[str]:
+        for name, prlm in self.prlms.items():
+            if not isinstance(prlm, DistilbertPrlm):
+                continue
+            teacher = self.prlms.get(prlm.teacher)
+            if not isinstance(teacher, BertPrlm):
+                yield f"prlms.{name}.teacher is '{prlm.teacher}', which is no bert among prlms"
+            elif prlm.num_layers > teacher.model.num_layers:
+                theirs = teacher.model.num_layers
+                yield f"prlms.{name}.num_layers is {prlm.num_layers}, its teacher has {theirs}"
+
+    def _fusion_problems(self) -> Iterator[str]:
+        fusion = self.fusion
+        if not fusion.prlms:
+            yield "fusion.prlms is empty: name at least one of prlms, or set fusion.merge to none"
+        for name in fusion.prlms:
+            if name not in self.prlms:
+                yield f"fusion.prlms names '{name}', but prlms has {', '.join(self.prlms) or 'nothing'}"
+            elif self.prlms[name].kind != "released" and self.data.upstream is None:
+                yield f"prlms.{name} is pretrained here, but data.upstream, its text, is missing"
+        if fusion.merge == "direct":
+            yield from self._direct_problems()
+
+    def _direct_problems(self) -> Iterator[str]:
+        if len(self.fusion.prlms) > 1:
+            yield "fusion.merge is direct with several fusion.prlms: one model gives the source embeddings"
+        if self.fusion.weights == "own":
+            yield "fusion.merge is direct with weights own: that is the plain Transformer; choose another"
+        if self.tokenizer.sampling_alpha is not None:
+            yield (
+                "fusion.merge is direct with tokenizer.sampling_alpha: the tokens of a pretrained model are "
+                "not sampled"
+            )

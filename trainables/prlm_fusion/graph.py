@@ -1,0 +1,193 @@
+"""The stages of a trial: corpora, tokenizers, pretrained models and their states, training, scores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nlgraft.errors import DataError
+from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.context_config import (
+    ContextConfig,
+    HuggingFaceEncoderConfig,
+    OwnEmbeddingsConfig,
+    PoolingConfig,
+)
+from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.stages import context_graph, graph
+from nlgraft.stages.graph import EncodedText
+from nlgraft.stages.kinds.seq2seq import TrainSettings
+from nlgraft.text.files import expand
+from nlgraft.training.config import View
+from trainables.prlm_fusion.config import Config, Layers, ReleasedPrlm
+from trainables.prlm_fusion.pretraining_graph import pretrained
+
+SOURCE = "source 0"
+
+
+@dataclass(frozen=True)
+class Prlm:
+    """A pretrained model of a trial.
+
+    Attributes:
+        encoder: Its weights, pretrained or random.
+        tokenizer: Its tokenizer.
+    """
+
+    encoder: Stage
+    tokenizer: Stage
+
+
+def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+    """Build the stage graph of a trial.
+
+    Cells share corpus, tokenizers, pretrained models and, where they read the same layers, their states.
+    """
+    corpus = graph.corpus("downstream", config.data.downstream)
+    prlms = (
+        {} if config.fusion.weights == "own" else {name: _prlm(config, name, seed) for name in config.used}
+    )
+    model = transformer(config)
+    is_direct = model.source_context is not None
+    sides = {name: context_graph.context_side(name) for name in prlms}
+    view = View(contexts={} if is_direct else sides)
+    if is_direct:
+        view = View(sources=tuple(sides.values()))
+    text = _text(config, corpus, prlms, is_direct=is_direct)
+    states = _states(config, model, corpus, prlms) if config.fusion.is_stored else {}
+    settings = TrainSettings(
+        train=config.train,
+        model=model,
+        view=view,
+        sampling_alpha=config.tokenizer.sampling_alpha,
+    )
+    encoders = {name: prlm.encoder for name, prlm in prlms.items()}
+    trained = graph.train("trained", text, settings, seed=seed, encoders=encoders, states=states)
+    return StageGraph(
+        graph.scores(trained, text, splits, decode=config.decode, score=config.score, view=view)
+    )
+
+
+def _prlm(config: Config, name: str, seed: int) -> Prlm:
+    described = config.prlms[name]
+    if isinstance(described, ReleasedPrlm):
+        encoder_config = HuggingFaceEncoderConfig(
+            checkpoint=described.checkpoint, revision=described.revision
+        )
+        encoder = context_graph.released_encoder(name, encoder_config)
+        prlm = Prlm(encoder, context_graph.released_tokenizer(name, encoder_config))
+    else:
+        encoder = pretrained(config, name, seed)
+        prlm = Prlm(encoder, encoder)
+    if config.fusion.weights == "pretrained":
+        return prlm
+    drawn = context_graph.random_encoder(name, prlm.encoder, seed=config.pretraining.seed_of(seed))
+    return replace(prlm, encoder=drawn)
+
+
+def _text(config: Config, corpus: Stage, prlms: Mapping[str, Prlm], *, is_direct: bool) -> EncodedText:
+    """Encode the task's text; what pretrained models read is in it where training does not read states."""
+    tokenizers = graph.tokenizers("downstream", config.tokenizer, {"downstream": corpus})
+    streams = {context_graph.context_side(name).stream: prlm.tokenizer for name, prlm in prlms.items()}
+    every = {**tokenizers, **streams}
+    name = "_".join(("downstream", *prlms))
+    text = graph.encode(
+        name, corpus, every, streams=dict.fromkeys(streams, SOURCE), max_tokens=config.data.max_tokens
+    )
+    if is_direct or not config.fusion.is_stored:
+        return text
+    plain = graph.encode("downstream", corpus, tokenizers, max_tokens=config.data.max_tokens)
+    return replace(text, stage=plain.stage)
+
+
+def _states(
+    config: Config, model: TransformerConfig, corpus: Stage, prlms: Mapping[str, Prlm]
+) -> dict[str, Stage]:
+    """Compute the states of frozen models, each on text of its own: cells with other models share them."""
+    assert config.fusion.states != "live"
+    found = {}
+    for name, prlm in prlms.items():
+        side = context_graph.context_side(name)
+        text = graph.encode(name, corpus, {side.stream: prlm.tokenizer}, streams={side.stream: SOURCE})
+        found[side.stream] = context_graph.frozen_states(
+            f"{name}_states",
+            text,
+            model.contexts[name],
+            side,
+            prlm.encoder,
+            precision=config.fusion.states,
+        )
+    return found
+
+
+def transformer(config: Config) -> TransformerConfig:
+    """Describe the model with its branches, or with a pretrained model as its source embedding.
+
+    Raises:
+        DataError: The width of a released model cannot be read.
+        ValidationError: The fusion does not fit the model.
+    """
+    fusion = config.fusion
+    if not config.used:
+        return config.model
+    contexts = {name: _context(config, name) for name in config.used}
+    changes: dict[str, Any] = {"contexts": {name: c.model_dump() for name, c in contexts.items()}}
+    if fusion.merge == "direct":
+        changes |= {"source_context": config.used[0], "has_source_scale": False}
+        if config.model.tying == "all":  # there is no source table to tie
+            changes["tying"] = "decoder"
+    else:
+        changes["fusion"] = fusion.branches.model_dump()
+    return TransformerConfig.model_validate({**config.model.model_dump(), **changes})
+
+
+def _context(config: Config, name: str) -> ContextConfig:
+    fusion = config.fusion
+    common = {"dropout": fusion.dropout, "has_memory_norm": fusion.has_memory_norm}
+    if fusion.weights == "own":
+        return ContextConfig(encoder=OwnEmbeddingsConfig(width=_width(config, name)), **common)
+    return ContextConfig(
+        encoder=HuggingFaceEncoderConfig(),
+        pooling=pooling(fusion.layers),
+        is_frozen=fusion.is_frozen,
+        lr_multiplier=1.0 if fusion.is_frozen else fusion.lr_multiplier,
+        has_frozen_dropout=fusion.is_frozen and fusion.has_frozen_dropout,
+        max_tokens=None if fusion.merge == "direct" else _longest_input(config, name),
+        **common,
+    )
+
+
+def _longest_input(config: Config, name: str) -> int | None:
+    """Choose the longest input of a pretrained model; those of the study have few positions."""
+    limit = config.fusion.max_tokens
+    if isinstance(config.prlms[name], ReleasedPrlm):
+        return limit
+    positions = config.pretraining.max_tokens + 2
+    return positions if limit is None else min(limit, positions)
+
+
+def pooling(layers: Layers) -> PoolingConfig:
+    """Translate the choice of layers into a pooling."""
+    if isinstance(layers, int):
+        return PoolingConfig(kind="index", index=layers)
+    if layers.startswith("mean_last_"):
+        return PoolingConfig(kind="mean", num_last=int(layers.removeprefix("mean_last_")))
+    return PoolingConfig.model_validate({"kind": layers})
+
+
+def _width(config: Config, name: str) -> int:
+    described = config.prlms[name]
+    if not isinstance(described, ReleasedPrlm):
+        model = config.prlms[described.teacher] if described.kind == "distilbert" else described
+        return model.model.d_model  # pyright: ignore[reportAttributeAccessIssue]
+    path = expand(described.checkpoint) / "config.json"
+    try:
+        sizes = json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"prlms.{name}.checkpoint {described.checkpoint}: fusion.weights own needs its width, and there "
+            f"is no readable {path.name} ({error}); give the directory of a downloaded checkpoint"
+        ) from error
+    return next(sizes[key] for key in ("hidden_size", "n_embd", "d_model", "dim") if key in sizes)

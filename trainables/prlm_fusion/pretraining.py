@@ -1,0 +1,265 @@
+"""The objectives by which the study's own language models are pretrained, on models of transformers.
+
+All read the same batches of lines with masked tokens, from which the true tokens can be restored.
+
+Shape letters: B lines, T positions with begin and end, V vocabulary, M masked positions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+
+from nlgraft.nn.config import BertConfig
+from nlgraft.nn.masked_lm import NOT_PREDICTED, MaskedBatch, TransformersMaskedLM, fresh_bert
+from nlgraft.training.losses import Loss
+from trainables.prlm_fusion.config import BertPrlm, DistilbertPrlm, ElectraPrlm, GptPrlm, PretrainedPrlm
+
+
+def true_ids(batch: MaskedBatch) -> Tensor:
+    """Restore the tokens of lines before masking, [B, T]."""
+    return torch.where(batch.labels == NOT_PREDICTED, batch.tokens.ids, batch.labels)
+
+
+class Pretraining(nn.Module, ABC):
+    """A language model with its objective."""
+
+    @property
+    @abstractmethod
+    def result(self) -> Any:
+        """The model of transformers that is kept."""
+
+    @abstractmethod
+    def forward(self, batch: MaskedBatch) -> Loss:
+        """Compute the summed loss of a batch, and the number of predictions over which it is a mean."""
+
+
+class MaskedTokens(Pretraining):
+    """Masked language model (Devlin et al. 2019, section 3.1)."""
+
+    def __init__(self, model: TransformersMaskedLM) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def result(self) -> Any:
+        """The model with its prediction head."""
+        return self.model.model
+
+    def forward(self, batch: MaskedBatch) -> Loss:
+        """Compute the cross-entropy of the masked tokens."""
+        _, logits_MV = self.model(batch)
+        return Loss(F.cross_entropy(logits_MV, batch.targets, reduction="sum"), len(batch.targets))
+
+
+class NextTokens(Pretraining):
+    """Left-to-right language model (Radford et al. 2019); begin and end are predicted as other tokens are."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model: Any = model
+
+    @property
+    def result(self) -> Any:
+        """The model with its prediction head."""
+        return self.model
+
+    def forward(self, batch: MaskedBatch) -> Loss:
+        """Compute the cross-entropy of every token but the first."""
+        ids_BT, valid_BT = true_ids(batch), batch.tokens.valid
+        logits_BTV = self.model(input_ids=ids_BT, attention_mask=valid_BT.long()).logits
+        is_next = valid_BT[:, 1:]
+        loss = F.cross_entropy(logits_BTV[:, :-1][is_next], ids_BT[:, 1:][is_next], reduction="sum")
+        return Loss(loss, int(is_next.sum()))
+
+
+class ReplacedTokens(Pretraining):
+    """Discriminator of replaced tokens and the generator that proposes them (Clark et al. 2020, section 2).
+
+    Both share their embeddings.
+    """
+
+    def __init__(self, generator: TransformersMaskedLM, discriminator: nn.Module, weight: float) -> None:
+        super().__init__()
+        self.generator, self.weight = generator, weight
+        self.discriminator: Any = discriminator
+        generator.model.electra.embeddings = self.discriminator.electra.embeddings
+        generator.model.generator_lm_head.weight = generator.model.get_input_embeddings().weight
+
+    @property
+    def result(self) -> Any:
+        """The discriminator."""
+        return self.discriminator
+
+    def forward(self, batch: MaskedBatch) -> Loss:
+        """Compute L_MLM + weight x L_Disc, means over masked and over all positions, times masked ones."""
+        _, logits_MV = self.generator(batch)
+        targets_M, truth_BT, valid_BT = batch.targets, true_ids(batch), batch.tokens.valid
+        masked = F.cross_entropy(logits_MV, targets_M, reduction="sum")
+        read_BT = self.corrupted(batch, logits_MV.detach())
+        found_BT = self.discriminator(input_ids=read_BT, attention_mask=valid_BT.long()).logits
+        is_replaced = (read_BT != truth_BT)[valid_BT].to(found_BT.dtype)
+        told = F.binary_cross_entropy_with_logits(found_BT[valid_BT], is_replaced)
+        return Loss(masked + self.weight * told * len(targets_M), len(targets_M))
+
+    def corrupted(self, batch: MaskedBatch, logits_MV: Tensor) -> Tensor:
+        """Put samples of the generator at the masked positions of the true tokens, [B, T]."""
+        read_BT = true_ids(batch)
+        read_BT[batch.labels != NOT_PREDICTED] = torch.multinomial(logits_MV.float().softmax(-1), 1)[:, 0]
+        return read_BT
+
+
+class Distillation(Pretraining):
+    """Student of a frozen masked language model (Sanh et al. 2019, section 3 and released code)."""
+
+    def __init__(
+        self, student: TransformersMaskedLM, teacher: TransformersMaskedLM, config: DistilbertPrlm
+    ) -> None:
+        super().__init__()
+        self.student, self.teacher, self.config = student, teacher.requires_grad_(False).eval(), config
+
+    @property
+    def result(self) -> Any:
+        """The student with its prediction head."""
+        return self.student.model
+
+    def train(self, mode: bool = True) -> Distillation:
+        """Set the mode of the student; the teacher stays in evaluation mode."""
+        super().train(mode)
+        self.teacher.eval()
+        return self
+
+    def forward(self, batch: MaskedBatch) -> Loss:
+        """Add up soft and hard cross-entropy of the masked tokens and the cosine distance of all states."""
+        config, targets_M = self.config, batch.targets
+        states_BTD, logits_MV = self.student(batch)
+        with torch.no_grad():
+            their_states_BTD, their_logits_MV = self.teacher(batch)
+        heat = config.temperature
+        soft = F.kl_div(
+            (logits_MV / heat).log_softmax(-1), (their_logits_MV / heat).softmax(-1), reduction="sum"
+        )
+        hard = F.cross_entropy(logits_MV, targets_M, reduction="sum")
+        cosine_BT = F.cosine_similarity(states_BTD, their_states_BTD, dim=-1)
+        far = (1 - cosine_BT[batch.tokens.valid]).mean() * len(targets_M)
+        loss = config.soft_weight * heat**2 * soft + config.hard_weight * hard + config.cosine_weight * far
+        return Loss(loss, len(targets_M))
+
+
+def build(
+    prlm: PretrainedPrlm, vocab_size: int, *, pad_id: int, max_tokens: int, seed: int, teacher: Path | None
+) -> Pretraining:
+    """Build a language model with fresh weights, or begun with layers of its teacher, and its objective."""
+    if isinstance(prlm, BertPrlm):
+        return MaskedTokens(
+            fresh_bert(prlm.model, vocab_size, pad_id=pad_id, max_tokens=max_tokens, seed=seed)
+        )
+    common: dict[str, Any] = {"vocab_size": vocab_size, "pad_token_id": pad_id}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if isinstance(prlm, GptPrlm):
+            return NextTokens(_gpt(prlm.model, max_tokens, common))
+        if isinstance(prlm, ElectraPrlm):
+            return _electra(prlm, max_tokens, common)
+        assert teacher is not None
+        return _distilbert(prlm, teacher, common)
+
+
+def _gpt(sizes: BertConfig, max_tokens: int, common: dict[str, Any]) -> nn.Module:
+    return transformers.GPT2LMHeadModel(
+        transformers.GPT2Config(
+            n_embd=sizes.d_model,
+            n_layer=sizes.num_layers,
+            n_head=sizes.num_heads,
+            n_inner=sizes.ffn_dim,
+            n_positions=max_tokens + 2,
+            resid_pdrop=sizes.dropout,
+            embd_pdrop=sizes.dropout,
+            attn_pdrop=sizes.dropout,
+            bos_token_id=None,  # begin and end are in the text
+            eos_token_id=None,
+            **common,
+        )
+    )
+
+
+def _electra(prlm: ElectraPrlm, max_tokens: int, common: dict[str, Any]) -> ReplacedTokens:
+    sizes = prlm.model
+
+    def config(part: int) -> transformers.ElectraConfig:
+        return transformers.ElectraConfig(
+            embedding_size=sizes.d_model,
+            hidden_size=sizes.d_model // part,
+            num_hidden_layers=sizes.num_layers,
+            num_attention_heads=max(1, sizes.num_heads // part),
+            intermediate_size=max(1, sizes.ffn_dim // part),
+            hidden_dropout_prob=sizes.dropout,
+            attention_probs_dropout_prob=sizes.dropout,
+            max_position_embeddings=max_tokens + 2,
+            **common,
+        )
+
+    generator = TransformersMaskedLM(transformers.ElectraForMaskedLM(config(2)))
+    return ReplacedTokens(generator, transformers.ElectraForPreTraining(config(1)), prlm.discriminator_weight)
+
+
+_STUDENT_NAMES = {
+    "attention.self.query": "attention.q_lin",
+    "attention.self.key": "attention.k_lin",
+    "attention.self.value": "attention.v_lin",
+    "attention.output.dense": "attention.out_lin",
+    "attention.output.LayerNorm": "sa_layer_norm",
+    "intermediate.dense": "ffn.lin1",
+    "output.dense": "ffn.lin2",
+    "output.LayerNorm": "output_layer_norm",
+}
+"""Parts of a layer of BERT, and their names in DistilBERT."""
+
+
+def _distilbert(prlm: DistilbertPrlm, directory: Path, common: dict[str, Any]) -> Distillation:
+    teacher = transformers.BertForMaskedLM.from_pretrained(directory, dtype=torch.float32)
+    theirs = teacher.config
+    student = transformers.DistilBertForMaskedLM(
+        transformers.DistilBertConfig(
+            dim=theirs.hidden_size,
+            n_layers=prlm.num_layers,
+            n_heads=theirs.num_attention_heads,
+            hidden_dim=theirs.intermediate_size,
+            dropout=theirs.hidden_dropout_prob,
+            attention_dropout=theirs.attention_probs_dropout_prob,
+            max_position_embeddings=theirs.max_position_embeddings,
+            **common,
+        )
+    )
+    student.load_state_dict(_begun_with(teacher, prlm.num_layers), strict=False)
+    return Distillation(TransformersMaskedLM(student), TransformersMaskedLM(teacher), prlm)
+
+
+def _begun_with(teacher: Any, num_layers: int) -> dict[str, Tensor]:
+    """Name a teacher's tables, head and evenly spaced layers as DistilBERT does."""
+    state, depth = teacher.state_dict(), teacher.config.num_hidden_layers
+    embeddings, head = "bert.embeddings", "cls.predictions"
+    begun = {"distilbert.embeddings.word_embeddings.weight": state[f"{embeddings}.word_embeddings.weight"]}
+    # DistilBERT has no segments: the first one's vector goes into the positions
+    begun["distilbert.embeddings.position_embeddings.weight"] = (
+        state[f"{embeddings}.position_embeddings.weight"]
+        + state[f"{embeddings}.token_type_embeddings.weight"][0]
+    )
+    begun["vocab_projector.bias"] = state[f"{head}.bias"]
+    for kind in ("weight", "bias"):
+        begun[f"distilbert.embeddings.LayerNorm.{kind}"] = state[f"{embeddings}.LayerNorm.{kind}"]
+        begun[f"vocab_transform.{kind}"] = state[f"{head}.transform.dense.{kind}"]
+        begun[f"vocab_layer_norm.{kind}"] = state[f"{head}.transform.LayerNorm.{kind}"]
+        for index in range(num_layers):
+            source = index * depth // num_layers
+            for name, ours in _STUDENT_NAMES.items():
+                begun[f"distilbert.transformer.layer.{index}.{ours}.{kind}"] = state[
+                    f"bert.encoder.layer.{source}.{name}.{kind}"
+                ]
+    return begun

@@ -1,0 +1,30 @@
+"""The stages that pretrain the language models of a study, without torch."""
+
+from __future__ import annotations
+
+from nlgraft.pipeline.stage import Stage
+from nlgraft.stages import graph
+from nlgraft.stages.masked_lm_graph import masked_text, word_tokenizer
+from trainables.prlm_fusion.config import Config, DistilbertPrlm, ReleasedPrlm
+from trainables.prlm_fusion.kinds import PRETRAIN, PretrainInputs, PretrainSettings
+
+
+def pretrained(config: Config, name: str, seed: int) -> Stage:
+    """Pretrain one of the study's models, its teacher first if it has one; all share text and vocabulary."""
+    described, pretraining = config.prlms[name], config.pretraining
+    assert not isinstance(described, ReleasedPrlm)
+    assert config.data.upstream is not None, "refused by the config"
+    corpus = graph.corpus("upstream", config.data.upstream)
+    tokenizer = word_tokenizer("upstream", pretraining.tokenizer, corpus)
+    text = masked_text("upstream", corpus, tokenizer, max_tokens=pretraining.max_tokens)
+    is_distilled = isinstance(described, DistilbertPrlm)
+    settings = PretrainSettings(
+        # the teacher is an input, its name is not
+        prlm=described.model_copy(update={"teacher": "teacher"}) if is_distilled else described,
+        train=pretraining.train,
+        masking=None if described.kind == "gpt" else pretraining.masking,
+        max_tokens=pretraining.max_tokens,
+    )
+    teacher = pretrained(config, described.teacher, seed) if is_distilled else None
+    inputs = PretrainInputs(encoded=text.encoded, tokenizer=tokenizer, teacher=teacher)
+    return PRETRAIN.stage(f"{name}_pretrained", settings, inputs, seed=pretraining.seed_of(seed))

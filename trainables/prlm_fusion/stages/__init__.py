@@ -1,0 +1,1 @@
+"""The stages of PrLM fusion; each is imported where it runs."""

@@ -1,0 +1,107 @@
+"""Pretraining of the study's own language models; the result is a directory as transformers writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+import torch
+import transformers
+from tokenizers import processors
+
+from nlgraft.evaluation.artifact import write_metrics
+from nlgraft.evaluation.scores import Score
+from nlgraft.nn.masked_lm import MaskedBatch
+from nlgraft.nn.transformers_loading import quiet_transformers
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.metrics import metric_name
+from nlgraft.stages.run.text import read_encoded
+from nlgraft.text.word_tokenizers import TOKENIZER_FILE
+from nlgraft.training.config import MaskingConfig
+from nlgraft.training.loop import train as run_loop
+from nlgraft.training.losses import Loss
+from nlgraft.training.masked_text import SCORING_SEED, MaskedData, Masker, MaskingIds
+from nlgraft.training.seeds import derive_seed
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from trainables.prlm_fusion.kinds import PRETRAIN
+from trainables.prlm_fusion.pretraining import Pretraining, build
+
+_TOKENS = {
+    "begin": "cls_token",
+    "end": "sep_token",
+    "pad": "pad_token",
+    "unk": "unk_token",
+    "mask": "mask_token",
+}
+"""Special tokens, and what transformers calls them."""
+_SIGNATURE = "mean of the objective over its predictions"
+
+
+def pretrain(context: StageContext) -> None:
+    """Train a language model; write it with its tokenizer, and its loss on dev."""
+    settings, inputs = PRETRAIN.read(context)
+    assert context.seed is not None
+    vocabulary = load_vocabulary(inputs.tokenizer)
+    ids = MaskingIds.of(vocabulary)
+    model = build(
+        settings.prlm,
+        len(vocabulary),
+        pad_id=ids.pad,
+        max_tokens=settings.max_tokens,
+        seed=derive_seed(context.seed, "initialise"),
+        teacher=inputs.teacher,
+    )
+    masking = settings.masking or MaskingConfig(unit="token")
+    text, dev = (
+        MaskedData(
+            Masker(read_encoded(inputs.encoded, split), ids, masking, seed), settings.train.batch_tokens
+        )
+        for split, seed in (("train", context.seed), ("dev", SCORING_SEED))
+    )
+    name = metric_name("dev/loss", settings.prlm.kind)
+
+    def evaluate(model: Pretraining) -> Mapping[str, float]:
+        return {name: _dev_loss(model, dev, context.device)}
+
+    def save(model: Pretraining, directory: Path) -> None:
+        with quiet_transformers():
+            model.result.save_pretrained(directory)
+        names = {role: vocabulary.surfaces[getattr(ids, role)] for role in _TOKENS}
+        write_tokenizer(inputs.tokenizer / TOKENIZER_FILE, names, settings.max_tokens + 2, directory)
+
+    config = settings.train.model_copy(update={"best_metric": name})
+    run_loop(model, _loss, text, config, context, evaluate=evaluate, save=save)
+    score = Score("loss", _dev_loss(model, dev, context.device), 1, "minimize", _SIGNATURE)
+    write_metrics(context.directory, {name: score})
+
+
+def _loss(model: Pretraining, batch: MaskedBatch) -> Loss:
+    return model(batch)
+
+
+@torch.no_grad()
+def _dev_loss(model: Pretraining, dev: MaskedData, device: str) -> float:
+    model.eval()
+    losses: list[Loss] = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SCORING_SEED)  # of what ELECTRA's generator proposes
+        losses += [model(dev.batch(rows, 0).to(device)) for rows in dev.epoch(0)]
+    return float(sum(loss.loss_sum for loss in losses)) / sum(loss.num_tokens for loss in losses)
+
+
+def write_tokenizer(path: Path, names: Mapping[str, str], max_tokens: int, directory: Path) -> None:
+    """Write a tokenizer as transformers does, so that it puts begin and end around every line."""
+    made: Any = tokenizers.Tokenizer.from_file(str(path))
+    around = [names["begin"], names["end"]]
+    made.post_processor = processors.TemplateProcessing(
+        single=f"{around[0]} $A {around[1]}",
+        special_tokens=[(token, made.token_to_id(token)) for token in around],
+    )
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made,
+        model_max_length=max_tokens,
+        **{theirs: names[role] for role, theirs in _TOKENS.items()},
+    )
+    fast.save_pretrained(directory)
