@@ -24,8 +24,9 @@ class PretrainSettings(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainInputs(Inputs[T]):
-    """Encoded text, its tokenizer, and the model that a distilled one learns from."""
+    """A corpus, encoded, its tokenizer, and the model that a distilled one learns from."""
 
+    corpus: T
     encoded: T
     tokenizer: T
     teacher: T | None = None

@@ -26,5 +26,5 @@ def pretrained(config: Config, name: str, seed: int) -> Stage:
         max_tokens=pretraining.max_tokens,
     )
     teacher = pretrained(config, described.teacher, seed) if is_distilled else None
-    inputs = PretrainInputs(encoded=text.encoded, tokenizer=tokenizer, teacher=teacher)
+    inputs = PretrainInputs(corpus=corpus, encoded=text.encoded, tokenizer=tokenizer, teacher=teacher)
     return PRETRAIN.stage(f"{name}_pretrained", settings, inputs, seed=pretraining.seed_of(seed))

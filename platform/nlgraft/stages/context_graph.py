@@ -1,13 +1,12 @@
 """Pieces of stage graphs for pretrained encoders, without torch: tokenizers, encoders, frozen states.
 
 A released encoder becomes an artifact of its own, so that training reads it from the store and its directory
-may move; ``without_checkpoints`` takes its location out of a model's configuration.
+may move: the configuration of the model that is trained names no checkpoint.
 """
 
 from __future__ import annotations
 
 from nlgraft.errors import ContractError
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, Precision
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.graph import EncodedText
@@ -56,19 +55,6 @@ def _released(config: HuggingFaceEncoderConfig) -> tuple[CheckpointSettings, dic
     if settings is None or config.checkpoint is None:
         raise ContractError("the encoder of a context names no checkpoint")
     return settings, {"checkpoint": config.checkpoint}
-
-
-def without_checkpoints(config: TransformerConfig) -> TransformerConfig:
-    """Leave out where the checkpoints of contexts lie: they are inputs of the training instead."""
-    contexts = {
-        name: context.model_copy(
-            update={"encoder": context.encoder.model_copy(update={"checkpoint": None, "revision": None})}
-        )
-        if isinstance(context.encoder, HuggingFaceEncoderConfig)
-        else context
-        for name, context in config.contexts.items()
-    }
-    return config.model_copy(update={"contexts": contexts})
 
 
 def frozen_states(

@@ -80,14 +80,15 @@ def fused(checkpoint, context=None, *, is_stored, merge="sum", scored=False, ran
     encoder = context_graph.released_encoder("prlm", context.encoder)
     if random_seed is not None:
         encoder = context_graph.random_encoder("prlm", encoder, seed=random_seed)
+    unnamed = context.model_copy(update={"encoder": HuggingFaceEncoderConfig()})
     config = TransformerConfig(
-        **SIZES, contexts={"prlm": context}, fusion={"contexts": ("prlm",), "merge": merge}
+        **SIZES, contexts={"prlm": unnamed}, fusion={"contexts": ("prlm",), "merge": merge}
     )
     view = View(contexts={"prlm": SIDE})
     states = {}
     if is_stored:
         states = {SIDE.stream: context_graph.frozen_states("prlm_states", text, context, SIDE, encoder)}
-    settings = TrainSettings(train=TRAIN, model=context_graph.without_checkpoints(config), view=view)
+    settings = TrainSettings(train=TRAIN, model=config, view=view)
     trained = pieces.train("trained", text, settings, seed=1, encoders={"prlm": encoder}, states=states)
     if not scored:
         return StageGraph(trained)

@@ -17,7 +17,7 @@ from nlgraft.nn.masked_lm import MaskedBatch
 from nlgraft.nn.transformers_loading import quiet_transformers
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.metrics import metric_name
-from nlgraft.stages.run.text import read_encoded
+from nlgraft.stages.run.text import read_encoded, training_budget
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE
 from nlgraft.training.config import MaskingConfig
 from nlgraft.training.loop import train as run_loop
@@ -36,6 +36,8 @@ _TOKENS = {
     "mask": "mask_token",
 }
 """Special tokens, and what transformers calls them."""
+_DEV_TOKENS = 4096
+"""Positions of a batch that is only read."""
 _SIGNATURE = "mean of the objective over its predictions"
 
 
@@ -54,12 +56,12 @@ def pretrain(context: StageContext) -> None:
         teacher=inputs.teacher,
     )
     masking = settings.masking or MaskingConfig(unit="token")
-    text, dev = (
-        MaskedData(
-            Masker(read_encoded(inputs.encoded, split), ids, masking, seed), settings.train.batch_tokens
-        )
+    text, dev_text = (
+        Masker(read_encoded(inputs.encoded, split), ids, masking, seed)
         for split, seed in (("train", context.seed), ("dev", SCORING_SEED))
     )
+    data = MaskedData(text, training_budget(settings.train, inputs.corpus, "train", context.seed))
+    dev = MaskedData(dev_text, _DEV_TOKENS)
     name = metric_name("dev/loss", settings.prlm.kind)
 
     def evaluate(model: Pretraining) -> Mapping[str, float]:
@@ -72,7 +74,7 @@ def pretrain(context: StageContext) -> None:
         write_tokenizer(inputs.tokenizer / TOKENIZER_FILE, names, settings.max_tokens + 2, directory)
 
     config = settings.train.model_copy(update={"best_metric": name})
-    run_loop(model, _loss, text, config, context, evaluate=evaluate, save=save)
+    run_loop(model, _loss, data, config, context, evaluate=evaluate, save=save)
     score = Score("loss", _dev_loss(model, dev, context.device), 1, "minimize", _SIGNATURE)
     write_metrics(context.directory, {name: score})
 
