@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
@@ -162,10 +163,15 @@ def trial(
     storage: str | None,
     is_json: bool,
 ) -> None:
-    """Run one trial in this process, without Ray: for debugging."""
+    """Run one trial in this process, without Ray: for debugging.
+
+    Says on stderr of each stage why it runs or is reused, and what it reports.
+    """
     from nlgraft import api
     from nlgraft.progress import LineReporter
 
+    logging.basicConfig(stream=sys.stderr, format="%(message)s")
+    logging.getLogger("nlgraft.pipeline").setLevel(logging.INFO)
     record = api.run_one(
         _read(study_file, overrides, storage), ", ".join(cell), seed, LineReporter(sys.stderr)
     )

@@ -22,7 +22,7 @@ OVERRIDES = ["@tiny", "seeds=[1, 2]"]
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(1800),
     pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git repository to clone"),
     pytest.mark.skipif(CHROMIUM is None, reason="no Chromium: install chromium or google-chrome"),
 ]

@@ -131,6 +131,15 @@ def test_run_status_report_and_reuse(study_file: Path, tmp_path: Path) -> None:
     assert plan["stages"] == {"planned": 12, "distinct": 9, "finished": 9}
 
 
+def test_a_trial_says_of_each_stage_why_it_runs_and_what_it_reports(study_file: Path) -> None:
+    ran = call("trial", study_file, "--cell", "gain=1.0")
+    assert ran.returncode == 0, ran.stderr
+    told = ran.stderr.splitlines()
+    assert [line.split()[1] for line in told if ": run (" in line] == ["upstream", "training", "scores"]
+    assert "training step 3, dev/score 13.1, train/loss 0.3333" in told
+    assert dict(line.split("\t") for line in ran.stdout.splitlines())["test/score"] == "13.6"
+
+
 def test_a_killed_driver_loses_nothing(toy_document: dict[str, Any], tmp_path: Path) -> None:
     toy_document["base"] |= {"steps": 6, "pause_s": 0.4}
     study_file = write(tmp_path / "toy.yaml", toy_document)
