@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import Any
@@ -197,12 +197,28 @@ def apply(plan_directory: Path, model: str, out: Path, sides: Any, is_json: bool
 @_names_files
 def verify(model: str, is_json: bool) -> None:
     """Check a checkpoint: rows, ids, ties, permutation test, generation; exit 1 when a check fails."""
-    from nlgraft.terminal import vocab_checks
-
     _quieten()
     from nlgraft.vocab.surgery.verify import verify_checkpoint
 
-    checks = verify_checkpoint(model)
+    _echo_checks(model, verify_checkpoint(model), is_json)
+
+
+@vocab.command("doctor")
+@click.argument("model", metavar="MODEL")
+@_json_option
+@fails_politely
+@_names_files
+def doctor(model: str, is_json: bool) -> None:
+    """Look for tokens without rows or that no text yields, and for untrained rows; exit 1 if any."""
+    _quieten()
+    from nlgraft.vocab.surgery.doctor import examine_checkpoint
+
+    _echo_checks(model, examine_checkpoint(model), is_json)
+
+
+def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
+    from nlgraft.terminal import vocab_checks
+
     is_good = all(check.is_good for check in checks)
     rows = [{"check": c.name, "is_good": c.is_good, "detail": c.detail} for c in checks]
     if is_json:

@@ -58,22 +58,22 @@ def verify_checkpoint(directory: str | Path) -> list[Check]:
     model = load_checkpoint(directory)
     checks = [Check("loads", True, type(model).__name__)]
     num_ids = {side: _num_rows(model, side) for side in ("encoder", "decoder")}
-    places = _tokenizer_places(directory)
+    places = tokenizer_places(directory)
     for side, place, name in places:
-        vocabulary = _load_tokenizer(place)
+        vocabulary = load_tokenizer(place)
         if isinstance(vocabulary, Check):
             checks.append(vocabulary)
             continue
         checks += _check_tokenizer(model, vocabulary, place, side, name)
         # rows beyond the vocabulary belong to no token
         num_ids |= {each: len(vocabulary) for each in (num_ids if not name else [side])}
-    checks += [_check_rows(model, num_ids), _check_ties(model, len(places) == 2), check_permutation(model)]
+    checks += [check_rows(model, num_ids), check_ties(model, len(places) == 2), check_permutation(model)]
     if hasattr(model, "generate") and getattr(model, "can_generate", lambda: False)():
         checks.append(_check_generation(model))
     return checks
 
 
-def _tokenizer_places(directory: str | Path) -> list[tuple[str, Path, str]]:
+def tokenizer_places(directory: str | Path) -> list[tuple[str, Path, str]]:
     """List side, place and name of the tokenizer, or of both where encoder and decoder differ."""
     try:
         root = find_tokenizer(directory)
@@ -85,7 +85,8 @@ def _tokenizer_places(directory: str | Path) -> list[tuple[str, Path, str]]:
     return [("decoder", root, "")]
 
 
-def _load_tokenizer(place: Path) -> Vocabulary | Check:
+def load_tokenizer(place: Path) -> Vocabulary | Check:
+    """Read a tokenizer, or tell why it cannot be read."""
     try:
         return load_vocabulary(place)
     except DataError as error:
@@ -102,7 +103,7 @@ def _check_tokenizer(
     yield Check(f"{name}ids have rows", not beyond, detail)
     yield from _check_encoding(model, place, num_rows, name)
     if side == "decoder":
-        yield _check_special_ids(model, vocabulary)
+        yield check_special_ids(model, vocabulary)
 
 
 def _check_encoding(model: Any, place: Path, num_rows: int, name: str) -> Iterator[Check]:
@@ -158,7 +159,8 @@ def _forward(model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) 
     return model(**inputs)[0]
 
 
-def _check_special_ids(model: Any, vocabulary: Vocabulary) -> Check:
+def check_special_ids(model: Any, vocabulary: Vocabulary) -> Check:
+    """Compare the special ids of the configurations with those of the tokenizer."""
     wrong = [
         f"{role}: {configured} in {type(config).__name__}, {identity} in the tokenizer"
         for config in (model.config, getattr(model, "generation_config", None))
@@ -172,7 +174,8 @@ def _num_rows(model: Any, side: str = "decoder") -> int:
     return int(input_table(model, side).shape[0])
 
 
-def _check_rows(model: Any, num_ids: Mapping[str, int]) -> Check:
+def check_rows(model: Any, num_ids: Mapping[str, int]) -> Check:
+    """Look for rows that are not finite, and zero rows but for padding, among the ids of each side."""
     tensors = find_vocabulary_tensors(model)
     faults = []
     for name, tensor in model.named_parameters():
@@ -188,7 +191,8 @@ def _check_rows(model: Any, num_ids: Mapping[str, int]) -> Check:
     return Check("rows are sound", not faults, "; ".join(faults) or "finite, none zero but padding")
 
 
-def _check_ties(model: Any, has_two_vocabularies: bool) -> Check:
+def check_ties(model: Any, has_two_vocabularies: bool) -> Check:
+    """Check that tables are shared where the configuration says so."""
     own = find_vocabulary_tensors(model).encoder if has_two_vocabularies else frozenset[str]()
     names = dict(model.named_parameters(remove_duplicate=False)) | dict(
         model.named_buffers(remove_duplicate=False)
