@@ -229,6 +229,28 @@ def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
         raise SystemExit(EXIT_FAILED)
 
 
+@vocab.command("prune")
+@click.argument("tokenizer", metavar="TOK")
+@click.option("--text", type=_FILE, multiple=True, required=True, help="Text in which tokens are counted.")
+@click.option("--out", required=True, type=_DIRECTORY, help="Directory of the new tokenizer.")
+@click.option(
+    "--min-count", type=click.IntRange(1), default=1, show_default=True, help="Drop tokens rarer than this."
+)
+@click.option("--size", type=click.IntRange(1), help="Keep at most this many tokens, the most frequent ones.")
+@_json_option
+@fails_politely
+@_names_files
+def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
+    """Write a tokenizer without rare tokens; vocab plan and apply then give a model its rows."""
+    from nlgraft.vocab.commands.prune import prune
+
+    pruned = prune(tokenizer, text, out, **options)
+    if is_json:
+        _echo_json(pruned.to_json())
+    else:
+        click.echo(pruned.to_text())
+
+
 @vocab.command("diff")
 @click.argument("one", type=_DIRECTORY, metavar="PLAN")
 @click.argument("other", type=_DIRECTORY, metavar="PLAN")

@@ -1,0 +1,164 @@
+"""Smaller vocabularies: rare tokens dropped, so that text of the kept ones is encoded as before."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nlgraft.errors import DataError
+
+
+@dataclass(frozen=True)
+class Pruned:
+    """A pruned tokenizer.
+
+    Attributes:
+        document: Its ``tokenizer.json``.
+        old_ids: Old id of each new one; the order stays.
+    """
+
+    document: dict[str, Any]
+    old_ids: tuple[int, ...]
+
+
+def prune_tokenizer(
+    document: Mapping[str, Any], counts: Sequence[int], *, min_count: int = 1, size: int | None = None
+) -> Pruned:
+    """Drop tokens that occur less than ``min_count`` times; then the rarest, until ``size`` are left.
+
+    Special and added tokens, single characters and bytes stay, and of BPE all that merges make on the way to
+    a token that stays. Text whose old tokens all stay is encoded as before: what was not used is not missed,
+    and a merge that made no token of it never won.
+
+    Args:
+        document: A parsed ``tokenizer.json`` of BPE, WordPiece or Unigram.
+        counts: Occurrences of each id in the text.
+        min_count: Occurrences that keep a token.
+        size: Number of tokens at most; None for any.
+
+    Raises:
+        DataError: Another kind of tokenizer, or the tokens that must stay are more than ``size``.
+    """
+    model = document["model"]
+    if "vocab" not in model or model.get("type", "BPE") not in ("BPE", "WordPiece", "Unigram"):
+        raise DataError(f"a {model.get('type')} tokenizer cannot be pruned; allowed: BPE, WordPiece, Unigram")
+    is_list = not isinstance(model["vocab"], Mapping)
+    entries = [piece for piece, _ in model["vocab"]] if is_list else model["vocab"]
+    ids: dict[str, int] = {piece: i for i, piece in enumerate(entries)} if is_list else dict(entries)
+    added = {entry["content"]: entry["id"] for entry in document.get("added_tokens") or []}
+    merges = [
+        tuple(merge.split(" ", 1) if isinstance(merge, str) else merge) for merge in model.get("merges") or []
+    ]
+    parts = _Parts(merges, model.get("continuing_subword_prefix") or "")
+    kept = {piece for piece in ids if _must_stay(piece, model, parts)} | set(added)
+    if size is not None and len(kept) > size:
+        raise DataError(f"size is {size}, but {len(kept)} special tokens and single characters must stay")
+    everything = ids | added
+    for piece in sorted(ids, key=lambda piece: (-counts[ids[piece]], ids[piece])):
+        if piece in kept or counts[ids[piece]] < min_count:
+            continue
+        wanted = {piece, *parts.of(piece)} - kept
+        if size is None or len(kept) + len(wanted) <= size:
+            kept |= wanted
+    old_ids = sorted({everything[piece] for piece in kept if piece in everything})
+    new_ids = {old: new for new, old in enumerate(old_ids)}
+    return Pruned(_renumbered(document, kept, new_ids, merges), tuple(old_ids))
+
+
+def _must_stay(piece: str, model: Mapping[str, Any], parts: _Parts) -> bool:
+    """True for tokens of which others are made: bytes, characters, the unknown token."""
+    if piece == model.get("unk_token") or (piece.startswith("<0x") and model.get("byte_fallback")):
+        return True
+    if model.get("merges"):
+        return piece not in parts.results
+    core = piece.removeprefix(model.get("continuing_subword_prefix") or "") or piece
+    return len(core) == 1 or piece == _unknown(model)
+
+
+def _unknown(model: Mapping[str, Any]) -> str | None:
+    index = model.get("unk_id")
+    return None if index is None else model["vocab"][index][0]
+
+
+class _Parts:
+    """Finds what BPE makes on the way to a token.
+
+    Args:
+        merges: Pairs, the earliest learned first.
+        prefix: Mark of inner tokens, which a merge drops from its right side.
+    """
+
+    def __init__(self, merges: Sequence[tuple[str, ...]], prefix: str) -> None:
+        self._ranks: dict[tuple[str, str], int] = {}
+        self._prefix = prefix
+        for left, right in merges:
+            self._ranks.setdefault((left, right), len(self._ranks))
+        self.results = {self._join(left, right) for left, right in merges}
+        self._made: dict[str, tuple[str, str]] = {}
+        for left, right in merges:
+            self._made.setdefault(self._join(left, right), (left, right))
+
+    def _join(self, left: str, right: str) -> str:
+        return left + right.removeprefix(self._prefix)
+
+    def of(self, piece: str) -> Iterator[str]:
+        """Yield the symbols that stand for parts of a token while its text is merged."""
+        symbols = [*self._characters(piece)]
+        while len(symbols) > 1:
+            ranked = [
+                (rank, index)
+                for index in range(len(symbols) - 1)
+                if (rank := self._ranks.get((symbols[index], symbols[index + 1]))) is not None
+            ]
+            if not ranked:
+                return
+            _, index = min(ranked)
+            symbols[index : index + 2] = [self._join(*symbols[index : index + 2])]
+            yield symbols[index]
+
+    def _characters(self, piece: str) -> Iterable[str]:
+        """Take a token apart by the merges that name it, down to what no merge makes."""
+        if piece not in self._made:
+            return [piece]
+        left, right = self._made[piece]
+        return [*self._characters(left), *self._characters(right)]
+
+
+def _renumbered(
+    document: Mapping[str, Any], kept: set[str], new_ids: Mapping[int, int], merges: Sequence[tuple[str, ...]]
+) -> dict[str, Any]:
+    """Write the kept tokens and merges with their new ids."""
+    made = copy.deepcopy(dict(document))
+    model = made["model"]
+    if isinstance(model["vocab"], Mapping):
+        model["vocab"] = {piece: new_ids[i] for piece, i in model["vocab"].items() if piece in kept}
+    else:
+        model["vocab"] = [pair for pair in model["vocab"] if pair[0] in kept]
+        if model.get("unk_id") is not None:
+            model["unk_id"] = new_ids[model["unk_id"]]
+    if "merges" in model:
+        prefix = model.get("continuing_subword_prefix") or ""
+        model["merges"] = [
+            own
+            for own, (left, right) in zip(model["merges"], merges, strict=True)
+            if {left, right, left + right.removeprefix(prefix)} <= kept
+        ]
+    for entry in made.get("added_tokens") or []:
+        entry["id"] = new_ids[entry["id"]]
+    _renumber_template(made.get("post_processor"), new_ids)
+    return made
+
+
+def _renumber_template(part: Any, new_ids: Mapping[int, int]) -> None:
+    """Renumber the tokens that are put around a text, in place."""
+    if not isinstance(part, dict):
+        return
+    for inner in part.get("processors") or []:
+        _renumber_template(inner, new_ids)
+    for special in (part.get("special_tokens") or {}).values():
+        special["ids"] = [new_ids[i] for i in special["ids"]]
+    for role in ("sep", "cls"):
+        if role in part:
+            part[role] = [part[role][0], new_ids[part[role][1]]]

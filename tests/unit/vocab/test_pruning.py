@@ -1,0 +1,114 @@
+"""Vocabularies without their rare tokens."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import tokenizers
+import transformers
+from tokenizers import decoders, models, pre_tokenizers, processors, trainers
+
+from nlgraft.errors import DataError
+from nlgraft.text.config import ConlangConfig, WordTokenizerConfig
+from nlgraft.text.corpora import load_corpus
+from nlgraft.text.word_tokenizers import learn_tokenizer
+from nlgraft.vocab.commands.plan import PlanRequest, plan_transfer
+from nlgraft.vocab.commands.prune import prune
+from nlgraft.vocab.surgery.doctor import unreachable_tokens
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
+
+
+@pytest.fixture(scope="module")
+def lines():
+    texts = [
+        load_corpus(
+            ConlangConfig(corpus="conlang", task="monolingual", domain=domain, train=250, dev=1, test=1)
+        )
+        for domain in "ab"
+    ]
+    return [text["train"].sources[0] for text in texts]
+
+
+def learned(kind, lines, directory):
+    """A tokenizer of both domains as transformers saves it, special tokens last and around every line."""
+    directory.mkdir()
+    if kind != "byte-level":
+        learn_tokenizer([*lines[0], *lines[1]], WordTokenizerConfig(kind=kind, vocab_size=500), directory)
+        return tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False
+    )
+    made.train_from_iterator([*lines[0], *lines[1]], trainer)
+    made.add_special_tokens(["<s>", "</s>"])
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A </s>", special_tokens=[(name, made.token_to_id(name)) for name in ("<s>", "</s>")]
+    )
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<s>", eos_token="</s>"
+    ).save_pretrained(directory)
+    return made
+
+
+@pytest.mark.parametrize("kind", ["byte-level", "bpe", "wordpiece", "unigram"])
+def test_text_of_kept_tokens_is_encoded_as_before(kind, lines, tmp_path):
+    """Surfaces are compared, since ids move; random text covers every way through the merges."""
+    before = learned(kind, lines, tmp_path / "old")
+    (tmp_path / "text").write_text("\n".join(lines[0]), "utf-8")
+    done = prune(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new")
+    after = tokenizers.Tokenizer.from_file(str(tmp_path / "new" / "tokenizer.json"))
+    assert done.new_size == after.get_vocab_size() < done.old_size
+    assert done.new_tokens == done.old_tokens
+    kept = set(after.get_vocab())
+    draw = random.Random(0)
+    parts = [before.decode([i]) for i in range(before.get_vocab_size())]
+    texts = [*lines[1], *("".join(draw.choices(parts, k=6)).strip() for _ in range(2000))]
+    num_compared = 0
+    for text in texts:
+        tokens = before.encode(text).tokens
+        if set(tokens) <= kept:
+            num_compared += 1
+            assert after.encode(text).tokens == tokens
+    assert num_compared > 20
+    old, new = load_vocabulary(tmp_path / "old"), load_vocabulary(tmp_path / "new")
+    readable = {old.surfaces[i] for i in range(len(old))} - {old.surfaces[i] for i in unreachable_tokens(old)}
+    assert not [new.surfaces[i] for i in unreachable_tokens(new) if new.surfaces[i] in readable]
+
+
+def test_every_row_of_a_pruned_vocabulary_is_a_copy(lines, tmp_path):
+    before = learned("byte-level", lines, tmp_path / "old")
+    (tmp_path / "text").write_text("\n".join(lines[0]), "utf-8")
+    done = prune(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", min_count=3, size=300)
+    assert done.new_size <= 300
+    assert done.new_tokens > done.old_tokens
+    after = transformers.AutoTokenizer.from_pretrained(tmp_path / "new")
+    assert after.convert_ids_to_tokens(after("a b")["input_ids"])[::3] == ["<s>", "</s>"]
+    assert after.decode(after(lines[1][0])["input_ids"], skip_special_tokens=True) == lines[1][0]
+    plan = plan_transfer(PlanRequest(old=str(tmp_path / "old"), new=str(tmp_path / "new"))).plan
+    assert set(plan.counts()) == {"copy", "special"}
+    vocabulary = before.get_vocab()
+    assert all(
+        plan.old_surfaces[plan.matrix[row].indices[0]] == plan.new_surfaces[row] for row in range(len(plan))
+    )
+    assert set(plan.new_surfaces) <= set(vocabulary)
+
+
+def test_parts_of_a_kept_token_stay():
+    """`abcd` is made of `ab` and `cd`, which the text itself lacks; `bc` is not on the way."""
+    pieces = ["a", "b", "c", "d", "ab", "cd", "bc", "abcd"]
+    made = tokenizers.Tokenizer(
+        models.BPE({p: i for i, p in enumerate(pieces)}, [("a", "b"), ("c", "d"), ("b", "c"), ("ab", "cd")])
+    )
+    document = json.loads(made.to_str())
+    pruned = prune_tokenizer(document, [0] * 7 + [5])
+    assert list(pruned.document["model"]["vocab"]) == ["a", "b", "c", "d", "ab", "cd", "abcd"]
+    assert pruned.old_ids == (0, 1, 2, 3, 4, 5, 7)
+    assert len(pruned.document["model"]["merges"]) == 3
+    with pytest.raises(DataError, match="size is 3, but 4"):
+        prune_tokenizer(document, [0] * 8, size=3)
+    assert len(prune_tokenizer(document, [0] * 7 + [5], size=6).old_ids) == 4, "it and its parts, or neither"
