@@ -117,6 +117,7 @@ def score(context):
 METRICS = {
     "test/bleu": Metric(direction="maximize", unit="BLEU points", split="test"),
     "test/accuracy": Metric(direction="maximize", unit="percent", split="test"),
+    "dev/loss": Metric(direction="minimize", unit="nats per token", split="dev"),
     "dev/bleu": Metric(direction="maximize", unit="BLEU points", split="dev"),
     "test/reference_length": Metric(direction="minimize", unit="pieces per segment", split="test"),
     "test/length_saved": Metric(direction="maximize", unit="share", split="test", is_fixed=True),

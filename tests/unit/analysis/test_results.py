@@ -24,7 +24,7 @@ def test_all_trials_are_found_with_their_statistics(result):
     assert result.trials[0].segments["test/bleu"].shape == (40, 10)
     assert list(result.metrics) == [
         "test/bleu", "test/accuracy", "dev/bleu", "test/reference_length", "test/length_saved",
-        "dev/reference_length", "test/sentences_per_s",
+        "dev/reference_length", "test/sentences_per_s", "dev/loss.auc", "dev/loss.steps_to_baseline",
     ]  # fmt: skip
     assert result.main_metric == "test/bleu"
     assert result.is_constructed

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Self
 
+from nlgraft.analysis.data.early import with_early_learning
 from nlgraft.analysis.data.loading import load_cell
 from nlgraft.analysis.data.provenance import Provenance, has_constructed_data, read_provenance
 from nlgraft.analysis.data.trials import CellResult, TrialResult
@@ -84,7 +85,7 @@ class Results:
     def read(cls, study: Study, store: ArtifactStore) -> Self:
         """Read what the store holds of a study; trials that have not ended are planned or running."""
         busy = store.leases.busy()
-        found = tuple(load_cell(study, cell, store, busy) for cell in cells(study))
+        found = with_early_learning([load_cell(study, cell, store, busy) for cell in cells(study)])
         trials = [trial for cell in found for trial in (*cell.search, *cell.trials)]
         return cls(
             study,

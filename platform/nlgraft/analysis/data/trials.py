@@ -48,6 +48,7 @@ class TrialResult:
         number: Number of the proposal; None for replicates.
         record: Its record; None before the trial has ended once.
         segments: Per-segment statistics by metric name.
+        derived: Values computed from the learning curves of several trials, by metric name.
         seeded: Names of the stages that draw random numbers, by fingerprint.
     """
 
@@ -61,13 +62,14 @@ class TrialResult:
     number: int | None = None
     record: TrialRecord | None = field(default=None, repr=False)
     segments: Mapping[str, Array] = field(default_factory=dict, repr=False)
+    derived: Mapping[str, float] = field(default_factory=dict, repr=False)
     seeded: Mapping[str, str] = field(default_factory=dict, repr=False)
     _measured: dict[str, Measured] = field(default_factory=dict, repr=False)
 
     @property
     def metrics(self) -> dict[str, float]:
-        """Recorded values by metric name."""
-        return {} if self.record is None else self.record.metrics
+        """Recorded and derived values by metric name."""
+        return {**({} if self.record is None else self.record.metrics), **self.derived}
 
     @property
     def config(self) -> dict[str, Any]:

@@ -65,7 +65,11 @@ def describe(result: ComparedResults) -> dict[str, Any]:
     lengths = [name for name in known if "length" in name.rpartition("/")[2]]
     on_test = [name for name in lengths if known[name].split == "test"]
     split = known[main].split if main in known else "test"
-    beside = [name for name, metric in known.items() if metric.split == split and not metric.is_time]
+    beside = [
+        name
+        for name, metric in known.items()
+        if metric.is_derived or (metric.split == split and not metric.is_time)
+    ]
     groups = {
         title: [name for name, metric in known.items() if metric.split == split]
         for title, split in (("Test", "test"), ("Dev", "dev"), ("Without a split", None))

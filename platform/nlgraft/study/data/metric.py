@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
+
+CURVE = "dev/loss"
+AREA = f"{CURVE}.auc"
+STEPS = f"{CURVE}.steps_to_baseline"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,6 +22,7 @@ class Metric:
         is_time: True for times and speeds, which differ from run to run.
         is_fixed: True for what config and data determine, whatever is trained: a number of parameters, the
             length of the references.
+        is_derived: True for what is computed from the learning curves of several trials as results are read.
         description: What is measured.
     """
 
@@ -25,4 +31,29 @@ class Metric:
     split: Literal["dev", "test"] | None
     is_time: bool = False
     is_fixed: bool = False
+    is_derived: bool = False
     description: str = ""
+
+
+def early_metrics(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+    """Describe the metrics of early learning; none unless the system reports a dev loss as it trains."""
+    if CURVE not in metrics:
+        return {}
+    return {
+        AREA: Metric(
+            direction="minimize",
+            unit=metrics[CURVE].unit,
+            split="dev",
+            is_derived=True,
+            description="Mean of the dev loss over the steps that all trials of the study trained: the area "
+            "under its curve by its length.",
+        ),
+        STEPS: Metric(
+            direction="minimize",
+            unit="steps",
+            split="dev",
+            is_derived=True,
+            description="Steps until the dev loss is as low as the baseline's best with the same seed; all "
+            "steps where it never is, which flatters slow cells.",
+        ),
+    }

@@ -24,7 +24,9 @@ def system_schema(system: System) -> dict[str, Any]:
     parts = schema["$defs"]
     parts["system"] = config.pop("$defs", {})
     path = {"enum": [knob.path for knob in knobs(system.config_type)]}
-    selecting = [name for name, metric in system.metrics.items() if metric.split != "test"]
+    selecting = [
+        name for name, metric in system.metrics.items() if metric.split != "test" and not metric.is_derived
+    ]
     parts["Objective"]["properties"]["metric"] = {"enum": selecting}
     parts["Factor"]["properties"]["target"] = {"anyOf": [path, {"type": "null"}], "default": None}
     parts["Search"]["properties"]["space"]["propertyNames"] = path

@@ -11,7 +11,7 @@ from types import ModuleType
 from pydantic import BaseModel
 
 from nlgraft.errors import ContractError, Problem, StudyError, nearest
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.metric import Metric, early_metrics
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.knobs import miss
 
@@ -70,7 +70,7 @@ def _check_contract(path: str, module: ModuleType) -> System:
         path.rpartition(".")[2],
         path,
         config_type,
-        dict(metrics or {}),
+        {**(metrics or {}), **early_metrics(metrics or {})},
         module.DESCRIPTION,
         module.PAPER,
         module.stage_graph,

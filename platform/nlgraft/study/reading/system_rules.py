@@ -88,6 +88,8 @@ def _metric_problems(draft: Draft, system: System) -> Iterator[Problem]:
             yield Problem(
                 path, f"{name!r} is computed on the test set, which nothing may be selected by. {hint}"
             )
+        elif system.metrics[name].is_derived and not path.startswith(("published", "claims")):
+            yield Problem(path, f"{name!r} is known only when all trials have ended; name it in claims")
     for path, objective in draft.objectives:
         metric = system.metrics.get(objective.metric)
         if metric is not None and metric.direction != objective.direction:
