@@ -241,6 +241,20 @@ def test_a_cell_with_fewer_distinct_trials_than_its_budget_is_named(make_small_s
     assert "arm=patt_eg" not in prose.fairness(found)
 
 
+@pytest.mark.parametrize(
+    ("examples", "said"),
+    [
+        ((6300, 6310), "Every training saw 6,310 examples."),
+        ((8228, 4490), "from 4,490 (arm=patt_eg) to 8,228 (baseline"),
+    ],
+)
+def test_examples_seen_are_said_to_be_equal_or_not(make_small_study, scored, examples, said):
+    study = make_small_study(claims=[])
+    labels = [cell.label for cell in cells(study)]
+    scores = {label: {"train_examples": [count] * 3} for label, count in zip(labels, examples, strict=True)}
+    assert said in prose.fairness(scored(study, scores))
+
+
 def test_headline_counts_only_what_is_decided(result):
     text = prose.headline(result)
     assert text.startswith("On test/bleu: ")

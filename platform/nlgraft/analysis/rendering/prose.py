@@ -8,6 +8,11 @@ from nlgraft.analysis.statistics.spending import look_levels
 from nlgraft.study.data.design import idle_note
 from nlgraft.wording import count, duration
 
+EXAMPLES = "train_examples"
+"""Metric that counts the examples of the training whose model is the trial's result."""
+_SAME = 1.01
+"""Ratio up to which numbers of examples count as the same."""
+
 _STANDINGS = {"better": "better than the baseline", "worse": "worse than the baseline", "open": "undecided"}
 
 
@@ -45,7 +50,11 @@ def _effects_headline(result: ComparedResults) -> str:
 
 
 def fairness(result: ComparedResults) -> str:
-    """State in one sentence that every cell had the same budget, or name those that had less."""
+    """State that every cell had the same budget and examples, or name those that had less."""
+    return _trials(result) + _examples(result)
+
+
+def _trials(result: ComparedResults) -> str:
     finished = {
         cell.cell.label: len([t for t in cell.trials if t.state == "finished"]) for cell in result.cells
     }
@@ -68,6 +77,21 @@ def fairness(result: ComparedResults) -> str:
     if result.study.sequential is not None:
         return f"Every cell had the same budget up to the first look: {' and '.join(budget)}."
     return f"Every cell had the same budget: {' and '.join(budget)}."
+
+
+def _examples(result: ComparedResults) -> str:
+    """Count the examples that a training saw; empty for systems that do not."""
+    means = {cell.cell.label: cell.mean(EXAMPLES) for cell in result.cells}
+    seen = {label: value for label, value in means.items() if value is not None}
+    if not seen:
+        return ""
+    least, most = min(seen, key=seen.__getitem__), max(seen, key=seen.__getitem__)
+    if seen[most] <= _SAME * seen[least]:
+        return f" Every training saw {seen[most]:,.0f} examples."
+    return (
+        f" Trainings saw unlike numbers of examples, from {seen[least]:,.0f} ({least}) to {seen[most]:,.0f} "
+        f"({most}): a budget in characters or sentences (batch_characters, batch_sentences) makes them equal."
+    )
 
 
 def method(result: ComparedResults) -> list[str]:
