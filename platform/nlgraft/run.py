@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nlgraft.errors import ClusterError
 from nlgraft.execution.events import Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.store import ArtifactStore
@@ -77,6 +78,7 @@ class Run:
             CapacityError: A trial can never fit the cluster; nothing was started.
             StudyLockedError: Another driver runs this study on this store, or has taken it over.
             Interrupted: A signal arrived; running trials are recorded as killed.
+            ClusterError: The Ray cluster cannot be joined, or was lost.
             DataError: A corpus cannot be used; nothing was started.
         """
         self._notify("checking the data")
@@ -94,8 +96,8 @@ class Run:
             running = RunningRecord(self.study, self._store)
             try:
                 return self._sweep_and_report(tracker, running.observe, lock)
-            except Interrupted as interrupted:
-                tracker.interrupt(str(interrupted))
+            except (Interrupted, ClusterError) as ended:
+                tracker.interrupt(str(ended))
                 raise
             except Exception:
                 lock.check()  # whatever failed, a lost lock explains it better

@@ -225,6 +225,23 @@ def test_a_local_ray_listens_on_loopback_alone(toy_document: dict[str, Any], tmp
     assert mlflow_statuses(tmp_path / "store" / "mlflow.db") == {"KILLED"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["gcs_server", "raylet"])
+def test_a_ray_that_is_killed_ends_the_driver_with_a_sentence(
+    toy_document: dict[str, Any], tmp_path: Path, name: str
+) -> None:
+    toy_document["base"] |= {"steps": 200, "pause_s": 0.3}
+    driver = start("run", write(tmp_path / "toy.yaml", toy_document))
+    wait_for(tmp_path / "log", "training")
+    commands = descendants(driver.pid).items()
+    [pid] = [pid for pid, command in commands if Path(command.split("\0")[0]).name == name]
+    os.kill(pid, signal.SIGKILL)
+    _, err = driver.communicate(timeout=50)
+    assert driver.returncode == 1, err
+    assert "lost Ray on this machine" in err
+    assert "Run the same command again to resume" in err
+
+
 def test_a_driver_that_lost_its_lock_ends_and_leaves_everything_to_the_other(
     toy_document: dict[str, Any], tmp_path: Path
 ) -> None:

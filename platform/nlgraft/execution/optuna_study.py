@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import optuna
@@ -18,11 +19,15 @@ from optuna.distributions import (
     FloatDistribution,
     IntDistribution,
 )
+from optuna.exceptions import StorageInternalError
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from sqlalchemy.exc import SQLAlchemyError
 
+from nlgraft.errors import StoreError
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.space import CategoricalDomain, Domain, IntDomain, holds, same, sampling_order
 from nlgraft.study.data.study import Objective, Search
+from nlgraft.study.reading.rules import OPTUNA_FILE
 
 _NUMBER = "nlgraft.number"
 _FINGERPRINT = "nlgraft.fingerprint"
@@ -93,6 +98,20 @@ def _suggest(trial: Trial, path: str, domain: Domain) -> Any:
     )
 
 
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Raise `StoreError` in place of the errors of the database; a decorator."""
+    try:
+        yield
+    except (SQLAlchemyError, StorageInternalError) as error:
+        reason = str(getattr(error, "orig", None) or error.__cause__ or error).partition("\n")[0]
+        raise StoreError(
+            f"the search cannot use its database, {OPTUNA_FILE} in the store: {reason}. Delete the file if "
+            "it is damaged: it is made again from the proposals on record. Else make it writable, or free "
+            "space there"
+        ) from error
+
+
 class OptunaStudy:
     """Proposals and results of one cell.
 
@@ -101,8 +120,11 @@ class OptunaStudy:
 
     **Crashes.** `reconcile` makes Optuna agree with the store: results on record are told, trials without a
     proposal on record are failed, proposals without a result stay open.
+
+    **Failure.** Every method raises `StoreError` when the database cannot be read or written.
     """
 
+    @_explained()
     def __init__(
         self, name: str, search: Search, objectives: Sequence[Objective], storage_url: str | None
     ) -> None:
@@ -124,6 +146,7 @@ class OptunaStudy:
         """Every Optuna trial of this cell."""
         return self._study.get_trials(deepcopy=False)
 
+    @_explained()
     def reconcile(self, proposals: Mapping[int, Mapping[str, Any]], ended: Mapping[int, TrialRecord]) -> None:
         """Make Optuna agree with the store.
 
@@ -156,6 +179,7 @@ class OptunaStudy:
             )
         )
 
+    @_explained()
     def propose(self, number: int, config: Mapping[str, Any]) -> dict[str, Any]:
         """Ask for the params of proposal ``number``.
 
@@ -176,12 +200,14 @@ class OptunaStudy:
                 params[path] = _suggest(trial, path, domain)
         return params
 
+    @_explained()
     def intermediate(self, number: int, value: float, step: int) -> None:
         """Report the objective at an optimizer step, as Optuna's pruned trials carry it."""
         trial = self._live.get(number)
         if trial is not None and len(self._objectives) == 1 and math.isfinite(value):
             trial.report(value, step)
 
+    @_explained()
     def tell(self, number: int, record: TrialRecord) -> None:
         """Tell how a proposal ended: a non-finite objective is FAIL; telling twice changes nothing."""
         trial = self._find(number)

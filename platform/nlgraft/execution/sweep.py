@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from nlgraft.errors import ClusterError
 from nlgraft.execution.cluster import (
     DRIVER_SHARE,
     HEAD_RESOURCE,
@@ -17,6 +19,7 @@ from nlgraft.execution.cluster import (
     is_local,
     local_capacity,
 )
+from nlgraft.execution.cluster_watch import ClusterWatch, places_of_driver
 from nlgraft.execution.events import Event, Notice, Observer, PlannedTrial, TrialEnded
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
 from nlgraft.execution.optuna_study import OptunaStudy
@@ -29,6 +32,7 @@ from nlgraft.pipeline.trial import one_line
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study, TrialScheduler
 from nlgraft.study.planning.selection import search_key
+from nlgraft.study.reading.rules import OPTUNA_FILE
 from nlgraft.study.reading.system import load_system
 
 
@@ -72,6 +76,7 @@ def run_sweep(
     Raises:
         CapacityError: A trial can never fit; nothing was started.
         Interrupted: A signal arrived; running trials are recorded as killed.
+        ClusterError: The cluster cannot be joined, or was lost; likewise.
     """
     ended: list[TrialEnded] = []
 
@@ -96,13 +101,13 @@ def run_sweep(
         if not queue.is_done:
             observe(Notice("starting Ray on this machine"))
             with connected(None, study.resources):
-                _TuneSweep(study, store, queue).run()
+                _TuneSweep(study, store, queue, None).run()
     else:
         observe(Notice("joining the Ray cluster"))
         with connected(address, study.resources) as capacity:
             queue = open_queue(check_fit(study.resources, capacity, "the cluster"))
             if not queue.is_done:
-                _TuneSweep(study, store, queue).run()
+                _TuneSweep(study, store, queue, address or os.environ["RAY_ADDRESS"]).run()
     if queue.stop_reason is None:  # an interrupted sweep resumes and may want its checkpoints
         prune_checkpoints(store, ended)
     return SweepOutcome(queue.num_run, queue.num_reused, queue.num_failed, queue.stop_reason)
@@ -114,13 +119,13 @@ def _optuna_url(store: ArtifactStore) -> str | None:
         return None
     root = Path(store.uri)
     root.mkdir(parents=True, exist_ok=True)
-    return f"sqlite:///{root / 'optuna.db'}"
+    return f"sqlite:///{root / OPTUNA_FILE}"
 
 
 class _TuneSweep:
     """One ``tune.Tuner`` over a trial queue, on the Ray cluster that this process is connected to."""
 
-    def __init__(self, study: Study, store: ArtifactStore, queue: TrialQueue) -> None:
+    def __init__(self, study: Study, store: ArtifactStore, queue: TrialQueue, address: str | None) -> None:
         # Imports ray.tune, which takes seconds that a completed study need not pay.
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -143,22 +148,29 @@ class _TuneSweep:
         # On the driver's own node: while the driver lives, trials must be able to reach the board.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._board: Any = cast(Any, StopBoard).options(scheduling_strategy=here).remote()
-        self._searcher = TuneSearcher(queue, store, self._config_for, self._request_stop)
+        self._watch = ClusterWatch(places_of_driver(), address)
+        self._searcher = TuneSearcher(queue, store, self._config_for, self._request_stop, self._watch.check)
 
     def run(self) -> None:
         """Run until the queue is done.
 
         Raises:
             Interrupted: A signal arrived; running trials are recorded as killed.
+            ClusterError: The cluster was lost; likewise.
         """
         with tempfile.TemporaryDirectory(prefix="nlg-tune-") as scratch:
             tuner = self._new_tuner(scratch)
             try:
-                with raising_interrupted():
+                with raising_interrupted(), self._watch:
                     tuner.fit()
             except BaseException as error:
+                loss = self._watch.loss  # whatever failed, a lost cluster explains it better
+                ended = loss or error
                 # Or status and tracking would show them running for ever.
-                self._record_killed(str(error) if isinstance(error, Interrupted) else one_line(error))
+                is_said = isinstance(ended, (Interrupted, ClusterError))
+                self._record_killed(str(ended) if is_said else one_line(ended))
+                if loss is not None:
+                    raise loss from None
                 raise
 
     def _new_tuner(self, scratch: str) -> Any:

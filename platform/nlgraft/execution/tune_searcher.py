@@ -35,6 +35,7 @@ class TuneSearcher(Searcher):
         store: Where trials leave their records.
         config_for: Builds the Tune config of a trial under Tune's id for it.
         request_stop: Asks the trial under a Tune id to end itself, with the reason.
+        check_cluster: Raises if the cluster is lost; given ``is_suspect=True`` after an error of Ray.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class TuneSearcher(Searcher):
         store: ArtifactStore,
         config_for: Callable[[PlannedTrial, str], dict[str, Any]],
         request_stop: Callable[[str, str], None],
+        check_cluster: Callable[..., None],
     ) -> None:
         super().__init__()
         self._queue = queue
         self._store = store
         self._config_for = config_for
         self._request_stop = request_stop
+        self._check_cluster = check_cluster
         self._is_stopping = False
         self._trials: dict[str, PlannedTrial] = {}
 
@@ -62,6 +65,7 @@ class TuneSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> Any:
         """Hand out the next trial; None makes Tune ask again later."""
+        self._check_cluster()
         trial = self._queue.take()
         if self._queue.stop_reason is not None and not self._is_stopping:
             self._is_stopping = True
@@ -85,6 +89,8 @@ class TuneSearcher(Searcher):
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
         """Pass the end of a trial to the queue; without a record in the store, its process has died."""
+        if error:
+            self._check_cluster(is_suspect=True)
         trial = self._trials.pop(trial_id, None)
         if trial is None:
             return

@@ -1,0 +1,63 @@
+"""One Optuna study per cell: its seed, and a database that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlgraft.errors import StoreError
+from nlgraft.execution.optuna_study import OptunaStudy
+from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.study.data.study import Objective, Search
+
+
+def open_study(url: str | None = None, **sampler: Any) -> OptunaStudy:
+    search = Search.model_validate(
+        {"sampler": sampler, "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}}, "trials": 4}
+    )
+    return OptunaStudy("cell", search, [Objective(metric="dev/score", direction="maximize")], url)
+
+
+def finished(score: float) -> TrialRecord:
+    return TrialRecord(fingerprint="f", config={}, seed=1, state="finished", metrics={"dev/score": score})
+
+
+@pytest.mark.parametrize("name", ["tpe", "random", "nsga2"])
+def test_proposals_follow_the_seed_and_the_number(name: str) -> None:
+    def proposals(seed: int) -> list[Any]:
+        study = open_study(name=name, seed=seed)
+        return [study.propose(number, {})["gain"] for number in range(4)]
+
+    assert proposals(seed=1) == proposals(seed=1)
+    assert len({*proposals(seed=1), *proposals(seed=2)}) == 8
+
+
+def test_a_damaged_database_is_named_and_made_again_from_the_proposals(tmp_path: Path) -> None:
+    database = tmp_path / "optuna.db"
+    url = f"sqlite:///{database}"
+    database.write_bytes(b"this was a database" * 100)
+    with pytest.raises(
+        StoreError, match=r"optuna\.db in the store: file is not a database\. Delete the file"
+    ):
+        open_study(url)
+    database.unlink()
+    study = open_study(url)
+    study.reconcile({0: {"gain": 0.25}, 1: {"gain": 0.5}}, {0: finished(3.0)})
+    assert [(trial.state.name, trial.params, trial.values) for trial in study.trials] == [
+        ("COMPLETE", {"gain": 0.25}, [3.0]),
+        ("RUNNING", {"gain": 0.5}, None),
+    ]
+
+
+def test_a_database_that_is_damaged_while_it_is_used_is_named(tmp_path: Path) -> None:
+    study = open_study(f"sqlite:///{tmp_path / 'optuna.db'}")
+    (tmp_path / "optuna.db").write_bytes(b"overwritten" * 1000)
+    for use in (
+        lambda: study.propose(0, {}),
+        lambda: study.tell(0, finished(1.0)),
+        lambda: study.reconcile({}, {}),
+    ):
+        with pytest.raises(StoreError, match="Delete the file if it is damaged"):
+            use()
