@@ -1,5 +1,8 @@
 """Claims take their figures from the published tables."""
 
+import pytest
+
+from nlgraft.errors import StudyError
 from nlgraft.study.data.claim import Claim, claims_of
 from nlgraft.study.public import Study
 
@@ -45,10 +48,17 @@ def test_metrics_and_several_worse_cells_are_told_apart(good):
 
 
 def test_the_figure_of_one_cell_is_looked_up(good):
-    (claim,) = _claims(good, [{"cell": "depth=1", "margin": 0.5}])
-    assert claim == Claim(cell="depth=1", value=52.1, metric="test/bleu", source="T2, Laws", margin=0.5)
+    signed = LAWS | {"signature": "tok:13a"}
+    (claim,) = _claims(good, [{"cell": "depth=1", "margin": 0.5}], [signed])
+    where = {"metric": "test/bleu", "source": "T2, Laws", "signature": "tok:13a"}
+    assert claim == Claim(cell="depth=1", value=52.1, margin=0.5, **where)
     assert claim.text == "depth=1 has test/bleu 52.1 within 0.5"
     assert not claim.is_ordering
+
+
+def test_a_figure_without_signature_is_no_claim(good):
+    with pytest.raises(StudyError, match="the published test/bleu of 'depth=1' has no signature"):
+        _claims(good, [{"cell": "depth=1", "margin": 0.5}])
 
 
 def test_a_claim_knows_the_data_of_its_column(good):

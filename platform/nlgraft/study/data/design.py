@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 from nlgraft.errors import Problem, StudyError, nearest
@@ -110,10 +110,17 @@ class Axes:
             return {path: (value, f"{where}.{level}.{path}") for path, value in paths.leaves(values)}
         if factor.target is None:
             return {}
-        for index, known in enumerate(factor.levels):
-            if same(known, level):
-                return {factor.target: (level, f"{where}[{index}]")}
-        return {factor.target: (level, f"factors.{name}.baseline")}
+        index = self._indices[name].get(canonical_json(level))
+        origin = f"factors.{name}.baseline" if index is None else f"{where}[{index}]"
+        return {factor.target: (level, origin)}
+
+    @cached_property
+    def _indices(self) -> dict[str, dict[str, int]]:
+        """The index of each level, by factor and the level's JSON."""
+        return {
+            name: {canonical_json(level): index for index, level in enumerate(factor.level_values)}
+            for name, factor in self.factors.items()
+        }
 
     def combinations(self) -> Iterator[dict[str, Any]]:
         """Yield the combinations of the design, excluded ones included.

@@ -28,6 +28,7 @@ def claim_problems(draft: Draft) -> Iterator[Problem]:
             wrong += _named_twice(axes, cells, _named_cells(path, stated))
             if not wrong and draft.can_use("published"):
                 wrong += _figureless(path, stated, figures)
+                wrong += _unsigned(path, stated, figures)
         yield from wrong
 
 
@@ -60,6 +61,16 @@ def _figureless(path: str, stated: Statement, figures: Figures) -> Iterator[Prob
                     "add the figures there, or give metric and source for an ordering without figures"
                 )
                 yield Problem(path, message)
+
+
+def _unsigned(path: str, stated: Statement, figures: Figures) -> Iterator[Problem]:
+    for claim in figures.claims(stated):
+        if stated.cell is not None and claim.signature is None:
+            message = (
+                f"the published {claim.metric} of {claim.cell!r} has no signature, so ours cannot be "
+                "compared with it; state the signature in published, or claim an ordering"
+            )
+            yield Problem(path, message)
 
 
 def _claim_form(stated: Statement) -> Iterator[Problem]:

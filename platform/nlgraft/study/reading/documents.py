@@ -67,6 +67,8 @@ class Document:
 def read_file(path: Path) -> Document:
     """Read a YAML or JSON file in UTF-8; the document of an unreadable file has that problem."""
     try:
+        if path.is_fifo():  # one that nobody writes to would be read for ever
+            return Document(problems=[Problem("", f"{path} is a pipe; give a file")], is_whole=False)
         return parse(path.read_bytes().decode("utf-8-sig"))
     except OSError as error:
         reason = f"cannot be read: {error.strerror or error}"

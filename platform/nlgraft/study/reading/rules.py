@@ -6,10 +6,13 @@ import itertools
 import math
 import re
 from collections.abc import Iterator, Mapping
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
-from nlgraft.errors import Problem, StudyError, nearest
+from nlgraft.errors import Problem, StoreError, StudyError, nearest
+from nlgraft.pipeline.fingerprint import canonical_json
+from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Axes, Cell, axes_of, level_text, matches
 from nlgraft.study.data.part import MAX_NAME_LENGTH
@@ -24,10 +27,24 @@ from nlgraft.study.data.space import (
 )
 from nlgraft.study.data.study import Factor, Search, Study
 from nlgraft.study.reading.draft import Draft
+from nlgraft.study.reading.faults import describe
 from nlgraft.study.reading.overrides import scale_problems
 
 _NUM_SHOWN = 10
 """Leading characters of a level that MLflow's parallel coordinates show."""
+_MAX_INT = 2**63 - 1
+_TRACKING_SCHEMES = (
+    "http",
+    "https",
+    "databricks",
+    "databricks-uc",
+    "uc",
+    "sqlite",
+    "postgresql",
+    "mysql",
+    "mssql",
+)
+_TRACKING_PLUGINS = "mlflow.tracking_store"
 OPTUNA_FILE = "optuna.db"
 """Optuna's database inside a local store."""
 
@@ -48,6 +65,7 @@ def study_problems(draft: Draft) -> Iterator[Problem]:
     if draft.can_use("seeds", "sequential"):
         yield from _look_problems(draft)
     yield from _resource_problems(study)
+    yield from _storage_problems(study)
     yield from _tracking_problems(study)
     yield from scale_problems(study.scales)
 
@@ -55,8 +73,9 @@ def study_problems(draft: Draft) -> Iterator[Problem]:
 def seed_problems(seeds: Any) -> Iterator[Problem]:
     """Find seeds given twice, even in a list that is wrong otherwise."""
     if isinstance(seeds, list):
+        seen: dict[str, int] = {}
         for index, seed in enumerate(seeds):
-            first = next(i for i, other in enumerate(seeds) if same(other, seed))
+            first = seen.setdefault(canonical_json(seed), index)
             if first != index:
                 yield Problem(
                     f"seeds[{index}]", f"{seed} is the same as seeds[{first}]; write each seed once"
@@ -323,6 +342,22 @@ def _resource_problems(study: Study) -> Iterator[Problem]:
         yield Problem("resources.gpus_per_worker", message)
 
 
+def _storage_problems(study: Study) -> Iterator[Problem]:
+    try:
+        ArtifactStore.open(study.storage.path)
+    except StoreError as error:
+        yield Problem("storage.path", str(error))
+
+
+def number_problems(values: Any, path: str = "") -> Iterator[Problem]:
+    """Find whole numbers that no computer counts to."""
+    if isinstance(values, (dict, list)):
+        for key, value in values.items() if isinstance(values, dict) else enumerate(values):
+            yield from number_problems(value, paths.join(path, key))
+    elif isinstance(values, int) and abs(values) > _MAX_INT:
+        yield Problem(path, f"{describe(values)} is too large; whole numbers go up to {_MAX_INT:,}")
+
+
 def _tracking_problems(study: Study) -> Iterator[Problem]:
     uri = study.tracking.uri
     if uri is None:
@@ -330,6 +365,11 @@ def _tracking_problems(study: Study) -> Iterator[Problem]:
     if re.match(r"(?i)file:", uri) or (":" not in uri and uri not in ("databricks", "uc")):
         message = "MLflow no longer writes file stores; give sqlite:///PATH.db or http://HOST:PORT"
         yield Problem("tracking.uri", message)
+        return
+    scheme = uri.partition(":")[0].partition("+")[0].lower()
+    allowed = [*_TRACKING_SCHEMES, *(entry.name for entry in entry_points(group=_TRACKING_PLUGINS))]
+    if scheme not in allowed:
+        yield Problem("tracking.uri", f"{scheme!r} is no scheme of MLflow. {nearest(scheme, allowed)}")
     name = re.fullmatch(r"sqlite(?:\+\w+)?:///([^?]+).*", uri)
     if name and Path(name.group(1)).absolute() == Path(study.storage.path, OPTUNA_FILE).absolute():
         message = (

@@ -7,7 +7,7 @@ from typing import Any
 
 from nlgraft.errors import ContractError, Problem, StudyError, nearest
 from nlgraft.study.data import paths
-from nlgraft.study.data.design import Axes, Cell, axes_of
+from nlgraft.study.data.design import MAX_CELLS, Axes, Cell, axes_of
 from nlgraft.study.data.space import Domain, alternatives, holds, same
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.claim_rules import upside_down
@@ -129,9 +129,11 @@ class _CellChecker:
         }
 
     def _cells(self) -> list[Cell]:
-        """The cells, and every single level that no cell may use."""
+        """The cells, and every single level that no cell may use; of a vast factor the first ones."""
         cells = [
-            self._axes.cell({name: level}) for name, levels in self._axes.levels.items() for level in levels
+            self._axes.cell({name: level})
+            for name, levels in self._axes.levels.items()
+            for level in levels[:MAX_CELLS]
         ]
         cells += self._design_cells
         by_key = {cell.key: cell for cell in cells if not cell.is_baseline}

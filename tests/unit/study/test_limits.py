@@ -1,0 +1,63 @@
+"""Studies that are vast, endless or aimed at places that do not exist are refused within seconds."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlgraft.errors import StudyError
+from nlgraft.study.public import Study
+
+
+def problems(document: dict[str, Any]) -> dict[str, str]:
+    with pytest.raises(StudyError) as raised:
+        Study.from_dict(document)
+    return {problem.path: problem.message for problem in raised.value.problems}
+
+
+def test_a_vast_factor_is_refused_within_seconds(toy_document: dict[str, Any]) -> None:
+    levels = [float(level) for level in range(30_000)]
+    toy_document["factors"] = {"gain": {"target": "gain", "levels": levels, "baseline": 0.0}}
+    began_s = time.process_time()
+    assert "30,000 cells, at most 1,000" in problems(toy_document)["design"]
+    assert time.process_time() - began_s < 5  # 0.9 s; it was quadratic, more than two minutes
+
+
+def test_many_seeds_are_read_within_seconds(toy_document: dict[str, Any]) -> None:
+    toy_document["seeds"] = [*range(4_000), 7]
+    began_s = time.process_time()
+    assert problems(toy_document) == {"seeds[4000]": "7 is the same as seeds[7]; write each seed once"}
+    assert time.process_time() - began_s < 5
+
+
+def test_a_study_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "study.yaml")
+    with pytest.raises(StudyError, match="is a pipe; give a file"):
+        Study.from_yaml(tmp_path / "study.yaml")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("base.steps", 10**30, "1000000000000000000000000000000 is too large"),
+        (
+            "tracking.uri",
+            "ftp://example.org",
+            "'ftp' is no scheme of MLflow. Allowed: http, https",
+        ),
+        ("storage.path", "s4://bucket/prefix", "cannot be opened: .* Allowed: a directory"),
+    ],
+)
+def test_what_cannot_be_reached_is_refused(
+    toy_document: dict[str, Any], path: str, value: Any, message: str
+) -> None:
+    part, _, key = path.partition(".")
+    toy_document.setdefault(part, {})[key] = value
+    found = problems(toy_document)
+    assert list(found) == [path]
+    assert re.search(message, found[path])
