@@ -35,6 +35,7 @@ def record_of(document: dict[str, Any], storage: Path, num_workers: int) -> Tria
     return ended.record
 
 
+@pytest.mark.slow  # by default test_sweep trains a toy through Ray Train, test_training_workers compares
 @pytest.mark.timeout(600)
 def test_two_workers_give_the_curve_of_one(tmp_path: Path) -> None:
     corpus = {"corpus": "conlang", "train": 300, "dev": 40, "test": 40}
