@@ -11,7 +11,7 @@ from nlgraft.nn.config import FineEncoderConfig, GenerationConfig, TransformerCo
 from nlgraft.stages.config import MASK_TOKEN, ConfigPart, PhaseConfig, ScoreConfig, UpstreamPhaseConfig
 from nlgraft.study.data.system import GIVEN, Condition
 from nlgraft.text.config import BOS, EOS, CorpusConfig, TokenizerConfig, role_problem
-from nlgraft.text.files import InputPathOrName
+from nlgraft.text.files import InputPath
 
 MAX_DEPTH = 12
 """Most fine layers."""
@@ -56,6 +56,15 @@ class DataConfig(ConfigPart):
         return sum(role.startswith("source ") for role in self.task.roles)
 
 
+class MbartConfig(ConfigPart):
+    """A released mBART (section 3.1: mbart-large-cc25)."""
+
+    directory: InputPath
+    """Where its config.json, weights and sentencepiece.bpe.model lie."""
+    language_ids: Mapping[str, int]
+    """Its own token id of each language (cc25: 250003 for de_DE, 250004 for en_XX, 250008 for fr_XX)."""
+
+
 class UpstreamConfig(UpstreamPhaseConfig):
     """The pretrained model: denoising of text in many languages (Eqs. 2, 3)."""
 
@@ -66,11 +75,8 @@ class UpstreamConfig(UpstreamPhaseConfig):
     """Share of masked tokens; null: 0.35 for denoising, 0.15 for masked_tokens."""
     mean_span_tokens: float = Field(default=3.5, gt=0)
     """Denoising: mean length of a masked span, in tokens (Poisson)."""
-    checkpoint: InputPathOrName | None = None
-    """Directory of a released mBART with its sentencepiece.bpe.model (section 3.1: mbart-large-cc25), which
-    brings what ``model`` and ``tokenizer`` would give; null: pretrain a model."""
-    language_ids: Mapping[str, int] = Field(default={})
-    """Checkpoint: its own token id of each language (cc25: 250003 for de_DE, 250004 for en_XX)."""
+    checkpoint: MbartConfig | None = None
+    """A released model, which brings what ``model`` and ``tokenizer`` would give; null: pretrain a model."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> UpstreamConfig:
@@ -79,8 +85,6 @@ class UpstreamConfig(UpstreamPhaseConfig):
             raise ValueError(f"mean_span_tokens is {self.mean_span_tokens}: only denoising masks spans")
         if self.objective == "masked_tokens" and self.checkpoint is not None:
             raise ValueError("checkpoint is given with objective masked_tokens: it is that of an mBART")
-        if self.language_ids and self.checkpoint is None:
-            raise ValueError("language_ids are given without a checkpoint, whose they would be")
         if self.num_bleu_sentences:
             raise ValueError(f"num_bleu_sentences is {self.num_bleu_sentences}: nothing is translated yet")
         return self
@@ -244,8 +248,8 @@ class Config(ConfigPart):
             return
         wanted = {self.languages[index] for index in self.read_sources} | {self.languages[-1]}
         if upstream.checkpoint is not None:
-            if missing := sorted(set(self.data.languages) - set(upstream.language_ids)):
-                yield f"upstream.language_ids lacks the checkpoint's id of {', '.join(missing)}"
+            if missing := sorted(set(self.data.languages) - set(upstream.checkpoint.language_ids)):
+                yield f"upstream.checkpoint.language_ids lacks {', '.join(missing)}"
         elif missing := sorted(wanted - set(self.data.text)):
             yield f"upstream learns from data.text, which lacks {', '.join(missing)}"
         depths = self.model.num_encoder_layers, self.model.num_decoder_layers

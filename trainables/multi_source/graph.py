@@ -93,7 +93,8 @@ class _Trial:
         upstream = self.config.upstream
         assert upstream is not None
         assert upstream.checkpoint is not None
-        return released(upstream.checkpoint, None, is_bert=False, max_tokens=self.config.data.max_tokens)
+        directory = upstream.checkpoint.directory
+        return released(directory, None, is_bert=False, max_tokens=self.config.data.max_tokens)
 
     @cached_property
     def tokenizer(self) -> Stage:
@@ -129,9 +130,9 @@ class _Trial:
         if config is None:
             return None
         if config.checkpoint is not None:
-            named = self.config.language_tokens
-            ids = tuple(config.language_ids[language] for language in named)
-            start = config.language_ids[self.config.languages[-1]]
+            theirs = config.checkpoint.language_ids
+            ids = tuple(theirs[language] for language in self.config.language_tokens)
+            start = theirs[self.config.languages[-1]]
             return self.released.encoder_decoder("upstream", self.tokenizer, start, ids)
         if config.objective == "masked_tokens":
             return self._bert2bert(config)

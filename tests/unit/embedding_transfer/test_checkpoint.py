@@ -13,9 +13,11 @@ from sentencepiece import sentencepiece_model_pb2
 
 from nlgraft.errors import DataError, TrialFailed
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.pipeline.stage import NullReporter
+from nlgraft.nn.conversion.checkpoint import from_hugging_face
+from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
+from nlgraft.stages.released_graph import released
 from nlgraft.stages.run.mbart import SPM_FILE, renumbered, their_rows
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
@@ -164,3 +166,19 @@ def test_a_checkpoint_is_what_its_files_are(mbart, tmp_path):
 def test_contradictions_of_checkpoints_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         configured("somewhere", **changes)
+
+
+def test_languages_of_an_mbart_get_tokens_behind_the_mask(mbart, tmp_path):
+    """As multi_source reads it: theirs are 121 and 123, and 122 starts the targets."""
+    checkpoint = released(str(mbart), None, is_bert=False, max_tokens=60)
+    tokenizer = checkpoint.tokenizer("tokenizer", ("<one>", "<other>"))
+    graph = StageGraph(checkpoint.encoder_decoder("model", tokenizer, 122, (121, 123)))
+    store = ArtifactStore.open(str(tmp_path))
+    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True, seed=1)
+    assert record.state == "finished"
+    pieces = SentencePiece(store.fetch(tokenizer) / "tokenizer.model")
+    assert [pieces.id(token) for token in ("<mask>", "<one>", "<other>")] == [4, 5, 6]
+    theirs = from_hugging_face(str(mbart))[0].source_embedding.table.weight
+    ours = read_model(store.fetch(graph.find("model"))).source_embedding.table.weight
+    assert torch.equal(ours[[2, 5, 6]], theirs[[122, 121, 123]])
+    assert torch.equal(ours[7:], theirs[4 : 4 + len(ours) - 7])

@@ -149,7 +149,10 @@ def test_the_sentence_before_by_hand():
         ),
         ({"data": {**TRICE["data"], "text": {}}}, "learns from data.text, which lacks first, target"),
         ({"documents": "previous"}, "needs one source and a stream 'document'"),
-        ({"upstream": {"checkpoint": "mbart"}}, "lacks the checkpoint's id of first, target"),
+        (
+            {"upstream": {"checkpoint": {"directory": "mbart", "language_ids": {"first": 7}}}},
+            "checkpoint.language_ids lacks target",
+        ),
         ({"model": {"num_sources": 2}}, "leave both out"),
         ({"decode": {"start_id": 5}}, "the target's language begins a hypothesis"),
     ],
