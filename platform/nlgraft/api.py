@@ -27,6 +27,7 @@ from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system import load_system
 
 if TYPE_CHECKING:
+    from nlgraft.analysis.statistics.validity import Validity
     from nlgraft.analysis.study_result import StudyResult
     from nlgraft.execution.events import Event, Observer
     from nlgraft.pipeline.trial_record import TrialRecord
@@ -141,6 +142,20 @@ def load(study: Study | str | os.PathLike[str]) -> StudyResult:
     if not isinstance(study, Study):
         study = find_study(study)
     return StudyResult.read(study, open_store(study))
+
+
+def validity(study: Study, num_simulations: int = 1000) -> Validity:
+    """Estimate error rates, coverage and power of a design, see `nlgraft.analysis.statistics.validity`.
+
+    Raises:
+        NlgraftError: The study has no comparison, or one seed.
+    """
+    from nlgraft.analysis.statistics.validity import design_of, estimate_validity
+
+    try:
+        return estimate_validity(design_of(load(study)), num_simulations)
+    except ValueError as error:
+        raise NlgraftError(f"{study.name}: {error}") from error
 
 
 def run_one(study: Study, cell: str, seed: int | None, reporter: Reporter) -> TrialRecord:

@@ -96,6 +96,25 @@ def plan(study_file: str, overrides: tuple[str, ...], is_json: bool, storage: st
         raise SystemExit(EXIT_DOES_NOT_FIT)
 
 
+@_study_command("validity")
+@click.option("--simulations", default=1000, show_default=True, type=click.IntRange(min=100))
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@click.option("--storage", help="Artifact store: directory or URI.")
+def validity(
+    study_file: str, overrides: tuple[str, ...], simulations: int, is_json: bool, storage: str | None
+) -> None:
+    """Estimate error rates, coverage and power of this design by simulation, before or after it ran."""
+    from nlgraft import api
+    from nlgraft.terminal import validity_table
+
+    study = _read(study_file, overrides, storage)
+    found = api.validity(study, simulations)
+    if is_json:
+        _print_json({"study": study.name, **found.to_json()})
+    else:
+        validity_table(study.name, found.to_json())
+
+
 @_study_command("run")
 @click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, as the last line of stdout.")
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run only these cells and the baseline.")

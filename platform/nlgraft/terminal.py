@@ -65,6 +65,30 @@ def plan_table(plan: Plan) -> None:
         _print("", _table(("corpus", "split", "examples", "words", "empty lines", "in train"), corpora))
 
 
+def validity_table(name: str, document: Mapping[str, Any]) -> None:
+    """Print how a design behaves; the document is that of ``validity --json``."""
+    variances = (
+        f"between seeds {document['seed_variance']:.3g}, from segments {document['segment_variance']:.3g}"
+    )
+    rows = [
+        ("comparisons", document["comparisons"]),
+        ("tested at seeds", ", ".join(map(str, document["looks"]))),
+        (
+            "variance of a difference",
+            f"{variances} ({'assumed' if document['is_assumed'] else 'of this study'})",
+        ),
+        (
+            "some error, no effect",
+            f"{document['familywise_error']:.3f} of studies, level {document['alpha']:g}",
+        ),
+        ("error, no effect", f"{document['single_error']:.3f} of comparisons"),
+        ("coverage", f"{document['coverage']:.3f} of intervals"),
+        ("seeds per comparison, no effect", f"{document['mean_seeds']:.1f}"),
+        *((f"power, effect {one['effect']:.3g}", f"{one['power']:.3f}") for one in document["power"]),
+    ]
+    _print(_table((name, f"{document['simulations']:,} simulations"), rows))
+
+
 def _corpus_rows(corpora: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     return [
         (

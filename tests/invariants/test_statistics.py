@@ -19,6 +19,7 @@ from nlgraft.analysis.statistics.resampling import (
     spread,
 )
 from nlgraft.analysis.statistics.spending import overall_p
+from nlgraft.analysis.statistics.validity import Design, estimate_validity
 
 SEGMENTS, SAMPLES = 100, 200
 
@@ -241,3 +242,61 @@ def test_extending_until_significant_is_corrected(looks):
     factors = np.array([j * (j + 1) if j > 1 else 1 for j in range(1, len(looks) + 1)])[:, None]
     assert np.mean((p_values <= 0.05).any(axis=0)) > 0.08
     assert np.mean((p_values * factors <= 0.05).any(axis=0)) <= 0.06
+
+
+def design(looks, num_arms, seed_variance, segment_variance):
+    """Arms against one baseline, corrected by Holm."""
+    weights = np.hstack([-np.ones((num_arms, 1)), np.eye(num_arms)])
+    return Design(weights, looks, 0.05, True, seed_variance, segment_variance, is_assumed=True)
+
+
+DESIGNS = {
+    "one look": design((5,), 4, 1.0, 0.0),
+    "planned looks": design((3, 5, 10), 4, 1.0, 0.0),
+    "planned looks, test noise": design((3, 6), 3, 1.0, 0.3),
+    # finetuning and a pretraining of its own, equally noisy
+    "pretraining noise": design((3, 5, 10), 4, 2.0, 0.1),
+    "many arms": design((5, 10), 14, 1.0, 0.0),
+}
+
+
+def check_validity(name, num_simulations):
+    found = estimate_validity(DESIGNS[name], num_simulations)
+    assert found.familywise <= 0.05 + max(0.005, 2 * np.sqrt(0.05 * 0.95 / num_simulations))
+    assert 0.93 <= found.coverage <= 0.975
+    detectable = sorted(found.power)[1]
+    assert 0.72 <= found.power[detectable] <= 0.88
+    if len(DESIGNS[name].looks) > 1:
+        assert found.mean_seeds < DESIGNS[name].looks[-1]
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_designs_hold_their_error_rate_coverage_and_power(name):
+    check_validity(name, 1000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DESIGNS)
+def test_designs_hold_their_error_rate_at_twenty_thousand_studies(name):
+    """Monte-Carlo error .003: family-wise error at most .055, coverage .93 to .975, power .72 to .88."""
+    check_validity(name, 20_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_planned", [False, True])
+@pytest.mark.parametrize("shift", [1.0, 1.7])
+def test_advised_seeds_have_the_promised_power_with_pretraining_noise_and_looks(shift, is_planned):
+    """A pilot of five seeds in a family of fourteen advises; a second study of that size, 1,000 times."""
+    rng = np.random.default_rng(5)
+    studies, family = 1000, 14
+    found = 0
+    for _ in range(studies):
+        pilot = rng.standard_normal((2, 5)).sum(axis=0)
+        advised = max(6, seeds_needed(shift, float(pilot.var(ddof=1)), 0.0, 5, 0.05 / family))
+        differences = rng.standard_normal((2, family, advised)).sum(axis=0)
+        differences[0] += shift
+        looks = (advised // 2, advised) if is_planned else (advised,)
+        p_values = {look: stats.ttest_1samp(differences[:, :look], 0.0, axis=1).pvalue for look in looks}
+        p = overall_p(looks, p_values) if is_planned else p_values[advised]
+        found += holm(list(p))[0] <= 0.05
+    assert 0.72 <= found / studies <= 0.88

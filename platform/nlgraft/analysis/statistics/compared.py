@@ -174,7 +174,7 @@ class ComparedResults(Results):
             looks = self.study.sequential.looks
             known = {look: test(self.study.seeds[:look]) for look in looks}
             p_values = {look: p for look, one in known.items() if (p := _p_at(look, one, found)) is not None}
-            found = replace(found, p=overall_p(looks, p_values) if p_values else None)
+            found = replace(found, p=float(overall_p(looks, p_values)) if p_values else None)
             taken = ", ".join(map(str, p_values)) or f"none, the first is at {looks[0]} seeds"
             found = replace(found, notes=(*found.notes, f"looks taken: {taken}"))
         if self.earlier_looks and found.p is not None:

@@ -19,6 +19,7 @@ POWER = 0.8
 MAX_SEEDS = 1000
 """Largest answer of ``seeds_needed``."""
 
+_NO_SPREAD = 1e-150
 _GRID = (np.arange(32) + 0.5) / 32
 
 
@@ -88,23 +89,23 @@ def seeds_needed(
 
 
 def predictive_power(
-    difference: float,
-    seed_variance: float,
-    segment_variance: float,
+    difference: Array | float,
+    seed_variance: Array | float,
+    segment_variance: Array | float,
     num_seeds: int,
     last: int,
-    level: float,
-) -> float:
+    level: Array | float,
+) -> Array:
     """Predict how likely the test rejects at ``level`` after ``last`` seeds, from what ``num_seeds`` show.
 
     The mean difference over all seeds follows Student's t around the present one with variance
     ``V (1 / num_seeds - 1 / last)``: predictive power under a flat prior (Spiegelhalter et al. 1986).
+    Arguments may be arrays; ``last`` is above ``num_seeds``.
     """
-    spread = np.sqrt(seed_variance * (1 / num_seeds - 1 / last))
+    spread = np.maximum(np.sqrt(seed_variance * (1 / num_seeds - 1 / last)), _NO_SPREAD)
     limit = ndtri(1 - level / 2) * np.sqrt(seed_variance / last + segment_variance)
-    if spread == 0:
-        return float(abs(difference) >= limit)
-    return float(sum(stdtr(num_seeds - 1, (sign * difference - limit) / spread) for sign in (1, -1)))
+    above, below = (stdtr(num_seeds - 1, (sign * difference - limit) / spread) for sign in (1, -1))
+    return above + below
 
 
 def _chi_squared(dof: int) -> Array:

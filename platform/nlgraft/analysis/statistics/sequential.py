@@ -97,7 +97,7 @@ class SequentialResults(ComparedResults):
             if found.is_significant(alpha, is_corrected=self.is_corrected):
                 chances[question] = -1.0
             elif not found.open_because and found.difference is not None and found.seed_variance is not None:
-                chances[question] = predictive_power(
+                power = predictive_power(
                     found.difference - found.null,
                     found.seed_variance,
                     found.segment_variance,
@@ -105,6 +105,7 @@ class SequentialResults(ComparedResults):
                     last,
                     found.level,
                 )
+                chances[question] = float(power)
         return chances
 
     @property

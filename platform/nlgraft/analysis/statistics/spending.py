@@ -40,7 +40,7 @@ def look_levels(looks: Sequence[int], level: float) -> list[float]:
     return [math.exp(one) for one in _log_levels(tuple(looks), math.log(level))]
 
 
-def overall_p(looks: Sequence[int], p_values: Mapping[int, float]) -> float:
+def overall_p(looks: Sequence[int], p_values: Mapping[int, Array | float]) -> Array:
     """Combine the p-values of the looks taken so far.
 
     Args:
@@ -51,11 +51,9 @@ def overall_p(looks: Sequence[int], p_values: Mapping[int, float]) -> float:
         The smallest level at which one of them rejects, at least 1e-12 and at most 1.
     """
     tables = dict(zip(looks, _tables(tuple(looks)).T, strict=True))
-    smallest = math.log(np.finfo(float).tiny)
-    logs = [
-        np.interp(math.log(p) if p > 0 else smallest, tables[look], _LEVELS) for look, p in p_values.items()
-    ]
-    return float(np.exp(min(logs)))
+    smallest = np.finfo(float).tiny
+    logs = [np.interp(np.log(np.maximum(p, smallest)), tables[look], _LEVELS) for look, p in p_values.items()]
+    return np.exp(np.minimum.reduce(logs))
 
 
 @lru_cache(maxsize=32)
