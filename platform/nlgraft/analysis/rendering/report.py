@@ -91,6 +91,7 @@ def describe(result: ComparedResults) -> dict[str, Any]:
         "lengths": tables.length_table(result, on_test or lengths) if lengths else None,
         "claims": tables.claims_table(result) if result.claims else None,
         "search": tables.search_table(result) if result.study.search else None,
+        "sensitivity": tables.sensitivity_table(result),
         "looks": tables.looks_table(result) if result.stops else None,
         "trials": tables.trials_table(result),
         "fairness": prose.fairness(result),

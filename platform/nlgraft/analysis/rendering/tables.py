@@ -22,10 +22,12 @@ from nlgraft.analysis.statistics.claims import ClaimResult
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import ONE_SEED, Comparison
 from nlgraft.analysis.statistics.power import MAX_SEEDS
+from nlgraft.analysis.statistics.sensitivity import sensitivities
 from nlgraft.study.data.claim import gain
 from nlgraft.study.data.design import level_text
 
 _FEW_LEVELS = 2
+_WORDS = {"better": "better", "worse": "worse", "open": "undecided"}
 _FEW_SEEDS = 5
 """Below this many seeds the noise, and so the detectable difference, is known as an interval only."""
 
@@ -149,6 +151,21 @@ def looks_table(result: ComparedResults) -> Table:
     """Tabulate how many seeds each cell got by the planned looks, and why no more."""
     rows = [[label, str(stop.num_seeds), stop.reason or NOTHING] for label, stop in result.stops.items()]
     return make_table(["cell", "seeds", "no more because"], rows, num_text=3)
+
+
+def sensitivity_table(result: ComparedResults) -> Table | None:
+    """Tabulate which alternatives change a verdict; None without alternatives."""
+    found = [one for one in sensitivities(result) if one.others]
+    if not found:
+        return None
+    rows: list[list[Entry | str]] = []
+    for one in found:
+        changes = "; ".join(f"{_WORDS[other]} {name}" for name, other in one.changes.items())
+        stands = f"{len(one.others) - len(one.changes)} of {len(one.others)}"
+        rows.append([one.label, Entry(_WORDS[one.standing], one.standing), stands, changes or NOTHING])
+    header = ["cell", "verdict", "stands in", "otherwise"]
+    note = "Alternatives: the other metrics of quality on the same split, and every seed left out once."
+    return make_table(header, rows, num_text=4, notes=[note])
 
 
 def trials_table(result: ComparedResults) -> Table:

@@ -161,6 +161,11 @@ class ComparedResults(Results):
             self._answers[question] = self._limited(found, list(terms))
         return self._answers[question]
 
+    def over_seeds(self, question: Question, seeds: Sequence[int]) -> Comparison:
+        """Answer a question from some of the seeds, without correction."""
+        terms = zip((1.0, -1.0, -1.0, 1.0), map(self.cell, question.cells), strict=False)
+        return self._limited(self._tested(question, seeds), list(terms))
+
     def _over_looks(self, found: Comparison, test: Callable[[Sequence[int]], Comparison]) -> Comparison:
         """Replace the p-value by one that allows for every look at the results, planned or not.
 
