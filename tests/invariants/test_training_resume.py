@@ -92,8 +92,10 @@ def test_killed_and_resumed_is_bit_identical(tmp_path, fields):
             resumed = run(tmp_path / "killed", Recorder(fail_at=fail_at), **fields)
         except KeyboardInterrupt:
             continue
-    resumed = run(tmp_path / "killed", **fields)
+    recorder = Recorder()
+    resumed = run(tmp_path / "killed", recorder, **fields)
     assert_same(resumed, undisturbed)
+    assert recorder.reports[0][1] > 5, "begun anew it would end the same"
 
 
 def test_killed_while_writing_a_checkpoint(tmp_path, monkeypatch):

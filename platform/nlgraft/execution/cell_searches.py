@@ -96,7 +96,7 @@ class CellSearches:
             proposals = load_proposals(self._study, state.cell, self._store)
             kept = [p for p in proposals if p.number < self._search.trials]
             state.proposals = {p.number: p for p in kept}
-            ended = {p.number: p.record for p in kept if p.record and p.record.state != "killed"}
+            ended = {p.number: p.record for p in kept if p.record and p.has_ended}
             state.optuna.reconcile({p.number: p.params for p in kept}, ended)
             for proposal in kept:
                 trial = self._trial(state.cell, proposal.number, proposal.params)

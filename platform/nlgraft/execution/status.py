@@ -90,8 +90,8 @@ def _cell_status(
         for proposal in proposals:
             if proposal.record is not None:
                 _count(states, reasons, proposal.record.state, proposal.record.reason)
-        ended = [p for p in proposals if p.record is not None]
-        best = best_proposal(study.objectives, proposals) if len(ended) == study.search.trials else None
+        is_over = sum(p.has_ended for p in proposals) == study.search.trials
+        best = best_proposal(study.objectives, proposals) if is_over else None
         params = None if best is None else dict(best.params)
     if params is not None:
         for state, reason in _replicate_states(study, store, cell, params, study.seeds[:num_seeds]):

@@ -301,6 +301,8 @@ def test_a_killed_proposal_stays_open_and_runs_again(search_document: dict[str, 
     assert cut.queue.is_done
     assert cut.queue.stop_reason == "disk full at /store"
     assert (cut.queue.num_run, cut.queue.num_failed) == (0, 0)
+    counts = read_status(cut.study, cut.store)["counts"]
+    assert (counts["finished"], counts["failed"]) == (0, 0)
     resumed = Bench(search_document)
     resumed.run_all()
     params = [

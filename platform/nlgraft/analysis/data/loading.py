@@ -37,7 +37,7 @@ def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str]) ->
         return CellResult(cell, _replicates(study, cell, {}, store, busy))
     proposals = [p for p in load_proposals(study, cell, store) if p.number < study.search.trials]
     search = tuple(_search_trial(cell, proposal) for proposal in proposals)
-    ended = sum(proposal.record is not None for proposal in proposals)
+    ended = sum(proposal.has_ended for proposal in proposals)
     if ended < study.search.trials:
         reason = f"{ended} of {study.search.trials} search trials have ended"
         return CellResult(cell, _not_chosen(study, cell, "planned", reason), search, {}, (reason,))

@@ -33,7 +33,7 @@ class Proposal:
         params: Searched values by dotted path.
         seed: Seed of the search trial.
         fingerprint: Fingerprint of the search trial.
-        record: Outcome of the trial; None before its end.
+        record: Record of the trial's last attempt; None if there is none.
     """
 
     number: int
@@ -41,6 +41,11 @@ class Proposal:
     seed: int
     fingerprint: str
     record: TrialRecord | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """True when the search has its outcome; a killed trial runs again."""
+        return self.record is not None and self.record.state != "killed"
 
     def to_json(self) -> dict[str, Any]:
         """Turn the proposal into the stored document; the trial's record is stored by itself."""

@@ -1,0 +1,41 @@
+"""Which proposals have ended, and which of them is replicated."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from nlgraft.pipeline.trial_record import TrialRecord, TrialState
+from nlgraft.study.data.study import Objective
+from nlgraft.study.planning.selection import Proposal, best_proposal
+
+
+def proposal(number: int, value: float, state: TrialState = "finished") -> Proposal:
+    record = TrialRecord(fingerprint=str(number), config={}, seed=1, state=state, metrics={"dev/loss": value})
+    return Proposal(number, {}, 1, str(number), record)
+
+
+@pytest.mark.parametrize(("direction", "best"), [("minimize", 2), ("maximize", 0)])
+def test_the_best_proposal_follows_the_direction_and_the_first_wins_a_tie(direction: str, best: int) -> None:
+    objective = Objective.model_validate({"metric": "dev/loss", "direction": direction})
+    found = [
+        proposal(3, 1.0),
+        proposal(2, 1.0),
+        proposal(1, 9.0, "stopped"),
+        proposal(0, 4.0),
+        proposal(4, math.nan),
+        proposal(5, 0.0, "failed"),
+        proposal(6, 0.0, "killed"),
+        replace(proposal(7, 0.0), record=None),
+    ]
+    chosen = best_proposal([objective], found)
+    assert chosen is not None
+    assert chosen.number == best
+
+
+def test_a_killed_proposal_has_not_ended() -> None:
+    states: list[TrialState] = ["finished", "failed", "stopped", "killed"]
+    assert [proposal(0, 1.0, state).has_ended for state in states] == [True, True, True, False]
+    assert not replace(proposal(0, 1.0), record=None).has_ended
