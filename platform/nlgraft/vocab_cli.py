@@ -251,6 +251,28 @@ def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bo
         click.echo(pruned.to_text())
 
 
+@vocab.command("extend")
+@click.argument("tokenizer", metavar="TOK")
+@click.option("--text", type=_FILE, multiple=True, required=True, help="Text from which tokens are learned.")
+@click.option("--out", required=True, type=_DIRECTORY, help="Directory of the new tokenizer.")
+@click.option("--tokens", "num_tokens", type=click.IntRange(1), required=True, help="Tokens to add at most.")
+@click.option(
+    "--min-count", type=click.IntRange(1), default=2, show_default=True, help="Occurrences of a new token."
+)
+@_json_option
+@fails_politely
+@_names_files
+def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
+    """Write a BPE tokenizer with further tokens of a text; its old ids stay."""
+    from nlgraft.vocab.commands.extend import extend
+
+    extended = extend(tokenizer, text, out, **options)
+    if is_json:
+        _echo_json(extended.to_json())
+    else:
+        click.echo(extended.to_text())
+
+
 @vocab.command("diff")
 @click.argument("one", type=_DIRECTORY, metavar="PLAN")
 @click.argument("other", type=_DIRECTORY, metavar="PLAN")

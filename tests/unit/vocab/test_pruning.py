@@ -8,6 +8,7 @@ import random
 import pytest
 import tokenizers
 import transformers
+from click.testing import CliRunner
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from nlgraft.errors import DataError
@@ -19,6 +20,7 @@ from nlgraft.vocab.commands.prune import prune
 from nlgraft.vocab.surgery.doctor import unreachable_tokens
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
+from nlgraft.vocab_cli import vocab
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +114,19 @@ def test_parts_of_a_kept_token_stay():
     with pytest.raises(DataError, match="size is 3, but 4"):
         prune_tokenizer(document, [0] * 8, size=3)
     assert len(prune_tokenizer(document, [0] * 7 + [5], size=6).old_ids) == 4, "it and its parts, or neither"
+
+
+def test_commands_print_what_they_did(lines, tmp_path):
+    learned("bpe", lines, tmp_path / "old")
+    (tmp_path / "text").write_text("\n".join(lines[0]), "utf-8")
+    arguments = ["--text", str(tmp_path / "text"), "--json"]
+    steps = [
+        ["prune", str(tmp_path / "old"), "--out", str(tmp_path / "pruned"), *arguments],
+        ["extend", str(tmp_path / "pruned"), "--out", str(tmp_path / "new"), "--tokens", "7", *arguments],
+    ]
+    pruned, extended = (json.loads(CliRunner().invoke(vocab, step).stdout) for step in steps)
+    assert pruned["old_size"] > pruned["new_size"] == extended["old_size"] == extended["new_size"] - 7
+    assert pruned["old_tokens"] == pruned["new_tokens"] > extended["new_tokens"]
+    result = CliRunner().invoke(vocab, ["prune", *steps[0][1:-1]])
+    assert result.exit_code == 2
+    assert "exists and is not empty" in result.stderr

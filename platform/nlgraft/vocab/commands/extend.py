@@ -1,0 +1,59 @@
+"""``nlgraft vocab extend``: a tokenizer with further tokens for a text."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import tokenizers
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.commands.changed import ChangedTokenizer, copy_settings, find_document
+from nlgraft.vocab.commands.outputs import refuse_used, written_at_once
+from nlgraft.vocab.commands.plan import read_text
+from nlgraft.vocab.tokenizers.extending import continue_merges, extend_tokenizer
+
+
+def extend(
+    tokenizer: str, text: Sequence[Path], out: Path, *, num_tokens: int, min_count: int = 2
+) -> ChangedTokenizer:
+    """Write a BPE tokenizer with further tokens, learned on a text behind its own merges; its ids stay.
+
+    Args:
+        tokenizer: A tokenizer.json, a directory with one, or a hub name.
+        text: Files of plain or gzipped text.
+        out: Directory of the new tokenizer; missing or empty.
+        num_tokens: Tokens to add at most.
+        min_count: Occurrences that a new token needs.
+
+    Raises:
+        DataError: There is no tokenizer.json of such a BPE, or ``out`` is in use.
+    """
+    refuse_used(out)
+    file, document = find_document(tokenizer)
+    extend_tokenizer(document, [])  # refuse before the text is read
+    lines = read_text(text)
+    old = tokenizers.Tokenizer.from_file(str(file))
+    merges = continue_merges(_words(old, lines), set(old.get_vocab()), num_tokens, min_count)
+    with written_at_once(out) as directory:
+        written = directory / "tokenizer.json"
+        written.write_text(json.dumps(extend_tokenizer(document, merges), ensure_ascii=False), "utf-8")
+        copy_settings(file.parent, directory)
+        new = tokenizers.Tokenizer.from_file(str(written))
+    return ChangedTokenizer.measured(out, old, new, lines)
+
+
+def _words(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> Counter[tuple[str, ...]]:
+    """Count the words of a text as the tokenizer separates them, each as its tokens."""
+    if tokenizer.pre_tokenizer is None:
+        raise DataError("the tokenizer does not separate words, so new tokens would run over spaces")
+    words: Counter[str] = Counter()
+    for line in lines:
+        text = line if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(line)
+        words.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text))
+    found: Counter[tuple[str, ...]] = Counter()
+    for word, count in words.items():
+        found[tuple(token.value for token in tokenizer.model.tokenize(word))] += count
+    return found

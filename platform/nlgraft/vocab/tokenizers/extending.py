@@ -1,0 +1,97 @@
+"""Larger vocabularies: BPE continued on other text, its new merges behind all old ones.
+
+Source: Sennrich et al. (2016), Algorithm 1, begun with the old tokenizer's tokens instead of characters.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from nlgraft.errors import DataError
+
+Pair = tuple[str, str]
+
+
+def continue_merges(
+    words: Mapping[tuple[str, ...], int], taken: set[str], num_merges: int, min_count: int
+) -> list[Pair]:
+    """Learn merges of neighbouring tokens, the most frequent first; ties by the tokens' text.
+
+    Every token that they make is reachable: its two parts stood side by side when all earlier merges were
+    done, and merges know nothing of what is around, so its own text becomes these parts and then itself.
+
+    Args:
+        words: Tokens of each distinct word, and how often it occurs.
+        taken: Tokens that exist; no merge makes them again.
+        num_merges: Merges at most.
+        min_count: Occurrences that a pair needs.
+    """
+    spelled = [list(word) for word in words]
+    times = list(words.values())
+    counts: Counter[Pair] = Counter()
+    places: defaultdict[Pair, set[int]] = defaultdict(set)
+    for index, tokens in enumerate(spelled):
+        for pair in pairwise(tokens):
+            counts[pair] += times[index]
+            places[pair].add(index)
+    made: list[Pair] = []
+    taken = set(taken)
+    while len(made) < num_merges:
+        open_pairs = [pair for pair in counts if counts[pair] >= min_count and "".join(pair) not in taken]
+        if not open_pairs:
+            break
+        best = min(open_pairs, key=lambda pair: (-counts[pair], pair))
+        made.append(best)
+        taken.add("".join(best))
+        for index in sorted(places.pop(best)):
+            for pair in pairwise(spelled[index]):
+                counts[pair] -= times[index]
+            spelled[index] = _merged(spelled[index], best)
+            for pair in pairwise(spelled[index]):
+                counts[pair] += times[index]
+                places[pair].add(index)
+        counts = +counts
+    return made
+
+
+def _merged(tokens: Sequence[str], pair: Pair) -> list[str]:
+    """Join a pair wherever it stands, from the left."""
+    found: list[str] = []
+    index = 0
+    while index < len(tokens):
+        if tuple(tokens[index : index + 2]) == pair:
+            found.append("".join(pair))
+            index += 2
+        else:
+            found.append(tokens[index])
+            index += 1
+    return found
+
+
+def extend_tokenizer(document: Mapping[str, Any], merges: Sequence[Pair]) -> dict[str, Any]:
+    """Append merges and their tokens to a ``tokenizer.json`` of BPE; all old ids stay.
+
+    Raises:
+        DataError: It is another kind of tokenizer, or its merges drop a prefix (``##``).
+    """
+    model = document["model"]
+    if "merges" not in model or model.get("continuing_subword_prefix"):
+        raise DataError(
+            "only BPE whose tokens have no prefix of inner tokens can be extended; learn a new vocabulary "
+            "and plan its rows instead"
+        )
+    made = copy.deepcopy(dict(document))
+    model = made["model"]
+    for entry in made.get("added_tokens") or []:
+        # the library gives added tokens behind the vocabulary new ids when that has grown
+        model["vocab"].setdefault(entry["content"], entry["id"])
+    first = max(model["vocab"].values()) + 1
+    is_text = bool(model["merges"]) and isinstance(model["merges"][0], str)
+    for number, pair in enumerate(merges):
+        model["vocab"]["".join(pair)] = first + number
+        model["merges"].append(" ".join(pair) if is_text else list(pair))
+    return made
