@@ -215,7 +215,7 @@ UNREAD = {
     "nltk's METEOR calls its WordNet": {"synsets"},
     "transformers, tokenizers, SentencePiece, rich and ruamel read what is set on their objects": {
         "use_cache", "share_encoder_decoder_embeddings", "tie_encoder_decoder", "tie_word_embeddings",
-        "padding_side", "pre_tokenizer", "encode_special_tokens", "bos_piece", "eos_piece", "pad_piece",
+        "padding_side", "encode_special_tokens", "bos_piece", "eos_piece", "pad_piece",
         "justify", "overflow", "default_flow_style", "allow_unicode", "sort_base_mapping_type_on_output",
         "ignore_aliases", "no_wrap", "post_processor",
     },

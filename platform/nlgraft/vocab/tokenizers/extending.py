@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Any
 
@@ -40,21 +41,29 @@ def continue_merges(
             places[pair].add(index)
     made: list[Pair] = []
     taken = set(taken)
-    while len(made) < num_merges:
-        open_pairs = [pair for pair in counts if counts[pair] >= min_count and "".join(pair) not in taken]
-        if not open_pairs:
+    # every change of a count is a new entry, and entries that are out of date are passed over
+    heap = [(-count, pair) for pair, count in counts.items()]
+    heapify(heap)
+    while heap and len(made) < num_merges:
+        negative, best = heappop(heap)
+        if counts[best] != -negative or "".join(best) in taken:
+            continue
+        if -negative < min_count:
             break
-        best = min(open_pairs, key=lambda pair: (-counts[pair], pair))
         made.append(best)
         taken.add("".join(best))
+        changed: set[Pair] = set()
         for index in sorted(places.pop(best)):
             for pair in pairwise(spelled[index]):
                 counts[pair] -= times[index]
+                changed.add(pair)
             spelled[index] = _merged(spelled[index], best)
             for pair in pairwise(spelled[index]):
                 counts[pair] += times[index]
                 places[pair].add(index)
-        counts = +counts
+                changed.add(pair)
+        for pair in changed:
+            heappush(heap, (-counts[pair], pair))
     return made
 
 
