@@ -247,6 +247,10 @@ class Config(ConfigPart):
     score: ScoreConfig = ScoreConfig()
     """Measures of the output."""
 
+    num_extracted_sentences: int | None = Field(default=None, ge=1)
+    """Summarisation: also score the text's first sentences (lead) and its best ones (oracle; Table 2), this
+    many at most; null: do not."""
+
     @property
     def used(self) -> tuple[str, ...]:
         """Names of the pretrained models that are fused; none for the plain Transformer."""

@@ -65,8 +65,13 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     )
     encoders = {name: prlm.encoder for name, prlm in prlms.items()}
     trained = graph.train("trained", text, settings, seed=seed, encoders=encoders, states=states)
+    further = {}
+    if config.num_extracted_sentences is not None:
+        further = graph.extract_scores(corpus, splits, num_sentences=config.num_extracted_sentences)
     return StageGraph(
-        graph.scores(trained, text, splits, decode=config.decode, score=config.score, view=view)
+        graph.scores(
+            trained, text, splits, decode=config.decode, score=config.score, view=view, further=further
+        )
     )
 
 

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nlgraft.stages.metrics import NATS_PER_CHAR, output_metrics, text_metrics, training_metrics
+from nlgraft.stages.metrics import (
+    NATS_PER_CHAR,
+    extract_metrics,
+    output_metrics,
+    text_metrics,
+    training_metrics,
+)
 from nlgraft.study.data.metric import Metric
 
 _PRETRAINED = {
@@ -18,6 +24,7 @@ METRICS: Mapping[str, Metric] = {
     **NATS_PER_CHAR,
     **text_metrics(),
     **output_metrics(),
+    **extract_metrics(),
     **{
         f"{kind}/dev_loss": Metric(
             direction="minimize",

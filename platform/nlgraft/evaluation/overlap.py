@@ -20,6 +20,7 @@ from sacrebleu.metrics.ter import TER
 
 from nlgraft.errors import DataError
 from nlgraft.evaluation.config import BleuTokenizer
+from nlgraft.evaluation.extractive import sentences
 
 RowsFunction = Callable[[Sequence[str], Sequence[str]], tuple[NDArray[np.float64], str]]
 
@@ -86,7 +87,8 @@ def rouge_rows(kind: str, *, is_unicode: bool) -> RowsFunction:
     languages the unicode variant keeps all letters.
 
     Args:
-        kind: ``rouge1``, ``rouge2`` or ``rougeL``.
+        kind: ``rouge1``, ``rouge2``, ``rougeL`` or ``rougeLsum``: the union of sentences' common
+            subsequences, sentences as ``extractive.sentences`` splits them.
         is_unicode: If true, keep letters beyond a-z, without stemming.
     """
 
@@ -95,8 +97,12 @@ def rouge_rows(kind: str, *, is_unicode: bool) -> RowsFunction:
 
         words = _UnicodeWords() if is_unicode else None
         scorer = RougeScorer([kind], use_stemmer=not is_unicode, tokenizer=words)
+
+        def lines(text: str) -> str:
+            return "\n".join(sentences(text)) if kind == "rougeLsum" else text
+
         values = [
-            scorer.score(reference, hypothesis)[kind].fmeasure
+            scorer.score(lines(reference), lines(hypothesis))[kind].fmeasure
             for hypothesis, reference in zip(hypotheses, references, strict=True)
         ]
         how = "tok:unicode|stem:no" if is_unicode else "tok:a-z0-9|stem:porter"

@@ -209,7 +209,12 @@ _ALL = (
             rows=rouge_rows(kind, is_unicode=bool(suffix)),
         )
         for suffix in ("", "_unicode")
-        for name, kind in (("rouge1", "rouge1"), ("rouge2", "rouge2"), ("rouge_l", "rougeL"))
+        for name, kind in (
+            ("rouge1", "rouge1"),
+            ("rouge2", "rouge2"),
+            ("rouge_l", "rougeL"),
+            ("rouge_lsum", "rougeLsum"),
+        )
     ),
     StatisticMetric(
         name="meteor", direction="maximize", value=_percentage, columns=_MEAN_COLUMNS, rows=meteor_rows

@@ -13,7 +13,8 @@ from nlgraft.text.config import WordTokenizerConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
 
-TextMetric = Literal["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"]
+TextMetric = Literal["bleu", "bleu_zh", "chrf", "ter", "rouge1", "rouge2", "rouge_l", "rouge_lsum", "meteor"]
+ExtractMethod = Literal["lead", "oracle"]
 CLASS_METRICS = ("accuracy", "macro_f1", "mcc", "loss.class", "ece")
 """Measures of classification."""
 MASK_TOKEN = "<mask>"
@@ -129,7 +130,7 @@ class ScoreConfig(ConfigPart):
     """Measures of the output."""
 
     metrics: tuple[TextMetric, ...] = Field(default=("bleu", "chrf", "ter"), min_length=1)
-    """Measures of text: rouge_l and meteor for questions and summaries, bleu_zh for Chinese by characters."""
+    """Measures of text: ROUGE and meteor for questions and summaries, bleu_zh for Chinese by characters."""
     bleu_tokenizer: BleuTokenizer = "13a"
     """sacreBLEU's tokenizer of ``bleu``, part of its signature: 13a for languages that separate words by
     spaces, zh, ja-mecab, ko-mecab; char or flores200 for others without spaces."""

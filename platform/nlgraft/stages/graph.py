@@ -21,9 +21,12 @@ from nlgraft.stages.kinds.language_model import (
     UntrainedLanguageModelSettings,
 )
 from nlgraft.stages.kinds.seq2seq import (
+    EXTRACT,
     SCORE,
     TRAIN,
     TRANSLATE,
+    ExtractInputs,
+    ExtractSettings,
     ScoreInputs,
     ScoreSettings,
     TrainInputs,
@@ -44,6 +47,7 @@ from nlgraft.stages.kinds.text import (
     TokenizerInputs,
     TokenizerSettings,
 )
+from nlgraft.stages.metrics import EXTRACTS, ROUGE
 from nlgraft.text.config import CorpusConfig, Split, TokenizerConfig, digest
 from nlgraft.training.config import Side, View
 
@@ -310,6 +314,26 @@ def scores(
     )
     tokenizer = score.bleu_tokenizer if "bleu" in score.metrics else None
     return SCORE.stage("scores", ScoreSettings(metrics=score.metrics, bleu_tokenizer=tokenizer), inputs)
+
+
+def extract_scores(corpus: Stage, splits: Sequence[str], *, num_sentences: int) -> dict[str, Stage]:
+    """Score summaries that are taken from the text itself: ``further`` stages of ``scores``."""
+    found = {}
+    for method in EXTRACTS:
+        summaries = {
+            split: EXTRACT.stage(
+                f"{method}_{split}",
+                ExtractSettings(split=cast("Split", split), method=method, num_sentences=num_sentences),
+                ExtractInputs(corpus=corpus),
+            )
+            for split in splits
+        }
+        found[method] = SCORE.stage(
+            f"{method}_scores",
+            ScoreSettings(metrics=ROUGE, metric_prefix=method),
+            ScoreInputs(corpus=corpus, translations=summaries),
+        )
+    return found
 
 
 def upstream_scores(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal, get_args
 
-from nlgraft.stages.config import TextMetric
+from nlgraft.stages.config import ExtractMethod, TextMetric
 from nlgraft.study.data.metric import Metric
 
 Split = Literal["dev", "test"]
@@ -17,6 +18,9 @@ TEXT_METRICS: Mapping[str, tuple[Literal["maximize", "minimize"], str, str]] = {
     "bleu_zh": ("maximize", "BLEU points", "BLEU of beam search with sacreBLEU's Chinese tokenizer."),
     "chrf": ("maximize", "chrF points", "chrF2 of beam search."),
     "ter": ("minimize", "TER points", "Translation edit rate of beam search."),
+    "rouge1": ("maximize", "ROUGE points", "ROUGE-1 F1 of beam search."),
+    "rouge2": ("maximize", "ROUGE points", "ROUGE-2 F1 of beam search."),
+    "rouge_lsum": ("maximize", "ROUGE points", "ROUGE-Lsum F1 of beam search, sentence by sentence."),
     "rouge_l": ("maximize", "ROUGE points", "ROUGE-L F1 of beam search."),
     "meteor": ("maximize", "METEOR points", "METEOR of beam search without synonyms."),
 }
@@ -55,6 +59,21 @@ def document_metrics(splits: Sequence[Split] = SPLITS) -> dict[str, Metric]:
         )
         for split in splits
     }
+
+
+ROUGE: tuple[TextMetric, ...] = ("rouge1", "rouge2", "rouge_l", "rouge_lsum")
+"""Measures of summaries."""
+EXTRACTS: tuple[ExtractMethod, ...] = get_args(ExtractMethod)
+"""Summaries taken from the text itself, as prefixes of their metrics."""
+
+
+def extract_metrics(splits: Sequence[Split] = SPLITS) -> dict[str, Metric]:
+    """Describe the measures of summaries that are taken from the text itself."""
+    found: dict[str, Metric] = {}
+    for method in EXTRACTS:
+        found |= text_metrics(ROUGE, splits, method)
+    what = "Of the first sentences (lead) or the best ones (oracle) of the text as its summary."
+    return {name: replace(metric, is_fixed=True, description=what) for name, metric in found.items()}
 
 
 def output_metrics(splits: Sequence[Split] = SPLITS) -> dict[str, Metric]:

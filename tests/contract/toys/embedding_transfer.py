@@ -47,7 +47,10 @@ _TEXT = {
         "upstream": {"vocab_size": 200, "is_shared": True, "special_tokens": ["<mask>"]},
         "downstream": {"vocab_size": 220, "is_shared": True},
     },
-    "score": {"metrics": ["bleu_zh", "rouge_l", "meteor"], "is_calibrated": True},
+    "score": {
+        "metrics": ["bleu_zh", "rouge1", "rouge2", "rouge_l", "rouge_lsum", "meteor"],
+        "is_calibrated": True,
+    },
 }
 _MASKED_LM = {
     "data": _corpora("monolingual"),

@@ -35,7 +35,20 @@ _ELMO_MODEL = {"source_positions": "none", "has_source_scale": False}
 ARMS: dict[str, dict[str, Any]] = {
     "baseline": {
         **_BASE,
-        "score": {"metrics": ["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"], "is_calibrated": True},
+        "score": {
+            "metrics": [
+                "bleu",
+                "bleu_zh",
+                "chrf",
+                "ter",
+                "rouge1",
+                "rouge2",
+                "rouge_l",
+                "rouge_lsum",
+                "meteor",
+            ],
+            "is_calibrated": True,
+        },
     },
     "shared": _with(model={"tying": "all"}),
     "bitext-BPE": _with(tokenizers={"source": "bitext", "target": "bitext"}),

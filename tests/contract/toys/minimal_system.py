@@ -13,5 +13,8 @@ _BASE: dict[str, Any] = {
 }
 ARMS = {read: {**_BASE, "read": read} for read in ("first", "second", "both")}
 ARMS["both"] |= {
-    "score": {"metrics": ["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"], "is_calibrated": True}
+    "score": {
+        "metrics": ["bleu", "bleu_zh", "chrf", "ter", "rouge1", "rouge2", "rouge_l", "rouge_lsum", "meteor"],
+        "is_calibrated": True,
+    }
 }

@@ -23,7 +23,7 @@ _DOCUMENTS = {
     "task": {"corpus": "conlang", "task": "document_translation", **_SIZES},
     "languages": ["first", "target"],
 }
-_ALL_METRICS = ["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"]
+_ALL_METRICS = ["bleu", "bleu_zh", "chrf", "ter", "rouge1", "rouge2", "rouge_l", "rouge_lsum", "meteor"]
 
 ARMS: dict[str, dict[str, Any]] = {
     "trice": {

@@ -49,7 +49,8 @@ ARMS = {
     "frozen with dropout": _arm(has_frozen_dropout=True),
     "four": _arm(prlms=["bert", "gpt", "electra", "distilbert"], layers="mean"),
 }
+ARMS["sum"]["num_extracted_sentences"] = 1
 ARMS["sum"]["score"] = {
-    "metrics": ["bleu", "bleu_zh", "chrf", "ter", "rouge_l", "meteor"],
+    "metrics": ["bleu", "bleu_zh", "chrf", "ter", "rouge1", "rouge2", "rouge_l", "rouge_lsum", "meteor"],
     "is_calibrated": True,
 }

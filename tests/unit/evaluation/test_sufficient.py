@@ -127,6 +127,14 @@ def test_rouge_by_hand():
     assert rouge_l == pytest.approx(600 / 7)
 
 
+def test_rouge_lsum_is_taken_over_sentences():
+    """The union of both reference sentences' matches, whatever their order: 5 of 5 words; ROUGE-L only 3."""
+    hypothesis, reference = ["She left. The cat sat."], ["The cat sat. She left."]
+    for name, expected in (("rouge_lsum", 100.0), ("rouge_l", 60.0)):
+        rows = segment_statistics(name, hypothesis, reference)
+        assert aggregate(name, rows.sum(0)) == pytest.approx(expected)
+
+
 def test_rouge_keeps_other_scripts_only_in_the_unicode_variant():
     same = ["größe 문장"]
     assert aggregate("rouge1_unicode", segment_statistics("rouge1_unicode", same, same).sum(0)) == 100

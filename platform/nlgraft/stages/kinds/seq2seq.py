@@ -10,7 +10,7 @@ from pydantic import Field
 
 from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
-from nlgraft.stages.config import MaskedSpansConfig, TextMetric
+from nlgraft.stages.config import ExtractMethod, MaskedSpansConfig, TextMetric
 from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T, is_none, is_unset
 from nlgraft.text.config import Split
@@ -109,6 +109,24 @@ class TranslateInputs(Inputs[T]):
     states: Mapping[str, T] = field(default_factory=dict)
 
 
+class ExtractSettings(Settings):
+    """Summaries of one split, taken from the text itself."""
+
+    split: Split
+    """Split to summarise."""
+    method: ExtractMethod
+    """The first sentences, or those that raise ROUGE-1 and ROUGE-2 against the reference the most."""
+    num_sentences: int
+    """Most sentences of a summary."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractInputs(Inputs[T]):
+    """A corpus with one source and a target."""
+
+    corpus: T
+
+
 class ScoreSettings(Settings):
     """Comparison of translations with the references."""
 
@@ -144,4 +162,5 @@ TRAIN = StageKind("nlgraft.stages.run.seq2seq:train", TrainSettings, TrainInputs
 TRANSLATE = StageKind(
     "nlgraft.stages.run.translation:translate", TranslateSettings, TranslateInputs, version=3
 )
+EXTRACT = StageKind("nlgraft.stages.run.translation:extract", ExtractSettings, ExtractInputs)
 SCORE = StageKind("nlgraft.stages.run.translation:score", ScoreSettings, ScoreInputs, version=2)

@@ -18,6 +18,7 @@ from nlgraft.evaluation.artifact import (
 )
 from nlgraft.evaluation.calibration import evaluate_calibration, token_confidences
 from nlgraft.evaluation.efficiency import speed_signature
+from nlgraft.evaluation.extractive import lead, oracle
 from nlgraft.evaluation.inputs import Inputs, with_foreign_source
 from nlgraft.evaluation.scores import Evaluation, Score, evaluate_documents, evaluate_text, score_statistics
 from nlgraft.evaluation.translation import Translations
@@ -26,7 +27,7 @@ from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.kinds.seq2seq import SCORE, TRANSLATE, TranslateInputs, TranslateSettings
+from nlgraft.stages.kinds.seq2seq import EXTRACT, SCORE, TRANSLATE, TranslateInputs, TranslateSettings
 from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.text import open_tokenizer, text_of
 from nlgraft.text.batches import Ragged
@@ -126,6 +127,19 @@ def calibration(
         [[str(identity) for identity in ids] for ids in side] for side in (best, tokenizer.encode(references))
     )
     return evaluate_calibration(hypotheses, confidences, right)
+
+
+def extract(context: StageContext) -> None:
+    """Write summaries of a split that are taken from the text itself."""
+    settings, inputs = EXTRACT.read(context)
+    corpus = read_corpus(inputs.corpus / settings.split)
+    texts, references = (text_of(corpus, [role]) for role in ("source 0", "target"))
+    count = settings.num_sentences
+    summaries = [
+        lead(text, count) if settings.method == "lead" else oracle(text, reference, count)
+        for text, reference in zip(texts, references, strict=True)
+    ]
+    write_lines(context.directory / HYPOTHESES_FILE, summaries)
 
 
 def score(context: StageContext) -> None:
