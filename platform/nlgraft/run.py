@@ -16,6 +16,7 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.planning.data_checks import check_cells
 from nlgraft.study.planning.looks import record_look
 from nlgraft.study.public import Study
+from nlgraft.study.reading.system import load_system
 
 if TYPE_CHECKING:
     from nlgraft.analysis.study_result import StudyResult
@@ -123,7 +124,8 @@ class Run:
 
         check_local_fit(self.study.resources, self._address)
         self._notify(f"opening MLflow at {without_credentials(self._uri)}")
-        tracker.start_study(self.study, self.study.fingerprint, self._cells, lock.is_held)
+        is_read = load_system(self.study.system).is_read
+        tracker.start_study(self.study, self.study.fingerprint, self._cells, lock.is_held, is_read)
         track = tracking_observer(tracker, self._store)
 
         def observe(event: Event) -> None:

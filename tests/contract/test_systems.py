@@ -19,7 +19,7 @@ from nlgraft.errors import NlgraftError
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
-from nlgraft.study.data.system import GIVEN, System
+from nlgraft.study.data.system import System
 from nlgraft.study.reading.system import load_system
 
 ROOT = Path(__file__).parents[2]
@@ -164,27 +164,8 @@ def distinct_arms(system: System) -> dict[str, BaseModel]:
         config = config_of(system, values)
         whole = config.model_dump(mode="json")
         stages = frozenset(stage.name for stage in graph_of(system, config).stages)
-        found.setdefault((stages, *(is_read(system, whole, knob) for knob in declared)), (arm, config))
+        found.setdefault((stages, *(system.is_read(knob, whole) for knob in declared)), (arm, config))
     return dict(found.values())
-
-
-def is_read(system: System, values: Mapping[str, Any], knob: str) -> bool:
-    """True if a setting has an effect in a config, as far as the system declares it."""
-    conditions = system.conditions(knob)
-    return not conditions or any(
-        all(_holds(values, name, allowed) for name, allowed in one.items()) for one in conditions
-    )
-
-
-def _holds(values: Mapping[str, Any], name: str, allowed: tuple[Any, ...]) -> bool:
-    value = _at(values, name)
-    return value in allowed or (GIVEN in allowed and value is not None)
-
-
-def _at(values: Any, path: str) -> Any:
-    for part in path.split("."):
-        values = values[part]
-    return values
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
@@ -197,7 +178,7 @@ def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path: st
         for knob, annotation, value in _leaves(config):
             effect = effect_of(system, whole, fingerprint, knob, annotation, value)
             effects.setdefault(knob, set()).add(effect)
-            if is_read(system, whole, knob):
+            if system.is_read(knob, whole):
                 idle += [f"{knob} has no effect in {arm}"] * (effect == "idle")
             else:
                 wrong += [f"{knob} has an effect in {arm}, against READ_WHEN"] * (effect == "changes")

@@ -187,7 +187,7 @@ class Told:
         kinds = [run.data.tags["nlgraft.kind"] for run in runs.values()]
         assert sorted(kinds) == ["cell"] * len(self.cells) + ["study"] + ["trial"] * len(self.ended)
         assert {run.info.status for run in runs.values()} == {"FINISHED"}
-        above = {"trial": "cell", "cell": "study"}
+        above = {"trial": "cell"}
         for run in runs.values():
             kind = run.data.tags["nlgraft.kind"]
             if kind in above:

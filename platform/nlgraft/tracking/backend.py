@@ -40,6 +40,7 @@ _log = logging.getLogger("nlgraft.tracking")
 DIGEST = "nlgraft.digest"
 MODEL = "nlgraft.model"
 MODEL_TRIAL = "nlgraft.model_trial"
+RUN_NAME = "mlflow.runName"
 _RUNS_PER_PAGE = 1000
 _POINTS_PER_BATCH = 800
 _DIGEST_CHARS = 36
@@ -97,6 +98,8 @@ class MlflowBackend:
         self._write_status(run, entry)
         if entry.model is not None:
             self._write_model(run, entry.model)
+        for key, value in entry.experiment_tags.items():
+            self.client.set_experiment_tag(self.experiment_id, key, value)
 
     def end_orphans(self, active: Iterable[RunKey]) -> int:
         """Mark the runs that an earlier driver left RUNNING as KILLED; return their number.
@@ -164,7 +167,7 @@ class MlflowBackend:
         created = self.client.create_run(
             self.experiment_id,
             start_time=base.started_ms or now_ms(),
-            tags=tags | {"mlflow.runName": base.name},
+            tags=tags | {RUN_NAME: base.name},
             run_name=base.name,
         )
         run = _known(created)
@@ -268,6 +271,9 @@ class MlflowBackend:
         run.tags |= tags
 
     def _write_status(self, run: _KnownRun, entry: RunEntry) -> None:
+        if entry.name and entry.name != run.tags.get(RUN_NAME):
+            self.client.update_run(run.run_id, name=entry.name)
+            run.tags[RUN_NAME] = entry.name
         if entry.status is None or entry.status == run.status:
             return
         if entry.status == "RUNNING":

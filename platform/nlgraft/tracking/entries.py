@@ -18,6 +18,9 @@ Status = Literal["RUNNING", "FINISHED", "FAILED", "KILLED"]
 Fill: TypeAlias = Callable[[Path], None]
 """Writes files into a directory; called only if they are needed."""
 
+IsRead: TypeAlias = Callable[[str, Mapping[str, Any]], bool]
+"""Tells if a setting, given by its dotted path, has an effect in a config."""
+
 MAX_POINTS = 50_000
 """Most points of one run to keep while a server is unreachable; the trial's record restores older ones."""
 
@@ -166,6 +169,7 @@ class RunEntry:
         status: New state of the run; None leaves it unchanged.
         ended_ms: End, Unix milliseconds.
         model: Model to log beside the run.
+        experiment_tags: Tags of the experiment to set.
         digest: Digest of a final entry: an ended run that carries it already holds everything.
     """
 
@@ -183,6 +187,7 @@ class RunEntry:
     status: Status | None = None
     ended_ms: int | None = None
     model: BestModel | None = None
+    experiment_tags: dict[str, str] = field(default_factory=dict)
     digest: str = ""
 
     def merge(self, newer: RunEntry) -> RunEntry:
@@ -202,6 +207,7 @@ class RunEntry:
             status=newer.status or self.status,
             ended_ms=newer.ended_ms if newer.status else self.ended_ms,
             model=newer.model or self.model,
+            experiment_tags=self.experiment_tags | newer.experiment_tags,
             digest=newer.digest if newer.status else self.digest,
         )
 

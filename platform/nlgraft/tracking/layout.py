@@ -1,11 +1,17 @@
-"""Layout of a study in MLflow: study -> cell -> trial, and the content of the runs of each level."""
+"""Layout of a study in MLflow: the study, its cells, their trials, and the content of each run.
+
+Cells are not nested below the study: MLflow's list shows runs without a parent first, and what a person
+looks for are the cells.
+"""
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 import shutil
 import time
+import zlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -16,6 +22,7 @@ from nlgraft.tracking.entries import (
     BestModel,
     CellLike,
     Fill,
+    IsRead,
     Point,
     RunEntry,
     RunKey,
@@ -42,6 +49,9 @@ STUDY = "nlgraft.study"
 STUDY_FINGERPRINT = "nlgraft.study_fingerprint"
 STATE = "nlgraft.state"
 END_REASON = "nlgraft.end_reason"
+NOTE = "mlflow.note.content"
+VIEW = "mlflow.sharedViewState.cells"
+"""A view of the experiment's page, offered by its menu *Views* and opened by ``?viewStateShareKey=cells``."""
 
 _STATUS_OF_STATE: dict[str, Status] = {
     "finished": "FINISHED",
@@ -49,6 +59,7 @@ _STATUS_OF_STATE: dict[str, Status] = {
     "failed": "FAILED",
     "killed": "KILLED",
 }
+_SHOWN = ("mean", "std", "n", "difference", "ci_low", "ci_high", "p_holm")
 _COMPARED = ("difference", "p", "p_holm", "smallest_detectable")
 
 
@@ -56,9 +67,11 @@ class StudyLayout:
     """Builds the run entries of one study.
 
     Args:
-        fingerprint: The study's fingerprint. Each fingerprint has a tree of its own, so that editing a study
+        fingerprint: The study's fingerprint. Each fingerprint has runs of its own, so that editing a study
             file never changes the runs of a finished study.
         cells: The cells that will run.
+        is_read: Tells if a setting has an effect in a config; others are no parameters.
+        prefix: Begins the names of cells and trials, in an experiment that holds other studies.
     """
 
     def __init__(
@@ -66,8 +79,12 @@ class StudyLayout:
         study: Study,
         fingerprint: str,
         cells: Sequence[CellLike],
+        is_read: IsRead,
+        prefix: str = "",
     ) -> None:
         self._study = study
+        self._is_read = is_read
+        self._prefix = prefix
         self._fingerprint = fingerprint
         self._yaml = study.to_yaml(is_public=True)
         self._cells = {cell.label: cell for cell in cells}
@@ -88,7 +105,7 @@ class StudyLayout:
         """Tags of the experiment; its kind keeps MLflow from asking which view to show."""
         return {
             "mlflow.experimentKind": "custom_model_development",
-            "mlflow.note.content": tag_value(self._study.description or ""),
+            NOTE: tag_value(self._study.description or ""),
             STUDY: self._study.variant,
         }
 
@@ -104,7 +121,11 @@ class StudyLayout:
             texts={"study.yaml": self._yaml},
             status="RUNNING",
         )
-        return [study, *(self._cell_start(cell) for cell in self._cells.values())]
+        cells = [self._cell_start(cell) for cell in self._cells.values()]
+        # MLflow lists what began last first: the baseline leads, the study ends the list.
+        for number, cell in enumerate(reversed(cells), start=1):
+            cell.started_ms = study.started_ms + number
+        return [study, *cells]
 
     def add_cell(self, cell: CellLike) -> RunEntry:
         """Add a cell that `start` did not know; return its entry, state RUNNING."""
@@ -132,14 +153,14 @@ class StudyLayout:
             tags["nlgraft.number"] = str(trial.number)
         if trial.params:
             tags["nlgraft.params"] = tag_value(json.dumps(dict(trial.params), default=str))
-        params, texts = split_params(self._factor_params(trial.cell) | flatten(trial.config))
+        params, texts = split_params(self._factor_params(trial.cell) | self._settings(trial.config))
         datasets = tracked_datasets(trial.config.get("data"))
         if trial.kind == "search":  # scored on dev only
             datasets = tuple(dataset for dataset in datasets if dataset.context != "test")
         return RunEntry(
             key=key,
             parent=self.cell_key(trial.cell),
-            name=f"{trial.cell.label}, {tail}",
+            name=f"{self._prefix}{trial.cell.label}, {tail}",
             started_ms=now_ms(),
             tags=tags | {STATE: "running", END_REASON: ""},
             params=params,
@@ -193,17 +214,17 @@ class StudyLayout:
             ended_ms=ended_ms,
         ).seal()
 
-    def cell_end(self, cell: CellLike, result: Mapping[str, Any]) -> RunEntry:
+    def cell_end(self, cell: CellLike, result: Mapping[str, Any], main_metric: str = "") -> RunEntry:
         """Build the final entry of a cell: mean, std, n and the comparison with the baseline as metrics.
 
         Args:
             result: Its element of ``cells`` in the JSON of ``run --json``.
+            main_metric: The metric that its name tells.
         """
         state = str(result.get("state", "finished"))
         return RunEntry(
             key=self.cell_key(cell),
-            parent=self.study_key,
-            name=cell.label,
+            name=f"{self._prefix}{cell.label}{_told(result, main_metric)}",
             tags={STATE: state, END_REASON: "done" if state == "finished" else state},
             results=[Point(key, value, now_ms(), 0) for key, value in cell_metrics(result).items()],
             texts={"result.json": pretty(dict(result))},
@@ -229,7 +250,8 @@ class StudyLayout:
         failed = [cell for cell in result.get("cells", []) if cell.get("state") == "failed"]
         state = "finished" if not failed else f"finished, {len(failed)} of its cells failed"
         heading = f"{self._study.description.strip()}\n\n" if self._study.description else ""
-        tags = {STATE: state, END_REASON: "done", "mlflow.note.content": tag_value(heading + note)}
+        described = {NOTE: tag_value(heading + note)}
+        tags = {STATE: state, END_REASON: "done"} | described
         for number, claim in enumerate(result.get("claims", []), start=1):
             tags[f"nlgraft.claim.{number}"] = tag_value(f"{claim.get('verdict')}: {claim.get('text')}")
         return RunEntry(
@@ -241,6 +263,7 @@ class StudyLayout:
             status="FINISHED",
             ended_ms=now_ms(),
             model=model,
+            experiment_tags=described | cells_view(result.get("main_metric", "")),
         )
 
     def _cell_start(self, cell: CellLike) -> RunEntry:
@@ -248,8 +271,7 @@ class StudyLayout:
         params, texts = split_params(self._factor_params(cell))
         return RunEntry(
             key=key,
-            parent=self.study_key,
-            name=cell.label,
+            name=f"{self._prefix}{cell.label}",
             started_ms=now_ms(),
             tags=self._tags(key) | self._factor_tags(cell) | {STATE: "running", END_REASON: ""},
             params=params,
@@ -271,6 +293,14 @@ class StudyLayout:
             STUDY_FINGERPRINT: self._fingerprint,
         }
         return tags | ({CELL: key.cell} if key.cell else {})
+
+    def _settings(self, config: Mapping[str, Any]) -> dict[str, str]:
+        """Format the settings that take part in a trial: neither idle nor null."""
+        return {
+            path: text
+            for path, text in flatten(config).items()
+            if text != "null" and self._is_read(path, config)
+        }
 
     def _factor_tags(self, cell: CellLike) -> dict[str, str]:
         return {
@@ -308,6 +338,28 @@ def cell_metrics(result: Mapping[str, Any]) -> dict[str, float]:
         for name, value in found.items()
         if isinstance(value, int | float) and math.isfinite(value)
     }
+
+
+def _told(result: Mapping[str, Any], metric: str) -> str:
+    """Write a cell's main metric behind its name, marked if one seed hides the spread."""
+    found = (result.get("metrics") or {}).get(metric)
+    if not found or found.get("mean") is None:
+        return ""
+    spread = " (1 seed)" if found.get("std") is None else f" ± {found['std']:.2f}"
+    return f": {found['mean']:.2f}{spread}"
+
+
+def cells_view(main_metric: str) -> dict[str, str]:
+    """Describe a view of the cells with the main metric's columns, as MLflow's *Views* menu stores it."""
+    columns = [f"metrics.`{metric_name(f'{main_metric}.{column}')}`" for column in _SHOWN]
+    state = {
+        "searchFilter": f"tags.`{KIND}` = 'cell'",
+        "selectedColumns": columns,
+        "columnOrder": columns,
+        "runsHiddenMode": "SHOW_ALL",
+    }
+    packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
+    return {VIEW: json.dumps({"name": "Cells", "createdAt": 0, "state": f"deflate;{packed}"})}
 
 
 def _copy_report(report_directory: Path, target: Path) -> None:

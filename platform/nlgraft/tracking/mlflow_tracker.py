@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nlgraft.tracking.best import BestTrial
-from nlgraft.tracking.entries import CellLike, Point, RunEntry, RunKey, TrialLike
+from nlgraft.tracking.entries import CellLike, IsRead, Point, RunEntry, RunKey, TrialLike
 from nlgraft.tracking.layout import END_REASON, STATE, StudyLayout, now_ms
 from nlgraft.tracking.naming import metric_name, upstream_trainings
 from nlgraft.tracking.trial_files import copy_scored_files
@@ -89,6 +89,7 @@ class MlflowTracker:
         fingerprint: str,
         cells: Sequence[CellLike],
         may_write: Callable[[], bool] = lambda: True,
+        is_read: IsRead = lambda path, config: True,
     ) -> None:
         """Create schema, experiment, study run and cell runs; end the runs that a dead driver left running.
 
@@ -98,8 +99,10 @@ class MlflowTracker:
         Args:
             cells: The cells that will run.
             may_write: Asked before each write; False once another driver writes this study.
+            is_read: Tells if a setting has an effect in a config; others are no parameters of a trial.
         """
-        self._layout = layout = StudyLayout(study, fingerprint, cells)
+        prefix = "" if self.experiment == study.variant else f"{study.variant}: "
+        self._layout = layout = StudyLayout(study, fingerprint, cells, is_read, prefix)
         self._best = BestTrial(study.objectives[0])
         self._writer = Writer(
             lambda: self._connect(self.uri, self.experiment, fingerprint, layout.experiment_tags),
@@ -149,19 +152,22 @@ class MlflowTracker:
         if store is not None:
             self._best.consider(trial, record, store)
 
-    def finish_cell(self, cell: str | Mapping[str, Any], result: Mapping[str, Any]) -> None:
+    def finish_cell(
+        self, cell: str | Mapping[str, Any], result: Mapping[str, Any], main_metric: str = ""
+    ) -> None:
         """Report the results of a cell.
 
         Args:
             cell: Its label or its levels.
             result: Its element of ``cells`` in the JSON of ``run --json``.
+            main_metric: The metric that its name tells.
         """
         layout = self._require_layout()
         known = layout.find_cell(cell)
         if known is None:
             _log.warning("the study has no cell %s; its results are not written to MLflow", cell)
             return
-        self._put(layout.cell_end(known, result))
+        self._put(layout.cell_end(known, result, main_metric))
 
     def finish_study(
         self, result: Mapping[str, Any], note: str, report_directory: Path | None = None
@@ -178,7 +184,7 @@ class MlflowTracker:
         layout = self._require_layout()
         for cell in result.get("cells", []):
             if layout.find_cell(cell["cell"]) is not None:
-                self.finish_cell(cell["cell"], cell)
+                self.finish_cell(cell["cell"], cell, result.get("main_metric", ""))
         self._end_running("the study ended before it", besides=layout.study_key)
         self._put(layout.study_end(result, note, report_directory, self._best.model))
 

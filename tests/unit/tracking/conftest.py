@@ -120,6 +120,7 @@ class Toy:
 
         return {
             "study": "demo",
+            "main_metric": "test/bleu",
             "cells": [cell_result(cell, state) for cell, state in zip(self.cells, states, strict=True)],
             "claims": [{"text": "avg_eg > none", "verdict": "supported"}],
         }

@@ -1,9 +1,11 @@
+import base64
 import json
 import math
 import re
 import subprocess
 import sys
 import time
+import zlib
 
 import pytest
 
@@ -11,6 +13,7 @@ from nlgraft.errors import StudyError
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
 NESTED = "mlflow.parentRunId"
+CELLS = ("baseline: 20.50 ± 0.50", "arm=avg_eg: 20.50 ± 0.50")
 
 
 def runs_by_name(client, experiment="demo", view=1):
@@ -55,8 +58,8 @@ def artifact_names(client, run, path=None):
     return {entry.path for entry in client.list_artifacts(run.info.run_id, path)}
 
 
-def test_a_study_is_three_levels_with_results_on_every_level(open_tracker, client, toy, store, tmp_path):
-    """design.md §8: study -> cell -> trial; the cell run carries the comparison."""
+def test_cells_stand_first_with_results_on_every_level(open_tracker, client, toy, store, tmp_path):
+    """Cells lie below no run, the baseline leads, and the cell run carries the comparison."""
     tracker = open_tracker()
     run_study(tracker, toy, store, tmp_path / "reports")
     assert tracker.close() == 0
@@ -64,10 +67,10 @@ def test_a_study_is_three_levels_with_results_on_every_level(open_tracker, clien
     runs = runs_by_name(client)
     assert len(runs) == 1 + 2 + 4
     assert {run.info.status for run in runs.values()} == {"FINISHED"}
-    study, cell, trial = runs["demo"], runs["arm=avg_eg"], runs["arm=avg_eg, seed 2"]
-    assert NESTED not in study.data.tags
-    assert cell.data.tags[NESTED] == study.info.run_id
+    study, cell, trial = runs["demo"], runs[CELLS[1]], runs["arm=avg_eg, seed 2"]
     assert trial.data.tags[NESTED] == cell.info.run_id
+    listed = [run.info.run_name for run in client.search_runs([study.info.experiment_id])]
+    assert [name for name in listed if NESTED not in runs[name].data.tags] == [*CELLS, "demo"]
 
     assert study.data.tags["mlflow.note.content"] == "Which arm?\n\n| cell | bleu |"
     assert study.data.tags["nlgraft.claim.1"] == "supported: avg_eg > none"
@@ -89,6 +92,43 @@ def test_a_study_is_three_levels_with_results_on_every_level(open_tracker, clien
     assert sorted(trial.data.params)[:2] == ["_factor.arm", "arm"]
     assert trial.data.params["_factor.arm"] == "avg_eg"
     assert trial.data.params["train.peak_lr"] == "0.001"
+
+
+def test_a_cell_of_one_seed_says_so_in_its_name(open_tracker, client, toy):
+    tracker = open_tracker()
+    result = toy.result()
+    result["cells"][1]["metrics"]["test/bleu"] |= {"std": None, "n": 1}
+    tracker.finish_study(result, "")
+    tracker.close()
+    assert set(runs_by_name(client)) == {"demo", CELLS[0], "arm=avg_eg: 20.50 (1 seed)"}
+
+
+def test_the_experiment_describes_the_result_and_offers_a_view_of_its_cells(open_tracker, client, toy):
+    tracker = open_tracker()
+    tracker.finish_study(toy.result(), "| cell | bleu |")
+    tracker.close()
+    tags = client.get_experiment_by_name("demo").tags
+    assert tags["mlflow.note.content"] == "Which arm?\n\n| cell | bleu |"
+    view = json.loads(tags["mlflow.sharedViewState.cells"])
+    state = json.loads(zlib.decompress(base64.b64decode(view["state"].removeprefix("deflate;"))))
+    assert state["selectedColumns"][:2] == ["metrics.`test/bleu.mean`", "metrics.`test/bleu.std`"]
+
+
+def test_parameters_are_the_settings_that_take_part(uri, client, toy):
+    tracker = MlflowTracker(uri, "demo")
+    tracker.start_study(
+        toy.study, toy.fingerprint, toy.cells, is_read=lambda path, config: path != "train.max_steps"
+    )
+    config = {**toy.trials[0].config, "teacher": None}
+    tracker.trial_started(toy.Trial(toy.cells[0], "x", config=config))
+    tracker.close()
+    params = runs_by_name(client)["baseline, seed 1"].data.params
+    assert set(params) == {"_factor.arm", "arm", "train.peak_lr", *(f"data.{k}" for k in config["data"])}
+
+
+def test_cells_in_an_experiment_of_several_studies_carry_the_name_of_theirs(open_tracker, client):
+    open_tracker(experiment="all").close()
+    assert set(runs_by_name(client, "all")) == {"demo", "demo: baseline", "demo: arm=avg_eg"}
 
 
 def test_tags_data_sets_and_artifacts_of_a_trial(open_tracker, client, toy, store, tmp_path):
@@ -162,13 +202,15 @@ def test_records_alone_give_the_same_runs_as_live_reports(open_tracker, client, 
         tracker.trial_ended(trial, toy.record(trial), store)
     tracker.finish_study(toy.result(), "| cell | bleu |")
     tracker.close()
-    replayed = snapshot(client, "again")
+    replayed = {name.removeprefix("demo: "): run for name, run in snapshot(client, "again").items()}
     assert set(replayed) == set(live)
     for name in live:
         if ", seed" in name:
             tags = [dict(snap[name][4]) for snap in (live, replayed)]
             for each in tags:
                 each.pop(NESTED)
+                for name_dependent in ("mlflow.runName", "nlgraft.digest"):  # the name tells the study here
+                    each.pop(name_dependent)
             assert tags[0] == tags[1]
             assert live[name][3] == replayed[name][3]
             assert live[name][5] == replayed[name][5]
@@ -292,7 +334,7 @@ def test_failed_cells_are_failed_and_the_study_says_so(open_tracker, client, toy
     tracker.finish_study(toy.result(states=("finished", "failed")), "")
     tracker.close()
     runs = runs_by_name(client)
-    assert runs["arm=avg_eg"].info.status == "FAILED"
+    assert runs[CELLS[1]].info.status == "FAILED"
     assert runs["demo"].info.status == "FINISHED"
     assert runs["demo"].data.tags["nlgraft.state"] == "finished, 1 of its cells failed"
 
@@ -359,8 +401,9 @@ def test_two_studies_at_once_on_one_database(open_tracker, client, toy):
         assert len(runs) == 1 + 2 + 12
         assert {run.info.status for run in runs.values()} == {"FINISHED"}
         for trial in trials:
-            run = runs[f"{trial.cell.label}, seed {trial.seed}"]
-            assert run.data.tags[NESTED] == runs[trial.cell.label].info.run_id
+            run = runs[f"demo: {trial.cell.label}, seed {trial.seed}"]
+            label = {"baseline": CELLS[0], "arm=avg_eg": CELLS[1]}[trial.cell.label]
+            assert run.data.tags[NESTED] == runs[f"demo: {label}"].info.run_id
 
 
 def test_search_trials_carry_their_proposal(open_tracker, client, toy):

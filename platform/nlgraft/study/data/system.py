@@ -75,6 +75,19 @@ class System:
         matching = [name for name in declared if path == name or path.startswith(f"{name}.")]
         return declared[max(matching, key=len)] if matching else ()
 
+    def is_read(self, path: str, config: Mapping[str, Any]) -> bool:
+        """Tell if a setting has an effect in a config, as far as the system declares it.
+
+        Args:
+            path: Dotted path of the setting.
+            config: The whole config as nested JSON values.
+        """
+        conditions = self.conditions(path)
+        return not conditions or any(
+            all(_has(config, name, allowed) for name, allowed in condition.items())
+            for condition in conditions
+        )
+
     def validate(self, values: Mapping[str, Any], directory: str | None = None) -> BaseModel:
         """Build the config from nested JSON values, strict about types.
 
@@ -86,3 +99,9 @@ class System:
         # JSON mode is strict where it counts (true is not 1, "1" is not 1) yet reads lists into tuples.
         context = {"directory": directory}
         return self.config_type.model_validate_json(canonical_json(values), strict=True, context=context)
+
+
+def _has(config: Any, path: str, allowed: tuple[Any, ...]) -> bool:
+    for part in path.split("."):
+        config = config[part] if isinstance(config, Mapping) else None
+    return config in allowed or (GIVEN in allowed and config is not None)
