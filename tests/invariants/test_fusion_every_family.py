@@ -22,7 +22,8 @@ def views():
         yield family, "all"
         if config.num_sources > 1:
             yield family, "one_source"
-        if any(context.is_frozen for context in config.contexts.values()) and not config.target_context:
+        frozen = [context.encoder.kind for context in config.contexts.values() if context.is_frozen]
+        if frozen and "own_embeddings" not in frozen and not config.target_context:
             yield family, "frozen_states"
 
 

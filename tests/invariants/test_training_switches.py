@@ -36,6 +36,8 @@ OTHERWISE = {
     "warmup_steps": {"warmup_steps": 4},
     "initial_lr": {"initial_lr": 0.01},
     "final_lr_ratio": {"lr_schedule": "cosine", "final_lr_ratio": 0.5},
+    "optimizer": {"optimizer": "nesterov", "weight_decay": 0.0},
+    "momentum": {"optimizer": "nesterov", "weight_decay": 0.0, "momentum": 0.5},
     "betas": {"betas": (0.8, 0.98)},
     "epsilon": {"epsilon": 1e-3},
     "weight_decay": {"weight_decay": 0.0},
@@ -57,6 +59,8 @@ OTHERWISE = {
     "groups": {"groups": (ParameterGroup(pattern="mix", lr_multiplier=3),)},
 }
 BASELINES = {
+    "optimizer": {"weight_decay": 0.0},
+    "momentum": {"optimizer": "nesterov", "weight_decay": 0.0},
     "final_lr_ratio": {"lr_schedule": "cosine"},
     "best_metric": {"keep_best": True},
     "best_direction": {"keep_best": True},

@@ -65,7 +65,7 @@ def test_ten_mistakes_in_one_file_are_all_reported_in_file_order(tmp_path):
     assert by_path["seeds"] == "line 10: key 'seeds' is written twice, first on line 9; keep one"
     assert by_path["objective.metric"] == (
         "toy_system reports no metric 'dev/blue'. Did you mean 'dev/bleu'? "
-        "Allowed: dev/bleu, dev/loss, test/bleu, speed (line 11)"
+        "Allowed: dev/bleu, dev/loss, test/bleu, speed, dev/loss.auc, dev/loss.steps_to_baseline (line 11)"
     )
     assert by_path["budget.wall_clock"].startswith("'-2h' is not a duration; allowed: seconds above 0")
     assert by_path["search.space.train.peak_lr"].startswith(
