@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.stages.config import (
     MASK_TOKEN,
+    ConfigPart,
     MaskedLMConfig,
     PhaseConfig,
     ScoreConfig,
+    SystemConfig,
     UpstreamPhaseConfig,
     VectorsConfig,
 )
@@ -35,11 +37,7 @@ DEFAULT_MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
 """Share of masked tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class DataConfig(_Part):
+class DataConfig(ConfigPart):
     """The two corpora; both translate from one source into one target."""
 
     upstream: CorpusConfig
@@ -50,7 +48,7 @@ class DataConfig(_Part):
     """Longest sequence on either side, in tokens without begin and end; longer ones are cut and counted."""
 
 
-class TokenizersConfig(_Part):
+class TokenizersConfig(ConfigPart):
     """Subword vocabularies of the two domains, each learned on its own training text."""
 
     upstream: TokenizerConfig = TokenizerConfig(is_shared=False)
@@ -85,7 +83,7 @@ class UpstreamConfig(UpstreamPhaseConfig):
     German); null: what its config.json says."""
 
 
-class RatesConfig(_Part):
+class RatesConfig(ConfigPart):
     """Rates of splitting and merging words to simulate unseen tokens (section 3.3; authors' code)."""
 
     split: float = Field(default=0.4, ge=0, le=1)
@@ -102,7 +100,7 @@ class RatesConfig(_Part):
     """If true, results of splits and merges that the vocabulary has are generated too, not looked up."""
 
 
-class GeneratorConfig(_Part, OneOfSeveral):
+class GeneratorConfig(ConfigPart, OneOfSeveral):
     """Training of ATT-EG and PATT-EG (section 3.3). AVG-EG has no parameters and reads none of this."""
 
     ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (("max_steps", "max_epochs"),)
@@ -174,7 +172,7 @@ class GeneratorConfig(_Part, OneOfSeveral):
         )
 
 
-class IndependentConfig(_Part):
+class IndependentConfig(ConfigPart):
     """A new embedding layer with a small encoder behind it (independent_encoder; Lewis et al. 2020)."""
 
     num_layers: int = Field(default=1, ge=1)
@@ -190,7 +188,7 @@ class IndependentConfig(_Part):
         return self
 
 
-class TransferConfig(_Part):
+class TransferConfig(ConfigPart):
     """Initialisation of the downstream vocabulary's embeddings (sections 3.1, 3.2 and 4.1)."""
 
     method: Method = "patt_eg"
@@ -218,7 +216,7 @@ class TransferConfig(_Part):
     are neither copied nor special; then all. independent_encoder has a beginning of its own."""
 
 
-class Config(_Part):
+class Config(SystemConfig):
     """A trial: pretrain on domain A, exchange the vocabulary, finetune and test on domain B."""
 
     READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = READ_WHEN
@@ -247,13 +245,6 @@ class Config(_Part):
     """Measures of domain B's output."""
     masked_lm: MaskedLMConfig | None = None
     """A masked language model instead of a translation model; null: a translation model."""
-
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Config:
-        problems = list(self._problems())
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
 
     def _problems(self) -> Iterator[str]:
         yield from self._role_problems()

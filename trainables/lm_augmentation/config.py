@@ -15,7 +15,13 @@ from nlgraft.nn.context_config import (
     PoolingConfig,
     UniLMConfig,
 )
-from nlgraft.stages.config import ConfigPart, LanguageModelPhaseConfig, ScoreConfig
+from nlgraft.stages.config import (
+    ConfigPart,
+    LanguageModelPhaseConfig,
+    ScoreConfig,
+    SystemConfig,
+    model_problems,
+)
 from nlgraft.study.data.system import Condition
 from nlgraft.text.config import EOS, CorpusConfig, TokenizerConfig, requires
 from nlgraft.training.config import TrainConfig
@@ -166,11 +172,11 @@ class LanguageModelsConfig(ConfigPart):
 class DecodeConfig(GenerationConfig):
     """Beam search whose hypotheses begin with the end token, as the text of language models does."""
 
-    start_id: Literal[3] = EOS
+    start_id: int = Field(default=EOS, ge=EOS, le=EOS)
     """First decoder input: the end token."""
 
 
-class Config(ConfigPart):
+class Config(SystemConfig):
     """A trial: pretrain language models, train an encoder-decoder on their states, test it."""
 
     READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = READ_WHEN
@@ -195,22 +201,16 @@ class Config(ConfigPart):
     score: ScoreConfig = ScoreConfig()
     """Measures of the output."""
 
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Config:
-        problems = [*self._model_problems(), *self._vocabulary_problems()]
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
-
     def representation(self, side: Side) -> RepresentationConfig:
         """Return the settings of a side's input."""
         return self.source if side == "source" else self.target
 
-    def _model_problems(self) -> Iterator[str]:
-        plain = TransformerConfig()
-        for name in ("contexts", "fusion", "source_context", "target_context", "num_sources"):
-            if getattr(self.model, name) != getattr(plain, name):
-                yield f"model.{name} is set: source.use and target.use decide it; leave it out"
+    def _problems(self) -> Iterator[str]:
+        yield from model_problems(self.model, "`source` or `target`")
+        yield from self._table_problems()
+        yield from self._vocabulary_problems()
+
+    def _table_problems(self) -> Iterator[str]:
         if self.source.use != "table" and self.model.tying == "all":
             yield f"source.use is {self.source.use} with model.tying all: the source has no table to share"
         if self.target.use != "table" and self.model.tying != "none":

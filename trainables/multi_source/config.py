@@ -8,7 +8,14 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlgraft.nn.config import FineEncoderConfig, GenerationConfig, TransformerConfig
-from nlgraft.stages.config import MASK_TOKEN, ConfigPart, PhaseConfig, ScoreConfig, UpstreamPhaseConfig
+from nlgraft.stages.config import (
+    MASK_TOKEN,
+    ConfigPart,
+    PhaseConfig,
+    ScoreConfig,
+    SystemConfig,
+    UpstreamPhaseConfig,
+)
 from nlgraft.study.data.system import GIVEN, Condition
 from nlgraft.text.config import BOS, EOS, CorpusConfig, TokenizerConfig, role_problem
 from nlgraft.text.files import InputPath
@@ -132,7 +139,7 @@ class MultiSourceConfig(PhaseConfig):
     """Factor on the learning rate of the fine encoder and the adapters (released code: 10)."""
 
 
-class Config(ConfigPart):
+class Config(SystemConfig):
     """A trial: pretrain, finetune on single sources, finetune on all sources, test."""
 
     READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = {
@@ -168,13 +175,6 @@ class Config(ConfigPart):
     """Beam search (section 3.1: beam 4)."""
     score: ScoreConfig = ScoreConfig()
     """Measures of the output."""
-
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Config:
-        problems = list(self._problems())
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
 
     @property
     def languages(self) -> tuple[str, ...]:

@@ -8,7 +8,14 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlgraft.nn.config import BertConfig, FusionConfig, GenerationConfig, Site, TransformerConfig
-from nlgraft.stages.config import ConfigPart, ScoreConfig, UnsmoothedTrainConfig, UpstreamSeed
+from nlgraft.stages.config import (
+    ConfigPart,
+    ScoreConfig,
+    SystemConfig,
+    UnsmoothedTrainConfig,
+    UpstreamSeed,
+    model_problems,
+)
 from nlgraft.study.data.system import Condition
 from nlgraft.text.config import CorpusConfig, TokenizerConfig, WordTokenizerConfig, requires
 from nlgraft.text.files import InputPathOrName
@@ -223,7 +230,7 @@ class PrlmFusionConfig(ConfigPart):
         return self.weights != "own" and is_constant and self.states != "live"
 
 
-class Config(ConfigPart):
+class Config(SystemConfig):
     """A trial: pretrain or take language models, fuse them into a Transformer, train and test it."""
 
     READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = READ_WHEN
@@ -256,17 +263,8 @@ class Config(ConfigPart):
         """Names of the pretrained models that are fused; none for the plain Transformer."""
         return () if self.fusion.merge == "none" else self.fusion.prlms
 
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Config:
-        if problems := list(self._problems()):
-            raise ValueError("; ".join(problems))
-        return self
-
     def _problems(self) -> Iterator[str]:
-        plain = TransformerConfig()
-        for name in ("contexts", "fusion", "source_context", "target_context", "num_sources"):
-            if getattr(self.model, name) != getattr(plain, name):
-                yield f"model.{name} is set: `fusion` decides it, and there is one source; leave it out"
+        yield from model_problems(self.model, "`fusion`")
         if self.model.tying == "all" and not self.tokenizer.is_shared:
             yield "model.tying is 'all' with tokenizer.is_shared false: one table needs one vocabulary"
         if self.decode.num_return != 1:

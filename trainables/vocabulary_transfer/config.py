@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from nlgraft.stages.config import (
     ClassificationConfig,
     ConfigPart,
     MaskedLMConfig,
+    SystemConfig,
     UnsmoothedTrainConfig,
     UpstreamSeed,
 )
@@ -95,7 +96,7 @@ _TRAINED: tuple[Condition, ...] = (_UPSTREAM, {"intermediate": (GIVEN,)})
 """Where masked tokens are predicted at all."""
 
 
-class Config(ConfigPart):
+class Config(SystemConfig):
     """A trial: pretrained encoder, new vocabulary, further masked-LM training if wanted, classification."""
 
     READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = {
@@ -120,13 +121,6 @@ class Config(ConfigPart):
     """Masked-LM training on the downstream text before the classification (section 4.2); null: none."""
     classification: ClassificationConfig = ClassificationConfig()
     """Head, body frozen or finetuned, and their training."""
-
-    @model_validator(mode="after")
-    def _agrees_with_itself(self) -> Config:
-        problems = list(self._problems())
-        if problems:
-            raise ValueError("; ".join(problems))
-        return self
 
     def _problems(self) -> Iterator[str]:
         if self.masked_lm.model is not None and self.upstream is None:

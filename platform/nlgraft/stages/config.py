@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Iterator
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from nlgraft.evaluation.config import BleuTokenizer
-from nlgraft.nn.config import BertConfig, ClassifierConfig
+from nlgraft.nn.config import BertConfig, ClassifierConfig, TransformerConfig
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.text.config import WordTokenizerConfig
 from nlgraft.text.files import InputPathOrName
@@ -25,6 +26,28 @@ class ConfigPart(BaseModel):
     """Base of the parts: frozen, unknown keys refused, attribute docstrings kept."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class SystemConfig(ConfigPart):
+    """Base of the systems' configs: settings that contradict each other are refused, all at once."""
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if problems := list(self._problems()):
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        """Yield each contradiction in one sentence that names the settings and what to do."""
+        yield from ()
+
+
+def model_problems(model: TransformerConfig, deciders: str) -> Iterator[str]:
+    """Find parts of an architecture that other settings, named by ``deciders``, decide."""
+    plain = TransformerConfig()
+    for name in ("contexts", "fusion", "source_context", "target_context", "num_sources"):
+        if getattr(model, name) != getattr(plain, name):
+            yield f"model.{name} is set: {deciders} decides it; leave it out"
 
 
 class PhaseConfig(ConfigPart):
