@@ -10,6 +10,7 @@ from typing import Any
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import rounded
+from nlgraft.analysis.statistics.expected_best import expected_best
 from nlgraft.pipeline.credentials import without_credentials
 
 
@@ -71,12 +72,14 @@ def _cell(result: ComparedResults, cell: CellResult) -> dict[str, Any]:
         "metrics": metrics,
     }
     if result.study.search is not None:
+        expected = expected_best(result, cell)
         document["params"] = dict(cell.params)
         document["search"] = {
             "trials": len(cell.search),
             "distinct": cell.num_distinct,
             "finished": sum(trial.state == "finished" for trial in cell.search),
             "pareto": [trial.number for trial in cell.pareto(result.study.objectives)],
+            "expected_best": None if expected is None else expected.to_json(),
         }
     if cell is not result.baseline:
         compared = {name: result.compare(cell.cell, metric=name) for name in metrics}

@@ -21,6 +21,7 @@ from matplotlib.ticker import MaxNLocator
 
 from nlgraft.analysis.data.trials import Array, CellResult
 from nlgraft.analysis.statistics.compared import ComparedResults
+from nlgraft.analysis.statistics.expected_best import expected_best
 
 NUM_SERIES = 8
 _INK, _SOFT, _RULE = "#010203", "#040506", "#070809"
@@ -54,15 +55,15 @@ _SETTINGS: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Band:
-    """A learning curve over several seeds.
+    """A curve with its band: a learning curve over several seeds, or a search's expected best.
 
     Attributes:
         labels: Cells of the curve; several where they share the stage that reported it.
-        steps: Optimiser steps.
-        mean: Mean over the seeds that reported a step.
-        low: Their minimum.
-        high: Their maximum.
-        num_seeds: Number of seeds.
+        steps: Optimiser steps, or another budget.
+        mean: Mean over the seeds that reported a step, or the expectation.
+        low: Lower end of the band: the seeds' minimum.
+        high: Upper end.
+        num_seeds: Number of seeds, or of search trials; one has no band.
     """
 
     labels: tuple[str, ...]
@@ -110,7 +111,35 @@ def learning_curves(result: ComparedResults) -> list[tuple[str, str]]:
     for name in sorted(names, key=_curve_rank):
         bands = share([band for cell in result.cells if (band := make_band(cell, name)) is not None])
         if bands and len(drawn) < _MAX_PANELS and _curve_rank(name)[0] < _NOT_DRAWN:
-            drawn.append((name, _draw_bands(result, name, bands)))
+            drawn.append((name, _draw_bands(result, f"Learning curves of {name}", "optimiser steps", bands)))
+    return drawn
+
+
+def expected_best_curves(result: ComparedResults) -> list[tuple[str, str]]:
+    """Draw the expected best of a search by trials, steps and worker seconds, as pairs of name and SVG."""
+    found = [one for cell in result.cells if (one := expected_best(result, cell)) is not None]
+    units = {
+        "search trials": [1.0 for _ in found],
+        "training steps": [one.steps_per_trial for one in found],
+        "worker seconds": [one.worker_s_per_trial for one in found],
+    }
+    drawn = []
+    for unit, costs in units.items():
+        bands = [
+            Band(
+                (one.label,),
+                cost * np.arange(1, len(one.mean) + 1),
+                one.mean,
+                one.low,
+                one.high,
+                len(one.mean),
+            )
+            for one, cost in zip(found, costs, strict=True)
+            if cost is not None
+        ]
+        if bands:
+            title = f"{result.study.objectives[0].metric} by {unit}"
+            drawn.append((title, _draw_bands(result, f"Expected best {title}", unit, bands)))
     return drawn
 
 
@@ -163,8 +192,8 @@ def _curve_rank(name: str) -> tuple[int, int, str]:
     return name.count("/") > 1, not is_dev, name
 
 
-def _draw_bands(result: ComparedResults, name: str, bands: Sequence[Band]) -> str:
-    with mpl.rc_context({**_SETTINGS, "svg.hashsalt": f"curve {name}"}):
+def _draw_bands(result: ComparedResults, title: str, budget: str, bands: Sequence[Band]) -> str:
+    with mpl.rc_context({**_SETTINGS, "svg.hashsalt": title}):
         figure = Figure(figsize=(_PANEL_WIDTH, _PANEL_HEIGHT), layout="constrained")
         axes = figure.add_subplot()
         series = [cell.cell.label for cell in result.cells]
@@ -177,11 +206,11 @@ def _draw_bands(result: ComparedResults, name: str, bands: Sequence[Band]) -> st
                 axes.fill_between(band.steps, band.low, band.high, color=color, alpha=0.15, linewidth=0)
             marker = "o" if len(band.steps) == 1 else None
             axes.plot(band.steps, band.mean, color=color, linestyle=dashes, linewidth=1.6, marker=marker)
-        axes.set_xlabel("optimiser steps" + (" (all cells share this stage)" if is_shared else ""))
+        axes.set_xlabel(budget + (" (all cells share this stage)" if is_shared else ""))
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.margins(x=0.02)
-        return _to_svg(figure, f"Learning curves of {name}")
+        return _to_svg(figure, title)
 
 
 def _spaced(length: int) -> Sequence[int]:

@@ -123,6 +123,18 @@ def method(result: ComparedResults) -> list[str]:
         "needed is the number that detects a true difference as large as the observed one with that "
         "probability.",
         "Search and selection use dev only; test scores come from the replicates of the chosen config.",
+        *_search_method(result),
+    ]
+
+
+def _search_method(result: ComparedResults) -> list[str]:
+    if result.study.search is None:
+        return []
+    level = f"{100 * (1 - result.study.analysis.alpha):g} %"
+    return [
+        "The expected best of n search trials is that of n draws with replacement from the trials that ran "
+        f"(Dodge et al. 2019), its band a {level} bootstrap over these. It errs to the side of worse values "
+        "and takes trials as independent, which those of a sampler that learns are not."
     ]
 
 

@@ -91,6 +91,7 @@ def describe(result: ComparedResults) -> dict[str, Any]:
         "lengths": tables.length_table(result, on_test or lengths) if lengths else None,
         "claims": tables.claims_table(result) if result.claims else None,
         "search": tables.search_table(result) if result.study.search else None,
+        "expected_best": tables.expected_best_table(result) if result.study.search else None,
         "sensitivity": tables.sensitivity_table(result),
         "looks": tables.looks_table(result) if result.stops else None,
         "trials": tables.trials_table(result),
@@ -158,6 +159,7 @@ def _html(result: ComparedResults) -> str:
     facts = describe(result)
     facts["forest"] = figures.forest_plot(result, main) if main in result.metrics else None
     facts["curves"] = figures.learning_curves(result)
+    facts["budgets"] = figures.expected_best_curves(result)
     facts["legend"] = [(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)]
     facts["num_series"] = figures.NUM_SERIES
     return environment.get_template("report.html.j2").render(facts)

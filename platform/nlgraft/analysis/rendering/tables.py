@@ -21,6 +21,7 @@ from nlgraft.analysis.rendering.typesetting import (
 from nlgraft.analysis.statistics.claims import ClaimResult
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import ONE_SEED, Comparison
+from nlgraft.analysis.statistics.expected_best import expected_best
 from nlgraft.analysis.statistics.power import MAX_SEEDS
 from nlgraft.analysis.statistics.sensitivity import sensitivities
 from nlgraft.study.data.claim import gain
@@ -145,6 +146,35 @@ def search_table(result: ComparedResults) -> Table:
         rows.append([*row, *(_param(cell.params.get(path)) for path in space)])
     header = ["cell", "finished + stopped + failed", "distinct", f"best {objective}", *space]
     return make_table(header, rows, notes=_pareto_notes(result))
+
+
+def expected_best_table(result: ComparedResults) -> Table | None:
+    """Tabulate the expected best of several numbers of search trials; None where no cell has two values."""
+    found = [one for cell in result.cells if (one := expected_best(result, cell)) is not None]
+    if not found:
+        return None
+    most = max(len(one.mean) for one in found)
+    budgets = [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
+    decimals = num_decimals(value for one in found for value in one.mean)
+    rows = []
+    for one in found:
+        row = [one.label, number(one.steps_per_trial, 0), number(one.worker_s_per_trial, 1)]
+        for budget in budgets:
+            index = budget - 1
+            is_known = budget <= len(one.mean)
+            ends = (float(one.low[index]), float(one.high[index])) if is_known else None
+            band = f"{NO_BREAK}{interval(ends, decimals, is_signed=False)}" if is_known else ""
+            row.append(number(float(one.mean[index]) if is_known else None, decimals) + band)
+        rows.append(row)
+    header = ["cell", "steps of a trial", "worker seconds of a trial", *(f"best of {n}" for n in budgets)]
+    lacking = [f"{one.label} {one.num_without_value}" for one in found if one.num_without_value]
+    counted = (
+        f" Trials without a value count as the worst finished one: {', '.join(lacking)}." if lacking else ""
+    )
+    note = (
+        f"Expected {result.study.objectives[0].metric} of the best of so many trials, with its band.{counted}"
+    )
+    return make_table(header, rows, notes=[note])
 
 
 def looks_table(result: ComparedResults) -> Table:

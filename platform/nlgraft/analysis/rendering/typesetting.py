@@ -106,11 +106,11 @@ def number(value: float | None, decimals: int, *, is_signed: bool = False) -> st
     return text.replace("-", _MINUS)
 
 
-def interval(ends: tuple[float, float] | None, decimals: int) -> str:
+def interval(ends: tuple[float, float] | None, decimals: int, *, is_signed: bool = True) -> str:
     """Format an interval so that no line breaks inside its brackets; None becomes a dash."""
     if ends is None:
         return NOTHING
-    low, high = (number(end, decimals, is_signed=True) for end in ends)
+    low, high = (number(end, decimals, is_signed=is_signed) for end in ends)
     return f"[{low},{NO_BREAK}{high}]"
 
 

@@ -1,0 +1,110 @@
+"""Expected validation performance by hand, and where a report shows it."""
+
+from fractions import Fraction
+from itertools import product
+
+import numpy as np
+import pytest
+
+from nlgraft.analysis.data.trials import CellResult, TrialResult
+from nlgraft.analysis.statistics.expected_best import expected_best, expected_maximum
+from nlgraft.pipeline.trial import TrialRecord
+
+
+def test_the_expectation_is_that_of_the_best_of_n_draws():
+    # 1, 2, 4: weights 1/3 each; 1/9, 3/9, 5/9; 1/27, 7/27, 19/27
+    found = expected_maximum(np.array([4.0, 1.0, 2.0]))
+    assert found == pytest.approx([7 / 3, 27 / 9, 91 / 27])
+
+
+def test_it_equals_the_mean_over_all_draws():
+    values = [3.0, -1.0, 3.0, 0.5]
+    for number, found in enumerate(expected_maximum(np.array(values)), 1):
+        draws = [max(drawn) for drawn in product(values, repeat=number)]
+        assert found == pytest.approx(float(sum(map(Fraction, draws)) / len(draws)))
+
+
+@pytest.fixture
+def searched(make_small_study, scored):
+    """Build a result whose first cell has search trials of these values; None is a trial that failed."""
+
+    def build(values, direction="maximize"):
+        metric = {"maximize": "dev/bleu", "minimize": "dev/loss"}[direction]
+        study = make_small_study(
+            search={"space": {"lr": {"type": "float", "low": 0.1, "high": 1.0}}, "trials": len(values)},
+            objective={"metric": metric, "direction": direction},
+            claims=[],
+            published=[],
+            resources={"workers": 2},
+        )
+        scores = {"dev/bleu": [20.0, 21.0, 22.0], "dev/loss": [3.0, 2.9, 2.8]}
+        result = scored(study, {"baseline": scores, "arm=patt_eg": scores})
+        cell, other = result.cells
+        trials = []
+        for number, value in enumerate(values):
+            state = "failed" if value is None else "finished"
+            record = TrialRecord(
+                fingerprint=str(number), config={}, seed=0, state=state,
+                metrics={} if value is None else {metric: value},
+                curves={"dev/loss": [[step, 3.0, 0] for step in range(0, 101 + number, 50)],
+                        "upstream/dev/loss": [[9000, 3.0, 0]]},
+                started_at=100.0, ended_at=110.0,
+            )  # fmt: skip
+            trials.append(
+                TrialResult("search", cell.cell, 0, str(number), state, number=number, record=record)
+            )
+        result.cells = (CellResult(cell.cell, cell.trials, tuple(trials)), other)
+        return result
+
+    return build
+
+
+def test_a_cell_has_its_curve_with_a_band_and_the_cost_of_a_trial(searched):
+    result = searched([1.0, 2.0, 4.0])
+    found = expected_best(result, result.cells[0])
+    assert found.mean == pytest.approx([7 / 3, 3, 91 / 27])
+    assert (found.low < found.mean).all()
+    assert (found.mean < found.high).all()
+    assert found.high.max() <= 4.0
+    assert found.steps_per_trial == 100.0  # of the trial's own training
+    assert found.worker_s_per_trial == 20.0  # two workers
+    assert expected_best(result, result.cells[1]) is None
+
+
+def test_the_best_loss_is_the_lowest(searched):
+    result = searched([1.0, 2.0, 4.0], "minimize")
+    found = expected_best(result, result.cells[0])
+    assert found.mean == pytest.approx([7 / 3, 15 / 9, 37 / 27])
+    assert (found.low <= found.high).all()
+
+
+def test_trials_that_failed_are_draws_of_the_worst_value(searched):
+    result = searched([2.0, None, 4.0])
+    found = expected_best(result, result.cells[0])
+    assert found.mean == pytest.approx([8 / 3, (2 * 4 + 4 * 5) / 9, (2 * 8 + 4 * 19) / 27])
+    assert found.num_without_value == 1
+    assert expected_best(result, searched([2.0, None]).cells[0]) is None
+
+
+def test_every_format_shows_it(searched):
+    result = searched([1.0, 2.0, None])
+    document = result.to_json()["cells"]
+    assert document[0]["search"]["expected_best"]["mean"] == pytest.approx([4 / 3, 14 / 9, 46 / 27])
+    assert document[0]["search"]["expected_best"]["without_value"] == 1
+    assert document[1]["search"]["expected_best"] is None
+    text = result.render("md")
+    assert "### Expected best by budget" in text
+    assert (
+        "| cell | steps of a trial | worker seconds of a trial | best of 1 | best of 2 | best of 3 |" in text
+    )
+    assert "| baseline | 100 | 20.0 | 1.333\u00a0[1.000,\u00a02.000] | 1.556" in text
+    assert "Trials without a value count as the worst finished one: baseline 1." in text
+    assert "Dodge et al. 2019" in text
+    page = result.render("html")
+    assert all(
+        f"dev/bleu by {unit}" in page for unit in ("search trials", "training steps", "worker seconds")
+    )
+
+
+def test_studies_without_a_search_have_none(result):
+    assert "Expected best" not in result.render("md")
