@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from nlgraft.errors import NlgraftError
 from nlgraft.pipeline.stage import NullReporter, StageGraph
@@ -21,6 +21,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.system import load_system
+from nlgraft.text.config import CorpusConfig
 
 ROOT = Path(__file__).parents[2]
 SYSTEMS = sorted(
@@ -74,6 +75,53 @@ def test_config_metrics_and_graph_import_no_torch(path: str) -> None:
         "assert not {'torch', 'transformers', 'ray', 'mlflow'} & set(sys.modules), sorted(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+# --- further test sets ----------------------------------------------------------------------------------
+
+
+def in_files(value: Any, directory: Path, tested: str, path: str = "data") -> Any:
+    """Constructed corpora as files with as many roles; that at ``tested`` has a further test set."""
+    if not isinstance(value, Mapping):
+        return value
+    if "corpus" not in value:
+        return {name: in_files(inner, directory, tested, f"{path}.{name}") for name, inner in value.items()}
+    files: dict[str, Any] = {"sources": []}
+    for role in TypeAdapter(CorpusConfig).validate_python(value).roles:
+        file = directory / f"{role.replace(' ', '-')}.txt"
+        file.write_text("one\ntwo\n", "utf-8")
+        if role.startswith("source"):
+            files["sources"].append(str(file))
+        else:
+            files[role] = str(file)
+    further = {"further_tests": {"more": files}} if path == tested else {}
+    return {"corpus": "files", **dict.fromkeys(("train", "dev", "test"), files), **further}
+
+
+def corpora_in(value: Any, path: str = "data") -> list[str]:
+    if not isinstance(value, Mapping):
+        return []
+    if "corpus" in value:
+        return [path]
+    return [found for name, inner in value.items() for found in corpora_in(inner, f"{path}.{name}")]
+
+
+DATA = {(path, json.dumps(arms_of(path)[arm]["data"])): arm for path, arm in ARMS}
+"""An arm of each system and kind of data."""
+
+
+@pytest.mark.parametrize(("path", "arm"), [(path, arm) for (path, _), arm in DATA.items()])
+def test_further_test_sets_are_scored_or_refused(path: str, arm: str, tmp_path: Path) -> None:
+    system, values = load_system(path), arms_of(path)[arm]
+    for corpus in corpora_in(values["data"]):
+        data = in_files(values["data"], tmp_path, corpus)
+        try:
+            graph = graph_of(system, config_of(system, {**values, "data": data}))
+        except ValidationError as refused:
+            answer = str(refused)
+        else:
+            answer = str({stage.config.get("split") for stage in graph.stages})
+        assert "'test_more'" in answer or "has further test sets (test_more), on which nothing" in answer
 
 
 # --- every knob has an effect ---------------------------------------------------------------------------

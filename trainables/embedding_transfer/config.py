@@ -308,9 +308,11 @@ class Config(SystemConfig):
             corpus = getattr(self.data, name)
             is_tested = name == "downstream"
             if self.masked_lm is not None:
-                problem = role_problem(corpus, "source 0", is_exact=True, is_tested=is_tested)
+                problem = role_problem(
+                    corpus, "source 0", is_exact=True, is_tested=is_tested, has_further_tests=False
+                )
             elif name == "upstream" and self.upstream.objective != "translation":
-                problem = None  # any line of any role is text
+                problem = role_problem(corpus, is_tested=False)  # any line of any role is text
             else:
                 problem = role_problem(corpus, "source 0", "target", is_tested=is_tested)
             if problem:

@@ -69,9 +69,9 @@ class DataConfig(ConfigPart):
 
     downstream: Annotated[CorpusConfig, requires("source 0", "target")]
     """The task: translation or summarisation."""
-    source_text: CorpusConfig | None = None
+    source_text: Annotated[CorpusConfig, requires(is_tested=False)] | None = None
     """Text of the source's language model; null where none is pretrained and its vocabulary is not used."""
-    target_text: CorpusConfig | None = None
+    target_text: Annotated[CorpusConfig, requires(is_tested=False)] | None = None
     """Text of the target's language model; null as above."""
     max_tokens: int = Field(default=256, ge=1)
     """Longest sequence in tokens, without begin and end, of the task and of the language models; longer ones

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,7 +17,7 @@ from nlgraft.stages.config import (
     UpstreamPhaseConfig,
 )
 from nlgraft.study.data.system import GIVEN, Condition
-from nlgraft.text.config import BOS, EOS, CorpusConfig, TokenizerConfig, role_problem
+from nlgraft.text.config import BOS, EOS, CorpusConfig, TokenizerConfig, requires, role_problem
 from nlgraft.text.files import InputPath
 
 MAX_DEPTH = 12
@@ -36,7 +36,7 @@ class DataConfig(ConfigPart):
     languages: tuple[str, ...] = Field(min_length=2)
     """Language of each source of the task, then that of its target, e.g. ``[en, de, de]`` for post-editing.
     A language id follows every source and begins every target (section 2.3)."""
-    text: Mapping[str, CorpusConfig] = Field(default={})
+    text: Mapping[str, Annotated[CorpusConfig, requires(is_tested=False)]] = Field(default={})
     """Text of each language for the pretraining, whatever its role in its corpus: D_P."""
     max_tokens: int = Field(default=256, ge=1)
     """Longest sequence, in tokens without end and language; longer ones are truncated and counted."""

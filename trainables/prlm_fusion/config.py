@@ -53,7 +53,7 @@ class DataConfig(ConfigPart):
 
     downstream: Annotated[CorpusConfig, requires("source 0", "target")]
     """The task: translation or summarisation."""
-    upstream: CorpusConfig | None = None
+    upstream: Annotated[CorpusConfig, requires("source 0", is_tested=False)] | None = None
     """Text of the models that the study pretrains, source 0 of the corpus; null: it only reads released
     ones."""
     max_tokens: int = Field(default=256, ge=1)

@@ -58,10 +58,10 @@ class SplitConfig(ConfigPart):
 class DataConfig(ConfigPart):
     """The text of the pretraining and of the task."""
 
-    upstream: Annotated[CorpusConfig, requires("source 0")] | None = None
+    upstream: Annotated[CorpusConfig, requires("source 0", has_further_tests=False)] | None = None
     """Text of the pretraining (section 3.2: Wikipedia); null for a released checkpoint that is taken as it
     is."""
-    downstream: Annotated[CorpusConfig, requires("source 0", "label")]
+    downstream: Annotated[CorpusConfig, requires("source 0", "label", has_further_tests=False)]
     """Lines and their labels."""
     split: SplitConfig | None = None
     """Split the downstream examples anew; null: the corpus's own splits."""

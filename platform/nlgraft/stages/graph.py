@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
 
 from nlgraft.nn.config import GenerationConfig
 from nlgraft.pipeline.stage import Stage
@@ -254,7 +253,7 @@ def translate(
     view = view or View()
     sides = (*view.sources, *view.contexts.values())
     settings = TranslateSettings(
-        split=cast("Split", split),
+        split=split,
         decode=decode,
         view=view,
         streams={side.stream: text.settings.streams[side.stream] for side in sides},
@@ -323,7 +322,7 @@ def extract_scores(corpus: Stage, splits: Sequence[str], *, num_sentences: int) 
         summaries = {
             split: EXTRACT.stage(
                 f"{method}_{split}",
-                ExtractSettings(split=cast("Split", split), method=method, num_sentences=num_sentences),
+                ExtractSettings(split=split, method=method, num_sentences=num_sentences),
                 ExtractInputs(corpus=corpus),
             )
             for split in splits

@@ -13,7 +13,6 @@ import sentencepiece
 from nlgraft.errors import DataError
 from nlgraft.text.config import (
     SPECIAL_PIECES,
-    SPLITS,
     CorpusConfig,
     FilesConfig,
     SacreBleuConfig,
@@ -60,8 +59,7 @@ def check_corpus(config: CorpusConfig) -> CorpusCheck:
         return CorpusCheck()
     problems: list[str] = []
     corpora: dict[str, Corpus] = {}
-    for split in SPLITS:
-        files = getattr(config, split)
+    for split, files in config.splits.items():
         if isinstance(files, SplitFiles):
             try:
                 corpora[split] = load_split_files(config, split, files)

@@ -7,7 +7,7 @@ A study's ``data`` is one of four kinds, told apart by ``corpus``: ``conlang`` (
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -25,6 +25,8 @@ from nlgraft.text.files import InputPath, InputPathOrName, file_digest
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
+SplitName = Annotated[str, Field(pattern=r"^(train|dev|test(_[a-z0-9_]+)?)$")]
+"""A split, or a further test set as ``test_NAME``."""
 Task = Literal[
     "translation",
     "multi_source",
@@ -47,6 +49,8 @@ TASK_ROLES: dict[Task, tuple[str, ...]] = {
     "monolingual": ("source 0",),
 }
 """Roles of the streams of constructed text."""
+
+TestName = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
@@ -230,6 +234,8 @@ class FilesConfig(_Selection):
     """Files of the dev split."""
     test: SplitFiles | None = None
     """Files of the test split; none for text that is only learned from."""
+    further_tests: dict[TestName, SplitFiles] = Field(default={}, exclude_if=lambda tests: not tests)
+    """Files of further test sets by name; each is scored as the split ``test_NAME``."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -237,10 +243,11 @@ class FilesConfig(_Selection):
         return tuple(self.train.streams())
 
     @property
-    def splits(self) -> dict[Split, SplitFiles]:
+    def splits(self) -> dict[str, SplitFiles]:
         """The files of each split that there is."""
-        files: dict[Split, SplitFiles] = {"train": self.train, "dev": self.dev}
-        return files if self.test is None else {**files, "test": self.test}
+        files = {"train": self.train, "dev": self.dev, "test": self.test}
+        files |= {_test_split(name): found for name, found in self.further_tests.items()}
+        return {split: found for split, found in files.items() if found is not None}
 
     @model_validator(mode="after")
     def _splits_alike(self) -> FilesConfig:
@@ -250,6 +257,8 @@ class FilesConfig(_Selection):
                     f"{split} has {', '.join(files.streams())} but train has {', '.join(self.roles)}; "
                     "every split needs the same files"
                 )
+        if self.test is None and self.further_tests:
+            raise ValueError("further_tests are given, but no test: give the main test set as test")
         if self.test is None and self.limits.test is not None:
             raise ValueError(f"limits.test is {self.limits.test}, but there are no files of a test split")
         _check_side(self.keep, self.roles)
@@ -274,8 +283,9 @@ class HuggingFaceConfig(_Selection):
     """Column of the class label; class names are used where the dataset has them."""
     document: str | None = None
     """Column of the document id."""
-    splits: dict[Split, str] = {"train": "train", "dev": "validation", "test": "test"}
-    """The dataset's own name for each of our splits, slices allowed: ``train[:1%]``."""
+    splits: dict[SplitName, str] = {"train": "train", "dev": "validation", "test": "test"}
+    """The dataset's own name for each of our splits, slices allowed: ``train[:1%]``. Further test sets are
+    named ``test_NAME``."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -308,6 +318,14 @@ class SacreBleuConfig(_Selection):
     """Test set used as dev set, e.g. ``wmt13``."""
     test: str
     """Test set, e.g. ``wmt14/full``."""
+    further_tests: dict[TestName, str] = Field(default={}, exclude_if=lambda tests: not tests)
+    """Further test sets by a name of your choice; each is scored as the split ``test_NAME``."""
+
+    @property
+    def splits(self) -> dict[str, SplitFiles | str]:
+        """The files or the test set of each split."""
+        further = {_test_split(name): test_set for name, test_set in self.further_tests.items()}
+        return {"train": self.train, "dev": self.dev, "test": self.test, **further}
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -322,6 +340,22 @@ class SacreBleuConfig(_Selection):
             )
         _check_side(self.keep, self.roles)
         return self
+
+
+def _test_split(name: str) -> str:
+    return f"test_{name}"
+
+
+def further_tests(data: Any) -> tuple[str, ...]:
+    """List the test splits besides ``test`` of all corpora in ``data`` of a config, typed or as JSON."""
+    fields: Any = dict(data) if isinstance(data, BaseModel) else data
+    if not isinstance(fields, Mapping):
+        return ()
+    if "corpus" not in fields:
+        return tuple(dict.fromkeys(name for value in fields.values() for name in further_tests(value)))
+    if fields["corpus"] == "huggingface":
+        return tuple(split for split in fields.get("splits", ()) if split.startswith("test_"))
+    return tuple(_test_split(name) for name in fields.get("further_tests", ()))
 
 
 def _check_side(rule: WordRule | None, roles: Sequence[str]) -> None:
@@ -342,7 +376,11 @@ CorpusConfig = Annotated[
 
 
 def role_problem(
-    corpus: CorpusConfig, *required: str, is_exact: bool = False, is_tested: bool = True
+    corpus: CorpusConfig,
+    *required: str,
+    is_exact: bool = False,
+    is_tested: bool = True,
+    has_further_tests: bool = True,
 ) -> str | None:
     """Explain why a corpus cannot be used, by its roles and splits; None when it can.
 
@@ -351,7 +389,10 @@ def role_problem(
         required: Roles that it must have.
         is_exact: Refuse all other roles.
         is_tested: It needs a test split.
+        has_further_tests: Further test sets are scored as well.
     """
+    if (further := further_tests(corpus)) and not (is_tested and has_further_tests):
+        return f"has further test sets ({', '.join(further)}), on which nothing is scored: leave them out"
     if is_tested and isinstance(corpus, FilesConfig) and corpus.test is None:
         return "needs a test split, on which the results are computed: give the files of test"
     missing = [role for role in required if role not in corpus.roles]
@@ -363,14 +404,14 @@ def role_problem(
     return f"needs {wanted}; the {corpus.corpus} corpus{task} has {', '.join(corpus.roles)}"
 
 
-def requires(*roles: str) -> AfterValidator:
-    """Make the annotation of a corpus that needs these roles.
+def requires(*roles: str, is_tested: bool = True, has_further_tests: bool = True) -> AfterValidator:
+    """Make the annotation of a corpus that needs these roles; settings as in ``role_problem``.
 
     In a system's config: ``text: Annotated[CorpusConfig, requires("source 0", "target")]``.
     """
 
     def check(corpus: CorpusConfig) -> CorpusConfig:
-        if problem := role_problem(corpus, *roles):
+        if problem := role_problem(corpus, *roles, is_tested=is_tested, has_further_tests=has_further_tests):
             raise ValueError(problem)
         return corpus
 
@@ -469,10 +510,8 @@ def digest(config: CorpusConfig) -> dict[str, Any]:
         return {**content, "version": CONLANG_VERSION}
     if isinstance(config, HuggingFaceConfig):
         return content
-    for split in SPLITS:
-        files = getattr(config, split)
-        if files is None:
-            continue
+    content.pop("further_tests", None)
+    for split, files in config.splits.items():
         if isinstance(files, SplitFiles):
             content[split] = {role: file_digest(path) for role, path in files.streams().items()}
         else:

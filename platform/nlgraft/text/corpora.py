@@ -118,15 +118,18 @@ def load_corpus(config: CorpusConfig) -> dict[str, Corpus]:
         case ConlangConfig():
             return {split: Corpus.from_streams(generate(config, split)) for split in SPLITS}
         case FilesConfig():
-            return {split: load_split_files(config, split, files) for split, files in config.splits.items()}
+            files = config.splits
         case HuggingFaceConfig():
-            streams = {split: _cut(hub.load_split(config, split), config.max_line_chars) for split in SPLITS}
+            streams = {
+                split: _cut(hub.load_split(config, split), config.max_line_chars) for split in config.splits
+            }
+            return {split: _select(config, split, lines, cut) for split, (lines, cut) in streams.items()}
         case SacreBleuConfig():
-            files: dict[str, SplitFiles] = {"train": config.train}
-            for split, test_set in (("dev", config.dev), ("test", config.test)):
-                files[split] = hub.test_set_files(test_set, config.langpair)
-            return {split: load_split_files(config, split, found) for split, found in files.items()}
-    return {split: _select(config, split, lines, cut) for split, (lines, cut) in streams.items()}
+            files = {
+                split: found if isinstance(found, SplitFiles) else hub.test_set_files(found, config.langpair)
+                for split, found in config.splits.items()
+            }
+    return {split: load_split_files(config, split, found) for split, found in files.items()}
 
 
 def load_split_files(config: _FileBased, split: str, files: SplitFiles) -> Corpus:
@@ -166,7 +169,7 @@ def _select(
         raise DataError(
             f"{split}: keep selects none of {len(keep)} examples; check keep.words, keep.side and keep.has"
         )
-    limit = getattr(config.limits, split)
+    limit = getattr(config.limits, split.partition("_")[0])
     used = {role: list(islice(compress(lines, keep), limit)) for role, lines in streams.items()}
     num_used = num_kept if limit is None else min(limit, num_kept)
     if num_cut:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from nlgraft.errors import DataError
-from nlgraft.text.config import HuggingFaceConfig, Split, SplitFiles
+from nlgraft.text.config import HuggingFaceConfig, SplitFiles
 
 
-def load_split(config: HuggingFaceConfig, split: Split) -> dict[str, list[str]]:
+def load_split(config: HuggingFaceConfig, split: str) -> dict[str, list[str]]:
     """Load the lines of one split of a hub dataset, by role as ``SplitFiles.streams`` names them.
 
     Line feeds inside an example become spaces: here an example is a line.

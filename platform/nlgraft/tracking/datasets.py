@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nlgraft.errors import DataError
 from nlgraft.pipeline.fingerprint import fingerprint
-from nlgraft.text.config import SPLITS, ConlangConfig, CorpusConfig, digest
+from nlgraft.text.config import SPLITS, ConlangConfig, CorpusConfig, digest, further_tests
 from nlgraft.tracking.entries import TrackedDataset
 
 _log = logging.getLogger("nlgraft.tracking")
@@ -47,7 +47,8 @@ def _splits(path: str, corpus: Mapping[str, Any]) -> list[TrackedDataset]:
         _log.debug("%scorpus is not logged to MLflow: %s", path, error)
         return []
     written = config.model_dump(mode="json")
-    own = {split: parts.pop(split, None) for split in SPLITS}
+    splits = (*SPLITS, *further_tests(written))
+    own = {split: parts.pop(split, None) for split in splits}
     return [
         TrackedDataset(
             name=f"{path}{config.corpus}/{split}",
@@ -57,5 +58,5 @@ def _splits(path: str, corpus: Mapping[str, Any]) -> list[TrackedDataset]:
             context=split,
             profile={"segments": getattr(config, split)} if isinstance(config, ConlangConfig) else {},
         )
-        for split in SPLITS
+        for split in splits
     ]

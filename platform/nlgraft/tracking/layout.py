@@ -156,7 +156,7 @@ class StudyLayout:
         params, texts = split_params(self._factor_params(trial.cell) | self._settings(trial.config))
         datasets = tracked_datasets(trial.config.get("data"))
         if trial.kind == "search":  # scored on dev only
-            datasets = tuple(dataset for dataset in datasets if dataset.context != "test")
+            datasets = tuple(dataset for dataset in datasets if not dataset.context.startswith("test"))
         return RunEntry(
             key=key,
             parent=self.cell_key(trial.cell),

@@ -189,6 +189,26 @@ def test_an_unknown_metric_or_cell_is_named_with_the_nearest(result):
         result.compare("pat_eg")
 
 
+def test_further_test_sets_and_the_mean_over_all_are_metrics(make_small_study, store, run):
+    further = {"downstream": {"corpus": "huggingface", "splits": {"test_2017": "test2017", "test_18": "x"}}}
+    on_tests = {
+        "better": "patt_eg",
+        "worse": "random_init",
+        "metric": ["tests/bleu", "test_18/bleu"],
+        "source": "ours",
+    }
+    study = make_small_study(data=further, claims=[on_tests], seeds=[1, 2])
+    found = run(study, store)
+    for trial in found.trials:
+        scores = [trial.metrics[f"{split}/bleu"] for split in ("test", "test_2017", "test_18")]
+        assert len(set(scores)) == 3, "the made-up system draws other noise for every split's name"
+        assert trial.metrics["tests/bleu"] == pytest.approx(sum(scores) / 3)
+        assert len(trial.segments["test_2017/bleu"]) == 40
+    assert {answer.claim.metric for answer in found.claims} == {"tests/bleu", "test_18/bleu"}
+    assert "tests/sentences_per_s" not in found.metrics
+    assert "test_2017/sentences_per_s" not in found.metrics, "which this system measures on test alone"
+
+
 def test_the_order_of_cells_changes_no_figure(make_study, result, run, tmp_path):
     """Invariance to the order of cells (platform.md §4.3); the trials come from another store."""
     factors = {"arm": {"target": "arm", "levels": ARMS[::-1], "baseline": "random_init"}}

@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from nlgraft.errors import DataError, StoreError
 from nlgraft.text.checks import check_corpus
-from nlgraft.text.config import ConlangConfig, CorpusConfig, digest
+from nlgraft.text.config import ConlangConfig, CorpusConfig, digest, further_tests
 from nlgraft.text.corpora import (
     Corpus,
     Selected,
@@ -53,6 +53,21 @@ def small(directory):
         dev={"source0": ["dogs", "the dog"], "target": ["Hunde", "der Hund"]},
         test={"source0": ["a dog", "a man", "a cow"], "target": ["Hund", "Herr", "Kuh"]},
     )
+
+
+def test_further_test_sets_are_splits_and_part_of_the_digest(tmp_path):
+    settings = small(tmp_path)
+    more = {"further_tests": {"2017": settings["dev"]}, "limits": {"test": 1}}
+    config = CORPUS.validate_python({**settings, **more})
+    corpora = load_corpus(config)
+    assert list(corpora) == ["train", "dev", "test", "test_2017"]
+    assert corpora["test_2017"].target == ["Hunde"], "the limit of test holds for all test sets"
+    assert check_corpus(config).reports["test_2017"].num_examples == 1
+    plain = CORPUS.validate_python({**settings, "limits": {"test": 1}})
+    assert digest(config) == {**digest(plain), "test_2017": digest(plain)["dev"]}
+    assert further_tests({"upstream": plain, "downstream": config}) == ("test_2017",)
+    with pytest.raises(ValueError, match="give the main test set as test"):
+        CORPUS.validate_python({**settings, **more, "test": None, "limits": {}})
 
 
 def test_files_become_splits(tmp_path):

@@ -48,8 +48,9 @@ def encode_languages(context: StageContext) -> None:
 def pair_sentences(context: StageContext) -> None:
     """Make examples of a sentence and the one before it in its document."""
     settings, inputs = DOCUMENTS.read(context)
-    for split in ("train", "dev", "test"):
-        corpus = read_corpus(inputs.corpus / split)
+    for directory in sorted(path for path in inputs.corpus.iterdir() if path.is_dir()):
+        split = directory.name
+        corpus = read_corpus(directory)
         assert corpus.target is not None
         before = previous(corpus.sources[0], corpus.documents)
         if settings.kind == "previous":

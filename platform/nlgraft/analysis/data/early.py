@@ -40,7 +40,7 @@ def with_early_learning(cells: Sequence[CellResult]) -> tuple[CellResult, ...]:
                 derived[AREA] = mean_height(curve, first, last)
             if curve is not None and (goal := curves.get((base, trial.seed))) is not None:
                 derived[STEPS] = steps_to(curve, float(goal[:, 1].min()))
-            trials.append(replace(trial, derived=derived) if derived else trial)
+            trials.append(replace(trial, derived={**trial.derived, **derived}))
         found.append(replace(cell, trials=tuple(trials)))
     return tuple(found)
 

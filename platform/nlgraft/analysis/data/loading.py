@@ -15,11 +15,13 @@ from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore, Manifest
 from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.metric import TEST_MEAN, on_split
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS, System
 from nlgraft.study.planning.selection import Proposal, best_proposal, load_proposals
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system import load_system
+from nlgraft.text.config import further_tests
 
 _AGREEMENT = 1e-6
 
@@ -86,7 +88,7 @@ def _not_chosen(study: Study, cell: Cell, state: State, reason: str) -> tuple[Tr
 def _replicates(
     study: Study, cell: Cell, params: Mapping[str, object], store: ArtifactStore, busy: set[str]
 ) -> tuple[TrialResult, ...]:
-    system = load_system(study.system)
+    system = load_system(study.system).with_tests_of(study.data)
     config = resolve_config(study, cell, params)
     trials = []
     for seed in study.seeds:
@@ -105,6 +107,7 @@ def _replicates(
                 reason="" if record is None else record.reason,
                 params=params,
                 record=record,
+                derived=_test_means(record, system) if record and is_finished else {},
                 segments=_segments(graph, store, system, record) if record and is_finished else {},
                 seeded={stage.fingerprint: stage.name for stage in graph.stages if stage.seed is not None},
             )
@@ -112,12 +115,23 @@ def _replicates(
     return tuple(trials)
 
 
+def _test_means(record: TrialRecord, system: System) -> dict[str, float]:
+    """Average the metrics that the trial has on all test sets of the study."""
+    splits = ("test", *further_tests(record.config.get("data")))
+    found = {}
+    for name, metric in system.metrics.items():
+        if metric.split == "test" and (mean := on_split(name, TEST_MEAN)) in system.metrics:
+            values = [record.metrics.get(on_split(name, split), math.nan) for split in splits]
+            found[mean] = sum(values) / len(values)
+    return found
+
+
 def _segments(
     graph: StageGraph, store: ArtifactStore, system: System, record: TrialRecord
 ) -> dict[str, Array]:
     """Read the statistics of the declared metrics, the stage nearest the result first."""
     found: dict[str, Array] = {}
-    splits = sorted({metric.split for metric in system.metrics.values() if metric.split is not None})
+    splits = sorted({name.partition("/")[0] for name, metric in system.metrics.items() if metric.split})
     for stage in sorted(graph.stages, key=graph.depth, reverse=True):
         for split in splits:
             try:

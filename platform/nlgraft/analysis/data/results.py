@@ -89,7 +89,7 @@ class Results:
         trials = [trial for cell in found for trial in (*cell.search, *cell.trials)]
         return cls(
             study,
-            load_system(study.system),
+            load_system(study.system).with_tests_of(study.data),
             found,
             read_provenance(trials, store),
             earlier_looks=earlier_looks(study, store),

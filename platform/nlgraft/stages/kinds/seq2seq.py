@@ -13,7 +13,7 @@ from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.stages.config import ExtractMethod, MaskedSpansConfig, TextMetric
 from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T, is_none, is_unset
-from nlgraft.text.config import Split
+from nlgraft.text.config import SplitName
 from nlgraft.training.config import Pattern, View
 
 
@@ -83,7 +83,7 @@ class TrainInputs(Inputs[T]):
 class TranslateSettings(Settings):
     """Beam search on one split."""
 
-    split: Split
+    split: SplitName
     """Split to translate."""
     decode: GenerationConfig
     """Beam and length rules."""
@@ -112,7 +112,7 @@ class TranslateInputs(Inputs[T]):
 class ExtractSettings(Settings):
     """Summaries of one split, taken from the text itself."""
 
-    split: Split
+    split: SplitName
     """Split to summarise."""
     method: ExtractMethod
     """The first sentences, or those that raise ROUGE-1 and ROUGE-2 against the reference the most."""

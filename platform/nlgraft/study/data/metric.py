@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 CURVE = "dev/loss"
 AREA = f"{CURVE}.auc"
 STEPS = f"{CURVE}.steps_to_baseline"
+TEST_MEAN = "tests"
+"""In the place of a split: the mean over all test sets."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,7 +24,8 @@ class Metric:
         is_time: True for times and speeds, which differ from run to run.
         is_fixed: True for what config and data determine, whatever is trained: a number of parameters, the
             length of the references.
-        is_derived: True for what is computed from the learning curves of several trials as results are read.
+        is_derived: True for what is computed as results are read: from the learning curves of several trials,
+            or from several test sets.
         description: What is measured.
     """
 
@@ -57,3 +60,20 @@ def early_metrics(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
             "steps where it never is, which flatters slow cells.",
         ),
     }
+
+
+def further_metrics(metrics: Mapping[str, Metric], tests: Sequence[str]) -> dict[str, Metric]:
+    """Describe the metrics of further test sets, ``test_NAME/bleu``, and means over all, ``tests/bleu``."""
+    on_test = {name: metric for name, metric in metrics.items() if metric.split == "test"}
+    found = {on_split(name, split): metric for split in tests for name, metric in on_test.items()}
+    for name, metric in on_test.items():
+        if not metric.is_time:
+            what = f"Mean over {1 + len(tests)} test sets. {metric.description}"
+            found[on_split(name, TEST_MEAN)] = replace(metric, is_derived=True, description=what)
+    return found
+
+
+def on_split(name: str, split: str) -> str:
+    """Name a metric of the test set on another split: ``test/bleu``, or ``lead/test_bleu`` with a prefix."""
+    first, _, rest = name.partition("/")
+    return f"{split}/{rest}" if first == "test" else f"{first}/{split}{rest.removeprefix('test')}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import BaseModel
@@ -11,7 +11,8 @@ from pydantic import BaseModel
 from nlgraft.errors import ContractError
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import StageGraph
-from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.metric import Metric, further_metrics
+from nlgraft.text.config import further_tests
 
 SEARCH_SPLITS = ("dev",)
 """Splits on which search trials are scored."""
@@ -49,6 +50,8 @@ class System:
     def stage_graph(self, config: BaseModel, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
         """Build the stage graph of a trial; no model is read and nothing is trained.
 
+        Where the test split is scored, the further test sets of the data are, too.
+
         Args:
             config: A config of this system.
             seed: Seed of the trial.
@@ -58,12 +61,21 @@ class System:
             ContractError: The system returned something else.
             DataError: A corpus is missing or unusable.
         """
+        if "test" in splits:
+            splits = (*splits, *further_tests(getattr(config, "data")))  # noqa: B009  # part of the contract
         graph = self.build(config, seed=seed, splits=splits)
         if not isinstance(graph, StageGraph):
             raise ContractError(
                 f"{self.path}.stage_graph returned a {type(graph).__name__}, not a StageGraph"
             )
         return graph
+
+    def with_tests_of(self, data: Any) -> System:
+        """Declare the metrics of further test sets in a study's ``data``, and the means over all."""
+        tests = further_tests(data)
+        if not tests:
+            return self
+        return replace(self, metrics={**self.metrics, **further_metrics(self.metrics, tests)})
 
     def conditions(self, path: str) -> tuple[Condition, ...]:
         """Return the conditions one of which must hold for a setting to have an effect; none: always.

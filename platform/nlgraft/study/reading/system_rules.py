@@ -27,7 +27,7 @@ def system_problems(draft: Draft) -> Iterator[Problem]:
     if not draft.can_use("system"):
         return
     try:
-        system = load_system(draft.study.system)
+        system = load_system(draft.study.system).with_tests_of(draft.study.data)
     except StudyError as error:
         yield from error.problems
         return
