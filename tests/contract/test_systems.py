@@ -77,6 +77,26 @@ def test_config_metrics_and_graph_import_no_torch(path: str) -> None:
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
 
 
+# --- defaults -------------------------------------------------------------------------------------------
+
+
+def parts_of(config: type[BaseModel]) -> Iterator[tuple[type[BaseModel], str, BaseModel]]:
+    """Parts with a default of their own, in a config and in its parts: class, field, default."""
+    for name, field in config.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            yield config, name, field.default
+            yield from parts_of(type(field.default))
+
+
+@pytest.mark.parametrize("path", SYSTEMS)
+def test_one_setting_of_a_part_leaves_the_defaults_of_its_others(path: str) -> None:
+    """A part may default to other values than its class: `fine_encoder: {norm: pre}` keeps its one layer."""
+    for config, name, default in parts_of(load_system(path).config_type):
+        field = config.model_fields[name]
+        annotation: Any = Annotated[field.annotation, *field.metadata, None]
+        assert TypeAdapter(annotation).validate_python({}) == default, f"{config.__name__}.{name}"
+
+
 # --- further test sets ----------------------------------------------------------------------------------
 
 

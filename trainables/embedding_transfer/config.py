@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -17,6 +17,7 @@ from nlgraft.stages.config import (
     SystemConfig,
     UpstreamPhaseConfig,
     VectorsConfig,
+    defaulting,
 )
 from nlgraft.study.data.system import Condition
 from nlgraft.text.config import CorpusConfig, TokenizerConfig, role_problem
@@ -48,14 +49,17 @@ class DataConfig(ConfigPart):
     """Longest sequence on either side, in tokens without begin and end; longer ones are cut and counted."""
 
 
+OwnTokenizer = Annotated[TokenizerConfig, defaulting(is_shared=False)]
+
+
 class TokenizersConfig(ConfigPart):
     """Subword vocabularies of the two domains, each learned on its own training text."""
 
-    upstream: TokenizerConfig = TokenizerConfig(is_shared=False)
+    upstream: OwnTokenizer = TokenizerConfig(is_shared=False)
     """Vocabulary of the pretrained model (one for each side unless is_shared)."""
-    downstream: TokenizerConfig = TokenizerConfig(is_shared=False)
+    downstream: OwnTokenizer = TokenizerConfig(is_shared=False)
     """Vocabulary of the task (section 4.1: learned from the downstream training corpus)."""
-    joint: TokenizerConfig = TokenizerConfig(is_shared=False)
+    joint: OwnTokenizer = TokenizerConfig(is_shared=False)
     """Vocabulary learned from the training text of both domains, for joint_vocab (Nguyen and Chiang 2017)."""
 
 
@@ -117,7 +121,9 @@ class GeneratorConfig(ConfigPart, OneOfSeveral):
     """Initial weights: zeros, which is AVG-EG; or N(0, 1), as the authors' code."""
     decoder_rates: RatesConfig = RatesConfig()
     """Splits and merges of target sentences."""
-    encoder_rates: RatesConfig = RatesConfig(cut_edge=0.05, min_split_chars=7)
+    encoder_rates: Annotated[RatesConfig, defaulting(cut_edge=0.05, min_split_chars=7)] = RatesConfig(
+        cut_edge=0.05, min_split_chars=7
+    )
     """Splits and merges of source sentences, when the encoder's vocabulary is transferred, and of the lines
     of a masked language model."""
     new_mask_rate: float = Field(default=0.5, ge=0, le=1)

@@ -20,6 +20,7 @@ from nlgraft.stages.config import (
     LanguageModelPhaseConfig,
     ScoreConfig,
     SystemConfig,
+    defaulting,
     model_problems,
 )
 from nlgraft.study.data.system import Condition
@@ -81,9 +82,9 @@ class DataConfig(ConfigPart):
 class TokenizersConfig(ConfigPart):
     """Vocabularies, and which of them the encoder-decoder reads (section 3.1, appendix A)."""
 
-    language_model: TokenizerConfig = TokenizerConfig(kind="bpe")
+    language_model: Annotated[TokenizerConfig, defaulting(kind="bpe")] = TokenizerConfig(kind="bpe")
     """Learned from the text of the language models: one for both languages, or one each."""
-    bitext: TokenizerConfig = TokenizerConfig(kind="bpe")
+    bitext: Annotated[TokenizerConfig, defaulting(kind="bpe")] = TokenizerConfig(kind="bpe")
     """Learned from the training part of the task (Table 4, bitext-BPE; the Turkish side of Table 2)."""
     source: Vocabulary = "language_model"
     """Vocabulary of the source. A language model on this side needs its own."""
@@ -155,9 +156,13 @@ class SourceConfig(RepresentationConfig):
 class LanguageModelsConfig(ConfigPart):
     """The language models and their pretraining (section 3.2)."""
 
-    source: LanguageModelPhaseConfig = LanguageModelPhaseConfig(model=BiLMConfig())
+    source: Annotated[LanguageModelPhaseConfig, defaulting(model={"kind": "bi_lm"})] = (
+        LanguageModelPhaseConfig(model=BiLMConfig())
+    )
     """Of the source: two towers in the paper."""
-    target: LanguageModelPhaseConfig = LanguageModelPhaseConfig(model=UniLMConfig())
+    target: Annotated[LanguageModelPhaseConfig, defaulting(model={"kind": "uni_lm"})] = (
+        LanguageModelPhaseConfig(model=UniLMConfig())
+    )
     """Of the target: left to right, since the decoder must not see the future."""
 
     @model_validator(mode="after")

@@ -15,6 +15,7 @@ from nlgraft.stages.config import (
     ScoreConfig,
     SystemConfig,
     UpstreamPhaseConfig,
+    defaulting,
 )
 from nlgraft.study.data.system import GIVEN, Condition
 from nlgraft.text.config import BOS, EOS, CorpusConfig, TokenizerConfig, requires, role_problem
@@ -108,7 +109,7 @@ class SourcesConfig(ConfigPart):
     segments: Literal["none", "halves", "interleaved"] = "halves"
     """Constant embedding of a source's index: sines then cosines (released code), alternating as Eq. 8 prints
     it, or none."""
-    fine_encoder: FineEncoderConfig = FineEncoderConfig(num_layers=1)
+    fine_encoder: Annotated[FineEncoderConfig, defaulting(num_layers=1)] = FineEncoderConfig(num_layers=1)
     """The fine encoder (Eqs. 11-14), or the adapters it is compared with (Table 5)."""
 
     @property
@@ -159,7 +160,7 @@ class Config(SystemConfig):
     """Sources that the model reads, by index; null: all."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     """Vocabulary of all languages, learned from all text."""
-    model: TransformerConfig = TransformerConfig(tying="all")
+    model: Annotated[TransformerConfig, defaulting(tying="all")] = TransformerConfig(tying="all")
     """The encoder-decoder of a single source."""
     sources: SourcesConfig = SourcesConfig()
     """What is added for several sources; the default is TRICE."""
@@ -171,7 +172,7 @@ class Config(SystemConfig):
     """Second finetuning; null: none, the result is a model of one source."""
     is_adversarial: bool = False
     """If true, also translate with each of two sources replaced by that of another example (section 3.4)."""
-    decode: GenerationConfig = GenerationConfig(beam=4)
+    decode: Annotated[GenerationConfig, defaulting(beam=4)] = GenerationConfig(beam=4)
     """Beam search (section 3.1: beam 4)."""
     score: ScoreConfig = ScoreConfig()
     """Measures of the output."""

@@ -14,6 +14,7 @@ from nlgraft.stages.config import (
     SystemConfig,
     UnsmoothedTrainConfig,
     UpstreamSeed,
+    defaulting,
     model_problems,
 )
 from nlgraft.study.data.system import Condition
@@ -144,7 +145,7 @@ class PretrainingConfig(UpstreamSeed):
     max_tokens: int = Field(default=128, ge=1)
     """Longest line in tokens, without begin and end; longer ones are cut. The models have positions for no
     more."""
-    masking: MaskingConfig = MaskingConfig(unit="token")
+    masking: Annotated[MaskingConfig, defaulting(unit="token")] = MaskingConfig(unit="token")
     """What BERT, ELECTRA's generator and DistilBERT predict."""
     train: UnsmoothedTrainConfig = UnsmoothedTrainConfig()
     """Length, learning rate and choice of the result of each of them."""

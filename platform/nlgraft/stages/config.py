@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from nlgraft.evaluation.config import BleuTokenizer
-from nlgraft.nn.config import BertConfig, ClassifierConfig, TransformerConfig
+from nlgraft.nn.config import BertConfig, ClassifierConfig, TransformerConfig, tupled
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.text.config import WordTokenizerConfig
 from nlgraft.text.files import InputPathOrName
@@ -26,6 +26,26 @@ class ConfigPart(BaseModel):
     """Base of the parts: frozen, unknown keys refused, attribute docstrings kept."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def defaulting(**values: Any) -> BeforeValidator:
+    """Make the annotation of a part whose defaults differ from those of its class.
+
+    In a config: ``text: Annotated[TokenizerConfig, defaulting(kind="bpe")] = TokenizerConfig(kind="bpe")``.
+    Without it the values of the class would come back as soon as a study gives another setting of the part.
+    """
+    return BeforeValidator(
+        lambda given: tupled(_merged(values, given)) if isinstance(given, Mapping) else given
+    )
+
+
+def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    inner = {
+        name: _merged(value, given[name])
+        for name, value in defaults.items()
+        if isinstance(value, Mapping) and isinstance(given.get(name), Mapping)
+    }
+    return {**defaults, **given, **inner}
 
 
 class SystemConfig(ConfigPart):
