@@ -115,6 +115,34 @@ def validity(
         validity_table(study.name, found.to_json())
 
 
+@_study_command("replay", metavar="STUDY")
+@click.option("--simulations", default=100, show_default=True, type=click.IntRange(min=10))
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@click.option("--storage", help="Artifact store: directory or URI.")
+def replay(
+    study_file: str, overrides: tuple[str, ...], simulations: int, is_json: bool, storage: str | None
+) -> None:
+    """Replay a finished search under other samplers and schedulers; nothing is trained.
+
+    STUDY is a file, or the name under which a study was run: `demo@tiny-1f0c6a2e` needs no overrides.
+    """
+    from nlgraft import api
+    from nlgraft.terminal import replay_tables
+
+    study = _find(study_file, overrides, storage)
+    found = [cell.to_json() for cell in api.replay(study, simulations)]
+    document = {
+        "study": study.variant,
+        "objective": study.objectives[0].metric,
+        "simulations": simulations,
+        "cells": found,
+    }
+    if is_json:
+        _print_json(document)
+    else:
+        replay_tables(document)
+
+
 @_study_command("run")
 @click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, as the last line of stdout.")
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run only these cells and the baseline.")

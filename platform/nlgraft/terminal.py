@@ -89,6 +89,35 @@ def validity_table(name: str, document: Mapping[str, Any]) -> None:
     _print(_table((name, f"{document['simulations']:,} simulations"), rows))
 
 
+def replay_tables(document: Mapping[str, Any]) -> None:
+    """Print the regrets of each cell by budget; the document is that of ``replay --json``."""
+    for cell in document["cells"]:
+        title = f"{cell['cell']}: {cell['finished']} of {cell['trials']} trials"
+        most = len(cell["replays"][0]["regret"]) if cell["replays"] else 0
+        budgets = sorted({2**power for power in range(most.bit_length())} | {most}) if most else []
+        rows = [
+            (
+                one["sampler"],
+                one["scheduler"],
+                *(_with_band(one["regret"][n - 1], one["low"][n - 1], one["high"][n - 1]) for n in budgets),
+            )
+            for one in cell["replays"]
+        ]
+        if rows:
+            _print(_table(("sampler", "scheduler", *map(str, budgets)), rows, title))
+        _print(*(Text(f"{cell['cell']}: {note}") for note in cell["notes"]))
+    _print(
+        Text(
+            f"Regret on {document['objective']} after budgets of so many complete trials: mean of "
+            f"{document['simulations']:,} replays, with what 80 % of them have."
+        )
+    )
+
+
+def _with_band(mean: float, low: float, high: float) -> str:
+    return f"{mean:.3g} [{low:.3g}, {high:.3g}]"
+
+
 def _corpus_rows(corpora: Mapping[str, Any]) -> list[tuple[Any, ...]]:
     return [
         (

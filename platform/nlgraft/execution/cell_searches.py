@@ -24,6 +24,11 @@ from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system import load_system
 
 
+def flat_config(study: Study, cell: Cell) -> dict[str, Any]:
+    """Resolve the config of a cell by dotted path, for conditions on paths that are not searched."""
+    return _flat(resolve_config(study, cell).model_dump(mode="json"))
+
+
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Flatten nested values to dotted paths."""
     flat: dict[str, Any] = {}
@@ -72,8 +77,7 @@ class CellSearches:
         self._system = load_system(study.system)
         self._cells: dict[str, _CellSearch] = {}
         for cell in cells:
-            config = resolve_config(study, cell).model_dump(mode="json")
-            self._cells[cell.key] = _CellSearch(cell, open_optuna(cell), _flat(config))
+            self._cells[cell.key] = _CellSearch(cell, open_optuna(cell), flat_config(study, cell))
 
     @property
     def is_over(self) -> bool:

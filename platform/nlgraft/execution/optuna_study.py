@@ -35,7 +35,7 @@ _REASON = "nlgraft.reason"
 _PRIMITIVES = (str, int, float, bool, type(None))
 
 
-def _sampler(search: Search, number: int) -> optuna.samplers.BaseSampler:
+def sampler_of(search: Search, number: int) -> optuna.samplers.BaseSampler:
     """Build the sampler of proposal ``number`` within a cell.
 
     **Determinism.** Its proposal depends on the seed, the number and the trials told so far, never on what
@@ -67,7 +67,8 @@ def _grid_values(domain: Domain) -> Sequence[Any]:
     return [distribution.low + index * distribution.step for index in range(count)]
 
 
-def _encode(choice: Any) -> Any:
+def encoded(choice: Any) -> Any:
+    """Return a value as Optuna takes it: lists and mappings as their JSON text."""
     return choice if isinstance(choice, _PRIMITIVES) else json.dumps(choice, sort_keys=True)
 
 
@@ -77,7 +78,7 @@ def distribution_of(domain: Domain) -> BaseDistribution:
     Choices that are lists or mappings are represented by their JSON text, since Optuna takes scalars only.
     """
     if isinstance(domain, CategoricalDomain):
-        return CategoricalDistribution([_encode(choice) for choice in domain.choices])
+        return CategoricalDistribution([encoded(choice) for choice in domain.choices])
     if isinstance(domain, IntDomain):
         return IntDistribution(domain.low, domain.high, log=domain.log, step=domain.step)
     return FloatDistribution(domain.low, domain.high, log=domain.log, step=domain.step)
@@ -87,7 +88,7 @@ def _suggest(trial: Trial, path: str, domain: Domain) -> Any:
     distribution = distribution_of(domain)
     if isinstance(domain, CategoricalDomain) and isinstance(distribution, CategoricalDistribution):
         chosen = trial.suggest_categorical(path, distribution.choices)
-        return next(choice for choice in domain.choices if same(_encode(choice), chosen))
+        return next(choice for choice in domain.choices if same(encoded(choice), chosen))
     if isinstance(distribution, IntDistribution):
         return trial.suggest_int(
             path, distribution.low, distribution.high, step=distribution.step, log=distribution.log
@@ -96,6 +97,24 @@ def _suggest(trial: Trial, path: str, domain: Domain) -> Any:
     return trial.suggest_float(
         path, distribution.low, distribution.high, step=distribution.step, log=distribution.log
     )
+
+
+def suggest_params(trial: Trial, space: Mapping[str, Domain], config: Mapping[str, Any]) -> dict[str, Any]:
+    """Ask a trial for the values of a space.
+
+    Args:
+        trial: A trial that runs.
+        space: Domains by dotted path.
+        config: The cell's config by dotted path, for conditions on paths that are not searched.
+
+    Returns:
+        Values by dotted path; a path whose condition does not hold is absent.
+    """
+    params: dict[str, Any] = {}
+    for path in sampling_order(space):
+        if holds(space[path].when, {**config, **params}):
+            params[path] = _suggest(trial, path, space[path])
+    return params
 
 
 @contextmanager
@@ -131,7 +150,6 @@ class OptunaStudy:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._search = search
         self._objectives = list(objectives)
-        self._order = sampling_order(search.space)
         self._study = optuna.create_study(
             study_name=name,
             storage=storage_url,
@@ -173,7 +191,7 @@ class OptunaStudy:
         self._study.add_trial(
             create_trial(
                 state=TrialState.RUNNING,
-                params={path: _encode(value) for path, value in params.items()},
+                params={path: encoded(value) for path, value in params.items()},
                 distributions=distributions,
                 user_attrs={_NUMBER: number},
             )
@@ -181,24 +199,12 @@ class OptunaStudy:
 
     @_explained()
     def propose(self, number: int, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask for the params of proposal ``number``.
-
-        Args:
-            config: The cell's config by dotted path, for conditions on paths that are not searched.
-
-        Returns:
-            Values by dotted path; a path whose condition does not hold is absent.
-        """
-        self._study.sampler = _sampler(self._search, number)
+        """Ask for the params of proposal ``number``; see `suggest_params`."""
+        self._study.sampler = sampler_of(self._search, number)
         trial = self._study.ask()
         trial.set_user_attr(_NUMBER, number)
         self._live[number] = trial
-        params: dict[str, Any] = {}
-        for path in self._order:
-            domain = self._search.space[path]
-            if holds(domain.when, {**config, **params}):
-                params[path] = _suggest(trial, path, domain)
-        return params
+        return suggest_params(trial, self._search.space, config)
 
     @_explained()
     def intermediate(self, number: int, value: float, step: int) -> None:
