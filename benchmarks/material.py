@@ -21,7 +21,8 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages import graph
 from nlgraft.stages.graph import EncodedText
 from nlgraft.stages.run.text import read_encoded, vocab_sizes
-from nlgraft.text.config import ConlangConfig, CorpusConfig, FilesConfig, TokenizerConfig
+from nlgraft.text.config import ConlangConfig, CorpusConfig, FilesConfig
+from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.views import Encoded
 
 VOCAB_SIZE = 8000

@@ -23,7 +23,8 @@ from nlgraft.stages import graph as pieces
 from nlgraft.stages.config import LanguageModelPhaseConfig
 from nlgraft.stages.run.text import read_encoded, vocab_sizes
 from nlgraft.text.batches import Ragged
-from nlgraft.text.config import ConlangConfig, TokenizerConfig
+from nlgraft.text.config import ConlangConfig
+from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.language_model import (
     TextData,

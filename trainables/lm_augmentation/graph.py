@@ -36,7 +36,7 @@ class _Builder:
     def __init__(self, config: Config, seed: int) -> None:
         self.config = config
         self.seed = seed
-        self.used = [side for side in SIDES if config.representation(side).use != "table"]
+        self.used: list[Side] = [side for side in SIDES if config.representation(side).use != "table"]
 
     @cached_property
     def texts(self) -> dict[Side, Stage]:

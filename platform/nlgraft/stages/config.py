@@ -10,8 +10,8 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_valida
 from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.nn.config import BertConfig, ClassifierConfig, TransformerConfig, tupled
 from nlgraft.nn.context_config import LanguageModelConfig
-from nlgraft.text.config import WordTokenizerConfig
 from nlgraft.text.files import InputPathOrName
+from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
 
 TextMetric = Literal["bleu", "bleu_zh", "chrf", "ter", "rouge1", "rouge2", "rouge_l", "rouge_lsum", "meteor"]

@@ -47,7 +47,8 @@ from nlgraft.stages.kinds.text import (
     TokenizerSettings,
 )
 from nlgraft.stages.metrics import EXTRACTS, ROUGE
-from nlgraft.text.config import CorpusConfig, Split, TokenizerConfig, digest
+from nlgraft.text.config import CorpusConfig, Split, digest
+from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.config import Side, View
 
 TARGET = "target"

@@ -32,8 +32,8 @@ from nlgraft.stages.kinds.masked_lm import (
 )
 from nlgraft.stages.kinds.text import NoInputs
 from nlgraft.stages.stage_kind import NoSettings
-from nlgraft.text.config import WordSampling, WordTokenizerConfig
 from nlgraft.text.files import expand
+from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 from nlgraft.training.config import TrainConfig
 
 

@@ -17,9 +17,9 @@ from nlgraft.text.config import (
     FilesConfig,
     SacreBleuConfig,
     SplitFiles,
-    TokenizerConfig,
 )
 from nlgraft.text.corpora import Corpus, SplitReport, corpus_report, load_split_files
+from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.text.tokenizers import Tokenizer, normalised
 
 MIN_ROUND_TRIP = 99.5

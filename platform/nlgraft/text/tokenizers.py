@@ -15,8 +15,9 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from nlgraft.errors import DataError, StoreError
-from nlgraft.text.config import BOS, EOS, PAD, SPECIAL_PIECES, UNK, TokenizerConfig
+from nlgraft.text.config import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from nlgraft.text.sampling import BpeSampler, PieceTable, UnigramSampler
+from nlgraft.text.tokenizer_config import TokenizerConfig
 
 _LOG = logging.getLogger(__name__)
 _MAX_LINE_BYTES = 1 << 24  # SentencePiece silently drops longer lines; the file reader truncates them before

@@ -11,7 +11,7 @@ import torch
 
 from nlgraft.errors import ContractError
 from nlgraft.nn.config import TransformerConfig
-from nlgraft.nn.context_config import EncoderConfig, HuggingFaceEncoderConfig
+from nlgraft.nn.context_config import BiLMConfig, EncoderConfig, HuggingFaceEncoderConfig, UniLMConfig
 from nlgraft.nn.contextual import ContextualEmbedding, ContextualEncoder
 from nlgraft.nn.embedding import TableEmbedding
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
@@ -69,10 +69,8 @@ def read_encoder(directory: Path, config: EncoderConfig | None = None) -> Contex
         ContractError: It is not the encoder that ``config`` describes.
     """
     if (directory / LANGUAGE_MODEL_FILE).is_file():
-        if isinstance(config, HuggingFaceEncoderConfig):
-            raise ContractError(
-                f"{directory}: a language model of ours, where one of transformers is expected"
-            )
+        if config is not None and not isinstance(config, UniLMConfig | BiLMConfig):
+            raise ContractError(f"{directory}: a language model of ours, where {config.kind} is expected")
         return cast("ContextualEncoder", read_language_model(directory, config))
     if config is not None and not isinstance(config, HuggingFaceEncoderConfig):
         raise ContractError(f"{directory}: no {config.kind}; run the pretraining of the language model")

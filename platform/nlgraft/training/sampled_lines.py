@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from nlgraft.text.config import WordSampling
+from nlgraft.text.tokenizer_config import WordSampling
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, WordSampler
 from nlgraft.training.masked_text import TEXT, WORD_SIZES, WORDS
 from nlgraft.training.seeds import derive_seed

@@ -14,8 +14,8 @@ from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages.run.exchange import read_vectors
-from nlgraft.text.config import TokenizerConfig
 from nlgraft.text.corpora import read_corpus
+from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.text.tokenizers import train_sentencepiece
 from nlgraft.training.models import read_model, write_model
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan

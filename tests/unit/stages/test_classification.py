@@ -21,8 +21,9 @@ from nlgraft.stages.config import ClassificationConfig
 from nlgraft.stages.kinds.masked_lm import TRAIN_MASKED, TrainMaskedInputs, TrainMaskedSettings
 from nlgraft.stages.metrics import classification_metrics
 from nlgraft.stages.run.text import read_encoded
-from nlgraft.text.config import ConlangConfig, WordTokenizerConfig
+from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import read_corpus
+from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.training.classification import read_classifier
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
 from nlgraft.training.masked_lm import read_masked_lm

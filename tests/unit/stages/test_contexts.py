@@ -22,8 +22,9 @@ from nlgraft.stages import graph as pieces
 from nlgraft.stages.config import LanguageModelPhaseConfig, ScoreConfig
 from nlgraft.stages.kinds.seq2seq import TrainSettings
 from nlgraft.stages.run.text import read_encoded
-from nlgraft.text.config import ConlangConfig, TokenizerConfig
+from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus, read_corpus
+from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.config import Side, TrainConfig, View
 from nlgraft.training.models import read_encoder, read_model
 from tests.unit.stages.runs import artifact, decisions, run

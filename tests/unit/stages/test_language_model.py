@@ -16,8 +16,9 @@ from nlgraft.stages import graph as pieces
 from nlgraft.stages.config import LanguageModelPhaseConfig
 from nlgraft.stages.metrics import language_model_metrics
 from nlgraft.stages.run.text import read_encoded
-from nlgraft.text.config import ConlangConfig, TokenizerConfig
+from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import read_corpus
+from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.language_model import read_language_model
 from tests.unit.stages.runs import StopsAt, artifact, run
 

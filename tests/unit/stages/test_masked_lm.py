@@ -39,7 +39,8 @@ from nlgraft.stages.kinds.masked_lm import (
 from nlgraft.stages.metrics import exchange_metrics, masked_metrics, masked_step_metrics, training_metrics
 from nlgraft.stages.run.exchange import old_frequencies
 from nlgraft.stages.stage_kind import NoSettings
-from nlgraft.text.config import ConlangConfig, TokenizerConfig, WordTokenizerConfig
+from nlgraft.text.config import ConlangConfig
+from nlgraft.text.tokenizer_config import TokenizerConfig, WordTokenizerConfig
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
 from nlgraft.training.masked_lm import read_masked_lm
 from nlgraft.training.models import read_model

@@ -37,8 +37,9 @@ from nlgraft.stages.run.seq2seq import batches, check_positions
 from nlgraft.stages.run.text import read_encoded, vocab_sizes
 from nlgraft.stages.run.translation import model_inputs
 from nlgraft.text.batches import Ragged
-from nlgraft.text.config import ConlangConfig, TokenizerConfig
+from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import read_corpus
+from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.config import Side, TrainConfig, View
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.models import read_model

@@ -9,7 +9,7 @@ import pytest
 
 from nlgraft.errors import DataError, StoreError
 from nlgraft.text.batches import LengthBatches, Ragged, shard
-from nlgraft.text.config import TokenizerConfig
+from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.text.tokenizers import BOS, EOS, SentencePiece, train_sentencepiece
 
 ROWS = [[5, 6, 7], [], [8], [9, 10]]

@@ -16,7 +16,8 @@ from nlgraft.text.checks import (
     target_language,
     vocabulary_warning,
 )
-from nlgraft.text.config import CorpusConfig, TokenizerConfig
+from nlgraft.text.config import CorpusConfig
+from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 
 CORPUS = TypeAdapter(CorpusConfig)

@@ -14,13 +14,13 @@ from nlgraft.text.config import (
     CorpusConfig,
     FilesConfig,
     SacreBleuConfig,
-    TokenizerConfig,
     WordRule,
     digest,
     requires,
     role_problem,
     word_tokens,
 )
+from nlgraft.text.tokenizer_config import TokenizerConfig
 
 CORPUS: TypeAdapter[Any] = TypeAdapter(CorpusConfig)
 

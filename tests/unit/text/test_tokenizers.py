@@ -11,8 +11,9 @@ import pytest
 import sentencepiece
 
 from nlgraft.errors import DataError, StoreError
-from nlgraft.text.config import ConlangConfig, TokenizerConfig
+from nlgraft.text.config import ConlangConfig
 from nlgraft.text.conlang.tasks import generate
+from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.text.tokenizers import (
     BOS,
     EOS,
@@ -100,7 +101,7 @@ def test_lines_that_sentencepiece_would_drop_are_learned_from(tmp_path):
 
 def test_another_process_learns_the_same_bytes(tmp_path):
     code = (
-        "import sys\nfrom pathlib import Path\nfrom nlgraft.text.config import TokenizerConfig\n"
+        "import sys\nfrom pathlib import Path\nfrom nlgraft.text.tokenizer_config import TokenizerConfig\n"
         "from nlgraft.text.tokenizers import train_sentencepiece\n"
         "lines = sys.stdin.read().split('\\n')[:-1]\n"
         "config = TokenizerConfig(vocab_size=300, kind=sys.argv[1], max_train_lines=300)\n"

@@ -9,8 +9,9 @@ import sys
 import pytest
 
 from nlgraft.errors import DataError
-from nlgraft.text.config import ConlangConfig, TokenizerConfig, WordTokenizerConfig
+from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
+from nlgraft.text.tokenizer_config import TokenizerConfig, WordTokenizerConfig
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, WordSampler, encode_words, learn_tokenizer
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
@@ -18,7 +19,7 @@ from nlgraft.vocab.tokenizers.loading import load_vocabulary
 LEARN = """
 import sys
 from pathlib import Path
-from nlgraft.text.config import WordTokenizerConfig
+from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 from nlgraft.text.word_tokenizers import learn_tokenizer
 lines = Path(sys.argv[1]).read_text("utf-8").splitlines()

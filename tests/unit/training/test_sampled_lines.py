@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nlgraft.text.config import WordSampling, WordTokenizerConfig
+from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 from nlgraft.text.word_tokenizers import learn_tokenizer
 from nlgraft.training.classification import LabelledData
 from nlgraft.training.masked_text import TEXT, MaskingIds

@@ -12,8 +12,9 @@ from click.testing import CliRunner
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from nlgraft.errors import DataError
-from nlgraft.text.config import ConlangConfig, WordTokenizerConfig
+from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
+from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.text.word_tokenizers import learn_tokenizer
 from nlgraft.vocab.commands.plan import PlanRequest, plan_transfer
 from nlgraft.vocab.commands.prune import prune

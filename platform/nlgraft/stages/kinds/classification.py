@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from nlgraft.nn.config import ClassifierConfig
 from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.text.config import Split, WordSampling
+from nlgraft.text.config import Split
+from nlgraft.text.tokenizer_config import WordSampling
 
 
 class TrainClassifierSettings(TrainingSettings):

@@ -9,7 +9,8 @@ from nlgraft.nn.config import BertConfig, TransformerConfig
 from nlgraft.stages.kinds.text import NoInputs
 from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.text.config import Split, WordSampling, WordTokenizerConfig
+from nlgraft.text.config import Split
+from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig
 
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.text.config import Split, TokenizerConfig
+from nlgraft.text.config import Split
+from nlgraft.text.tokenizer_config import TokenizerConfig
 
 
 class CorpusSettings(Settings):

@@ -22,8 +22,8 @@ from nlgraft.stages.kinds.classification import (
 from nlgraft.stages.run.seq2seq import outcome_scores
 from nlgraft.stages.run.text import read_encoded, text_of, training_budget
 from nlgraft.text.batches import LengthBatches
-from nlgraft.text.config import WordSampling
 from nlgraft.text.corpora import read_corpus
+from nlgraft.text.tokenizer_config import WordSampling
 from nlgraft.training.classification import (
     ClassificationObjective,
     LabelledData,

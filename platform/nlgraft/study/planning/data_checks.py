@@ -17,9 +17,10 @@ from nlgraft.study.data.system import REPLICATE_SPLITS
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system import load_system
 from nlgraft.text.checks import bleu_warning, check_corpus, normalization_warning, vocabulary_warning
-from nlgraft.text.config import ConlangConfig, CorpusConfig, TokenizerConfig
+from nlgraft.text.config import ConlangConfig, CorpusConfig
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpora import Corpus, report_json
+from nlgraft.text.tokenizer_config import TokenizerConfig
 
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 _NUM_REFERENCES = 1000

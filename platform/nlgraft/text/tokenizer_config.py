@@ -1,0 +1,93 @@
+"""Configuration of tokenizers."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from nlgraft.text.config import SPECIAL_PIECES
+
+
+class TokenizerConfig(BaseModel):
+    """A SentencePiece model, always with PAD=0, UNK=1, BOS=2, EOS=3."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    kind: Literal["unigram", "bpe"] = "unigram"
+    """Subword model: unigram language model (Kudo 2018) or byte-pair encoding (Sennrich et al. 2016)."""
+    vocab_size: int = Field(default=4000, ge=5)
+    """Number of pieces, special ones included: an upper bound, since a small corpus may hold fewer."""
+    is_shared: bool = True
+    """One model for sources and target, or one each."""
+    character_coverage: float = Field(default=1.0, gt=0.9, le=1.0)
+    """Share of the text's characters that the vocabulary covers; 0.9995 for Chinese or Japanese."""
+    special_tokens: tuple[str, ...] = ()
+    """Further pieces that text never produces, e.g. ``<en>`` or ``[MASK]``; they take the ids from 4 on."""
+    normalization: Literal["nmt_nfkc", "nfkc", "identity"] = "nmt_nfkc"
+    """Unicode normalisation before segmentation."""
+    sampling_alpha: float | None = Field(default=None, gt=0, le=1)
+    """Sample segmentations of the training text: smoothing of unigram sampling (Kudo 2018) or BPE-dropout
+    probability (Provilkov et al. 2020). None: always the best segmentation."""
+    max_train_lines: int | None = Field(default=None, ge=1)
+    """Learn the pieces from at most this many lines, sampled with the seed."""
+
+    @field_validator("special_tokens")
+    @classmethod
+    def _distinct(cls, tokens: tuple[str, ...]) -> tuple[str, ...]:
+        wrong = [
+            token
+            for token in tokens
+            if token in SPECIAL_PIECES or not token.strip() or tokens.count(token) > 1
+        ]
+        if wrong:
+            raise ValueError(
+                f"{wrong}: special tokens must be distinct, not blank and none of {', '.join(SPECIAL_PIECES)}"
+            )
+        return tokens
+
+    @model_validator(mode="after")
+    def _holds_the_special_ones(self) -> TokenizerConfig:
+        fixed = len(SPECIAL_PIECES) + len(self.special_tokens)
+        if self.vocab_size <= fixed:
+            raise ValueError(
+                f"vocab_size is {self.vocab_size}, but {fixed} pieces are special; give more than {fixed}"
+            )
+        return self
+
+
+class WordTokenizerConfig(BaseModel):
+    """A subword vocabulary in the file format of the tokenizers library, with a mask token."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    kind: Literal["wordpiece", "unigram", "bpe"] = "wordpiece"
+    """WordPiece as BERT splits words, or SentencePiece's unigram language model (Kudo 2018) or byte-pair
+    encoding (Sennrich et al. 2016)."""
+    vocab_size: int = Field(default=8000, ge=6)
+    """Number of tokens, the five special ones included: an upper bound."""
+    is_lowercase: bool = False
+    """If true, text is lower-cased first, as for an uncased checkpoint (WordPiece: accents removed, too)."""
+    dropout: float | None = Field(default=None, gt=0, lt=1)
+    """BPE: segment training text anew in every epoch, each merge skipped with this probability (Provilkov et
+    al. 2020: 0.1); null: always with all merges."""
+
+    @model_validator(mode="after")
+    def _only_bpe_has_merges(self) -> WordTokenizerConfig:
+        if self.dropout is not None and self.kind != "bpe":
+            raise ValueError(
+                f"dropout is {self.dropout} with kind {self.kind}, which has no merges: set kind to bpe, or "
+                "leave dropout out"
+            )
+        return self
+
+
+class WordSampling(BaseModel):
+    """Text that is segmented anew in every epoch of a training."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    dropout: float
+    """Probability of skipping a merge."""
+    max_tokens: int
+    """Longest line, in tokens without begin and end."""
