@@ -37,7 +37,12 @@ def write_lines(path: Path, lines: Sequence[str]) -> None:
 
 def read_lines(path: Path) -> list[str]:
     """Read the texts that ``write_lines`` wrote."""
-    return path.read_bytes().decode().split("\n")[:-1]
+    return parse_lines(path.read_bytes())
+
+
+def parse_lines(data: bytes) -> list[str]:
+    """Parse the texts that ``write_lines`` wrote."""
+    return data.decode().split("\n")[:-1]
 
 
 def write_metrics(directory: Path, scores: Mapping[str, Score]) -> None:

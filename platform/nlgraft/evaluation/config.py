@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from typing import Literal
 
-BleuTokenizer = Literal["13a", "zh", "ja-mecab", "ko-mecab", "char", "flores200", "none"]
+BleuTokenizer = Literal["13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "flores200", "none"]
 """Tokenizers of sacreBLEU; ``none`` is for text whose words are separated already."""

@@ -175,8 +175,8 @@ class ScoreConfig(ConfigPart):
     metrics: tuple[TextMetric, ...] = Field(default=("bleu", "chrf", "ter"), min_length=1)
     """Measures of text: ROUGE and meteor for questions and summaries, bleu_zh for Chinese by characters."""
     bleu_tokenizer: BleuTokenizer = "13a"
-    """sacreBLEU's tokenizer of ``bleu``, part of its signature: 13a for languages that separate words by
-    spaces, zh, ja-mecab, ko-mecab; char or flores200 for others without spaces."""
+    """sacreBLEU's tokenizer of ``bleu``, part of its signature: 13a or intl for languages that separate words
+    by spaces, zh, ja-mecab, ko-mecab; char or flores200 for others without spaces."""
     is_calibrated: bool = False
     """If true, measure the inference ECE: one more pass over every output, and its alignment."""
 

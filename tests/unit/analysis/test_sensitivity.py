@@ -1,12 +1,17 @@
-"""Which verdicts hang on the metric, or on one seed."""
+"""Which verdicts hang on the metric, on BLEU's tokenizer, on the checkpoint, or on one seed."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import sacrebleu
 
 from nlgraft.analysis.statistics.sensitivity import sensitivities
+from nlgraft.evaluation.overlap import bleu_rows
 from nlgraft.study.data.design import cells
 
 NOISE = np.array([0.1, -0.2, 0.15, 0.05, -0.1])
+WORDS = [f"wort{index}" for index in range(80)]
 
 
 @pytest.fixture
@@ -31,23 +36,154 @@ def found(make_study, scored):
     return scored(study, rows)
 
 
+def by_choice(result, label):
+    return {one.choice: one for one in sensitivities(result).rows if one.label == label}
+
+
 def test_a_verdict_may_hang_on_the_metric_or_on_one_seed(found):
-    first, second = sensitivities(found)
-    assert (first.label, first.standing) == ("arm=avg_eg", "better")
-    assert first.changes == {"on test/accuracy": "worse"}
-    assert len(first.others) == 1 + 5
-    assert second.standing == "open"
-    assert second.changes == {"on test/accuracy": "better", "without seed 5": "better"}
+    first, second = (by_choice(found, label) for label in ("arm=avg_eg", "arm=patt_eg"))
+    assert {one.standing for one in first.values()} == {"better"}
+    assert first["metric"].changes == {"on test/accuracy": "worse"}
+    assert (len(first["seeds"].others), first["seeds"].changes) == (5, {})
+    assert {one.standing for one in second.values()} == {"open"}
+    assert second["metric"].changes == {"on test/accuracy": "better"}
+    assert second["seeds"].changes == {"without seed 5": "better"}
 
 
 def test_the_report_says_so(found):
     text = found.render("md")
     assert "## Sensitivity of the verdicts" in text
-    assert "| arm=avg_eg | better | 5 of 6 | worse on test/accuracy |" in text
-    assert "| arm=patt_eg | undecided | 4 of 6 | better on test/accuracy; better without seed 5 |" in text
+    assert "| arm=avg_eg | better | metric | 0 of 1 | worse on test/accuracy |" in text
+    assert "| arm=avg_eg | better | seeds | 5 of 5 | – |" in text
+    assert "| arm=patt_eg | undecided | seeds | 4 of 5 | better without seed 5 |" in text
+
+
+def test_choices_without_data_have_no_row_and_a_sentence(found):
+    assert {one.choice for one in sensitivities(found).rows} == {"metric", "seeds"}
+    assert sensitivities(found).missing == (
+        "No other tokenizer: the store lacks hypotheses of some replicates.",
+        "No other checkpoint: some replicates have no dev curve.",
+    )
+    assert "- No other tokenizer: the store lacks" in found.render("md")
 
 
 def test_two_seeds_leave_none_to_leave_out(make_small_study, scored):
     study = make_small_study(seeds=[1, 2], claims=[])
     rows = {cell.label: {"test/bleu": np.array([1.0, 2.0])} for cell in cells(study)}
-    assert [one.others for one in sensitivities(scored(study, rows))] == [{}]
+    found = sensitivities(scored(study, rows))
+    assert found.rows == ()
+    assert found.missing[-1] == "Seeds are left out from 3 common seeds on."
+
+
+def with_trials(result, change):
+    """A result whose replicates are changed: (arm, seed, trial) -> trial."""
+    changed = [
+        replace(cell, trials=tuple(change(cell.cell.levels["arm"], one.seed, one) for one in cell.trials))
+        for cell in result.cells
+    ]
+    return replace(result, cells=tuple(changed))
+
+
+@pytest.fixture
+def punctuated(make_small_study, scored):
+    """An arm with more right words, but a space before every comma, which only some tokenizers see."""
+    study = make_small_study(seeds=[1, 2, 3, 4], claims=[], published=[])
+    rng = np.random.default_rng(3)
+    lines = [[str(word) for word in rng.choice(WORDS, 12)] for _ in range(60)]
+    references = [f"{' '.join(line[:4])}, {' '.join(line[4:8])}, {' '.join(line[8:])}." for line in lines]
+
+    def texts(arm, seed):
+        noise = np.random.default_rng([seed, len(arm)])
+        wrong = 0.10 if arm == "patt_eg" else 0.16
+        guesses = [
+            " ".join(word if noise.random() > wrong else "falsch" + word[-2:] for word in line.split())
+            for line in references
+        ]
+        return [guess.replace(",", " ,") if arm == "patt_eg" else guess for guess in guesses], references
+
+    def change(arm, seed, trial):
+        rows, signature = bleu_rows("13a")(*texts(arm, seed))
+        value = sacrebleu.corpus_bleu(texts(arm, seed)[0], [references]).score
+        record = replace(trial.record, metrics={"test/bleu": value}, signatures={"test/bleu": signature})
+        return replace(
+            trial,
+            record=record,
+            segments={"test/bleu": rows},
+            read_texts=lambda split: texts(arm, seed) if split == "test" else None,
+        )
+
+    rows = {cell.label: {"test/bleu": np.zeros(4)} for cell in cells(study)}
+    return with_trials(scored(study, rows), change)
+
+
+def test_a_verdict_may_hang_on_the_tokenizer(punctuated):
+    found = by_choice(punctuated, "arm=patt_eg")["tokenizer"]
+    assert found.standing == "better"
+    assert found.others == {"with tok:intl": "better", "with tok:char": "better", "with tok:none": "worse"}
+    text = punctuated.render("md")
+    assert "| arm=patt_eg | better | tokenizer | 2 of 3 | worse with tok:none |" in text
+    assert "- tokenizer: with tok:intl, with tok:char, with tok:none." in text
+
+
+def test_one_replicate_without_hypotheses_leaves_no_row(punctuated):
+    lost = with_trials(
+        punctuated,
+        lambda arm, seed, trial: replace(trial, read_texts=lambda _: None) if seed == 2 else trial,
+    )
+    assert "tokenizer" not in by_choice(lost, "arm=patt_eg")
+
+
+def test_stored_hypotheses_are_scored_as_sacrebleu_does(result):
+    trial = result.cell("patt_eg").trials[0]
+    hypotheses, references = trial.read_texts("test")
+    assert len(hypotheses) == len(references) == 40
+    score = sacrebleu.corpus_bleu(hypotheses, [references]).score
+    assert score == pytest.approx(trial.metrics["test/bleu"])
+    assert trial.read_texts("dev")[0] != hypotheses
+    found = by_choice(result, "arm=patt_eg")["tokenizer"]
+    assert list(found.others) == ["with tok:intl", "with tok:char", "with tok:none"]
+
+
+def test_chrf_is_an_alternative_where_the_system_has_it_and_did_not_score_it(punctuated):
+    metric = punctuated.system.metrics["test/bleu"]
+    known = {**punctuated.system.metrics, "test/chrf": metric}
+    system = replace(punctuated.system, metrics=known)
+    found = by_choice(replace(punctuated, system=system), "arm=patt_eg")["tokenizer"]
+    assert found.others["on chrF"] == "better"
+
+
+@pytest.mark.parametrize(
+    ("signature", "alternatives"), [("tok:zh", ["with tok:char"]), ("tok:none", ["13a", "intl", "char"])]
+)
+def test_only_tokenizers_that_fit_the_text_are_tried(punctuated, signature, alternatives):
+    other = with_trials(
+        punctuated,
+        lambda arm, seed, trial: replace(
+            trial, record=replace(trial.record, signatures={"test/bleu": f"case:mixed|{signature}"})
+        ),
+    )
+    found = by_choice(other, "arm=patt_eg")["tokenizer"]
+    assert [name.removeprefix("with tok:") for name in found.others] == [
+        name.removeprefix("with tok:") for name in alternatives
+    ]
+
+
+def test_a_verdict_may_hang_on_the_checkpoint(found):
+    # avg_eg has the lowest loss on the way, and overfits
+    best = {"random_init": 2.0, "avg_eg": 1.5, "patt_eg": 1.6}
+    last = {"random_init": 2.1, "avg_eg": 2.6, "patt_eg": 1.7}
+
+    def change(arm, seed, trial):
+        noise = 0.01 * NOISE[(seed + list(best).index(arm)) % 5]
+        points = [[0, 9.0, 0], [50, best[arm] + noise, 0], [100, last[arm] + noise / 2, 0]]
+        return replace(trial, record=replace(trial.record, curves={"dev/loss": points}))
+
+    curved = with_trials(found, change)
+    rows = by_choice(curved, "arm=avg_eg")
+    assert rows["checkpoint"].others == {
+        "on dev/loss at its best": "better",
+        "on dev/loss at the last step": "worse",
+    }
+    assert "| arm=avg_eg | better | checkpoint | 1 of 2 | worse on dev/loss at the last step |" in (
+        curved.render("md")
+    )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
 
 import numpy as np
 from safetensors.numpy import load
 
-from nlgraft.analysis.data.trials import Array, CellResult, State, TrialResult
+from nlgraft.analysis.data.trials import Array, CellResult, State, Texts, TrialResult
 from nlgraft.errors import DataError, StoreError
+from nlgraft.evaluation.artifact import parse_lines
 from nlgraft.evaluation.sufficient import aggregate
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore, Manifest
@@ -109,6 +111,7 @@ def _replicates(
                 record=record,
                 derived=_test_means(record, system) if record and is_finished else {},
                 segments=_segments(graph, store, system, record) if record and is_finished else {},
+                read_texts=partial(_texts, graph, store),
                 seeded={stage.fingerprint: stage.name for stage in graph.stages if stage.seed is not None},
             )
         )
@@ -143,6 +146,19 @@ def _segments(
                 if metric in system.metrics and metric not in found and _agree(name, rows, record, metric):
                     found[metric] = rows.astype(np.float64)
     return found
+
+
+def _texts(graph: StageGraph, store: ArtifactStore, split: str) -> Texts | None:
+    """Read hypotheses and references of the stage nearest the result that has them."""
+    for stage in sorted(graph.stages, key=graph.depth, reverse=True):
+        try:
+            found = [store.read_file(stage, f"{side}-{split}.txt") for side in ("hypotheses", "references")]
+        except StoreError:
+            continue
+        hypotheses, references = (None if data is None else parse_lines(data) for data in found)
+        if hypotheses and references and len(hypotheses) == len(references):
+            return hypotheses, references
+    return None
 
 
 def _agree(name: str, rows: Array, record: TrialRecord, metric: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +16,8 @@ from nlgraft.study.data.study import Objective
 
 Array = NDArray[np.float64]
 State = Literal["planned", "running", "finished", "stopped", "failed", "killed"]
+Texts = tuple[list[str], list[str]]
+"""Hypotheses and references."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,10 @@ class Measured:
     value: float
     segments: Array | None = None
     signature: str | None = None
+
+
+def _no_texts(_: str) -> Texts | None:
+    return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +56,7 @@ class TrialResult:
         segments: Per-segment statistics by metric name.
         derived: Values computed from the learning curves of several trials, by metric name.
         seeded: Names of the stages that draw random numbers, by fingerprint.
+        read_texts: Reads the scored text of a split; None if the store has none.
     """
 
     kind: Literal["search", "replicate"]
@@ -64,6 +71,7 @@ class TrialResult:
     segments: Mapping[str, Array] = field(default_factory=dict, repr=False)
     derived: Mapping[str, float] = field(default_factory=dict, repr=False)
     seeded: Mapping[str, str] = field(default_factory=dict, repr=False)
+    read_texts: Callable[[str], Texts | None] = field(default=_no_texts, repr=False)
     _measured: dict[str, Measured] = field(default_factory=dict, repr=False)
 
     @property

@@ -184,18 +184,20 @@ def looks_table(result: ComparedResults) -> Table:
 
 
 def sensitivity_table(result: ComparedResults) -> Table | None:
-    """Tabulate which alternatives change a verdict; None without alternatives."""
-    found = [one for one in sensitivities(result) if one.others]
-    if not found:
+    """Tabulate by cell and choice which alternatives change the verdict; None without alternatives."""
+    found = sensitivities(result)
+    if not found.rows:
         return None
     rows: list[list[Entry | str]] = []
-    for one in found:
+    for one in found.rows:
         changes = "; ".join(f"{_WORDS[other]} {name}" for name, other in one.changes.items())
         stands = f"{len(one.others) - len(one.changes)} of {len(one.others)}"
-        rows.append([one.label, Entry(_WORDS[one.standing], one.standing), stands, changes or NOTHING])
-    header = ["cell", "verdict", "stands in", "otherwise"]
-    note = "Alternatives: the other metrics of quality on the same split, and every seed left out once."
-    return make_table(header, rows, num_text=4, notes=[note])
+        verdict = Entry(_WORDS[one.standing], one.standing)
+        rows.append([one.label, verdict, one.choice, stands, changes or NOTHING])
+    alternatives = {one.choice: ", ".join(one.others) for one in found.rows}
+    notes = [f"{choice}: {names}." for choice, names in alternatives.items()]
+    header = ["cell", "verdict", "choice", "stands in", "otherwise"]
+    return make_table(header, rows, num_text=5, notes=[*notes, *found.missing])
 
 
 def trials_table(result: ComparedResults) -> Table:
