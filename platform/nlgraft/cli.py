@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import logging
 import sys
@@ -58,6 +60,8 @@ def main() -> None:
     STUDY.yaml may be followed by overrides: key=value, or @scale for a named set of them. They make it a
     variant with a name of its own, which plan and run show and which status and report take instead.
     """
+    # Else Python walks through every object of Ray, MLflow and pandas before it ends: 1.4 s of CPU.
+    atexit.register(gc.freeze)
     # A system is named by its import path and may lie in the working directory.
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))

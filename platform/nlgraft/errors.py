@@ -19,6 +19,9 @@ import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+_MAX_NAMES = 500
+"""Names that an error message lists; comparing a name with each takes 5 ms."""
+
 
 class NlgraftError(Exception):
     """Base of all errors that nlgraft raises on purpose."""
@@ -115,11 +118,13 @@ class ContractError(NlgraftError):
 
 
 def nearest(name: str, allowed: Sequence[str]) -> str:
-    """List the allowed names and suggest the nearest one.
+    """List the allowed names, of very many the first, and suggest the nearest one of these.
 
     Returns:
         ``"Did you mean 'x'? Allowed: a, b, x"``; without the question if no allowed name is similar.
     """
-    near = difflib.get_close_matches(name, allowed, n=1, cutoff=0.6)
+    shown = allowed[:_MAX_NAMES]
+    near = difflib.get_close_matches(name, shown, n=1, cutoff=0.6)
     question = f"Did you mean '{near[0]}'? " if near else ""
-    return f"{question}Allowed: {', '.join(allowed) or 'nothing'}"
+    more = f" and {len(allowed) - len(shown):,} more" if len(allowed) > len(shown) else ""
+    return f"{question}Allowed: {', '.join(shown) or 'nothing'}{more}"

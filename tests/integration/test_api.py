@@ -7,6 +7,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,8 +53,10 @@ def states_after(code: str, document: dict[str, Any]) -> set[str]:
     return ast.literal_eval(done.stdout)
 
 
-def test_a_handle_stops_a_study_which_goes_on_later(toy_document: dict[str, Any]) -> None:
-    toy_document["base"] |= {"steps": 40, "pause_s": 0.25}
+def test_a_handle_stops_a_study_which_goes_on_later(toy_document: dict[str, Any], tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()  # nothing ends before it is stopped, however slow that is
+    toy_document["base"] |= {"hold": str(hold)}
     toy_document["seeds"] = [1]
     code = (
         "handle = nlgraft.launch(study, wait=False)\n"
@@ -62,6 +65,7 @@ def test_a_handle_stops_a_study_which_goes_on_later(toy_document: dict[str, Any]
         "result = handle.result(timeout_s=60)\n"
     )
     assert states_after(code, toy_document) <= {"killed", "planned"}
+    hold.unlink()
     assert states_after("result = nlgraft.launch(study)\n", toy_document) == {"finished"}
 
 

@@ -15,10 +15,11 @@ import optuna
 import pytest
 import ray
 
-from nlgraft.execution.cluster import connected
-from nlgraft.execution.events import Event, TrialEnded
+from nlgraft.execution.cluster import connected, local_capacity
+from nlgraft.execution.events import Event, TrialEnded, TrialStarted
+from nlgraft.execution.stop_board import StopBoard
 from nlgraft.execution.sweep import SweepOutcome, run_sweep
-from nlgraft.execution.trainable import StopBoard, TrialSpec, TuneReporter
+from nlgraft.execution.trainable import TrialSpec, TuneReporter
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
@@ -73,6 +74,25 @@ def test_shared_stages_run_once_and_a_second_sweep_runs_nothing(
     assert (second.outcome.num_run, second.outcome.num_reused) == (0, 4)
     for name, record in first.records().items():
         assert second.records()[name].metrics == record.metrics
+
+
+@pytest.mark.skipif(local_capacity()["CPU"] < 2, reason="one trial at a time")
+def test_trials_start_side_by_side_and_not_one_after_another(
+    toy_document: dict[str, Any], tmp_path: Path
+) -> None:
+    """Else the last of many workers starts only when all the others have imported their modules."""
+    toy_document["factors"]["gain"]["target"] = "upstream"  # no shared stage to wait for
+    toy_document["factors"]["gain"] |= {"levels": [0, 1], "baseline": 0}
+    toy_document["seeds"] = [1]
+    has_begun = []
+
+    def observe(event: Event) -> None:
+        if isinstance(event, TrialStarted):
+            has_begun.append((tmp_path / "log").exists())
+
+    study = Study.from_dict(toy_document)
+    run_sweep(study, ArtifactStore.open(study.storage.path), cells(study), observe)
+    assert has_begun == [False, False]
 
 
 def test_failures_are_recorded_and_the_others_finish(toy_document: dict[str, Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,3 +32,12 @@ def test_a_trial_takes_a_level_of_every_factor(
     monkeypatch.setattr(api, "run_one", record)
     done = CliRunner().invoke(main, ["trial", STUDY, *arguments], catch_exceptions=False)
     assert (done.exit_code, cells) == (0, [cell])
+
+
+def test_python_ends_without_a_last_collection() -> None:
+    code = (
+        "import atexit, gc; atexit.register(lambda: print(gc.get_freeze_count() > 0))\n"
+        "from nlgraft.cli import main; main(['systems', '--json'])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True"

@@ -36,6 +36,8 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "600",
+    # By default Tune starts one worker process at a time; the trial queue knows how many may run.
+    "TUNE_MAX_PENDING_TRIALS_PG": "10000",
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -21,16 +21,24 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def raising_interrupted() -> Iterator[None]:
+def raising_interrupted() -> Iterator[Callable[[], None]]:
     """Turn the first SIGTERM, SIGINT or SIGHUP into `Interrupted`; the second one ends the process at once.
+
+    Python ignores what a handler raises in a destructor or in a callback of compiled code. Long work calls
+    the function that this yields: it raises `Interrupted` after a signal, as does the end.
 
     A signal that the process was started to ignore (``nohup``) stays ignored. Outside the main thread, where
     Python allows no handlers, nothing changes.
     """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     received: list[int] = []
+
+    def check() -> None:
+        if received:
+            raise Interrupted(received[0])
+
+    if threading.current_thread() is not threading.main_thread():
+        yield check
+        return
 
     def handle(signum: int, frame: FrameType | None) -> None:
         for name in before:
@@ -43,7 +51,8 @@ def raising_interrupted() -> Iterator[None]:
     for name in before:
         signal.signal(name, handle)
     try:
-        yield
+        yield check
+        check()
     except BaseException:
         # Compiled code may turn what a handler raises into an error of its own.
         if received:

@@ -19,10 +19,9 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 
+from nlgraft.execution.report_keys import STEP, VALUE
 from nlgraft.study.data.study import TrialScheduler as TrialSchedulerSpec
 
-STEP = "nlgraft_step"
-VALUE = "nlgraft_value"
 NUM_HYPERBAND_BRACKETS = 3
 _NO_LAST_RUNG = 10**9  # steps; a trial ends by its own step limit, rungs go on as far as it gets
 

@@ -130,7 +130,7 @@ class _TuneSweep:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        from nlgraft.execution.trainable import StopBoard
+        from nlgraft.execution.stop_board import StopBoard
         from nlgraft.execution.tune_searcher import TuneSearcher
 
         self._study = study
@@ -149,7 +149,8 @@ class _TuneSweep:
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         self._board: Any = cast(Any, StopBoard).options(scheduling_strategy=here).remote()
         self._watch = ClusterWatch(places_of_driver(), address)
-        self._searcher = TuneSearcher(queue, store, self._config_for, self._request_stop, self._watch.check)
+        self._check_signals: Callable[[], None] = lambda: None
+        self._searcher = TuneSearcher(queue, store, self._config_for, self._request_stop, self._check)
 
     def run(self) -> None:
         """Run until the queue is done.
@@ -161,7 +162,7 @@ class _TuneSweep:
         with tempfile.TemporaryDirectory(prefix="nlg-tune-") as scratch:
             tuner = self._new_tuner(scratch)
             try:
-                with raising_interrupted(), self._watch:
+                with raising_interrupted() as self._check_signals, self._watch:
                     tuner.fit()
             except BaseException as error:
                 loss = self._watch.loss  # whatever failed, a lost cluster explains it better
@@ -172,6 +173,10 @@ class _TuneSweep:
                 if loss is not None:
                     raise loss from None
                 raise
+
+    def _check(self, *, is_suspect: bool = False) -> None:
+        self._check_signals()
+        self._watch.check(is_suspect=is_suspect)
 
     def _new_tuner(self, scratch: str) -> Any:
         from ray import tune

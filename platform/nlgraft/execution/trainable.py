@@ -19,8 +19,7 @@ from ray import tune
 from ray.exceptions import RayError
 
 from nlgraft.errors import StageBusy, TrialFailed
-from nlgraft.execution.scheduling import STEP, VALUE
-from nlgraft.execution.tune_searcher import METRICS, OUTCOME, OWNER, REASON, STAGE, UNIX_MS
+from nlgraft.execution.report_keys import METRICS, OUTCOME, OWNER, REASON, STAGE, STEP, UNIX_MS, VALUE
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph
 from nlgraft.pipeline.stage_outputs import RecordingReporter
@@ -62,22 +61,6 @@ class TrialSpec:
         spec = pickle.loads(base64.b64decode(text))
         assert isinstance(spec, TrialSpec)
         return spec
-
-
-@ray.remote(num_cpus=0)
-class StopBoard:
-    """Stop requests of a sweep by trial, readable from every worker."""
-
-    def __init__(self) -> None:
-        self._reasons: dict[str, str] = {}
-
-    def request_stop(self, trial_id: str, reason: str) -> None:
-        """Ask a trial to end itself; for a `KillReason`, to be run again later."""
-        self._reasons[trial_id] = reason
-
-    def stop_reason(self, trial_id: str) -> str | None:
-        """Return why a trial should end, or None."""
-        return self._reasons.get(trial_id)
 
 
 class TuneReporter:

@@ -9,19 +9,11 @@ from typing import Any
 from ray.tune.search import Searcher
 
 from nlgraft.execution.events import PlannedTrial
-from nlgraft.execution.scheduling import STEP, VALUE
+from nlgraft.execution.report_keys import METRICS, OUTCOME, OWNER, REASON, STAGE, STEP, UNIX_MS, VALUE
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.stage import KillReason
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import trial_record
-
-# Keys of the results that a trial reports to Tune.
-OUTCOME = "nlgraft_outcome"
-OWNER = "nlgraft_owner"
-REASON = "nlgraft_reason"
-STAGE = "nlgraft_stage"
-METRICS = "nlgraft_metrics"
-UNIX_MS = "nlgraft_unix_ms"
 
 _PROCESS_DIED = "the worker process died: out of memory, a crash in native code, or the trial left Python"
 
@@ -35,7 +27,8 @@ class TuneSearcher(Searcher):
         store: Where trials leave their records.
         config_for: Builds the Tune config of a trial under Tune's id for it.
         request_stop: Asks the trial under a Tune id to end itself, with the reason.
-        check_cluster: Raises if the cluster is lost; given ``is_suspect=True`` after an error of Ray.
+        check: Raises if the sweep cannot go on: a signal arrived, the cluster is lost. Given
+            ``is_suspect=True`` after an error of Ray.
     """
 
     def __init__(
@@ -44,14 +37,14 @@ class TuneSearcher(Searcher):
         store: ArtifactStore,
         config_for: Callable[[PlannedTrial, str], dict[str, Any]],
         request_stop: Callable[[str, str], None],
-        check_cluster: Callable[..., None],
+        check: Callable[..., None],
     ) -> None:
         super().__init__()
         self._queue = queue
         self._store = store
         self._config_for = config_for
         self._request_stop = request_stop
-        self._check_cluster = check_cluster
+        self._check = check
         self._is_stopping = False
         self._trials: dict[str, PlannedTrial] = {}
 
@@ -65,7 +58,7 @@ class TuneSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> Any:
         """Hand out the next trial; None makes Tune ask again later."""
-        self._check_cluster()
+        self._check()
         trial = self._queue.take()
         if self._queue.stop_reason is not None and not self._is_stopping:
             self._is_stopping = True
@@ -90,7 +83,7 @@ class TuneSearcher(Searcher):
     ) -> None:
         """Pass the end of a trial to the queue; without a record in the store, its process has died."""
         if error:
-            self._check_cluster(is_suspect=True)
+            self._check(is_suspect=True)
         trial = self._trials.pop(trial_id, None)
         if trial is None:
             return

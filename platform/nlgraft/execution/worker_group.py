@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from dataclasses import dataclass
 
 
@@ -27,7 +29,13 @@ class WorkerGroup:
         return "cuda" if self.gpus_per_worker else "cpu"
 
     def limit_threads(self) -> None:
-        """Use one thread per requested CPU: spinning threads slow every other trial on the machine."""
-        import torch
+        """Use one thread per requested CPU: spinning threads slow every other trial on the machine.
 
-        torch.set_num_threads(max(1, int(self.cpus_per_worker)))
+        PyTorch is not imported for this: that takes seconds which a trial of stored stages need not pay.
+        """
+        num_threads = max(1, int(self.cpus_per_worker))
+        os.environ["OMP_NUM_THREADS"] = str(num_threads)  # read when torch is imported
+        if "torch" in sys.modules:
+            import torch
+
+            torch.set_num_threads(num_threads)

@@ -28,12 +28,14 @@ class Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     data: dict[str, Any] = {}
-    behaviour: Literal["good", "nan", "raise", "exit", "slow"] = "good"
+    behaviour: Literal["good", "nan", "raise", "exit"] = "good"
     upstream: int = 0
     gain: float = 0.0
     steps: int = 3
     pause_s: float = 0.0
     upstream_pause_s: float = 0.0
+    hold: str = ""
+    """A file; no training passes its first step while it exists."""
     log: str = ""
 
 
@@ -47,7 +49,7 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     training = Stage(
         name="training",
         run=f"{__name__}:run_training",
-        config=config.model_dump(include={"behaviour", "gain", "steps", "pause_s", "log"}),
+        config=config.model_dump(include={"behaviour", "gain", "steps", "pause_s", "hold", "log"}),
         inputs={"upstream": upstream},
         seed=seed,
         is_distributed=True,
@@ -83,7 +85,7 @@ def run_training(context: StageContext) -> None:
     first = 1 + (latest[0] if latest else 0)
     score = math.nan
     for step in range(first, config["steps"] + 1):
-        _pause(context, config["pause_s"])
+        _pause(context, config["pause_s"], config["hold"])
         if config["behaviour"] == "raise" and step == 2:
             raise ValueError("this arm cannot work")
         if config["behaviour"] == "exit" and step == 2:
@@ -102,11 +104,11 @@ def run_training(context: StageContext) -> None:
     )
 
 
-def _pause(context: StageContext, pause_s: float) -> None:
+def _pause(context: StageContext, pause_s: float, hold: str) -> None:
     """Wait as a training does: asking many times between two reports whether to stop."""
     end_s = time.monotonic() + pause_s
-    while time.monotonic() < end_s:
-        time.sleep(min(0.01, pause_s))
+    while time.monotonic() < end_s or (hold and Path(hold).exists()):
+        time.sleep(0.01)
         if reason := context.should_stop():
             raise TrialStopped(reason)
 

@@ -35,6 +35,31 @@ def test_many_seeds_are_read_within_seconds(toy_document: dict[str, Any]) -> Non
     assert time.process_time() - began_s < 5
 
 
+@pytest.mark.parametrize("place", ["design.cells", "exclude"])
+@pytest.mark.parametrize("is_wrong", [False, True])
+def test_many_cells_and_exclusions_are_read_within_seconds(
+    toy_document: dict[str, Any], place: str, is_wrong: bool
+) -> None:
+    levels = [float(level) for level in range(9_000)]
+    toy_document["factors"] = {"gain": {"target": "gain", "levels": levels, "baseline": 0.0}}
+    entries = [{"gain": level + 0.5 if is_wrong else level} for level in levels[1:]]
+    if place == "exclude":
+        toy_document["exclude"] = entries if is_wrong else entries[1_500:]
+    else:
+        toy_document["design"] = {"kind": "cells", "cells": entries}
+    began_s = time.process_time()
+    found = problems(toy_document)
+    assert time.process_time() - began_s < 5  # 1 s; it was quadratic: minutes
+    if is_wrong:
+        assert len(found) == 21
+        assert "1.5 is not a level of gain. Did you mean '1.0'?" in found[f"{place}[0].gain"]
+        assert "and 8,500 more" in found[f"{place}[0].gain"]
+        assert found[place] == "more entries are wrong; these are the first 20"
+    else:
+        count = "1,501" if place == "exclude" else "9,000"
+        assert f"{count} cells, at most 1,000" in found["design"]
+
+
 def test_a_study_that_is_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "study.yaml")
     with pytest.raises(StudyError, match="is a pipe; give a file"):

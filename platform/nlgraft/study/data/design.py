@@ -65,17 +65,21 @@ class Axes:
     design: Design
     exclude: Sequence[Mapping[str, Any]] = ()
 
-    @property
+    @cached_property
     def baseline(self) -> dict[str, Any]:
         """The reference level of every factor and component."""
         levels = {name: factor.baseline for name, factor in self.factors.items()}
         return levels | dict.fromkeys(self.components, FULL)
 
-    @property
+    @cached_property
     def levels(self) -> dict[str, list[Any]]:
         """All levels of every factor and component."""
         levels = {name: factor.level_values for name, factor in self.factors.items()}
         return levels | {name: [FULL, WITHOUT] for name in self.components}
+
+    def index_of(self, name: str, level: Any) -> int | None:
+        """Find the position of a level of a factor or component; None if it has no such level."""
+        return self._indices[name].get(canonical_json(level))
 
     def cell(self, levels: Mapping[str, Any]) -> Cell:
         """Build the cell of a combination; factors and components not named stay at their baseline."""
@@ -110,16 +114,16 @@ class Axes:
             return {path: (value, f"{where}.{level}.{path}") for path, value in paths.leaves(values)}
         if factor.target is None:
             return {}
-        index = self._indices[name].get(canonical_json(level))
+        index = self.index_of(name, level)
         origin = f"factors.{name}.baseline" if index is None else f"{where}[{index}]"
         return {factor.target: (level, origin)}
 
     @cached_property
     def _indices(self) -> dict[str, dict[str, int]]:
-        """The index of each level, by factor and the level's JSON."""
+        """The index of each level, by factor or component and the level's JSON."""
         return {
-            name: {canonical_json(level): index for index, level in enumerate(factor.level_values)}
-            for name, factor in self.factors.items()
+            name: {canonical_json(level): index for index, level in enumerate(levels)}
+            for name, levels in self.levels.items()
         }
 
     def combinations(self) -> Iterator[dict[str, Any]]:
@@ -152,8 +156,32 @@ class Axes:
         return self.num_combinations > _MAX_COMBINATIONS
 
     def is_excluded(self, levels: Mapping[str, Any]) -> bool:
-        """Return True when an entry of ``exclude`` matches a combination; levels left out are baselines."""
-        return any(matches(self.baseline | dict(levels), entry) for entry in self.exclude)
+        """Return True when an entry of ``exclude`` matches a combination; levels left out are baselines.
+
+        An entry matches if the combination has all its levels, types included; an empty one never does.
+        """
+        levels = self.baseline | dict(levels)
+        return any(_projection(levels, names) in entries for names, entries in self._excluded.items())
+
+    @cached_property
+    def _excluded(self) -> dict[tuple[str, ...], dict[str, list[int]]]:
+        """Indices of the entries of ``exclude`` by the factors that they name, then by their levels' JSON."""
+        found: dict[tuple[str, ...], dict[str, list[int]]] = {}
+        for index, entry in enumerate(self.exclude):
+            if entry and entry.keys() <= self.levels.keys():
+                names = tuple(sorted(entry))
+                found.setdefault(names, {}).setdefault(_projection(entry, names), []).append(index)
+        return found
+
+    @property
+    def unused_exclusions(self) -> list[int]:
+        """Indices of the entries of ``exclude`` that match no combination of the design."""
+        matched: set[int] = set()
+        for combination in self.combinations():
+            levels = self.baseline | combination
+            for names, entries in self._excluded.items():
+                matched.update(entries.get(_projection(levels, names), ()))
+        return [index for index in range(len(self.exclude)) if index not in matched]
 
     def settle(self, levels: Mapping[str, Any]) -> dict[str, Any]:
         """Complete a combination, with every factor at its baseline that is declared idle there."""
@@ -188,9 +216,9 @@ class Axes:
         raise StudyError([Problem("design", message)])
 
 
-def matches(levels: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Return True when a combination has all wanted levels, of which there is at least one; types count."""
-    return bool(wanted) and all(name in levels and same(levels[name], wanted[name]) for name in wanted)
+def _projection(levels: Mapping[str, Any], names: Sequence[str]) -> str:
+    """The levels of some factors as text that is equal for equal levels, types included."""
+    return canonical_json([levels[name] for name in names])
 
 
 def level_text(level: Any) -> str:

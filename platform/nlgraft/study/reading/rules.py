@@ -14,7 +14,7 @@ from nlgraft.errors import Problem, StoreError, StudyError, nearest
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data import paths
-from nlgraft.study.data.design import Axes, Cell, axes_of, level_text, matches
+from nlgraft.study.data.design import Axes, Cell, axes_of, level_text
 from nlgraft.study.data.part import MAX_NAME_LENGTH
 from nlgraft.study.data.space import (
     FloatDomain,
@@ -33,6 +33,7 @@ from nlgraft.study.reading.overrides import scale_problems
 _NUM_SHOWN = 10
 """Leading characters of a level that MLflow's parallel coordinates show."""
 _MAX_INT = 2**63 - 1
+_MAX_ENTRY_PROBLEMS = 20
 _TRACKING_SCHEMES = (
     "http",
     "https",
@@ -216,10 +217,14 @@ def _design_problems(draft: Draft) -> Iterator[Problem]:
 
 def _entries_problems(axes: Axes) -> Iterator[Problem]:
     for place, entries in (("design.cells", axes.design.cells), ("exclude", axes.exclude)):
-        for index, entry in enumerate(entries):
-            for problem in _entry_problems(axes, entry):
-                yield Problem(f"{place}[{index}]{problem.path}", problem.message)
-
+        found = (
+            Problem(f"{place}[{index}]{problem.path}", problem.message)
+            for index, entry in enumerate(entries)
+            for problem in _entry_problems(axes, entry)
+        )
+        yield from itertools.islice(found, _MAX_ENTRY_PROBLEMS)
+        if next(found, None) is not None:
+            yield Problem(place, f"more entries are wrong; these are the first {_MAX_ENTRY_PROBLEMS}")
     for index, idle in enumerate(axes.design.idle):
         place = f"design.idle[{index}]"
         if idle.factor not in axes.levels:
@@ -239,7 +244,7 @@ def _entry_problems(axes: Axes, entry: Mapping[str, Any]) -> Iterator[Problem]:
     for name, level in entry.items():
         if name not in axes.levels:
             yield Problem(f".{name}", f"there is no factor {name!r}. {nearest(name, list(axes.levels))}")
-        elif not any(same(level, known) for known in axes.levels[name]):
+        elif axes.index_of(name, level) is None:
             texts = [level_text(known) for known in axes.levels[name]]
             hint = nearest(level_text(level), texts)
             yield Problem(f".{name}", f"{level!r} is not a level of {name}. {hint}")
@@ -250,10 +255,8 @@ def _exclude_problems(axes: Axes) -> Iterator[Problem]:
         yield Problem("exclude", "drops the baseline, which every other cell is compared with")
     if not axes.exclude or axes.is_vast:
         return
-    combinations = [axes.baseline | levels for levels in axes.combinations()]
-    for index, entry in enumerate(axes.exclude):
-        if not any(matches(levels, entry) for levels in combinations):
-            yield Problem(f"exclude[{index}]", "matches no cell of the design; remove it")
+    for index in axes.unused_exclusions:
+        yield Problem(f"exclude[{index}]", "matches no cell of the design; remove it")
 
 
 def _search_problems(search: Search, num_objectives: int) -> Iterator[Problem]:

@@ -1,0 +1,10 @@
+"""Keys of the results that a trial reports to Tune; imports nothing, since every worker process reads it."""
+
+OUTCOME = "nlgraft_outcome"
+OWNER = "nlgraft_owner"
+REASON = "nlgraft_reason"
+STAGE = "nlgraft_stage"
+STEP = "nlgraft_step"
+METRICS = "nlgraft_metrics"
+VALUE = "nlgraft_value"
+UNIX_MS = "nlgraft_unix_ms"
