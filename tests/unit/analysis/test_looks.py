@@ -113,6 +113,10 @@ def test_an_extended_study_is_marked_and_its_p_values_grow(make_study, scored, s
     assert earlier_looks(short, store) == ()
     assert earlier_looks(long, store) == (3,)
     assert earlier_looks(make_study(seeds=[7, 8, 9, 10]), store) == ()
+    baseline_only = {"arm": {"target": "arm", "levels": ["random_init"], "baseline": "random_init"}}
+    assert earlier_looks(
+        make_study(seeds=[1, 2, 3, 4], factors=baseline_only, claims=[], published=[]), store
+    ) == (3,)
     rng = np.random.default_rng(3)
     values = {cell.label: {"test/accuracy": rng.standard_normal(4)} for cell in cells(long)}
     plain, extended = scored(long, values), scored(long, values)

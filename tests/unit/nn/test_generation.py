@@ -17,13 +17,14 @@ from nlgraft.nn.model import Seq2Seq
 SOURCES = [[5, 6, 7, 8, 3], [9, 4, 3], [4, 5, 6, 3], [8, 3]]
 
 
-def make_model(vocab=12, seed=0, sharpness=3.0):
+def make_model(vocab=12, seed=0, sharpness=3.0, end_bias=None):
     torch.manual_seed(seed)
-    config = TransformerConfig(
-        d_model=16, num_encoder_layers=1, num_decoder_layers=2, num_heads=2, ffn_dim=24
-    )
+    sizes = {"d_model": 16, "num_encoder_layers": 1, "num_decoder_layers": 2, "num_heads": 2, "ffn_dim": 24}
+    config = TransformerConfig(**sizes, has_output_bias=end_bias is not None)
     model = Seq2Seq(config, 12, vocab).double().eval().requires_grad_(False)
     model.output_projection.weight.data *= sharpness
+    if end_bias is not None:
+        model.output_projection.bias.data[3] = end_bias
     return model
 
 
@@ -86,6 +87,24 @@ def test_equals_slow_beam_search(settings):
             assert hypothesis.log_probability == pytest.approx(score(model, source, hypothesis.ids), abs=1e-6)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_the_beam_stays_full_though_every_hypothesis_may_end(seed):
+    """The end is a top candidate of all three hypotheses at once: three more must be looked at."""
+    model = make_model(seed=seed, sharpness=1.0, end_bias=1.0)
+    config = GenerationConfig(beam=3, num_return=3, alpha=1.0, max_length_ratio=0, max_length_offset=6)
+    found = beam_search(model, [Tokens.from_lists(SOURCES)], config=config)
+    for source, hypotheses in zip(SOURCES, found, strict=True):
+        expected = slow_beam(model, source, config, 6)
+        assert [h.ids for h in hypotheses] == [ids for _, ids in expected[:3]]
+
+
+def test_fewer_sequences_than_the_beam_is_wide_are_all_found():
+    model = make_model(vocab=5)
+    config = GenerationConfig(beam=5, num_return=5, max_length_ratio=0, max_length_offset=1)
+    for hypotheses in beam_search(model, [Tokens.from_lists(SOURCES)], config=config):
+        assert sorted(h.ids for h in hypotheses) == [[], [1], [2], [4]]
+
+
 def test_greedy_equals_the_slow_search_with_beam_1():
     model = make_model()
     config = GenerationConfig(beam=1, max_length_offset=4)
@@ -101,7 +120,9 @@ def test_greedy_equals_the_slow_search_with_beam_1():
                 break
             ids.append(token)
         assert hypotheses[0].ids == ids
-        assert hypotheses[0].log_probability == pytest.approx(score(model, source, ids), abs=1e-9)
+        log = score(model, source, ids)
+        assert hypotheses[0].log_probability == pytest.approx(log, abs=1e-9)
+        assert hypotheses[0].score == pytest.approx(log / penalty(len(ids) + 1.0, "gnmt", 0.6), abs=1e-6)
 
 
 def test_wide_beam_finds_the_best_of_all_sequences():
@@ -228,6 +249,19 @@ def test_samples_follow_the_model():
         assert share == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / 2000) + 1e-9)
     first = samples[0]
     assert first.log_probability == pytest.approx(score(model, SOURCES[0], first.ids), abs=1e-6)
+
+
+def test_samples_of_unlike_length_have_their_own_log_probability():
+    """Two of a sentence: one ends and waits for the other."""
+    model = make_model(sharpness=1.0, end_bias=1.0)
+    config = SamplingConfig(num_return=2, max_length_ratio=0, max_length_offset=9)
+    generator = torch.Generator().manual_seed(1)
+    found = sample(model, [Tokens.from_lists(SOURCES)], config=config, generator=generator)
+    assert any(len(first.ids) != len(second.ids) for first, second in found)
+    for source, samples in zip(SOURCES, found, strict=True):
+        for one in samples:
+            assert one.score == one.log_probability
+            assert one.log_probability == pytest.approx(score(model, source, one.ids), abs=1e-9)
 
 
 def test_top_k_and_top_p_cut_the_tail():

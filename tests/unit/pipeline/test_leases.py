@@ -242,7 +242,16 @@ def test_a_later_process_of_the_same_number_is_another():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"), [(0.4, "0 s"), (59.9, "59 s"), (185, "3 min 5 s"), (7440, "2 h 4 min")]
+    ("seconds", "text"),
+    [
+        (0.4, "0 s"),
+        (59.9, "59 s"),
+        (60, "1 min 0 s"),
+        (185, "3 min 5 s"),
+        (3599, "59 min 59 s"),
+        (3600, "1 h 0 min"),
+        (7440, "2 h 4 min"),
+    ],
 )
 def test_ages_are_readable(seconds: float, text: str):
     assert format_age(seconds) == text

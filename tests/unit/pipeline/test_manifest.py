@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from nlgraft.errors import StoreError
@@ -76,7 +78,17 @@ def test_records_the_surroundings():
     assert made.inputs == {"upstream": stage().inputs["upstream"].fingerprint}
     assert made.host
     assert {"python", "torch"} <= made.versions.keys()
+    assert made.ended_at == 3.0
+    assert json.loads(made.encode())["schema"] == 1
     assert Manifest.decode(made.encode()) == made
+
+
+def test_a_manifest_that_leaves_out_what_is_optional():
+    needed = ("name", "fingerprint", "version", "run", "config", "inputs", "seed", "files", "versions")
+    whole = json.loads(manifest(stage()).encode())
+    found = json.loads(Manifest.decode(json.dumps({key: whole[key] for key in needed}).encode()).encode())
+    empty = {"location": "", "reason": "", "host": "", "git": None}
+    assert found == whole | empty | {"started_at": 0.0, "duration_s": 0.0, "bytes": 0, "schema": 1}
 
 
 def test_code_state_is_recorded_in_a_checkout():

@@ -284,6 +284,11 @@ def test_names_that_collide_are_prefixed(store: ArtifactStore):
     record = run(StageGraph(downstream), store)
     assert record.metrics == {"stepping/test/first_step": 1.0, "test/first_step": 1.0}
     assert record.curves.keys() == {"stepping/train/loss", "train/loss"}
+    other = alone("stepping", part="other").result
+    both = Stage(name="finetune", run="pipeline_stages:run_stepping", inputs={"a": upstream, "b": other})
+    numbered = [f"stepping-{stage.fingerprint[:8]}/train/loss" for stage in (upstream, other)]
+    names = run(StageGraph(both), store).curves.keys()
+    assert any(names == {"train/loss", "stepping/train/loss", name} for name in numbered)
 
 
 def test_recorder_of_the_caller_is_used(store: ArtifactStore):

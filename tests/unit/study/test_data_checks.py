@@ -10,6 +10,7 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.run import Run
 from nlgraft.study.data.design import cells
+from nlgraft.study.planning import data_checks
 from nlgraft.study.planning.data_checks import check_cells, check_data
 from nlgraft.study.public import Study
 
@@ -75,6 +76,42 @@ def test_a_corpus_that_the_store_holds_is_not_read_again(study, tmp_path):
 def test_stages_without_text_are_left_alone():
     graph = StageGraph(Stage(name="a", run="a.b:c", config={"tokenizer": "x"}))
     assert check_data([graph]).warnings == []
+
+
+@pytest.mark.parametrize("num_train, is_made", [(50, True), (20_000, True), (20_001, False)])
+def test_a_constructed_corpus_is_made_up_to_a_size(monkeypatch, num_train, is_made):
+    made = []
+    monkeypatch.setattr(
+        data_checks,
+        "generate",
+        lambda config, split: made.append(split) or {"source 0": ["a"], "target": ["b"]},
+    )
+    corpus = Stage(
+        name="corpus", run="a.b:c", locations={"corpus": {"corpus": "conlang", "train": num_train}}
+    )
+    settings = {"vocab_size": 20_000, "character_coverage": 1.0}
+    tokenizer = Stage(name="tokenizer", run="a.b:c", config=settings, inputs={"corpus": corpus})
+    warnings = check_data([StageGraph(tokenizer)]).warnings
+    assert made == ["train"] * is_made
+    assert ["vocab_size is 20000" in warning for warning in warnings] == [True] * is_made
+
+
+def test_stages_after_a_stored_one_are_checked(tmp_path, monkeypatch):
+    monkeypatch.setattr(data_checks, "vocabulary_warning", lambda config, lines: "too large")
+    monkeypatch.setattr(data_checks, "normalization_warning", lambda rule, lines: None)
+    text = {"corpus": "conlang", "train": 1}
+    stored, other = (
+        Stage(name=name, run="a.b:c", locations={"corpus": text}, config={"of": name})
+        for name in ("stored", "other")
+    )
+    settings = {"vocab_size": 9, "character_coverage": 1.0}
+    tokenizer = Stage(name="tokenizer", run="a.b:c", config=settings, inputs={"corpus": other})
+    store = ArtifactStore.open(tmp_path / "store")
+    scratch = store.new_scratch(stored)
+    (scratch / "x").write_text("x")
+    store.publish(stored, scratch)
+    graphs = [StageGraph(stored), StageGraph(tokenizer)]
+    assert check_data(graphs, store).warnings == ["tokenizer: too large"]
 
 
 def test_a_plan_warns_of_chinese_references_and_their_normalisation(study, tmp_path):

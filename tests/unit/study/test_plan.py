@@ -79,6 +79,7 @@ def test_finished_stages_cost_nothing(study):
     assert found.stages["finished"] == 5
     assert found.cost_s == 2 * 100 + 3 * 10 + 9 * 20 + 9 * 2
     assert found.disk_bytes == 2 * 1000 + 3 * 100 + 9 * 200 + 9 * 20
+    assert found.is_cost_measured
     everything = {stage.fingerprint for trial in first.trials for stage in trial.graph.stages}
     assert plan(study, StoreStub(everything)).cost_s == 0
 
@@ -86,6 +87,7 @@ def test_finished_stages_cost_nothing(study):
 def test_costs_that_are_not_known_are_not_guessed(study):
     found = plan(study, StoreStub((), {"corpus": (1, 10)}))
     assert (found.cost_s, found.disk_bytes) == (None, None)
+    assert not found.is_cost_measured
     assert found.notes == [
         "time and size leave out 4 kinds of stages that were never timed: finetune, scores, transfer, ..."
     ]
@@ -101,6 +103,9 @@ def test_search_trials_share_what_no_searched_value_touches(good):
     assert not any(warning.startswith("search:") for warning in found.warnings)
     assert found.cost_s == 1 + 100 + 10 + 6 * 20 + 6 * 2
     assert "estimated" in found.notes[0]
+    shorter = {"budget": {"trials": 3}, "search": {"trials": 3, "space": SPACE}}
+    limited = plan(Study.from_dict(good | shorter))
+    assert "budget.trials: 3 trials end a run before its 5; run it again to go on" in limited.warnings
 
 
 def test_conditions_decide_what_a_search_trial_has(good):
@@ -195,6 +200,16 @@ def test_cells_in_which_few_searched_values_change_anything_are_named(good):
     labels = "baseline; depth=1; depth=3; without gradual"
     assert f"search: {labels}: at most 1 distinct of 4 trials" in "\n".join(warnings)
     assert "search: arm=att_eg: at most 2 distinct of 4 trials" in "\n".join(warnings)
+
+
+@pytest.mark.parametrize("kinds", [["att", "avg"], ["avg", "att"]])
+def test_values_that_count_at_one_end_of_the_space_only_are_not_idle(good, kinds):
+    good |= {"factors": {}, "components": {}}
+    weight = {"type": "categorical", "choices": [0.1, 0.5], "when": {"generator.kind": ["att"]}}
+    kind = {"type": "categorical", "choices": kinds}
+    good["search"] = {"trials": 5, "space": {"generator.kind": kind, "generator.kd_weight": weight}}
+    warnings = plan(Study.from_dict(good)).warnings
+    assert "at most 4 distinct of 5 trials" in "\n".join(warnings)
 
 
 def training(name, num_parameters, **inputs):

@@ -17,14 +17,16 @@ def proposal(number: int, value: float, state: TrialState = "finished") -> Propo
     return Proposal(number, {}, 1, str(number), record)
 
 
-@pytest.mark.parametrize(("direction", "best"), [("minimize", 2), ("maximize", 0)])
+@pytest.mark.parametrize(("direction", "best"), [("minimize", 2), ("maximize", 8)])
 def test_the_best_proposal_follows_the_direction_and_the_first_wins_a_tie(direction: str, best: int) -> None:
     objective = Objective.model_validate({"metric": "dev/loss", "direction": direction})
     found = [
         proposal(3, 1.0),
         proposal(2, 1.0),
         proposal(1, 9.0, "stopped"),
-        proposal(0, 4.0),
+        proposal(0, 3.0),
+        proposal(8, 4.0),
+        proposal(9, 4.0),
         proposal(4, math.nan),
         proposal(5, 0.0, "failed"),
         proposal(6, 0.0, "killed"),

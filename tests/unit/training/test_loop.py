@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from nlgraft.errors import ContractError, DataError
+from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.training.config import ParameterGroup, TrainConfig
 from nlgraft.training.loop import TrainingDiverged, train
@@ -66,9 +67,15 @@ def test_it_learns_and_writes_what_it_learned(tmp_path):
 
 def test_epochs_are_so_many_batches_of_the_first_and_examples_are_counted(tmp_path):
     """37 examples in batches of 6: 7 batches an epoch, 3 epochs of them two at a time are 11 steps."""
-    _, outcome, _ = run(tmp_path, max_steps=None, max_epochs=3, accumulation=2, eval_every_steps=99)
+    data, asked = ToyData(), []
+    epoch = data.epoch
+    data.epoch = lambda index: asked.append(index) or epoch(index)
+    _, outcome, _ = run(
+        tmp_path, data=data, max_steps=None, max_epochs=3, accumulation=2, eval_every_steps=99
+    )
     assert (outcome.steps, outcome.end_reason) == (11, "max_steps")
     assert outcome.num_examples == 3 * 37 + 6
+    assert asked == [0, 0, 1, 2, 3]  # the first to count its batches
 
 
 def test_reported_loss_is_the_mean_over_tokens_since_the_last_report(tmp_path):
@@ -159,6 +166,21 @@ def test_groups_keep_their_ratio_at_all_steps_and_frozen_weights_their_bits(tmp_
         assert slow == learning_rate(TrainConfig(**CONFIG), step)
     assert torch.equal(model.source.weight, ToyModel(1).source.weight)
     assert not torch.equal(model.mix.weight, ToyModel(1).mix.weight)
+
+
+def test_without_selection_the_last_weights_are_the_result_and_no_others_are_kept(tmp_path, monkeypatch):
+    at, kept = [], []
+    monkeypatch.setattr(Checkpoints, "save", lambda self, step, write: kept.append((step, write)))
+
+    def evaluate(model):
+        at.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        return {"dev/loss": float(len(at))}
+
+    model, _, _ = run(tmp_path, evaluate=evaluate)
+    assert all(torch.equal(tensor, at[-1][name]) for name, tensor in model.state_dict().items())
+    assert [step for step, _ in kept] == [5, 10]
+    kept[-1][1](tmp_path)
+    assert not list(tmp_path.glob("*best*"))
 
 
 def test_best_weights_are_the_result(tmp_path):
