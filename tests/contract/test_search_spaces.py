@@ -69,6 +69,13 @@ def test_verdicts_know_which_data_a_paper_used() -> None:
     assert same == {"Table 2, Thesis"}
 
 
+def test_claims_of_embedding_transfer_say_which_data_their_paper_used() -> None:
+    studies = [_read(path, []) for path in FILES if path.parent.name == "embedding_transfer"]
+    assert [
+        (study.name, claim.text) for study in studies for claim in claims_of(study) if not claim.data
+    ] == []
+
+
 def test_table_2_is_claimed_on_both_of_its_columns() -> None:
     study = Study.from_yaml(ROOT / "search_spaces" / "embedding_transfer" / "table2_domain_adaptation.yaml")
     claims = claims_of(study)
