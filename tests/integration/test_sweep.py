@@ -15,8 +15,9 @@ import optuna
 import pytest
 import ray
 
+import nlgraft
 from nlgraft.execution.cluster import connected, local_capacity
-from nlgraft.execution.events import Event, TrialEnded, TrialStarted
+from nlgraft.execution.events import Event, LookTaken, TrialEnded, TrialStarted
 from nlgraft.execution.stop_board import StopBoard
 from nlgraft.execution.sweep import SweepOutcome, run_sweep
 from nlgraft.execution.trainable import TrialSpec, TuneReporter
@@ -135,6 +136,37 @@ def test_asha_stops_trials_cooperatively_and_optuna_hears_of_it(
     trials = optuna.load_study(study_name=summary.study_name, storage=storage).trials
     assert [trial.state.name for trial in trials].count("PRUNED") == states.count("stopped")
     assert not [trial for trial in trials if trial.state.name == "RUNNING"]
+
+
+@pytest.mark.slow
+def test_undecided_cells_get_the_seeds_of_the_next_look(toy_document: dict[str, Any], tmp_path: Path) -> None:
+    toy_document["factors"] = {
+        "arm": {
+            "levels": {
+                "base": {"gain": 0.0},
+                "clear": {"gain": 1.0, "noise": 0.01},
+                "noisy": {"gain": 0.1, "noise": 0.2},
+            },
+            "baseline": "base",
+        }
+    }
+    toy_document |= {"seeds": [1, 2, 3, 4, 5], "sequential": {"looks": [3, 5]}}
+    study = Study.from_dict(toy_document)
+    events: list[Event] = []
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    result = nlgraft.launch(study, tracking_uri=uri, on_event=events.append)
+    looks = [event for event in events if isinstance(event, LookTaken)]
+    assert [look.num_new for look in looks] == [4]
+    stops = {label: (stop.num_seeds, stop.reason) for label, stop in result.stops.items()}
+    assert stops == {"baseline": (5, ""), "arm=clear": (3, "decided"), "arm=noisy": (5, "")}
+    assert result.invocation is not None
+    assert (result.invocation.num_run, log_of(tmp_path).count("training")) == (13, 13)
+    assert result.compare("noisy").notes[-1] == "looks taken: 3, 5"
+    assert [len(cell.measured("test/score")) for cell in result.cells] == [5, 3, 5]
+    again = nlgraft.launch(study, tracking_uri=uri)
+    assert again.invocation is not None
+    assert (again.invocation.num_run, again.invocation.num_reused) == (0, 13)
+    assert again.stops == result.stops
 
 
 def test_a_lost_worker_resumes_at_its_last_checkpoint(toy_document: dict[str, Any], tmp_path: Path) -> None:

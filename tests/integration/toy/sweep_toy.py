@@ -31,6 +31,7 @@ class Config(BaseModel):
     behaviour: Literal["good", "nan", "raise", "exit"] = "good"
     upstream: int = 0
     gain: float = 0.0
+    noise: float = 0.0
     steps: int = 3
     pause_s: float = 0.0
     upstream_pause_s: float = 0.0
@@ -49,7 +50,7 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     training = Stage(
         name="training",
         run=f"{__name__}:run_training",
-        config=config.model_dump(include={"behaviour", "gain", "steps", "pause_s", "hold", "log"}),
+        config=config.model_dump(include={"behaviour", "gain", "noise", "steps", "pause_s", "hold", "log"}),
         inputs={"upstream": upstream},
         seed=seed,
         is_distributed=True,
@@ -97,7 +98,8 @@ def run_training(context: StageContext) -> None:
         if reason := context.should_stop():
             raise TrialStopped(reason)
         context.checkpoints.save(step, lambda directory: (directory / "state.json").write_text("{}"))
-    score = 10 * config["gain"] + config["steps"] + context.seed / 10
+    noise = config["noise"] * (7 * context.seed % 5)
+    score = 10 * config["gain"] + config["steps"] + context.seed / 10 + noise
     (context.directory / "score.json").write_text(json.dumps(score))
     (context.directory / "curves.json").write_text(
         json.dumps({"dev/score": [[config["steps"], score, 1000]]})
