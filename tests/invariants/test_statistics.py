@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from nlgraft.analysis.data.trials import Measured
-from nlgraft.analysis.statistics.comparison import Comparer
+from nlgraft.analysis.statistics.comparer import Comparer
 from nlgraft.analysis.statistics.power import seeds_needed, smallest_detectable
 from nlgraft.analysis.statistics.resampling import (
     bootstrap_scores,

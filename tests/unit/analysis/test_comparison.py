@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from nlgraft.analysis.data.trials import Measured
-from nlgraft.analysis.statistics.comparison import Comparer, rounded
+from nlgraft.analysis.statistics.comparer import Comparer
+from nlgraft.analysis.statistics.comparison import rounded
 
 SIGNATURE = "nrefs:1|case:mixed|tok:13a"
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nlgraft.analysis.data.trials import Measured
-from nlgraft.analysis.statistics.comparison import Comparer
+from nlgraft.analysis.statistics.comparer import Comparer
 from nlgraft.analysis.statistics.effects import contrasts
 from nlgraft.analysis.statistics.resampling import holm
 from nlgraft.study.data.design import axes_of

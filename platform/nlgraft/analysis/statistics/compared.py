@@ -13,7 +13,8 @@ import numpy as np
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.statistics.claims import ClaimResult, judge, signatures_differ
-from nlgraft.analysis.statistics.comparison import Comparer, Comparison
+from nlgraft.analysis.statistics.comparer import Comparer
+from nlgraft.analysis.statistics.comparison import Comparison
 from nlgraft.analysis.statistics.effects import Contrast, Effect, contrasts
 from nlgraft.analysis.statistics.resampling import holm, normal_p
 from nlgraft.analysis.statistics.spending import look_levels, overall_p
