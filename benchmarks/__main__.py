@@ -13,7 +13,15 @@ from pathlib import Path
 
 import torch
 
-from benchmarks import decoding, fusion, language_model_decoding, overhead, training, vocabulary
+from benchmarks import (
+    decoding,
+    fusion,
+    language_model_decoding,
+    multi_source_decoding,
+    overhead,
+    training,
+    vocabulary,
+)
 from benchmarks.material import SIZE, load_material
 
 RESULTS = Path(__file__).parent / "results"
@@ -22,6 +30,7 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "decoding": decoding.report,
     "fusion": fusion.report,
     "language_model_decoding": language_model_decoding.report,
+    "multi_source_decoding": multi_source_decoding.report,
     "overhead": overhead.report,
     "vocabulary": vocabulary.report,
 }

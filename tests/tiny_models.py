@@ -12,7 +12,7 @@ from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.context_config import BiLMConfig, HuggingFaceEncoderConfig, OwnEmbeddingsConfig, UniLMConfig
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.presets import MBART_STYLE, preset
+from nlgraft.nn.presets import preset
 
 VOCAB = 40
 SIZES = {"d_model": 16, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_heads": 2, "ffn_dim": 24}
@@ -93,6 +93,16 @@ def _several() -> Case:
     config = preset("trice", **SIZES, contexts=contexts, fusion=fusion, norm="pre")
     return Case(config, {"bert": "bert", "gpt2": "gpt2"})
 
+
+MBART_STYLE = {
+    "norm": "pre",
+    "activation": "gelu",
+    "source_positions": "learned",
+    "target_positions": "learned",
+    "has_embedding_norm": True,
+    "tying": "all",
+}
+"""Settings that make a model an mBART in all but size (Liu et al. 2020)."""
 
 CASES = {
     "transformer": lambda: _case("transformer"),

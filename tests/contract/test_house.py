@@ -219,14 +219,12 @@ UNREAD = {
         "justify", "overflow", "default_flow_style", "allow_unicode", "sort_base_mapping_type_on_output",
         "ignore_aliases", "no_wrap", "post_processor",
     },
-    "whoever calls the Python API": {"from_dict"},
+    "whoever calls the Python API": {"from_dict", "log_probability"},
     "fields of documents and configs, written and read whole": {
         "schema_version", "preset", "num_read", "num_empty_lines",
         "median_tokens", "chars_per_token",
     },
     "benchmarks": {"efficiency", "side_efficiency", "num_over_budget", "to_hugging_face"},
-    "issue 12, multi_source": {"MBART_STYLE", "source_view"},
-    "issue 13, prlm_fusion": {"measure_speed", "log_probability"},
 }  # fmt: skip
 
 

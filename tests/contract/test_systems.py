@@ -310,5 +310,7 @@ def test_two_systems_name_one_thing_alike(left: str, right: str) -> None:
         for system in (one, other)
     ]
     for annotation in set(map(str, fields[0].values())) & set(map(str, fields[1].values())):
+        if "nlgraft." not in annotation:  # a number or a switch can be anything
+            continue
         names = [{name for name, kind in found.items() if str(kind) == annotation} for found in fields]
         assert names[0] & names[1], f"{annotation} is called {names[0]} and {names[1]}"

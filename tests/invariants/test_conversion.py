@@ -14,9 +14,8 @@ from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.conversion.checkpoint import from_hugging_face, to_hugging_face
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.presets import MBART_STYLE
 from nlgraft.training.weights import carry_over
-from tests.tiny_models import SIZES, VOCAB, tiny_translator
+from tests.tiny_models import MBART_STYLE, SIZES, VOCAB, tiny_translator
 
 CASES = {
     "mbart": ("mbart", {}),

@@ -52,6 +52,7 @@ READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
     **_conditions("source"),
     **_conditions("target"),
     "source.states": ({"source.use": ("elmo",)},),
+    "has_lm_cache": ({"target.use": _USED},),
     "tokenizers.language_model": tuple({f"tokenizers.{side}": ("language_model",)} for side in SIDES),
     "tokenizers.bitext": tuple({f"tokenizers.{side}": ("bitext",)} for side in SIDES),
     "data.source_text": (
@@ -204,6 +205,9 @@ class Config(SystemConfig):
     """Its training."""
     decode: DecodeConfig = DecodeConfig()
     """Beam search."""
+    has_lm_cache: bool = True
+    """If false, the target's language model reads every prefix anew in the search, as in the released code
+    (Table 5)."""
     score: ScoreConfig = ScoreConfig()
     """Measures of the output."""
 
@@ -224,6 +228,8 @@ class Config(SystemConfig):
                 f"target.use is {self.target.use} with model.tying {self.model.tying}: the decoder input is "
                 "no table; set model.tying to none"
             )
+        if self.target.use == "table" and not self.has_lm_cache:
+            yield "has_lm_cache is false with target.use table: there is no language model; leave it out"
         if self.decode.num_return != 1:
             yield f"decode.num_return is {self.decode.num_return}: one output per sentence is scored"
 

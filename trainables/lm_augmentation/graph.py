@@ -143,4 +143,5 @@ class _Builder:
             decode=self.config.decode,
             score=self.config.score,
             view=VIEW,
+            has_lm_cache=self.config.has_lm_cache,
         )

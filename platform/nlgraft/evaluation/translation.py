@@ -34,11 +34,6 @@ class Translations:
         """Ids of the best hypothesis of each example, without start and end."""
         return [hypotheses[0].ids if hypotheses else [] for hypotheses in self.hypotheses]
 
-    @property
-    def num_tokens(self) -> int:
-        """Tokens of the best hypotheses, one end token each included."""
-        return sum(len(ids) + 1 for ids in self.best)
-
 
 def translate(model: Any, inputs: Inputs, config: GenerationConfig) -> Translations:
     """Decode examples in batches of similar length and give them back in their order.

@@ -9,16 +9,6 @@ from nlgraft.errors import ContractError, nearest
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.context_config import EncoderConfig
 
-MBART_STYLE: dict[str, Any] = {
-    "norm": "pre",
-    "activation": "gelu",
-    "source_positions": "learned",
-    "target_positions": "learned",
-    "has_embedding_norm": True,
-    "tying": "all",
-}
-"""Settings that make a model an mBART in all but size (Liu et al. 2020)."""
-
 FAMILIES: dict[str, str] = {
     "transformer": "the plain encoder-decoder (Vaswani et al. 2017)",
     "dualbart": "several sources, encoded and attended to as one sequence (Huang et al. 2021, DualBART)",

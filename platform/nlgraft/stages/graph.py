@@ -49,7 +49,7 @@ from nlgraft.stages.kinds.text import (
 from nlgraft.stages.metrics import EXTRACTS, ROUGE
 from nlgraft.text.config import CorpusConfig, Split, digest
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.config import Side, View
+from nlgraft.training.config import View
 
 TARGET = "target"
 
@@ -57,11 +57,6 @@ TARGET = "target"
 def source_roles(num_sources: int) -> tuple[str, ...]:
     """List the roles of K sources: ``source 0``, ``source 1``..."""
     return tuple(f"source {index}" for index in range(num_sources))
-
-
-def source_view(num_sources: int) -> View:
-    """Make the plain view of K sources and a target: every sequence ends in EOS, targets begin with BOS."""
-    return View(sources=tuple(Side(stream=role) for role in source_roles(num_sources)))
 
 
 def corpus(name: str, config: CorpusConfig, *, joined_by: str | None = None) -> Stage:
@@ -248,6 +243,7 @@ def translate(
     is_measured: bool = True,
     is_calibrated: bool = False,
     foreign_source: int | None = None,
+    has_lm_cache: bool = True,
     states: Mapping[str, Stage] | None = None,
 ) -> Stage:
     """Translate a split of a corpus; settings as in ``TranslateSettings``."""
@@ -261,6 +257,7 @@ def translate(
         is_measured=is_measured,
         is_calibrated=is_calibrated,
         foreign_source=foreign_source,
+        has_lm_cache=has_lm_cache,
     )
     inputs = TranslateInputs(model=model, corpus=text.corpus, tokenizers=text.tokenizers, states=states or {})
     return TRANSLATE.stage(name, settings, inputs)
@@ -276,6 +273,7 @@ def scores(
     view: View | None = None,
     compared_tokenizer: Stage | None = None,
     further: Mapping[str, Stage] | None = None,
+    has_lm_cache: bool = True,
     states: Mapping[str, Stage] | None = None,
 ) -> Stage:
     """Translate and score splits with the trial's model: the last stage of a trial.
@@ -289,6 +287,7 @@ def scores(
         view: What the model reads.
         compared_tokenizer: Tokenizer of the target against which the model's saves tokens.
         further: Stages whose metrics belong to the trial although nothing else reads them.
+        has_lm_cache: See ``TranslateSettings``.
         states: Precomputed states by stream.
     """
     translations = {
@@ -300,6 +299,7 @@ def scores(
             decode=decode,
             view=view,
             is_calibrated=score.is_calibrated,
+            has_lm_cache=has_lm_cache,
             states=states,
         )
         for split in splits

@@ -60,6 +60,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "src_ft": _with(source={"use": "finetuned"}),
     "tgt_elmo": _with(target={"use": "elmo"}),
     "tgt_ft": _with(target={"use": "finetuned"}),
+    "tgt_ft, prefixes read anew": {**_with(target={"use": "finetuned"}), "has_lm_cache": False},
     "src_elmo, target vocabulary of the bitext": _with(
         source={"use": "elmo"}, model=_ELMO_MODEL, tokenizers={"target": "bitext"}
     ),

@@ -1,11 +1,13 @@
 """Decoding in sorted batches, scoring what comes out, and what it costs."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
-from nlgraft.errors import ContractError, DataError
-from nlgraft.evaluation.efficiency import count_parameters, measure_speed
+from nlgraft.errors import DataError
+from nlgraft.evaluation.efficiency import count_parameters, speed_signature
 from nlgraft.evaluation.inputs import Inputs, pack
 from nlgraft.evaluation.translation import dev_scores, translate
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
@@ -42,7 +44,6 @@ def test_order_is_restored_and_batches_do_not_matter(model, beam):
     for row in range(len(SOURCES)):
         alone = beam_search(model, [pack(SOURCES, np.array([row]))], config=config)[0]
         assert together.best[row] == alone[0].ids
-    assert together.num_tokens == sum(len(ids) + 1 for ids in together.best)
     assert together.seconds > 0
     assert translate(model, Inputs([Ragged.of([])]), config).hypotheses == []
 
@@ -57,17 +58,11 @@ def test_dev_scores_by_hand(model):
         dev_scores(Inputs([SOURCES]), ["a"], Letters(), CONFIG)
 
 
-def test_speed_is_labelled_with_beam_batch_and_cache(model):
+def test_speed_is_labelled_with_beam_batch_and_cache():
     """Invariant 35."""
-    speed = measure_speed(model, Inputs([SOURCES]), CONFIG, num_repeats=2)
-    assert set(speed) == {"sentences_per_s", "tokens_per_s"}
-    ratio = speed["tokens_per_s"].value / speed["sentences_per_s"].value
-    assert ratio == pytest.approx(translate(model, Inputs([SOURCES]), CONFIG).num_tokens / 7)
-    signature = speed["tokens_per_s"].signature
-    assert signature.startswith("beam:2|batch:3|device:cpu|threads:")
-    assert "lm_cache:on|warm-up:1|best-of:2" in signature
-    with pytest.raises(ContractError, match="no target_context"):
-        measure_speed(model, Inputs([SOURCES]), CONFIG, has_lm_cache=False)
+    assert speed_signature(CONFIG, "cuda:0") == "beam:2|batch:3|device:cuda"
+    signature = speed_signature(CONFIG, "cpu", has_lm_cache=False)
+    assert re.fullmatch(r"beam:2\|batch:3\|device:cpu\|threads:\d+\|lm_cache:off", signature)
 
 
 def test_parameters_are_counted_once_when_tied(model):

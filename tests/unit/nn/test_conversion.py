@@ -15,8 +15,7 @@ from nlgraft.nn.conversion.decoding import read_generation, write_generation
 from nlgraft.nn.conversion.info import CheckpointInfo
 from nlgraft.nn.conversion.renames import Place, check_places, places
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.presets import MBART_STYLE
-from tests.tiny_models import tiny_translator
+from tests.tiny_models import MBART_STYLE, tiny_translator
 
 SIZES = {"d_model": 16, "num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "ffn_dim": 24}
 

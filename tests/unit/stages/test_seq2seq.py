@@ -68,6 +68,9 @@ def scored(trained, text, view=None, splits=("dev", "test"), **score):
     )
 
 
+BOTH = View(sources=(Side(stream="source 0"), Side(stream="source 1")))
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
@@ -80,7 +83,7 @@ def run(store, graph):
 
 
 def test_two_sources_from_pieces(store):
-    view = pieces.source_view(2)
+    view = BOTH
     text = texts(is_shared=False)
     settings = TrainSettings(train=TRAIN, model=model(num_sources=2), view=view)
     record, at = run(store, scored(pieces.train("trained", text, settings, seed=1), text, view))
@@ -106,7 +109,7 @@ def test_two_sources_from_pieces(store):
 
 def test_dev_loss_and_lengths_by_hand(store):
     """Nats per character is the dev loss of the segments over the characters of the references."""
-    view, text = pieces.source_view(2), texts(is_shared=False)
+    view, text = BOTH, texts(is_shared=False)
     settings = TrainSettings(train=TRAIN, model=model(num_sources=2), view=view)
     record, at = run(store, scored(pieces.train("trained", text, settings, seed=1), text, view))
     references = read_corpus(at("task_corpus") / "dev").target
@@ -122,7 +125,7 @@ def test_dev_loss_and_lengths_by_hand(store):
 
 def test_weights_are_carried_into_another_architecture(store):
     """One source first; then two, with a fine encoder that begins fresh (TRICE's gradual finetuning)."""
-    text, view = texts(), pieces.source_view(2)
+    text, view = texts(), BOTH
     first = pieces.train(
         "first", text, TrainSettings(train=TRAIN, model=model(), metric_prefix="first"), seed=1
     )
@@ -143,7 +146,7 @@ def test_weights_are_carried_into_another_architecture(store):
 
 def test_one_source_is_drawn_at_a_time(store):
     text = texts()
-    view = pieces.source_view(2).model_copy(update={"is_one_source_drawn": True})
+    view = BOTH.model_copy(update={"is_one_source_drawn": True})
     settings = TrainSettings(train=TRAIN, model=model(), view=view)
     trained = pieces.train("trained", text, settings, seed=1)
     record, _ = run(store, scored(trained, text, View(), ("dev",)))
@@ -160,7 +163,6 @@ def rows_of(store, text, view, **budget):
     return [[rows.tolist() for rows in data.epoch(index)] for index in (0, 1)]
 
 
-BOTH = pieces.source_view(2)
 CONTEXT = View(contexts={"other": Side(stream="source 1")})
 
 

@@ -93,6 +93,8 @@ class TranslateSettings(Settings):
     """Role of the text of each source and context."""
     foreign_source: int | None = Field(default=None, ge=0, exclude_if=is_none)
     """Source that is another example's sentence everywhere, by index: an adversarial test."""
+    has_lm_cache: bool = Field(default=True, exclude_if=bool)
+    """If false, a target-side language model reads every prefix anew, to measure what its cache saves."""
     is_measured: bool = True
     """If true, report length and speed of the output: of the trial's own model, not of an upstream one."""
     is_calibrated: bool = False

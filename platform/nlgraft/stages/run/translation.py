@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ from nlgraft.evaluation.translation import translate as decode
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.rereading import without_language_model_cache
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.seq2seq import EXTRACT, SCORE, TRANSLATE, TranslateInputs, TranslateSettings
 from nlgraft.stages.metrics import metric_name
@@ -50,7 +52,8 @@ def translate(context: StageContext) -> None:
     prepared = model_inputs(settings, inputs, model.config)
     if settings.foreign_source is not None:
         prepared = with_foreign_source(prepared, settings.foreign_source, seed=0)
-    translations = decode(model, prepared, settings.decode)
+    with nullcontext() if settings.has_lm_cache else without_language_model_cache(model):
+        translations = decode(model, prepared, settings.decode)
     tokenizer = open_tokenizer(inputs.tokenizers[settings.view.target.stream])
     write_lines(context.directory / HYPOTHESES_FILE, tokenizer.decode(translations.best))
     if not settings.is_measured:
@@ -62,7 +65,7 @@ def translate(context: StageContext) -> None:
         evaluation |= calibration(model, prepared, translations.best, tokenizer, references, settings.decode)
     scores = {
         **evaluation.scores,
-        "sentences_per_s": _speed(translations, settings.decode, context.device),
+        "sentences_per_s": _speed(translations, settings, context.device),
     }
     write_segments(context.directory, split, evaluation.statistics)
     write_metrics(context.directory, {f"{split}/{name}": score for name, score in scores.items()})
@@ -100,10 +103,11 @@ def _lengths(name: str, sequences: Sequence[Sequence[int]], signature: str) -> E
     return Evaluation({name: score_statistics(name, rows, signature)}, {name: rows})
 
 
-def _speed(translations: Translations, config: GenerationConfig, device: str) -> Score:
+def _speed(translations: Translations, settings: TranslateSettings, device: str) -> Score:
     count = len(translations.hypotheses)
     rate = count / translations.seconds
-    return Score("sentences_per_s", rate, count, "maximize", speed_signature(config, device))
+    signature = speed_signature(settings.decode, device, has_lm_cache=settings.has_lm_cache)
+    return Score("sentences_per_s", rate, count, "maximize", signature)
 
 
 def calibration(

@@ -1,0 +1,56 @@
+"""Decoding with two sources, TRICE and concatenation, against a model of one source; all with their caches.
+
+Both sources are the same sentence: encoder and cross-attention have twice the work, the output is as long.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from benchmarks.decoding import BEAM, NUM_STEPS, chunks_of, fixed_length
+from benchmarks.material import SIZE, Material, load_material
+from benchmarks.measure import Rates, interleave, table
+from nlgraft.nn.generation import beam_search
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.presets import preset
+
+NUM_ROUNDS = 7
+AIM = 0.6
+FAMILIES = {
+    "one source": "transformer",
+    "two sources, concatenated": "dualbart",
+    "two sources, TRICE": "trice",
+}
+
+
+def measure(material: Material) -> Rates:
+    """Measure sentences per CPU-second of the same number of decoder steps."""
+    chunks, size = chunks_of(material), material.vocab_size
+    contestants = {}
+    for name, family in FAMILIES.items():
+        torch.manual_seed(0)
+        config = preset(family, **SIZE, tying="all")
+        model = Seq2Seq(config, size, size).eval()
+
+        def work(model: Seq2Seq = model, count: int = config.num_sources) -> float:
+            found = [beam_search(model, [chunk] * count, config=fixed_length()) for chunk in chunks]
+            return float(sum(map(len, found)))
+
+        contestants[name] = work
+    return interleave("sentences", contestants, NUM_ROUNDS)
+
+
+def report() -> list[str]:
+    """Write what was measured."""
+    rates = measure(load_material())
+    one, *two = FAMILIES
+    lines = [
+        f"## Decoding with two sources, beam {BEAM}, {NUM_STEPS} decoder steps",
+        "",
+        *table(rates, one),
+        "",
+    ]
+    for name in two:
+        ratio, low, high = rates.ratio(name, one)
+        lines.append(f"- {name}: {ratio:.2f} ({low:.2f}-{high:.2f} over rounds) of one source's, aim {AIM}")
+    return lines
