@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import jsonschema
 import pytest
@@ -84,6 +85,49 @@ def test_table_2_is_claimed_on_both_of_its_columns() -> None:
     figures = {(claim.better, claim.worse, claim.source): claim.figures for claim in claims}
     assert figures["patt_eg_kd", "random_init", "Table 2, Thesis"] == [37.90, 36.33]
     assert figures["random_init", "cbow", "Table 2, Laws"] == [53.14, 52.93]
+
+
+def _at_paper(name: str) -> list[dict[str, Any]]:
+    """The resolved configs of a study's cells at @paper."""
+    study = _read(ROOT / "search_spaces" / "embedding_transfer" / f"{name}.yaml", ["@paper"])
+    return [resolve_config(study, cell).model_dump(mode="json") for cell in cells(study)]
+
+
+def test_table_2_at_paper_has_the_numbers_of_section_4_1() -> None:
+    for config in _at_paper("table2_domain_adaptation"):
+        assert (
+            config["model"] | {"d_model": 512, "ffn_dim": 2048, "num_heads": 8, "dropout": 0.3}
+            == config["model"]
+        )
+        assert (config["model"]["num_encoder_layers"], config["model"]["num_decoder_layers"]) == (6, 6)
+        for part in ("upstream", "downstream"):
+            training = config[part]["train"]
+            assert (training["batch_tokens"], training["peak_lr"], training["warmup_steps"]) == (
+                25_000,
+                5e-4,
+                4000,
+            )
+            assert (training["lr_schedule"], training["label_smoothing"]) == ("inverse_sqrt", 0.1)
+            assert (training["betas"], training["patience"]) == ([0.9, 0.999], 10)
+            assert (training["best_metric"], training["best_direction"]) == ("dev/greedy_bleu", "maximize")
+        generator = config["generator"]  # "the setting of pre-trained model with one epoch"
+        assert (generator["max_epochs"], generator["max_steps"], generator["batch_tokens"]) == (
+            1,
+            None,
+            25_000,
+        )
+        assert (generator["peak_lr"], generator["warmup_steps"]) == (5e-4, 4000)
+        assert generator["distillation_lambda"] in (0.5, 0.0)  # equation 5; arms without distillation
+        assert config["transfer"]["sides"] == "decoder"
+        assert config["decode"]["beam"] == 4  # Base of Vaswani et al.
+
+
+@pytest.mark.parametrize(("name", "pieces"), [("table3_translation", 32_000), ("table3_questions", 10_000)])
+def test_table_3_at_paper_has_the_numbers_of_section_4_2(name: str, pieces: int) -> None:
+    for config in _at_paper(name):
+        generator = config["generator"]
+        assert (generator["max_epochs"], generator["max_steps"], generator["batch_tokens"]) == (1, None, 4096)
+        assert config["tokenizers"]["downstream"]["vocab_size"] == pieces
 
 
 def test_an_editor_with_the_schema_of_the_system_accepts_every_study_and_sees_mistakes() -> None:
