@@ -171,17 +171,25 @@ def plan(
     show_default=True,
     help="Side whose vocabulary is exchanged, of an encoder-decoder.",
 )
+@click.option(
+    "--pad-to-multiple-of",
+    "multiple",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Add rows without a token up to a multiple of this number.",
+)
 @_json_option
 @fails_politely
 @_names_files
-def apply(plan_directory: Path, model: str, out: Path, sides: Any, is_json: bool) -> None:
+def apply(plan_directory: Path, model: str, out: Path, sides: Any, multiple: int, is_json: bool) -> None:
     """Write a checkpoint with the planned vocabulary; transformers loads it, tokenizer included."""
     from nlgraft.terminal import vocab_applied
 
     _quieten()
     from nlgraft.vocab.commands.apply import apply_plan
 
-    applied = apply_plan(plan_directory, model, out, sides)
+    applied = apply_plan(plan_directory, model, out, sides, multiple)
     for note in [*applied.notes, *applied.norms.warnings]:
         click.echo(f"note: {note}", err=True)
     if is_json:

@@ -7,6 +7,7 @@ import shutil
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoTokenizer, BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
 from nlgraft.errors import DataError
@@ -64,6 +65,21 @@ def test_a_plan_for_another_tokenizer_is_refused(places):
     (places / "model" / "vocab.txt").write_text("\n".join(OLD[:6]))
     with pytest.raises(DataError, match="has 7 old ids, the model's tokenizer 6"):
         apply_plan(places / "plan", str(places / "model"), places / "out")
+
+
+def test_a_checkpoint_in_the_old_format_is_converted(places):
+    """Weights that only PyTorch reads give the same checkpoint as safetensors."""
+    plan_transfer(PlanRequest(old=str(places / "model"), new=str(places / "new")), places / "plan")
+    apply_plan(places / "plan", str(places / "model"), places / "out", multiple=4)
+    weights = places / "model" / "model.safetensors"
+    torch.save(load_file(weights), places / "model" / "pytorch_model.bin")
+    weights.unlink()
+    applied = apply_plan(places / "plan", str(places / "model"), places / "out2", multiple=4)
+    one, other = (load_file(places / out / "model.safetensors") for out in ("out", "out2"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert applied.new_rows == 8
+    assert {path.name for path in places.iterdir()} == {"model", "new", "plan", "out", "out2"}
 
 
 def test_a_plan_made_in_python_has_no_tokenizer(places):

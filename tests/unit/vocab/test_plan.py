@@ -181,6 +181,19 @@ def test_a_plan_for_another_width_is_refused():
         plan().apply(np.ones((3, 5), dtype=np.float32))
 
 
+@pytest.mark.parametrize("norm_match", ["none", "median"])
+def test_parts_are_the_whole(norm_match, monkeypatch):
+    """Rows of all kinds are the same in parts of two rows, of one, and with columns apart."""
+    mixed = plan(noise=Noise(), norm_match=norm_match)
+    whole = mixed.apply(OLD)
+    monkeypatch.setattr("nlgraft.vocab.plans.plan.PART_BYTES", 16)
+    assert [(start, len(rows)) for start, rows in mixed.parts(OLD)] == [(0, 2), (2, 2), (4, 1)]
+    assert np.array_equal(mixed.apply(OLD), whole)
+    monkeypatch.setattr("nlgraft.vocab.plans.plan.PART_BYTES", 4)
+    monkeypatch.setattr("nlgraft.vocab.plans.moments.CHUNK_NUMBERS", 2)
+    assert np.array_equal(mixed.apply(OLD), whole)
+
+
 def test_norm_report_sees_what_is_out_of_the_ordinary():
     """Number 48: shrunken, exploded, zero and infinite rows are reported."""
     new = plan().apply(OLD)

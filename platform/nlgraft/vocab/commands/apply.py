@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from nlgraft.errors import DataError
 from nlgraft.vocab.commands.outputs import TOKENIZER_DIRECTORY, refuse_used, written_at_once
-from nlgraft.vocab.plans.norms import NormReport, norm_report
+from nlgraft.vocab.plans.norms import NormReport
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
-from nlgraft.vocab.surgery.checkpoints import load_checkpoint
-from nlgraft.vocab.surgery.exchange import exchange_vocabulary
+from nlgraft.vocab.surgery.checkpoints import StoredCheckpoint, has_safetensors, load_checkpoint
+from nlgraft.vocab.surgery.stored import exchange_stored
 from nlgraft.vocab.surgery.tensors import count_embedding_parameters, input_table
-from nlgraft.vocab.surgery.token_ids import ID_FIELDS, Sides, successors
+from nlgraft.vocab.surgery.token_ids import Sides, id_settings, successors, vocabulary_parts
 from nlgraft.vocab.tokenizers.directories import (
     DECODER_DIRECTORY,
     copy_tokenizer,
@@ -80,49 +83,60 @@ class Applied:
         )
 
 
-def apply_plan(plan_directory: Path, model: str, out: Path, sides: Sides = "both") -> Applied:
-    """Exchange the vocabulary of a checkpoint and save it with its tokenizer.
+def apply_plan(
+    plan_directory: Path, model: str, out: Path, sides: Sides = "both", multiple: int = 1
+) -> Applied:
+    """Exchange the vocabulary of a checkpoint, file by file, and save it with its tokenizer.
 
     Args:
         plan_directory: Directory that ``plan_transfer`` wrote.
         model: A ``transformers`` checkpoint: a directory or a name on the hub.
         out: Directory of the new checkpoint; missing or empty.
         sides: Side whose vocabulary is exchanged, of an encoder-decoder.
+        multiple: Exchanged tables get rows without a token, up to a multiple of this number.
 
     Raises:
         DataError: Plan, model and sides do not belong together, or ``out`` is in use.
     """
     refuse_used(out)
     plan = TransferPlan.load(plan_directory)
-    loaded = load_checkpoint(model, keeps_dtype=True)
     old_tokenizers = _old_tokenizers(model)
     if old_tokenizers is not None:
         _check_tokenizer(plan, old_tokenizers[0 if sides == "encoder" else 1], model)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        changed = exchange_vocabulary(loaded, plan, sides=sides)
-    notes = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
-    notes += _lost_ids(loaded.config, changed.config)
-    notes += _dense_note(plan, loaded)
-    with written_at_once(out) as directory:
-        changed.save_pretrained(directory)
+    with written_at_once(out) as directory, _in_safetensors(model, out) as checkpoint:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            changed = exchange_stored(checkpoint, plan, directory, sides, multiple)
+        notes = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
+        notes += _lost_ids(checkpoint.model.config, changed.config)
+        notes += _dense_note(plan, checkpoint.model)
         notes += _save_tokenizers(plan_directory, plan, old_tokenizers, directory, sides)
         if Path(model).is_dir():
             _copy_sentence_encoder(Path(model), directory)
-    side = "encoder" if sides == "encoder" else "decoder"
-    old_table, new_table = (input_table(m, side).detach().float().numpy() for m in (loaded, changed))
+    old = checkpoint.model
     return Applied(
         out=str(out),
-        model=type(changed).__name__,
+        model=type(old).__name__,
         sides=sides,
         method=plan.method,
-        old_rows=len(old_table),
-        new_rows=len(new_table),
-        old_parameters=count_embedding_parameters(loaded),
-        new_parameters=count_embedding_parameters(changed),
-        norms=norm_report(plan, old_table, new_table[: len(plan)]),
+        old_rows=len(input_table(old, "encoder" if sides == "encoder" else "decoder")),
+        new_rows=changed.new_rows,
+        old_parameters=count_embedding_parameters(old),
+        new_parameters=changed.new_parameters,
+        norms=changed.norms,
         notes=tuple(notes),
     )
+
+
+@contextmanager
+def _in_safetensors(model: str, out: Path) -> Iterator[StoredCheckpoint]:
+    """Open a checkpoint; one in PyTorch's old format is loaded whole and saved beside ``out`` first."""
+    if has_safetensors(model):
+        yield StoredCheckpoint.open(model)
+        return
+    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as directory:
+        load_checkpoint(model, keeps_dtype=True).save_pretrained(directory)
+        yield StoredCheckpoint.open(directory)
 
 
 def _old_tokenizers(model: str) -> tuple[Path, Path] | None:
@@ -157,13 +171,14 @@ def _check_tokenizer(plan: TransferPlan, directory: Path, model: str) -> None:
 
 def _lost_ids(old: Any, new: Any) -> list[str]:
     lost = [
-        f"{name} {getattr(old, name)}"
-        for name in ID_FIELDS
-        if isinstance(getattr(old, name, None), int) and getattr(new, name, None) is None
+        f"{name} {value}"
+        for one, other in zip(vocabulary_parts(old), vocabulary_parts(new), strict=True)
+        for name, value in id_settings(one).items()
+        if isinstance(value, int) and getattr(other, name, None) is None
     ]
     if not lost:
         return []
-    return [f"the new vocabulary has no token for {', '.join(lost)} of the configuration"]
+    return [f"the new vocabulary has no token for {', '.join(dict.fromkeys(lost))} of the configuration"]
 
 
 def _dense_note(plan: TransferPlan, model: Any) -> list[str]:

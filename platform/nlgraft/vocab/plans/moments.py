@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK_ROWS = 8192
-"""Rows processed at once, to bound memory."""
+CHUNK_ROWS, CHUNK_NUMBERS = 2**13, 2**22
+"""Rows processed at once, and numbers in them, to bound memory."""
 
 Array = NDArray[np.float32]
+
+
+class Rows(Protocol):
+    """Rows [R, d]: an array, or rows in another precision whose parts are read as arrays."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """R and d."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: Any, /) -> NDArray[np.floating]: ...
 
 
 @dataclass(frozen=True)
@@ -29,8 +43,11 @@ class Moments:
     covariance: NDArray[np.float64] | None
 
 
-def moments(rows: Array, is_real: NDArray[np.bool_], *, has_covariance: bool = False) -> Moments:
-    """Compute mean and spread of the rows [R, d] under the mask ``is_real`` [R], in double precision."""
+def moments(rows: Rows, is_real: NDArray[np.bool_], *, has_covariance: bool = False) -> Moments:
+    """Compute mean and spread of the rows under the mask ``is_real``, in double precision.
+
+    Rows beyond the mask are not read.
+    """
     width = rows.shape[1]
     total, squares = np.zeros(width), np.zeros(width)
     products = np.zeros((width, width)) if has_covariance else None
@@ -47,16 +64,22 @@ def moments(rows: Array, is_real: NDArray[np.bool_], *, has_covariance: bool = F
     return Moments(mean.astype(np.float32), np.sqrt(squares / count).astype(np.float32), covariance)
 
 
-def row_norms(rows: NDArray[np.floating]) -> Array:
+def row_norms(rows: Rows) -> Array:
     """Compute the norms of rows [R, d]: float32, shape [R]."""
     norms = np.empty(len(rows), dtype=np.float32)
-    for start in range(0, len(rows), CHUNK_ROWS):
-        part = rows[start : start + CHUNK_ROWS].astype(np.float32)
-        norms[start : start + CHUNK_ROWS] = np.linalg.norm(part, axis=1)
+    size = _chunk_rows(rows)
+    for start in range(0, len(rows), size):
+        part = rows[start : start + size].astype(np.float32)
+        norms[start : start + size] = np.linalg.norm(part, axis=1)
     return norms
 
 
-def _chunks(rows: Array, is_real: NDArray[np.bool_]) -> Iterator[NDArray[np.float64]]:
-    for start in range(0, len(rows), CHUNK_ROWS):
-        span = slice(start, start + CHUNK_ROWS)
-        yield rows[span][is_real[span]].astype(np.float64)
+def _chunk_rows(rows: Rows) -> int:
+    return min(CHUNK_ROWS, max(1, CHUNK_NUMBERS // rows.shape[1]))
+
+
+def _chunks(rows: Rows, is_real: NDArray[np.bool_]) -> Iterator[NDArray[np.float64]]:
+    size = _chunk_rows(rows)
+    for start in range(0, len(is_real), size):
+        mask = is_real[start : start + size]
+        yield rows[start : start + len(mask)][mask].astype(np.float64)

@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from nlgraft.vocab.plans.moments import row_norms
+from nlgraft.vocab.plans.moments import Rows, row_norms
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 
 
@@ -45,10 +44,10 @@ class NormReport:
         return found
 
 
-def norm_report(plan: TransferPlan, old: NDArray[np.floating], new: NDArray[np.floating]) -> NormReport:
-    """Compare the norms of old rows [R, d] and new rows [V_new, d] of a plan that was applied."""
-    old_norms = row_norms(old[: len(plan.old_surfaces)])[plan.is_real]
-    norms = row_norms(new)
+def norm_report(plan: TransferPlan, old: Rows, new: Rows) -> NormReport:
+    """Compare the norms of old and new rows of a plan that was applied; padding beyond them is left out."""
+    old_norms = row_norms(old)[: len(plan.old_surfaces)][plan.is_real]
+    norms = row_norms(new)[: len(plan)]
     median = float(np.median(old_norms)) if len(old_norms) else 0.0
     is_outside = ~((norms >= 0.3 * median) & (norms <= 1.5 * median))
     kinds = [kind for kind in Provenance if len(plan.rows(kind))]

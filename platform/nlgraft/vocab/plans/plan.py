@@ -8,7 +8,7 @@ tied or untied, on one side of a model or on both.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import IntEnum
 from pathlib import Path
@@ -21,11 +21,13 @@ from safetensors.numpy import load_file, save_file
 from scipy.sparse import csr_matrix
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.plans.moments import Array, Moments, moments, row_norms
+from nlgraft.vocab.plans.moments import Array, Moments, Rows, moments, row_norms
 
 FORMAT_VERSION = 1
 GAP_BIAS = -1e4
 """Output bias of a row without a token: no probability in a softmax, finite in half precision."""
+PART_BYTES = 2**25
+"""Memory for the rows of a part, and for the old rows of which they are made."""
 
 NormMatch = Literal["none", "median", "class"]
 
@@ -120,7 +122,7 @@ class TransferPlan:
         """Count the rows by provenance (lower case); only those that occur."""
         return {kind.name.lower(): len(self.rows(kind)) for kind in Provenance if len(self.rows(kind))}
 
-    def apply(self, old: NDArray[np.floating], *, stream: int = 0) -> Array:
+    def apply(self, old: Rows, *, stream: int = 0) -> Array:
         """Compute the new rows from the old ones, accumulating in single precision.
 
         Args:
@@ -134,36 +136,62 @@ class TransferPlan:
             DataError: The matrix has fewer rows than the old vocabulary has ids, or DENSE rows have another
                 width.
         """
-        rows = self._old_rows(old)
-        new = np.asarray(self.matrix @ rows, dtype=np.float32)
-        if self.dense is not None:
-            if self.dense.shape[1] != rows.shape[1]:
-                raise DataError(
-                    f"plan '{self.method}': its vectors have {self.dense.shape[1]} dimensions, the matrix "
-                    f"has {rows.shape[1]}; train the auxiliary vectors with the width of the model"
-                )
-            new[self.dense_rows] = self.dense
-        gaps = self.rows(Provenance.GAP)
-        if len(gaps):
-            new[gaps] = moments(rows, self.is_real).mean
-        self._draw(new, rows, stream)
-        if self.norm_match != "none":
-            self._match_norms(new, rows)
+        new = np.empty((len(self), old.shape[1]), dtype=np.float32)
+        for start, rows in self.parts(old, stream=stream):
+            new[start : start + len(rows)] = rows
         return new
 
-    def _match_norms(self, new: Array, old: Array) -> None:
-        changed = self.rows(*[k for k in Provenance if k not in (Provenance.COPY, Provenance.SPECIAL)])
-        old_norms = row_norms(old)
-        targets = np.full(len(new), np.median(old_norms[self.is_real]), dtype=np.float32)
+    def parts(self, old: Rows, *, stream: int = 0) -> Iterator[tuple[int, Array]]:
+        """Compute the new rows as ``apply`` does, in parts of bounded size: id of the first row, and rows."""
+        self._check_old(old)
+        width = old.shape[1]
+        if self.dense is not None and self.dense.shape[1] != width:
+            raise DataError(
+                f"plan '{self.method}': its vectors have {self.dense.shape[1]} dimensions, the matrix "
+                f"has {width}; train the auxiliary vectors with the width of the model"
+            )
+        gap = moments(old, self.is_real).mean if len(self.rows(Provenance.GAP)) else None
+        draw = self._drawing(old, stream) if len(self.rows(Provenance.NOISE)) else None
+        norms = self._target_norms(old) if self.norm_match != "none" else None
+        size = max(1, PART_BYTES // (4 * width))
+        for start in range(0, len(self), size):
+            kinds = self.provenance[start : start + size]
+            rows = self._sums(old, start, len(kinds))
+            if self.dense is not None:
+                is_here = (self.dense_rows >= start) & (self.dense_rows < start + size)
+                rows[self.dense_rows[is_here] - start] = self.dense[is_here]
+            if gap is not None:
+                rows[kinds == Provenance.GAP] = gap
+            for index in np.flatnonzero(kinds == Provenance.NOISE) if draw is not None else ():
+                rows[index] = draw(start + int(index))
+            if norms is not None:
+                is_made = ~np.isin(kinds, [int(Provenance.COPY), int(Provenance.SPECIAL)])
+                _scale(rows, is_made, norms[start : start + size])
+            yield start, rows
+
+    def _sums(self, old: Rows, start: int, count: int) -> Array:
+        """Compute weighted sums of old rows for ``count`` new rows."""
+        part = self.matrix[start : start + count]
+        used, places = np.unique(part.indices, return_inverse=True)
+        weights = csr_matrix((part.data, places, part.indptr), shape=(count, len(used)))
+        width = old.shape[1]
+        rows = np.empty((count, width), dtype=np.float32)
+        step = max(1, PART_BYTES // (4 * max(1, len(used))))
+        for first in range(0, width, step):
+            columns = slice(first, first + step)
+            rows[:, columns] = weights @ np.asarray(old[used, columns], dtype=np.float32)
+        return rows
+
+    def _target_norms(self, old: Rows) -> Array:
+        old_norms = row_norms(old)[: len(self.old_surfaces)]
+        targets = np.full(len(self), np.median(old_norms[self.is_real]), dtype=np.float32)
         if self.norm_match == "class":
-            kinds = np.broadcast_to(self.new_classes, len(new))
+            kinds = np.broadcast_to(self.new_classes, len(self))
             for kind in np.unique(kinds):
                 among = self.is_real & (self.old_classes == kind)
                 if among.any():
                     targets[kinds == kind] = np.median(old_norms[among])
-        norms = row_norms(new)[changed]
-        factors = np.divide(targets[changed], norms, out=np.ones_like(norms), where=norms > 0)
-        new[changed] *= factors[:, None]
+        return targets
 
     def apply_bias(self, old: NDArray[np.floating]) -> Array:
         """Compute the new output bias [V_new] from the old one [R] with the same weights, float32.
@@ -173,40 +201,38 @@ class TransferPlan:
         Raises:
             DataError: The bias has fewer entries than the old vocabulary has ids.
         """
-        rows = self._old_rows(old[:, None])
-        new = np.asarray(self.matrix @ rows, dtype=np.float32)[:, 0]
+        self._check_old(old)
+        rows = np.asarray(old[: len(self.old_surfaces)], dtype=np.float32)
+        new = np.asarray(self.matrix @ rows, dtype=np.float32)
         new[self.rows(Provenance.NOISE, Provenance.DENSE)] = rows[self.is_real].mean()
         new[self.rows(Provenance.GAP)] = GAP_BIAS
         return new
 
-    def _old_rows(self, old: NDArray[np.floating]) -> Array:
-        num_old = len(self.old_surfaces)
-        if len(old) < num_old:
+    def _check_old(self, old: Rows) -> None:
+        if len(old) < len(self.old_surfaces):
             raise DataError(
                 f"plan '{self.method}': the matrix has {len(old)} rows, but token "
                 f"'{self.old_surfaces[len(old)]}' of the old tokenizer has id {len(old)}; "
                 "give the tokenizer that belongs to this model"
             )
-        return np.asarray(old[:num_old], dtype=np.float32)
 
-    def _draw(self, new: Array, old: Array, stream: int) -> None:
-        drawn = self.rows(Provenance.NOISE)
-        if not len(drawn):
-            return
-        noise = self.noise
+    def _drawing(self, old: Rows, stream: int) -> Callable[[int], Array]:
+        """Return the function that draws the row of an id."""
+        noise, width = self.noise, old.shape[1]
         needs_moments = noise.center == "mean" or noise.spread in ("column", "covariance")
         real = (
             moments(old, self.is_real, has_covariance=noise.spread == "covariance") if needs_moments else None
         )
-        center = (
-            real.mean if real is not None and noise.center == "mean" else np.zeros(old.shape[1], np.float32)
-        )
-        factor = _spread(noise, old.shape[1], real)
-        key = np.uint64(self.noise.seed * 64 + stream)
-        for row in drawn:
+        center = real.mean if real is not None and noise.center == "mean" else np.zeros(width, np.float32)
+        factor = _spread(noise, width, real)
+        key = np.uint64(noise.seed * 64 + stream)
+
+        def draw(row: int) -> Array:
             generator = np.random.Generator(np.random.Philox(key=np.array([key, row], dtype=np.uint64)))
-            sample = generator.standard_normal(old.shape[1]).astype(np.float32)
-            new[row] = center + (sample @ factor if factor.ndim == 2 else sample * factor)
+            sample = generator.standard_normal(width).astype(np.float32)
+            return center + (sample @ factor if factor.ndim == 2 else sample * factor)
+
+        return draw
 
     def save(self, directory: str | Path) -> None:
         """Write ``plan.safetensors`` and ``plan.json``; the directory is created if missing."""
@@ -301,6 +327,13 @@ class TransferPlan:
         there = {surface: other.describe(i) for i, surface in enumerate(other.new_surfaces)}
         tokens = dict.fromkeys([*here, *there])
         return [(here.get(t, ""), there.get(t, "")) for t in tokens if here.get(t) != there.get(t)]
+
+
+def _scale(rows: Array, is_made: NDArray[np.bool_], targets: Array) -> None:
+    """Scale the rows of a mask to their target norms, in place; zero rows stay."""
+    norms = row_norms(rows)[is_made]
+    factors = np.divide(targets[is_made], norms, out=np.ones_like(norms), where=norms > 0)
+    rows[is_made] *= factors[:, None]
 
 
 def _spread(noise: Noise, width: int, real: Moments | None) -> Array:

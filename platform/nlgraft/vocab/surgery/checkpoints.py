@@ -1,15 +1,26 @@
-"""Load checkpoints with the class that their configuration names."""
+"""Checkpoints in files: loaded with the class that their configuration names, or read tensor by tensor."""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 
 from nlgraft.errors import DataError
 from nlgraft.vocab.plans.moments import Array
-from nlgraft.vocab.surgery.tensors import input_table
+from nlgraft.vocab.surgery.exchange import untie
+from nlgraft.vocab.surgery.tensors import input_table, named_tensors
+from nlgraft.vocab.tokenizers.directories import find_files
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+"""Weights in one file; places of weights in several files."""
+CHECKPOINT_FILES = ("config.json", "generation_config.json", INDEX, "model*.safetensors")
 
 
 def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
@@ -21,27 +32,182 @@ def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
         DataError: The directory holds no checkpoint that transformers knows, or the configuration does not
             name the class of the weights.
     """
+    config, model_type = _class_of(directory)
+    try:
+        model, info = model_type.from_pretrained(
+            directory, dtype="auto" if keeps_dtype else torch.float32, output_loading_info=True
+        )
+    except (OSError, ValueError) as error:
+        raise _not_a_checkpoint(directory, error) from error
+    if not config.architectures:
+        _refuse_lost(directory, model, info["unexpected_keys"])
+    return model.eval()
+
+
+def _class_of(directory: str | Path) -> tuple[Any, Any]:
+    """Read a configuration; with the class that it names, or ``AutoModel``."""
     import transformers  # takes seconds
 
     try:
         config = transformers.AutoConfig.from_pretrained(directory)
-        names = getattr(config, "architectures", None) or []
-        model_type = getattr(transformers, names[0]) if names else transformers.AutoModel
-        model, info = model_type.from_pretrained(
-            directory, dtype="auto" if keeps_dtype else torch.float32, output_loading_info=True
-        )
+        names = config.architectures
+        return config, getattr(transformers, names[0]) if names else transformers.AutoModel
     except (OSError, ValueError, AttributeError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"{directory}: not a checkpoint that transformers can load ({reason})") from error
-    if not names and info["unexpected_keys"]:
-        lost = sorted(info["unexpected_keys"])[0]
+        raise _not_a_checkpoint(directory, error) from error
+
+
+def _not_a_checkpoint(directory: str | Path, error: Exception) -> DataError:
+    reason = " ".join(str(error).split())
+    return DataError(f"{directory}: not a checkpoint that transformers can load ({reason})")
+
+
+def _refuse_lost(directory: str | Path, model: Any, names: set[str]) -> None:
+    """Refuse weights of which a configuration without a class would lose some."""
+    if names:
         raise DataError(
-            f"{directory}: config.json names no architecture, and {type(model).__name__} has no '{lost}'; "
-            'write the class into config.json ("architectures": ["..."])'
+            f"{directory}: config.json names no architecture, and {type(model).__name__} has no "
+            f'\'{sorted(names)[0]}\'; write the class into config.json ("architectures": ["..."])'
         )
-    return model.eval()
+
+
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """A checkpoint whose weights stay in their files.
+
+    Attributes:
+        directory: Its directory.
+        model: The model without values, on PyTorch's meta device.
+        generation_config: Its generation configuration; None if it has none.
+        files: File of each tensor, by its name in the files.
+        names: Name of each tensor in the model, by its name in the files; the model's may be newer.
+        index: The index of several files; None for a single one.
+    """
+
+    directory: Path
+    model: Any
+    generation_config: Any
+    files: Mapping[str, str]
+    names: Mapping[str, str]
+    index: Mapping[str, Any] | None
+
+    @classmethod
+    def open(cls, name: str | Path) -> StoredCheckpoint:
+        """Open a checkpoint in safetensors, a directory or a name on the hub.
+
+        Raises:
+            DataError: There is none, or transformers does not know it.
+        """
+        directory = find_files(name, CHECKPOINT_FILES)
+        files, index = _files(directory)
+        model, generation_config = empty_model(directory)
+        names = _model_names(model, files)
+        checkpoint = cls(directory, model, generation_config, files, names, index)
+        untie(model, checkpoint.read_tied())
+        if not model.config.architectures:
+            _refuse_lost(directory, model, {*names.values()} - {name for name, _ in named_tensors(model)})
+        return checkpoint
+
+    def read_tied(self) -> dict[str, torch.Tensor]:
+        """Read the tensors that the configuration ties but the files hold several times, by the model's name.
+
+        transformers ties them where they are equal.
+        """
+        own = dict(named_tensors(self.model))
+        times = Counter(id(own[name]) for name in self.names.values() if name in own)
+        return {
+            name: self.read(stored)
+            for stored, name in self.names.items()
+            if name in own and times[id(own[name])] > 1
+        }
+
+    def stored_name(self, tensor: torch.Tensor) -> str:
+        """Return the name in the files of a tensor of the model; the first, if it has several.
+
+        Raises:
+            DataError: The files lack it.
+        """
+        own = {name for name, found in named_tensors(self.model) if found is tensor}
+        stored = next((name for name, in_model in self.names.items() if in_model in own), None)
+        if stored is None:
+            raise DataError(
+                f"{self.directory}: no weights for '{min(own)}' of {type(self.model).__name__}; load the "
+                "checkpoint with transformers and save it with save_pretrained, if that knows its names"
+            )
+        return stored
+
+    def read(self, name: str) -> torch.Tensor:
+        """Read a tensor by its name in the files."""
+        with open_weights(self.directory / self.files[name]) as file:
+            return file.get_tensor(name)
+
+
+def has_safetensors(name: str | Path) -> bool:
+    """Return True if a checkpoint, a directory or a name on the hub, has its weights in safetensors."""
+    directory = find_files(name, CHECKPOINT_FILES)
+    return any((directory / file).is_file() for file in (SINGLE, INDEX))
+
+
+def open_weights(path: Path) -> Any:
+    """Open a file of weights as a context manager.
+
+    Raises:
+        DataError: It is missing or broken.
+    """
+    try:
+        return safe_open(path, framework="pt")
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"{path}: cannot be read ({error}); fetch the checkpoint again") from error
+
+
+def _files(directory: Path) -> tuple[dict[str, str], dict[str, Any] | None]:
+    if (directory / SINGLE).is_file():
+        with open_weights(directory / SINGLE) as file:
+            return dict.fromkeys(file.keys(), SINGLE), None
+    if not (directory / INDEX).is_file():
+        raise DataError(f"{directory}: no weights in safetensors ({SINGLE} or {INDEX})")
+    try:
+        index = json.loads((directory / INDEX).read_text("utf-8"))
+        return dict(index["weight_map"]), index
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{directory / INDEX}: not an index of weights ({error})") from error
+
+
+def empty_model(directory: Path) -> tuple[Any, Any]:
+    """Build a checkpoint's model without values; with its generation configuration, if it has one."""
+    import transformers
+
+    config, model_type = _class_of(directory)
+    try:
+        with torch.device("meta"):
+            model = model_type(config) if config.architectures else model_type.from_config(config)
+    except (ValueError, TypeError) as error:
+        raise _not_a_checkpoint(directory, error) from error
+    generation_config = getattr(model, "generation_config", None)
+    if generation_config is not None and (directory / "generation_config.json").is_file():
+        generation_config = transformers.GenerationConfig.from_pretrained(directory)
+    return model, generation_config
+
+
+def _model_names(model: Any, stored: Mapping[str, str]) -> dict[str, str]:
+    """Map names in the files to the model's, as transformers does when it loads them."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, WeightRenaming, rename_source_key
+
+    found = get_model_conversion_mapping(model)
+    renamings = [each for each in found if isinstance(each, WeightRenaming)]
+    converters = [each for each in found if isinstance(each, WeightConverter)]
+    own = dict(named_tensors(model))
+    names: dict[str, str] = {}
+    for name in stored:
+        renamed, _ = rename_source_key(name, renamings, converters, model.base_model_prefix, own)
+        names[name] = renamed if renamed in own else name
+    return names
 
 
 def embedding_rows(model: str) -> Array:
     """Read the input embeddings of a checkpoint, the decoder's if there are two sides; float32, [R, d]."""
-    return input_table(load_checkpoint(model), "decoder").detach().numpy()
+    if not has_safetensors(model):
+        return input_table(load_checkpoint(model), "decoder").detach().numpy()
+    checkpoint = StoredCheckpoint.open(model)
+    table = input_table(checkpoint.model, "decoder")
+    return checkpoint.read(checkpoint.stored_name(table)).float().numpy()

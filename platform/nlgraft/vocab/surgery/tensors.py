@@ -1,4 +1,7 @@
-"""Find the tensors of a Hugging Face model that have a row or an entry for each token."""
+"""Find the tensors of a Hugging Face model that have a row or an entry for each token.
+
+Tensors are compared by identity, so that models without values (on PyTorch's meta device) serve as well.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from nlgraft.errors import DataError
@@ -32,6 +36,20 @@ class VocabularyTensors:
     def all(self) -> frozenset[str]:
         """All names."""
         return self.encoder | self.decoder | self.output | self.bias
+
+
+class TensorRows:
+    """Rows [R, d] of a tensor of any precision, read in single precision part by part."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor.detach()
+        self.shape = tuple(tensor.shape)
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> NDArray[np.floating]:
+        return self._tensor[key].float().cpu().numpy()
 
 
 def find_vocabulary_tensors(model: Any) -> VocabularyTensors:
@@ -86,8 +104,8 @@ def named_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _names_of(names: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> frozenset[str]:
-    wanted = {tensor.data_ptr() for tensor in tensors}
-    return frozenset(name for name, tensor in names.items() if tensor.data_ptr() in wanted)
+    wanted = {id(tensor) for tensor in tensors}
+    return frozenset(name for name, tensor in names.items() if id(tensor) in wanted)
 
 
 def _with_ties(model: Any, names: frozenset[str]) -> frozenset[str]:
@@ -106,9 +124,5 @@ def count_embedding_parameters(model: Any) -> int:
     """Count the parameters of all vocabulary tables, tied ones once."""
     names = find_vocabulary_tensors(model)
     tables = names.encoder | names.decoder | names.output
-    sizes = {
-        t.data_ptr(): t.numel()
-        for name, t in model.named_parameters(remove_duplicate=False)
-        if name in tables
-    }
-    return int(np.sum([*sizes.values()], dtype=np.int64))
+    sizes = {id(tensor): tensor.numel() for name, tensor in named_tensors(model) if name in tables}
+    return sum(sizes.values())

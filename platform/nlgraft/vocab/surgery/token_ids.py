@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES
 
 Sides = Literal["both", "decoder", "encoder"]
-ID_FIELDS = (
-    "bos_token_id",
-    "eos_token_id",
-    "pad_token_id",
-    "sep_token_id",
-    "cls_token_id",
-    "mask_token_id",
-    "unk_token_id",
-    "decoder_start_token_id",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "bad_words_ids",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-)
-"""Settings of a configuration that hold token ids."""
+ONE_ID = ("_token_id", "_token_index")
+"""Endings of settings that hold the id of a role, or several (``eos_token_id: [1, 106]``)."""
+LISTS = ("bad_words_ids", "force_words_ids", "suppress_tokens", "begin_suppress_tokens")
+"""Settings that hold lists of ids."""
+
+
+def id_settings(config: Any) -> dict[str, Any]:
+    """Return the settings of a configuration that hold token ids, and their values; those of parts not."""
+    found = config.to_dict()
+    return {
+        name: value
+        for name, value in found.items()
+        if value is not None and (name.endswith(ONE_ID) or name in LISTS)
+    }
+
+
+def vocabulary_parts(config: Any) -> Iterator[Any]:
+    """Yield a configuration and those of its parts that may have a vocabulary of their own."""
+    yield config
+    for name in ("encoder", "decoder", "text_config"):
+        part = getattr(config, name, None)
+        if part is not None and hasattr(part, "to_dict"):
+            yield part
 
 
 def update_token_ids(config: Any, plan: TransferPlan, sides: Sides) -> None:
@@ -34,16 +41,14 @@ def update_token_ids(config: Any, plan: TransferPlan, sides: Sides) -> None:
     decoder.
     """
     successor = successors(plan)
-    own = {"decoder": [config], "both": [config], "encoder": []}[sides]
-    for name in ("encoder", "decoder"):
-        if sides in (name, "both"):
-            own.append(getattr(config, name, None))
-    for part in own:
-        for field in ID_FIELDS:
-            value = None if part is None else getattr(part, field, None)
-            if value is not None:
-                in_role = _in_role(field, value, plan)
-                setattr(part, field, _translate(value, successor) if in_role is None else in_role)
+    other = {"decoder": ["encoder"], "encoder": [None, "decoder"], "both": []}[sides]
+    kept = [config if name is None else getattr(config, name, None) for name in other]
+    for part in vocabulary_parts(config):
+        if any(part is one for one in kept):
+            continue
+        for name, value in id_settings(part).items():
+            in_role = _in_role(name, value, plan)
+            setattr(part, name, _translate(value, successor) if in_role is None else in_role)
 
 
 def _in_role(field: str, value: Any, plan: TransferPlan) -> int | None:

@@ -21,7 +21,7 @@ from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from nlgraft.vocab.surgery.checkpoints import load_checkpoint
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors, input_table, is_encoder_decoder
-from nlgraft.vocab.surgery.token_ids import ID_FIELDS
+from nlgraft.vocab.surgery.token_ids import id_settings, vocabulary_parts
 from nlgraft.vocab.tokenizers.directories import DECODER_DIRECTORY, find_tokenizer
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
@@ -165,9 +165,15 @@ def check_special_ids(model: Any, vocabulary: Vocabulary) -> Check:
         f"{role}: {configured} in {type(config).__name__}, {identity} in the tokenizer"
         for config in (model.config, getattr(model, "generation_config", None))
         for role, identity in vocabulary.roles.items()
-        if (configured := getattr(config, f"{role}_token_id", None)) not in (None, identity)
+        if (configured := getattr(config, f"{role}_token_id", None)) is not None
+        and identity not in _flat(configured)
     ]
     return Check("special ids agree", not wrong, "; ".join(wrong) or "with the tokenizer")
+
+
+def _flat(ids: Any) -> list[int]:
+    """List the ids of a setting: one, a list (several ends of a sequence), or lists of lists."""
+    return [i for each in ids for i in _flat(each)] if isinstance(ids, (list, tuple)) else [ids]
 
 
 def _num_rows(model: Any, side: str = "decoder") -> int:
@@ -280,9 +286,10 @@ def reversed_plan(size: int, kept: int | None = None) -> TransferPlan:
 def _check_generation(model: Any) -> Check:
     ids = torch.arange(1, 5).remainder(_num_rows(model, "encoder"))[None]
     unset = [
-        f
-        for f in ID_FIELDS
-        if f.endswith("token_id") and (getattr(model.config, f, 0) or 0) >= _num_rows(model)
+        name
+        for part in vocabulary_parts(model.config)
+        for name, value in id_settings(part).items()
+        if name.endswith("_token_id") and max(_flat(value), default=0) >= _num_rows(model)
     ]
     if unset:
         return Check("generates", False, f"ids beyond the vocabulary: {', '.join(unset)}")

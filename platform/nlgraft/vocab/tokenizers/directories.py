@@ -64,6 +64,15 @@ def find_tokenizer(name: str | Path, revision: str | None = None) -> Path:
     Raises:
         DataError: There is nothing of that name.
     """
+    return find_files(name, TOKENIZER_FILES, revision)
+
+
+def find_files(name: str | Path, patterns: Sequence[str], revision: str | None = None) -> Path:
+    """Find a file or directory on this machine, or the files of some names on the Hugging Face hub.
+
+    Raises:
+        DataError: There is nothing of that name.
+    """
     path = Path(name)
     if path.exists():
         return path
@@ -74,7 +83,7 @@ def find_tokenizer(name: str | Path, revision: str | None = None) -> Path:
         import huggingface_hub
 
         return Path(
-            huggingface_hub.snapshot_download(str(name), revision=revision, allow_patterns=[*TOKENIZER_FILES])
+            huggingface_hub.snapshot_download(str(name), revision=revision, allow_patterns=[*patterns])
         )
     except Exception as error:  # the hub raises any error of its network
         raise DataError(

@@ -1,0 +1,224 @@
+"""Vocabularies exchanged in the files of a checkpoint, against the exchange in memory."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertModel
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.surgery.checkpoints import INDEX, SINGLE, StoredCheckpoint, embedding_rows, load_checkpoint
+from nlgraft.vocab.surgery.exchange import exchange_vocabulary
+from nlgraft.vocab.surgery.stored import exchange_stored
+from nlgraft.vocab.surgery.token_ids import id_settings
+from nlgraft.vocab.surgery.verify import check_permutation
+from tests.tiny_architectures import (
+    MODELS,
+    MORE_MODELS,
+    NEW_TOKENS,
+    OLD_TOKENS,
+    V,
+    bert_config,
+    decoder,
+    gemma3_with_vision,
+    gpt2,
+    has_one_size,
+    size_of,
+    ties,
+    tokenizer,
+    toy_plan,
+)
+
+EVERY = MODELS | MORE_MODELS
+
+
+def made(name):
+    torch.manual_seed(0)
+    model = EVERY[name]().eval()
+    if isinstance(model, BertModel):
+        model = BertModel(bert_config()).eval()  # what was built without its pooler is loaded with one
+    with torch.no_grad():
+        for name, tensor in model.state_dict(keep_vars=True).items():
+            if tensor.requires_grad or name == "final_logits_bias":
+                tensor.add_(0.1 * torch.randn_like(tensor))
+    return model
+
+
+def plan_for(model):
+    """A plan in which padding moves, but for models that forbid it."""
+    if not has_one_size(model) or model.config.model_type not in ("mpnet", "m2m_100"):
+        return toy_plan(size_of(model, "decoder"))
+    tokens = ([name for name in names if name != "[PAD]"] for names in (OLD_TOKENS, NEW_TOKENS))
+    return build_plan(*(tokenizer([t[0], "[PAD]", *t[1:]]) for t in tokens), "random")
+
+
+def stored(model, directory, **options):
+    model.save_pretrained(directory / "old", **options)
+    return StoredCheckpoint.open(directory / "old")
+
+
+def exchanged(checkpoint, plan, directory, *arguments):
+    directory.mkdir()
+    exchange_stored(checkpoint, plan, directory, *arguments)
+    return load_checkpoint(directory)
+
+
+def assert_same(one, other):
+    before, after = one.state_dict(), other.state_dict()
+    assert before.keys() == after.keys()
+    assert [name for name in before if not torch.equal(before[name], after[name])] == []
+    assert ties(one) == ties(other)
+    for part in ("config", "generation_config"):
+        here, there = (getattr(model, part, None) for model in (one, other))
+        if here is not None:
+            assert id_settings(here) == id_settings(there)
+            assert getattr(here, "vocab_size", None) == getattr(there, "vocab_size", None)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_files_hold_what_the_exchange_in_memory_makes(name, tmp_path):
+    """Every family, in several files: weights, ties, ids, sizes, the sum of the index."""
+    model = made(name)
+    plan = plan_for(model)
+    sides = "both" if has_one_size(model) else "decoder"
+    checkpoint = stored(model, tmp_path, max_shard_size="3KB")
+    assert len({*checkpoint.files.values()}) > 1
+    found = exchanged(checkpoint, plan, tmp_path / "new", sides)
+    assert_same(exchange_vocabulary(model, plan, sides=sides), found)
+    index = json.loads((tmp_path / "new" / INDEX).read_text())
+    weights = {file: load_file(tmp_path / "new" / file) for file in {*index["weight_map"].values()}}
+    assert {name: file for file, part in weights.items() for name in part} == index["weight_map"]
+    sizes = [tensor.nbytes for part in weights.values() for tensor in part.values()]
+    assert index["metadata"]["total_size"] == sum(sizes)
+    assert index["metadata"]["total_parameters"] == found.num_parameters()
+
+
+@pytest.mark.filterwarnings("ignore:.*one vocabulary size for both sides")
+@pytest.mark.parametrize(
+    ("name", "sides"),
+    [(name, "decoder") for name in ("marian", "mbart", "t5", "bert2bert")]
+    + [("marian", "encoder"), ("bert2bert", "encoder")],
+)
+def test_one_side_in_files(name, sides, tmp_path):
+    """A shared table becomes two, also where the configuration ties them (T5); again, from the new files."""
+    model = made(name)
+    again = build_plan(tokenizer(NEW_TOKENS), tokenizer(NEW_TOKENS[::-1]), "random")
+    checkpoint = stored(model, tmp_path)
+    for step, plan in enumerate([toy_plan(V)] + [again] * (sides == "decoder" and name != "bert2bert")):
+        found = exchanged(checkpoint, plan, tmp_path / f"new{step}", sides)
+        model = exchange_vocabulary(model, plan, sides=sides)
+        model.save_pretrained(tmp_path / f"expected{step}")
+        model = load_checkpoint(tmp_path / f"expected{step}")
+        assert_same(model, found)
+        checkpoint = StoredCheckpoint.open(tmp_path / f"new{step}")
+
+
+def test_only_files_with_tables_are_written_anew(tmp_path):
+    checkpoint = stored(made("llama_untied"), tmp_path, max_shard_size="1KB")
+    exchanged(checkpoint, toy_plan(V), tmp_path / "new")
+    tables = {"model.embed_tokens.weight", "lm_head.weight"}
+    assert tables <= set(checkpoint.files)
+    for file in {*checkpoint.files.values()}:
+        old, new = (tmp_path / each / file for each in ("old", "new"))
+        has_table = any(checkpoint.files[name] == file for name in tables)
+        assert (old.read_bytes() != new.read_bytes()) is has_table
+        assert not new.is_symlink()
+        assert new.stat().st_nlink == 1
+    index = json.loads((tmp_path / "new" / INDEX).read_text())
+    assert index["weight_map"] == checkpoint.files
+
+
+@pytest.mark.parametrize("name", ["llama_tied", "gemma3_untied", "bert", "marian"])
+def test_rows_without_a_token_fill_up_to_a_multiple(name, tmp_path):
+    """Old rows beyond the tokenizer never count; 16 tokens and 16 rows more: zero, and never generated."""
+    model = made(name)
+    plan = toy_plan(V - 4)
+    with torch.no_grad():
+        model.get_input_embeddings().weight[V - 4 :] = 1e6
+    found = exchanged(stored(model, tmp_path), plan, tmp_path / "new", "both", 32)
+    exact = exchange_vocabulary(model, plan)
+    rows = found.get_input_embeddings().weight
+    assert len(rows) == 32
+    assert torch.equal(rows[: len(plan)], exact.get_input_embeddings().weight)
+    assert not rows[len(plan) :].any()
+    assert found.config.get_text_config().vocab_size == 32
+    assert check_permutation(found).is_good
+    if found.can_generate():
+        with torch.no_grad():  # the likeliest by far must not come
+            found.get_output_embeddings().weight[len(plan) :] = 50
+        ids = torch.tensor([[1, 2, 3]])
+        mask = torch.ones_like(ids)
+        out = found.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False, pad_token_id=0)
+        assert out.max() < len(plan)
+
+
+def test_ids_of_parts_and_lists_follow_their_tokens(tmp_path):
+    """Gemma 3 keeps the ids of text in a part of its configuration; several tokens may end a sequence."""
+    torch.manual_seed(0)
+    found = exchanged(stored(gemma3_with_vision(), tmp_path), toy_plan(V), tmp_path / "new")
+    text, whole = found.config.text_config, found.config
+    assert (text.vocab_size, text.pad_token_id, text.eos_token_id, text.bos_token_id) == (16, 12, 14, 0)
+    # tokens w2, w3, w4
+    assert (whole.boi_token_index, whole.eoi_token_index, whole.image_token_index) == (3, 4, 5)
+    found = exchanged(stored(decoder("llama"), tmp_path / "list"), toy_plan(V), tmp_path / "llama")
+    assert found.config.eos_token_id == found.generation_config.eos_token_id == [14, 2]  # </s> and w1
+
+
+def test_a_stored_table_without_values_in_memory_is_read_alone(tmp_path):
+    model = made("gemma2_tied").to(torch.bfloat16)
+    model.save_pretrained(tmp_path)
+    rows = embedding_rows(str(tmp_path))
+    assert rows.dtype == np.float32
+    assert np.array_equal(rows, model.get_input_embeddings().weight.detach().float().numpy())
+
+
+def test_precision_is_that_of_each_tensor(tmp_path):
+    model = made("llama_untied").to(torch.bfloat16)
+    checkpoint = stored(model, tmp_path)
+    weights = load_file(tmp_path / "old" / SINGLE)
+    weights["lm_head.weight"] = weights["lm_head.weight"].float()
+    save_file(weights, tmp_path / "old" / SINGLE, metadata={"format": "pt"})
+    exchanged(checkpoint, toy_plan(V), tmp_path / "new")
+    new = load_file(tmp_path / "new" / SINGLE)
+    assert {name: tensor.dtype for name, tensor in new.items()} == {n: t.dtype for n, t in weights.items()}
+
+
+def test_weights_that_cannot_be_changed_are_refused(tmp_path):
+    """Each with its file, its tensor and what to do."""
+    checkpoint = stored(gpt2(), tmp_path)
+    file = tmp_path / "old" / SINGLE
+    weights = load_file(file)
+    table = "transformer.wte.weight"
+    for name, tensor, message in [
+        ("quantised", weights[table].to(torch.int8), "quantised table, of which no rows"),
+        ("wide", torch.zeros(V, 9), r"becomes \(16, 9\), but the model needs \(16, 8\)"),
+    ]:
+        save_file(weights | {table: tensor}, file)
+        with pytest.raises(DataError, match=message):
+            exchanged(checkpoint, toy_plan(V), tmp_path / name)
+    del weights[table]
+    save_file(weights, file)
+    with pytest.raises(DataError, match=r"no weights for 'lm_head\.weight' of GPT2LMHeadModel"):
+        exchanged(StoredCheckpoint.open(tmp_path / "old"), toy_plan(V), tmp_path / "lost")
+    file.write_bytes(b"broken")
+    with pytest.raises(DataError, match="cannot be read"):
+        StoredCheckpoint.open(tmp_path / "old")
+    file.unlink()
+    with pytest.raises(DataError, match="no weights in safetensors"):
+        StoredCheckpoint.open(tmp_path / "old")
+    (tmp_path / "old" / INDEX).write_text("{}")
+    with pytest.raises(DataError, match="not an index"):
+        StoredCheckpoint.open(tmp_path / "old")
+
+
+def test_names_that_no_architecture_claims_are_refused(tmp_path):
+    made("bert").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": None}))
+    with pytest.raises(DataError, match="names no architecture, and BertModel has no 'cls"):
+        StoredCheckpoint.open(tmp_path)
