@@ -50,9 +50,10 @@ def test_the_difference_is_the_difference_of_the_means():
 
 
 def test_the_test_of_the_study_decides_which_p_comes_first():
-    a, b = {1: noise(1, 0.3), 2: noise(2, 0.3)}, {1: noise(3), 2: noise(4)}
+    a, b = {1: noise(1, 1.0), 2: noise(2, 1.0)}, {1: noise(3), 2: noise(4)}
     first = compare(a, b, test="approximate_randomisation")
     assert first.p == first.p_randomisation
+    assert first.p_randomisation != first.p_bootstrap
     assert first.p_bootstrap == compare(a, b).p
 
 

@@ -8,7 +8,7 @@ from nlgraft.analysis.rendering import prose, tables
 from nlgraft.analysis.statistics.spending import overall_p
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.study.data.design import cells
-from nlgraft.study.planning.looks import earlier_looks, record_look
+from nlgraft.study.planning.looks import earlier_looks, read_granted, record_granted, record_look
 
 ARMS = ["random_init", "avg_eg", "att_eg", "patt_eg"]
 NOISE = np.array([0.3, -0.1, 0.2, -0.4, 0.1, 0.0, -0.3, 0.35, 0.05, -0.2])
@@ -56,6 +56,11 @@ def test_decided_and_hopeless_cells_stop_and_the_others_go_on(make_planned, scor
     assert "probability of at most 0.0" in stops["arm=patt_eg"].reason
     assert stops["baseline"].num_seeds == 10
     assert stops["baseline"].reason == ""
+
+
+def test_equal_scores_stop_since_more_seeds_decide_nothing(make_planned, scored):
+    stops = result_of(make_planned(), scored, {**GAPS, "patt_eg": 0.0}).replay()
+    assert (stops["arm=patt_eg"].num_seeds, stops["arm=patt_eg"].reason) == (3, "more seeds decide nothing")
 
 
 def test_replicates_that_are_left_go_to_what_is_likeliest_to_be_decided(make_planned, scored):
@@ -133,6 +138,14 @@ def test_one_seed_and_planned_looks_leave_no_mark(make_study, make_planned, stor
     record_look(make_study(seeds=[1, 2]), store, [1])
     record_look(make_planned(), store, [0, 1, 2])
     assert earlier_looks(make_study(seeds=[1, 2, 3]), store) == ()
+
+
+def test_granted_seeds_are_read_by_planned_looks_only(make_study, make_planned, store):
+    record_granted(make_planned(), store, {"cell": 5})
+    assert read_granted(make_planned(), store) == {"cell": 5}
+    unplanned = make_planned().model_copy(update={"sequential": None})
+    assert read_granted(unplanned, store) == {}
+    assert read_granted(make_study(), store) == {}
 
 
 def test_a_whole_study_reads_only_what_looks_grant(make_planned, run, store):

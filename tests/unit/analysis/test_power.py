@@ -8,6 +8,7 @@ from nlgraft.analysis.statistics.power import (
     MAX_SEEDS,
     detectable_interval,
     power,
+    predictive_power,
     seeds_needed,
     smallest_detectable,
 )
@@ -41,6 +42,17 @@ def test_few_seeds_know_the_detectable_difference_badly():
     assert (low / point, high / point) == pytest.approx(
         (np.sqrt(2 / 7.3778), np.sqrt(2 / 0.050636)), rel=1e-3
     )
+
+
+@pytest.mark.parametrize("difference", [0.0, 1.0, -1.0])
+def test_predictive_power_is_students_t_around_what_was_seen(difference):
+    """Three of six seeds and V = 6: the mean moves by t(2) * sqrt(6 (1/3 - 1/6)) = t(2); the limit is z."""
+    found = predictive_power(difference, 6.0, 0.0, 3, 6, 0.05)
+
+    def below(x):  # the distribution function of t with two degrees of freedom
+        return 0.5 + x / (2 * np.sqrt(2 + x**2))
+
+    assert found == pytest.approx(below(difference - 1.959964) + below(-difference - 1.959964), abs=1e-6)
 
 
 def test_seeds_needed_is_the_first_number_that_is_enough():

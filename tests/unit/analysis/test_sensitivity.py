@@ -50,6 +50,15 @@ def test_a_verdict_may_hang_on_the_metric_or_on_one_seed(found):
     assert second["seeds"].changes == {"without seed 5": "better"}
 
 
+def test_a_worse_arm_is_worse_without_any_seed(make_small_study, scored):
+    study = make_small_study(seeds=[1, 2, 3, 4, 5], claims=[], published=[])
+    baseline = 20 + np.roll(NOISE, 2)
+    rows = {"baseline": {"test/bleu": baseline}, "arm=patt_eg": {"test/bleu": baseline - 3 + NOISE}}
+    found = by_choice(scored(study, rows), "arm=patt_eg")["seeds"]
+    assert found.standing == "worse"
+    assert (len(found.others), set(found.others.values())) == (5, {"worse"})
+
+
 def test_the_report_says_so(found):
     text = found.render("md")
     assert "## Sensitivity of the verdicts" in text

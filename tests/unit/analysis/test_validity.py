@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from nlgraft.analysis.statistics.validity import _Simulation, design_of, estimate_validity
+from nlgraft.analysis.statistics.validity import Design, _Simulation, design_of, estimate_validity
 from nlgraft.study.data.design import cells
 
 ARMS = ["random_init", "avg_eg", "patt_eg"]
@@ -55,6 +55,17 @@ def test_a_simulated_study_decides_as_a_real_one(study, scored, effect):
         found = scored(study, {label: {"dev/loss": row} for label, row in rows.items()})
         stops = found.replay()
         assert [stops[f"arm={arm}"].num_seeds for arm in ARMS[1:]] == simulated.num_seeds[index].tolist()
+
+
+def test_power_is_simulated_around_the_detectable_difference_and_coverage_counts_segments():
+    """Segments are nearly all the noise of two comparisons with one baseline."""
+    design = Design(np.array([[-1.0, 1, 0], [-1, 0, 1]]), (3,), 0.05, False, 1e-6, 1.0, False)
+    found = estimate_validity(design, 400)
+    detectable = 1.959964 + 0.841621
+    assert list(found.power) == pytest.approx([factor * detectable for factor in (0.5, 1, 1.5, 2)], rel=1e-3)
+    assert list(found.power.values()) == pytest.approx([0.288, 0.8, 0.988, 1.0], abs=0.06)
+    assert found.coverage == pytest.approx(0.95, abs=0.03)
+    assert found.single == pytest.approx(0.05, abs=0.03)
 
 
 def test_a_design_without_a_comparison_is_refused(make_study, scored):

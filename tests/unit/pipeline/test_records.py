@@ -47,6 +47,14 @@ def test_keys_of_a_later_version_are_dropped():
     assert TRIAL_RECORD.validate_python({**document, "colour": "red"}).fingerprint == "abc"
 
 
+def test_a_record_that_leaves_out_what_is_optional():
+    needed = {"fingerprint": "abc", "config": {}, "seed": None, "state": "finished"}
+    empty = {"metrics": {}, "signatures": {}, "curves": {}, "stages": []}
+    when = {"started_at": 0.0, "ended_at": 0.0, "attempt": 1}
+    found = TRIAL_RECORD.validate_python(needed).to_json()
+    assert found == needed | empty | when | {"reason": "", "host": ""}
+
+
 def test_list_by_prefix(store: ArtifactStore):
     for key in ("study1/00001", "study1/00002", "study10/00001", "other"):
         store.write_record("proposals", key, {"key": key})

@@ -14,6 +14,7 @@ from pipeline_stages import number
 
 from nlgraft.errors import ContractError, StoreError
 from nlgraft.pipeline import integrity
+from nlgraft.pipeline.files import LocalFiles
 from nlgraft.pipeline.store import ArtifactStore, Decision
 
 
@@ -213,3 +214,9 @@ def test_a_lease_is_judged_in_a_place_that_cannot_be_written(
     with store.lock_study("x"):
         monkeypatch.setattr(store._files, "write", refuse)
         assert store.leases.is_study_locked("x")
+
+
+def test_a_folder_that_is_not_there_yet_holds_nothing_to_replace_or_delete(tmp_path: Path):
+    files = LocalFiles(tmp_path / "not" / "yet")
+    assert not files.replace("key", b"old", b"new")
+    LocalFiles(tmp_path / "neither" / "this").delete("key", b"old")

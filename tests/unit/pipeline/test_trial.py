@@ -277,6 +277,21 @@ def test_failure_after_another_owner_published(store: ArtifactStore):
     assert run(graph, store, distribute=publish_and_raise).state == "finished"
 
 
+def test_what_another_owner_published_before_the_lease_is_not_made_again(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+):
+    acquire = store.leases.acquire
+
+    def acquire_late(fingerprint: str):
+        monkeypatch.undo()
+        run(graph, store)
+        return acquire(fingerprint)
+
+    graph = StageGraph(Stage(name="ranked", run="pipeline_stages:run_ranked"))
+    monkeypatch.setattr(store.leases, "acquire", acquire_late)
+    assert decisions(run(graph, store)) == {graph.fingerprint: "hit"}
+
+
 def test_names_that_collide_are_prefixed(store: ArtifactStore):
     """The deepest stage keeps the plain name."""
     upstream = alone("stepping", part="upstream").result

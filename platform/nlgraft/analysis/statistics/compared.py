@@ -157,15 +157,17 @@ class ComparedResults(Results):
             # Every trial at once: resamples are drawn once per metric, not once per pair.
             trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
             self._comparer.prepare(metric, trials)
-            terms = zip((1.0, -1.0, -1.0, 1.0), map(self.cell, question.cells), strict=False)
             found = self._over_looks(self._tested(question), partial(self._tested, question))
-            self._answers[question] = self._limited(found, list(terms))
+            self._answers[question] = self._limited(found, self._terms(question))
         return self._answers[question]
 
     def over_seeds(self, question: Question, seeds: Sequence[int]) -> Comparison:
         """Answer a question from some of the seeds, without correction."""
-        terms = zip((1.0, -1.0, -1.0, 1.0), map(self.cell, question.cells), strict=False)
-        return self._limited(self._tested(question, seeds), list(terms))
+        return self._limited(self._tested(question, seeds), self._terms(question))
+
+    def _terms(self, question: Question) -> list[tuple[float, CellResult]]:
+        """The question's two or four cells with their weights."""
+        return list(zip((1.0, -1.0, -1.0, 1.0), map(self.cell, question.cells), strict=False))
 
     def _over_looks(self, found: Comparison, test: Callable[[Sequence[int]], Comparison]) -> Comparison:
         """Replace the p-value by one that allows for every look at the results, planned or not.
