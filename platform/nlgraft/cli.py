@@ -120,7 +120,13 @@ def validity(
 
 
 @_study_command("replay", metavar="STUDY")
-@click.option("--simulations", default=100, show_default=True, type=click.IntRange(min=10))
+@click.option(
+    "--simulations",
+    default=100,
+    show_default=True,
+    type=click.IntRange(min=10),
+    help="Replays of each sampler and scheduler; a hundred take seconds to minutes.",
+)
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.option("--storage", help="Artifact store: directory or URI.")
 def replay(
