@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from nlgraft.errors import ClusterError
 from nlgraft.execution.events import Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
 from nlgraft.pipeline.credentials import without_credentials
+from nlgraft.pipeline.refusals import explained
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.planning.data_checks import check_cells
@@ -157,7 +158,8 @@ class Run:
             experiment=tracker.experiment,
             stop_reason=outcome.stop_reason,
         )
-        result.report(directory, formats=["md", "html", "latex", "csv", "json"])
+        with explained("write"):
+            result.report(directory, formats=["md", "html", "latex", "csv", "json"])
         tracker.finish_study(result.to_json(), result.note(), directory)
         return result
 

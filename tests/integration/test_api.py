@@ -1,13 +1,8 @@
-"""The Python API on a real Ray: waiting, not waiting, stopping, one trial without Ray."""
+"""The Python API on a real Ray: waiting, not waiting, one trial without Ray."""
 
 from __future__ import annotations
 
-import ast
 import io
-import json
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,37 +31,6 @@ def test_a_handle_tells_events_and_gives_the_result(toy_document: dict[str, Any]
     assert nlgraft.load(study).to_json()["cells"] == result.to_json()["cells"]
     fewer = nlgraft.launch(study, only=["gain=0.0"])
     assert fewer.invocation.num_reused == 2
-
-
-def states_after(code: str, document: dict[str, Any]) -> set[str]:
-    """Trial states that a process of its own prints: Ray is not started twice in one process."""
-    imports = "import json, sys, nlgraft; from nlgraft.execution.events import TrialStarted\n"
-    study = "study = nlgraft.Study.from_dict(json.load(sys.stdin))\n"
-    done = subprocess.run(
-        [sys.executable, "-c", f"{imports}{study}{code}print({{trial.state for trial in result.trials}})"],
-        input=json.dumps(document),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return ast.literal_eval(done.stdout)
-
-
-def test_a_handle_stops_a_study_which_goes_on_later(toy_document: dict[str, Any], tmp_path: Path) -> None:
-    hold = tmp_path / "hold"
-    hold.touch()  # nothing ends before it is stopped, however slow that is
-    toy_document["base"] |= {"hold": str(hold)}
-    toy_document["seeds"] = [1]
-    code = (
-        "handle = nlgraft.launch(study, wait=False)\n"
-        "for event in handle.events():\n"
-        "    if isinstance(event, TrialStarted): handle.stop()\n"
-        "result = handle.result(timeout_s=60)\n"
-    )
-    assert states_after(code, toy_document) <= {"killed", "planned"}
-    hold.unlink()
-    assert states_after("result = nlgraft.launch(study)\n", toy_document) == {"finished"}
 
 
 def test_one_trial_runs_in_this_process(toy_document: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Sweeps on a real local Ray: sharing, reuse, failure, early stopping, lost workers."""
+"""Sweeps on a real local Ray: sharing, reuse, stopping, failure, early stopping, lost workers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,13 @@ import pytest
 import ray
 
 import nlgraft
+from nlgraft.errors import StoreError
 from nlgraft.execution.cluster import connected, local_capacity
 from nlgraft.execution.events import Event, LookTaken, TrialEnded, TrialStarted
 from nlgraft.execution.stop_board import StopBoard
 from nlgraft.execution.sweep import SweepOutcome, run_sweep
 from nlgraft.execution.trainable import TrialSpec, TuneReporter
+from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
@@ -94,6 +96,23 @@ def test_trials_start_side_by_side_and_not_one_after_another(
     study = Study.from_dict(toy_document)
     run_sweep(study, ArtifactStore.open(study.storage.path), cells(study), observe)
     assert has_begun == [False, False]
+
+
+def test_a_handle_stops_a_study_which_goes_on_later(toy_document: dict[str, Any], tmp_path: Path) -> None:
+    hold = tmp_path / "hold"
+    hold.touch()  # nothing ends before it is stopped, however slow that is
+    toy_document["base"] |= {"hold": str(hold)}
+    toy_document["seeds"] = [1]
+    handle = nlgraft.launch(Study.from_dict(toy_document), wait=False)
+    for event in handle.events():
+        if isinstance(event, TrialStarted):
+            handle.stop()
+    stopped = handle.result(timeout_s=60)
+    assert {trial.state for trial in stopped.trials} <= {"killed", "planned"}
+    assert stopped.invocation.stop_reason == "stopped by Handle.stop"
+    hold.unlink()
+    later = nlgraft.launch(Study.from_dict(toy_document))
+    assert {trial.state for trial in later.trials} == {"finished"}
 
 
 def test_failures_are_recorded_and_the_others_finish(toy_document: dict[str, Any]) -> None:
@@ -219,6 +238,25 @@ def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_docum
     reason = reporter.should_stop()
     assert isinstance(reason, KillReason)
     assert "lost contact with the driver" in reason
+
+
+def test_an_error_at_the_end_of_a_trial_ends_the_sweep_and_is_not_the_trial_s_own(
+    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tune only logs it and runs the trial again: a sweep whose store was full went on for ever."""
+    monkeypatch.setattr(TrialQueue, "end", lambda *_: raising(StoreError("No space left on device")))
+    toy_document["factors"] = {}
+    toy_document["seeds"] = [1]
+    study = Study.from_dict(toy_document)
+    store = ArtifactStore.open(study.storage.path)
+    events: list[Event] = []
+    with pytest.raises(StoreError, match="No space left"):
+        run_sweep(study, store, cells(study), events.append)
+    assert [event.record.state for event in events if isinstance(event, TrialEnded)] == ["killed"]
+
+
+def raising(error: Exception) -> None:
+    raise error
 
 
 def test_two_workers_share_one_trial(toy_document: dict[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 from nlgraft.errors import NlgraftError
 from nlgraft.execution.cluster import use_token_if_present
+from nlgraft.pipeline.credentials import without_credentials
 
 RUNTIME_ENV_FILE = "runtime_env.yaml"
 
@@ -25,8 +26,10 @@ def submit_run(
         options: Further options of ``nlgraft run``.
 
     Raises:
-        NlgraftError: The study lies outside the working directory, or the job server cannot be reached.
+        NlgraftError: The study lies outside the working directory, an override or option holds a password,
+            or the job server cannot be reached.
     """
+    _refuse_credentials([*overrides, *options])
     directory = Path.cwd()
     path = Path(study_file).resolve()
     if not path.is_relative_to(directory):
@@ -49,6 +52,20 @@ def submit_run(
             "with `ray up cluster.yaml`, or give the URL of its dashboard as --address http://HEAD:8265; if "
             "the cluster uses token authentication, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
         ) from error
+
+
+def _refuse_credentials(arguments: Sequence[str]) -> None:
+    """Keep passwords out of a job's command line and environment, which Ray shows to all its users."""
+    shown = {argument: without_credentials(argument) for argument in arguments}
+    found = [public for argument, public in shown.items() if argument != public]
+    if found:
+        raise NlgraftError(
+            f"{' and '.join(found)}: Ray shows a job's command line to everybody who may list the cluster's "
+            "jobs, so no password or key may be in it. Leave it out and set it in the environment in which "
+            "the cluster is started: MLFLOW_TRACKING_URI, or MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD for MLflow; for a store the variables of its provider, such as "
+            "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        )
 
 
 def next_commands(job_id: str, address: str | None) -> dict[str, str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from pydantic import TypeAdapter
 
+from nlgraft.errors import StoreError
 from nlgraft.execution.events import Event, LookTaken, TrialEnded, TrialStarted
 from nlgraft.execution.study_lock import study_key
 from nlgraft.pipeline.store import ArtifactStore
@@ -53,7 +55,8 @@ class RunningRecord:
         self._write()
 
     def _write(self) -> None:
-        self._store.write_record(_KIND, self._key, self._running)
+        with suppress(StoreError):  # whether the sweep can go on is not for its status to decide
+            self._store.write_record(_KIND, self._key, self._running)
 
 
 def read_status(study: Study, store: ArtifactStore) -> dict[str, Any]:

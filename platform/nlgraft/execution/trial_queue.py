@@ -11,8 +11,10 @@ import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
+from nlgraft.errors import StoreError
 from nlgraft.execution.cell_searches import CellSearches
 from nlgraft.execution.events import (
     LookTaken,
@@ -219,18 +221,22 @@ class TrialQueue:
         """Record a running trial as killed from outside and stop the sweep; the next one runs it again.
 
         A search is told nothing, so the proposal stays open. The trial's own record, with its metrics so far,
-        is kept if there is one.
+        is kept if there is one. A store that takes no record, perhaps the reason itself, changes nothing.
         """
         self._release(trial)
         self.stop(reason)
         record = trial_record(self._store, trial.fingerprint)
         if record is None or (record.state, record.reason) != ("killed", reason):
-            record = self._write_record(trial, "killed", reason)
+            record = _new_record(trial, "killed", reason)
+            with suppress(StoreError):
+                self._store_record(record)
         self._observe(TrialEnded(trial, record))
 
     def lost(self, trial: PlannedTrial, reason: str) -> TrialRecord:
         """Record a trial as failed whose process died without leaving a record."""
-        return self._write_record(trial, "failed", reason)
+        record = _new_record(trial, "failed", reason)
+        self._store_record(record)
+        return record
 
     def _check_budget(self) -> None:
         if self._deadline_s is not None and self._clock() >= self._deadline_s:
@@ -242,21 +248,9 @@ class TrialQueue:
         if budget is not None and self._num_started >= budget and not self._running:
             self.stop(f"the budget of {budget} trials is spent")
 
-    def _write_record(self, trial: PlannedTrial, state: TrialState, reason: str) -> TrialRecord:
+    def _store_record(self, record: TrialRecord) -> None:
         self._poll()
-        now = time.time()
-        record = TrialRecord(
-            fingerprint=trial.fingerprint,
-            config=dict(trial.config),
-            seed=trial.seed,
-            state=state,
-            reason=reason,
-            started_at=now,
-            ended_at=now,
-            host=socket.gethostname(),
-        )
-        self._store.write_record("trials", trial.fingerprint, record.to_json())
-        return record
+        self._store.write_record("trials", record.fingerprint, record.to_json())
 
     def _enqueue_replicates(
         self, cell: Cell, params: Mapping[str, Any], start: int
@@ -382,3 +376,17 @@ class TrialQueue:
                 f"{self.num_failed} of {ended} ended trials failed, "
                 f"more than budget.max_failed_fraction = {limit:g}"
             )
+
+
+def _new_record(trial: PlannedTrial, state: TrialState, reason: str) -> TrialRecord:
+    now = time.time()
+    return TrialRecord(
+        fingerprint=trial.fingerprint,
+        config=dict(trial.config),
+        seed=trial.seed,
+        state=state,
+        reason=reason,
+        started_at=now,
+        ended_at=now,
+        host=socket.gethostname(),
+    )

@@ -47,6 +47,7 @@ class TuneSearcher(Searcher):
         self._check = check
         self._is_stopping = False
         self._trials: dict[str, PlannedTrial] = {}
+        self._failure: Exception | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Tune pickles its searcher for a restore that is never used."""
@@ -58,6 +59,8 @@ class TuneSearcher(Searcher):
 
     def suggest(self, trial_id: str) -> Any:
         """Hand out the next trial; None makes Tune ask again later."""
+        if self._failure is not None:
+            raise self._failure
         self._check()
         trial = self._queue.take()
         if self._queue.stop_reason is not None and not self._is_stopping:
@@ -81,13 +84,20 @@ class TuneSearcher(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Pass the end of a trial to the queue; without a record in the store, its process has died."""
-        if error:
-            self._check(is_suspect=True)
-        trial = self._trials.pop(trial_id, None)
-        if trial is None:
-            return
-        result = {} if error or result is None else result
+        """Pass the end of a trial to the queue; without a record in the store, its process has died.
+
+        Tune takes an error that is raised here for the trial's own, so that the next `suggest` raises it.
+        """
+        try:
+            if error:
+                self._check(is_suspect=True)
+            trial = self._trials.pop(trial_id, None)
+            if trial is not None:
+                self._end(trial, {} if error or result is None else result)
+        except Exception as failure:
+            self._failure = self._failure or failure
+
+    def _end(self, trial: PlannedTrial, result: dict[str, Any]) -> None:
         outcome = result.get(OUTCOME)
         if outcome == "busy":
             self._queue.defer(trial, str(result[OWNER]))

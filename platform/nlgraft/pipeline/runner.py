@@ -36,7 +36,8 @@ def one_line(error: BaseException, place: str = "an unnamed file") -> str:
     """
     text = without_credentials(str(error).strip().split("\n", maxsplit=1)[0])[:_MAX_REASON_CHARACTERS]
     if _is_disk_full(error):
-        return f"disk full at {getattr(error, 'filename', None) or place} ({type(error).__name__}: {text})"
+        full = getattr(error, "filename", None) or place
+        return f"disk full at {full}; free space there ({type(error).__name__}: {text})"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -32,6 +32,8 @@ def connect(
     if "MLFLOW_LOGGING_LEVEL" not in os.environ:
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
+        # Tracebacks of errors that it also raises and the writer reports in a line.
+        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     # Raised by MLflow's own types when mlflow.pyfunc is imported.
     warnings.filterwarnings("ignore", ".*Any type hint is inferred as AnyType")
     database = sqlite_path(uri)

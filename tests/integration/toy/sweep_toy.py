@@ -37,6 +37,8 @@ class Config(BaseModel):
     upstream_pause_s: float = 0.0
     hold: str = ""
     """A file; no training passes its first step while it exists."""
+    num_bytes: int = 0
+    """Bytes that the training leaves in the store."""
     log: str = ""
 
 
@@ -50,7 +52,7 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     training = Stage(
         name="training",
         run=f"{__name__}:run_training",
-        config=config.model_dump(include={"behaviour", "gain", "noise", "steps", "pause_s", "hold", "log"}),
+        config=config.model_dump(exclude={"data", "upstream", "upstream_pause_s"}),
         inputs={"upstream": upstream},
         seed=seed,
         is_distributed=True,
@@ -98,6 +100,7 @@ def run_training(context: StageContext) -> None:
         if reason := context.should_stop():
             raise TrialStopped(reason)
         context.checkpoints.save(step, lambda directory: (directory / "state.json").write_text("{}"))
+    (context.directory / "weights").write_bytes(bytes(config["num_bytes"]))
     noise = config["noise"] * (7 * context.seed % 5)
     score = 10 * config["gain"] + config["steps"] + context.seed / 10 + noise
     (context.directory / "score.json").write_text(json.dumps(score))

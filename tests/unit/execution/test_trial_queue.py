@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from nlgraft.errors import StudyLockedError, TrialFailed
+from nlgraft.errors import StoreError, StudyLockedError, TrialFailed
 from nlgraft.execution.events import (
     CellSearched,
     Event,
@@ -286,6 +286,26 @@ def test_a_damaged_trial_record_is_no_result(toy_document: dict[str, Any], tmp_p
     assert not again.queue.is_done
     again.run_all()
     assert [event.record.state for event in again.ended()] == ["finished"]
+
+
+def test_a_trial_is_killed_by_a_store_that_takes_no_record_of_it(
+    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(toy_document)
+    trial = bench.take()
+    assert trial is not None
+
+    def refuse(*_: Any) -> None:
+        raise StoreError("the store cannot write: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.store, "write_record", refuse)
+        bench.queue.kill(trial, "disk full at /store")
+    assert [event.record.state for event in bench.ended()] == ["killed"]
+    assert bench.queue.is_done
+    again = Bench(toy_document)
+    again.run_all()
+    assert {event.record.state for event in again.ended()} == {"finished"}
 
 
 def test_a_killed_proposal_stays_open_and_runs_again(search_document: dict[str, Any], tmp_path: Path) -> None:

@@ -321,7 +321,7 @@ def test_a_full_disk_kills_a_trial_and_does_not_fail_it(store: ArtifactStore):
     """platform.md F15: the trial is run again once there is room."""
     record = run(alone("full"), store)
     assert record.state == "killed"
-    assert record.reason.startswith("disk full at /somewhere/model.safetensors (OSError: ")
+    assert record.reason.startswith("disk full at /somewhere/model.safetensors; free space there (OSError: ")
     assert stored_record(alone("full"), store).state == "killed"
     assert record.stages[0]["decision"] == "stopped"
 
@@ -379,7 +379,7 @@ def test_full_disk_leaves_no_record_but_the_reason(store: ArtifactStore, monkeyp
 
     record = run(StageGraph(number(1, is_distributed=True)), store, distribute=wrap)
     assert record.state == "killed"
-    assert record.reason.startswith(f"disk full at {store.uri} (RuntimeError: I/O error")
+    assert record.reason.startswith(f"disk full at {store.uri}; free space there (RuntimeError: I/O error")
 
 
 def test_rank_above_zero_drops_contract_errors_with_its_output(store: ArtifactStore):

@@ -1,0 +1,82 @@
+"""`nlgraft run` on stores that are full, read-only or not ours: a sentence, and no failed trial."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# A mount namespace of the test's own: other processes do not see what is mounted.
+UNSHARE = ["unshare", "--map-root-user", "--mount", "bash", "-euc"]
+
+FILL_UP = """
+mount -t tmpfs -o size=16m tmpfs store
+run() { "$@" > "$name.out" 2> "$name.err" && echo 0 > "$name.code" || echo $? > "$name.code"; }
+touch hold
+name=full run "$@" &
+until grep -qs training log; do sleep 0.1; done
+cat /dev/zero > store/filler 2> filler.err || true
+rm hold
+wait
+cat store/records/trials/*.json > full.records || true
+rm store/filler
+name=later run "$@"
+"""
+READ_ONLY = 'mount -t tmpfs -o ro tmpfs store; "$@"'
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def command(toy_document: dict[str, Any], tmp_path: Path) -> list[str]:
+    """The command that runs a study whose store is `store` below the test's directory."""
+    (tmp_path / "store").mkdir()
+    mounted = subprocess.run([*UNSHARE, "mount -t tmpfs tmpfs store"], cwd=tmp_path, check=False)
+    if mounted.returncode != 0:
+        pytest.skip("this machine lets no user mount a file system")
+    toy_document["base"] |= {"hold": str(tmp_path / "hold"), "num_bytes": 100_000}
+    study = tmp_path / "toy.json"
+    study.write_text(json.dumps(toy_document))
+    return [sys.executable, "-m", "nlgraft", "run", str(study), "--json"]
+
+
+def test_a_store_that_fills_up_ends_the_run_and_fails_no_trial(command: list[str], tmp_path: Path) -> None:
+    subprocess.run([*UNSHARE, FILL_UP, "bash", *command], cwd=tmp_path, check=True, timeout=280)
+    said = (tmp_path / "full.err").read_text()
+    assert (tmp_path / "full.code").read_text() == "1\n", said
+    assert "Traceback" not in said
+    assert "Free space there, or name another store" in said.splitlines()[-1]
+    assert "killed    baseline, seed 1: disk full at" in said
+    assert "failed " not in said
+    assert '"state": "failed"' not in (tmp_path / "full.records").read_text()
+    assert (tmp_path / "later.code").read_text() == "0\n", (tmp_path / "later.err").read_text()
+    later = json.loads((tmp_path / "later.out").read_text().splitlines()[-1])
+    assert later["trials"] == {"run": 4, "reused": 0, "failed": 0}
+
+
+def test_a_read_only_store_is_refused_before_anything_starts(command: list[str], tmp_path: Path) -> None:
+    ran = subprocess.run(
+        [*UNSHARE, READ_ONLY, "bash", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert "Traceback" not in ran.stderr
+    assert "Read-only file system. Mount it writable, or name another store" in ran.stderr.splitlines()[-1]
+    assert "starting Ray" not in ran.stderr
+
+
+def test_a_store_of_somebody_else_is_refused_before_anything_starts(
+    command: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "store").chmod(0o500)
+    # In a user namespace that maps nobody, root may no longer write everywhere.
+    ran = subprocess.run(
+        ["unshare", "--user", *command], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert ran.returncode == 1
+    assert "Traceback" not in ran.stderr
+    assert "Permission denied. Make it accessible to this user" in ran.stderr.splitlines()[-1]
+    assert "starting Ray" not in ran.stderr
