@@ -51,17 +51,25 @@ _Reached = tuple[int, float | None]
 
 
 @dataclass
-class _KnownRun:
-    """The part of a stored run that has been read."""
+class _Content:
+    """What a stored run holds, as far as it has been read."""
 
-    run_id: str
-    status: str
-    started_ms: int
     tags: dict[str, str]
     params: dict[str, str]
     latest: dict[str, float]
     datasets: set[tuple[str, str]]
     curves: dict[str, set[_Reached]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _KnownRun:
+    """A stored run. Its content is known while it is being written: a study may have 100,000 runs."""
+
+    run_id: str
+    status: str
+    started_ms: int
+    digest: str
+    content: _Content | None = None
 
 
 class MlflowBackend:
@@ -70,6 +78,9 @@ class MlflowBackend:
     **Identity.** A run is found by ``nlgraft.fingerprint``, kind and cell among the runs of the study's
     fingerprint. Runs are read once, in pages; of two runs of one key (a request that was carried out although
     its response was lost) the newer one is deleted.
+
+    **Completeness.** An ended run with the digest of its entry holds everything. A new run is made with its
+    digest and gets its state last; an older run gets its digest after the rest.
 
     **Failure.** Every method may raise whatever MLflow raises.
     """
@@ -88,18 +99,22 @@ class MlflowBackend:
             known = self._parents.get(entry.key)
             self._parents[entry.key] = known.merge(entry) if known else entry
         run = self._index().get(entry.key)
+        if run is not None and entry.digest and (run.digest, run.status) == (entry.digest, entry.status):
+            return
+        entry = entry.built()
         if run is None:
             run = self._create(entry)
-        elif entry.digest and run.tags.get(DIGEST) == entry.digest and run.status == entry.status:
-            return
-        self._write_datasets(run, entry)
+        content = run.content = run.content or _content(self.client.get_run(run.run_id))
+        self._write_datasets(run.run_id, content, entry)
         self._write_artifacts(run, entry)
-        self._write_data(run, entry)
-        self._write_status(run, entry)
+        self._write_data(run, content, entry)
+        self._write_status(run, content, entry)
         if entry.model is not None:
-            self._write_model(run, entry.model)
+            self._write_model(run, content, entry.model)
         for key, value in entry.experiment_tags.items():
             self.client.set_experiment_tag(self.experiment_id, key, value)
+        if entry.key.kind == "trial" and run.status != "RUNNING":
+            run.content = None
 
     def end_orphans(self, active: Iterable[RunKey]) -> int:
         """Mark the runs that an earlier driver left RUNNING as KILLED; return their number.
@@ -112,7 +127,8 @@ class MlflowBackend:
             key for key, run in self._index().items() if run.status == "RUNNING" and key not in running
         ]
         for key in orphans:
-            tags = {STATE: "killed", END_REASON: "its driver ended before it"}
+            # Without a digest: its last entry may have been written in part.
+            tags = {STATE: "killed", END_REASON: "its driver ended before it", DIGEST: ""}
             self.write(RunEntry(key=key, tags=tags, status="KILLED", ended_ms=now_ms()))
         return len(orphans)
 
@@ -135,7 +151,7 @@ class MlflowBackend:
             for found in self._search():
                 tags = found.data.tags
                 key = RunKey(tags[KIND], tags.get(CELL, ""), tags[FINGERPRINT])
-                older, newer = runs.get(key), _known(found)
+                older, newer = runs.get(key), _indexed(found)
                 if older is not None and older.started_ms > newer.started_ms:
                     older, newer = newer, older
                 if older is not None:
@@ -164,14 +180,16 @@ class MlflowBackend:
         tags = self._provenance | base.tags
         if base.parent is not None:
             tags["mlflow.parentRunId"] = self._parent_id(base.parent)
+        if entry.digest:
+            tags[DIGEST] = entry.digest
         created = self.client.create_run(
             self.experiment_id,
             start_time=base.started_ms or now_ms(),
             tags=tags | {RUN_NAME: base.name},
             run_name=base.name,
         )
-        run = _known(created)
-        self._index()[entry.key] = run
+        run = self._index()[entry.key] = _indexed(created)
+        run.content = _content(created)
         return run
 
     def _parent_id(self, key: RunKey) -> str:
@@ -180,32 +198,30 @@ class MlflowBackend:
             known = self._create(self._parents[key])
         return known.run_id
 
-    def _write_datasets(self, run: _KnownRun, entry: RunEntry) -> None:
+    def _write_datasets(self, run_id: str, content: _Content, entry: RunEntry) -> None:
         inputs = [_dataset_input(dataset) for dataset in entry.datasets]
         new = {(given.dataset.name, given.dataset.digest): given for given in inputs}
-        new = {key: given for key, given in new.items() if key not in run.datasets}
+        new = {key: given for key, given in new.items() if key not in content.datasets}
         if new:
-            self.client.log_inputs(run.run_id, datasets=list(new.values()))
-            run.datasets |= set(new)
+            self.client.log_inputs(run_id, datasets=list(new.values()))
+            content.datasets |= set(new)
 
-    def _write_data(self, run: _KnownRun, entry: RunEntry) -> None:
-        tags = {key: value for key, value in entry.tags.items() if run.tags.get(key) != value}
-        if entry.digest:
-            tags[DIGEST] = entry.digest
-        params = {key: value for key, value in entry.params.items() if key not in run.params}
-        changed = [key for key in entry.params if run.params.get(key, entry.params[key]) != entry.params[key]]
+    def _write_data(self, run: _KnownRun, content: _Content, entry: RunEntry) -> None:
+        tags = {key: value for key, value in entry.tags.items() if content.tags.get(key) != value}
+        known = content.params
+        params = {key: value for key, value in entry.params.items() if key not in known}
+        changed = [key for key, value in entry.params.items() if known.get(key, value) != value]
         if changed:
             _log.warning(
                 "run %s keeps the old values of %s: MLflow parameters cannot be changed",
                 run.run_id,
                 changed,
             )
-        curve = self._new_curve_points(run, entry.curve)
-        latest = run.latest | {p.key: p.value for p in sorted(curve, key=lambda point: point.step)}
+        curve = self._new_curve_points(run.run_id, content, entry.curve)
+        latest = content.latest | {p.key: p.value for p in sorted(curve, key=lambda point: point.step)}
         results = [p for p in entry.results if not _is_there(latest, p)]
         points = [*curve, *results]
         metrics = [Metric(p.key, p.value, p.timestamp_ms, p.step) for p in points]
-        # The digest is written last: a run that has it must have the rest.
         if len(metrics) > _POINTS_PER_BATCH:
             self.client.log_batch(run.run_id, metrics=metrics)
             metrics = []
@@ -216,25 +232,29 @@ class MlflowBackend:
                 params=[Param(key, value) for key, value in params.items()],
                 tags=[RunTag(key, value) for key, value in tags.items()],
             )
-        run.tags |= tags
-        run.params |= params
-        run.latest = latest | {p.key: p.value for p in results}
+        content.tags |= tags
+        content.params |= params
+        content.latest = latest | {p.key: p.value for p in results}
         for point in points:
-            run.curves.setdefault(point.key, set()).add((point.step, _stored(point.value)))
+            content.curves.setdefault(point.key, set()).add((point.step, _stored(point.value)))
+        if entry.digest and content.tags.get(DIGEST) != entry.digest:
+            self.client.set_tag(run.run_id, DIGEST, entry.digest)
+            content.tags[DIGEST] = entry.digest
+        run.digest = content.tags.get(DIGEST, "")
 
-    def _new_curve_points(self, run: _KnownRun, points: Sequence[Point]) -> list[Point]:
+    def _new_curve_points(self, run_id: str, content: _Content, points: Sequence[Point]) -> list[Point]:
         new: dict[tuple[str, _Reached], Point] = {}
         for point in points:
             reached = (point.step, _stored(point.value))
-            if reached not in self._logged_curve(run, point.key):
+            if reached not in self._logged_curve(run_id, content, point.key):
                 new.setdefault((point.key, reached), point)
         return list(new.values())
 
-    def _logged_curve(self, run: _KnownRun, key: str) -> set[_Reached]:
-        if key not in run.curves:
-            history = self.client.get_metric_history(run.run_id, key) if key in run.latest else []
-            run.curves[key] = {(metric.step, _stored(metric.value)) for metric in history}
-        return run.curves[key]
+    def _logged_curve(self, run_id: str, content: _Content, key: str) -> set[_Reached]:
+        if key not in content.curves:
+            history = self.client.get_metric_history(run_id, key) if key in content.latest else []
+            content.curves[key] = {(metric.step, _stored(metric.value)) for metric in history}
+        return content.curves[key]
 
     def _write_artifacts(self, run: _KnownRun, entry: RunEntry) -> None:
         if not entry.texts and entry.files is None:
@@ -248,8 +268,8 @@ class MlflowBackend:
                 entry.files(staging)
             self.client.log_artifacts(run.run_id, name)
 
-    def _write_model(self, run: _KnownRun, model: BestModel) -> None:
-        if run.tags.get(MODEL_TRIAL) == model.fingerprint:
+    def _write_model(self, run: _KnownRun, content: _Content, model: BestModel) -> None:
+        if content.tags.get(MODEL_TRIAL) == model.fingerprint:
             return
         directory = model.find()
         if directory is None:
@@ -268,12 +288,12 @@ class MlflowBackend:
         uri = log_model(self.client, self.experiment_id, source, directory, names)
         tags = {MODEL: uri, MODEL_TRIAL: model.fingerprint}
         self.client.log_batch(run.run_id, tags=[RunTag(key, value) for key, value in tags.items()])
-        run.tags |= tags
+        content.tags |= tags
 
-    def _write_status(self, run: _KnownRun, entry: RunEntry) -> None:
-        if entry.name and entry.name != run.tags.get(RUN_NAME):
+    def _write_status(self, run: _KnownRun, content: _Content, entry: RunEntry) -> None:
+        if entry.name and entry.name != content.tags.get(RUN_NAME):
             self.client.update_run(run.run_id, name=entry.name)
-            run.tags[RUN_NAME] = entry.name
+            content.tags[RUN_NAME] = entry.name
         if entry.status is None or entry.status == run.status:
             return
         if entry.status == "RUNNING":
@@ -283,11 +303,14 @@ class MlflowBackend:
         run.status = entry.status
 
 
-def _known(run: Run) -> _KnownRun:
+def _indexed(run: Run) -> _KnownRun:
     return _KnownRun(
-        run_id=run.info.run_id,
-        status=run.info.status,
-        started_ms=run.info.start_time or 0,
+        run.info.run_id, run.info.status, run.info.start_time or 0, run.data.tags.get(DIGEST, "")
+    )
+
+
+def _content(run: Run) -> _Content:
+    return _Content(
         tags=dict(run.data.tags),
         params=dict(run.data.params),
         latest=dict(run.data.metrics),

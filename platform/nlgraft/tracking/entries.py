@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -88,7 +88,7 @@ class TrialLike(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RunKey:
     """Identity of a run within a study; two cells may hold the same trial, hence not the fingerprint alone.
 
@@ -171,6 +171,8 @@ class RunEntry:
         model: Model to log beside the run.
         experiment_tags: Tags of the experiment to set.
         digest: Digest of a final entry: an ended run that carries it already holds everything.
+        build: Builds the whole content of the run, on which these fields are laid; called only if the run
+            lacks it, since it takes longer than to find that out.
     """
 
     key: RunKey
@@ -189,9 +191,12 @@ class RunEntry:
     model: BestModel | None = None
     experiment_tags: dict[str, str] = field(default_factory=dict)
     digest: str = ""
+    build: Callable[[], RunEntry] | None = None
 
     def merge(self, newer: RunEntry) -> RunEntry:
         """Combine this entry with a newer one of the same run, which wins where they differ."""
+        if newer.build is not None:  # it will hold everything but what was told meanwhile
+            return replace(newer, curve=self.curve[-MAX_POINTS:] + newer.curve)
         return RunEntry(
             key=self.key,
             parent=newer.parent or self.parent,
@@ -209,7 +214,12 @@ class RunEntry:
             model=newer.model or self.model,
             experiment_tags=self.experiment_tags | newer.experiment_tags,
             digest=newer.digest if newer.status else self.digest,
+            build=self.build,
         )
+
+    def built(self) -> RunEntry:
+        """Return the entry with the content that its builder gives."""
+        return self if self.build is None else self.build().merge(replace(self, build=None))
 
     def seal(self) -> RunEntry:
         """Mark the entry as final by a digest of its content, and return it.

@@ -7,13 +7,14 @@ looks for are the cells.
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 import math
 import shutil
 import time
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,10 @@ _STATUS_OF_STATE: dict[str, Status] = {
     "failed": "FAILED",
     "killed": "KILLED",
 }
+_FORM = "2"
+"""Form of a trial's content; raised when a record gives another content, it makes the next run write it."""
+
+_DATASETS_KEPT = 64
 _SHOWN = ("mean", "std", "n", "difference", "ci_low", "ci_high", "p_holm")
 _COMPARED = ("difference", "p", "p_holm", "smallest_detectable")
 
@@ -88,6 +93,8 @@ class StudyLayout:
         self._fingerprint = fingerprint
         self._yaml = study.to_yaml(is_public=True)
         self._cells = {cell.label: cell for cell in cells}
+        # Most trials of a study read the same text.
+        self._datasets = lru_cache(_DATASETS_KEPT)(lambda data: tracked_datasets(json.loads(data)))
         self.study_key = RunKey("study", "", fingerprint)
         factors = dict.fromkeys(factor for cell in cells for factor in cell.levels)
         self._shown = {
@@ -145,8 +152,52 @@ class StudyLayout:
 
     def trial_start(self, trial: TrialLike) -> RunEntry:
         """Build the entry of a trial that was handed to a worker, state RUNNING."""
-        key = RunKey("trial", trial.cell.label, trial.fingerprint)
+        started_ms = now_ms()
+        return RunEntry(
+            key=_trial_key(trial),
+            name=self._trial_name(trial),
+            status="RUNNING",
+            build=partial(self._started, trial, started_ms),
+        )
+
+    def trial_end(self, trial: TrialLike, record: TrialRecord, files: Fill | None = None) -> RunEntry:
+        """Build the final entry of a trial; it holds everything, also what was sent while the trial ran.
+
+        Args:
+            files: Writes hypotheses, references and segment statistics.
+        """
+        return RunEntry(
+            key=_trial_key(trial),
+            name=self._trial_name(trial),
+            status=_STATUS_OF_STATE.get(record.state, "FAILED"),
+            ended_ms=round(record.ended_at * 1000),
+            digest=self._trial_digest(trial, record),
+            build=partial(self._ended, trial, record, files),
+        )
+
+    def _trial_name(self, trial: TrialLike) -> str:
         tail = f"seed {trial.seed}" if trial.number is None else f"search {trial.number}"
+        return f"{self._prefix}{trial.cell.label}, {tail}"
+
+    def _trial_digest(self, trial: TrialLike, record: TrialRecord) -> str:
+        """Digest what a trial's content depends on; of the record, what tells it from an earlier one."""
+        content = [
+            _FORM,
+            self._trial_name(trial),
+            self._study.variant,
+            trial.kind,
+            trial.seed,
+            trial.params,
+            trial.cell.levels,
+            [record.state, record.reason, record.attempt, record.host, record.started_at, record.ended_at],
+            record.metrics,
+            {name: len(points) for name, points in record.curves.items()},
+        ]
+        text = json.dumps(content, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+    def _started(self, trial: TrialLike, started_ms: int) -> RunEntry:
+        key = _trial_key(trial)
         tags = self._tags(key) | self._factor_tags(trial.cell)
         tags |= {"nlgraft.trial_kind": trial.kind, "nlgraft.seed": str(trial.seed)}
         if trial.number is not None:
@@ -154,28 +205,21 @@ class StudyLayout:
         if trial.params:
             tags["nlgraft.params"] = tag_value(json.dumps(dict(trial.params), default=str))
         params, texts = split_params(self._factor_params(trial.cell) | self._settings(trial.config))
-        datasets = tracked_datasets(trial.config.get("data"))
+        datasets = self._datasets(json.dumps(trial.config.get("data"), sort_keys=True))
         if trial.kind == "search":  # scored on dev only
             datasets = tuple(dataset for dataset in datasets if not dataset.context.startswith("test"))
         return RunEntry(
             key=key,
             parent=self.cell_key(trial.cell),
-            name=f"{self._prefix}{trial.cell.label}, {tail}",
-            started_ms=now_ms(),
+            started_ms=started_ms,
             tags=tags | {STATE: "running", END_REASON: ""},
             params=params,
             datasets=datasets,
             texts=texts,
-            status="RUNNING",
         )
 
-    def trial_end(self, started: RunEntry, record: TrialRecord, files: Fill | None = None) -> RunEntry:
-        """Build the final entry of a trial; it holds everything, also what was sent while the trial ran.
-
-        Args:
-            started: The entry of `trial_start`.
-            files: Writes hypotheses, references and segment statistics.
-        """
+    def _ended(self, trial: TrialLike, record: TrialRecord, files: Fill | None) -> RunEntry:
+        started = self._started(trial, round(record.started_at * 1000))
         ended_ms = round(record.ended_at * 1000)
         curve = [
             Point(metric_name(name), float(value), round(unix_ms), round(step))
@@ -186,8 +230,7 @@ class StudyLayout:
         return RunEntry(
             key=started.key,
             parent=started.parent,
-            name=started.name,
-            started_ms=round(record.started_at * 1000),
+            started_ms=started.started_ms,
             tags=started.tags
             | {
                 STATE: record.state,
@@ -210,9 +253,7 @@ class StudyLayout:
                 "record.json": pretty(record.to_json()),  # scores with signatures
             },
             files=files,
-            status=_STATUS_OF_STATE.get(record.state, "FAILED"),
-            ended_ms=ended_ms,
-        ).seal()
+        )
 
     def cell_end(self, cell: CellLike, result: Mapping[str, Any], main_metric: str = "") -> RunEntry:
         """Build the final entry of a cell: mean, std, n and the comparison with the baseline as metrics.
@@ -314,6 +355,10 @@ class StudyLayout:
             f"_factor.{factor}": self._shown.get(factor, {}).get(value_text(level), value_text(level))
             for factor, level in cell.levels.items()
         }
+
+
+def _trial_key(trial: TrialLike) -> RunKey:
+    return RunKey("trial", trial.cell.label, trial.fingerprint)
 
 
 def cell_metrics(result: Mapping[str, Any]) -> dict[str, float]:

@@ -117,7 +117,7 @@ class MlflowTracker:
     def trial_started(self, trial: TrialLike) -> None:
         """Report that a trial was handed to a worker."""
         self._upstream[trial.fingerprint] = upstream_trainings(trial.graph)
-        self._put(self._start_entry(trial))
+        self._put(self._layout_of(trial).trial_start(trial))
 
     def trial_metrics(
         self, fingerprint: str, step: int, metrics: Mapping[str, float], timestamp_ms: int, stage: str = ""
@@ -147,8 +147,9 @@ class MlflowTracker:
             trial: The trial; it need not have been passed to `trial_started`.
             store: Store of its artifacts: hypotheses, references, scores, and the model if it is the best.
         """
+        self._upstream.pop(trial.fingerprint, None)
         files = None if store is None else partial(copy_scored_files, trial.graph, store)
-        self._put(self._require_layout().trial_end(self._start_entry(trial), record, files))
+        self._put(self._layout_of(trial).trial_end(trial, record, files))
         if store is not None:
             self._best.consider(trial, record, store)
 
@@ -215,11 +216,12 @@ class MlflowTracker:
             timeout_s = _INTERRUPTED_CLOSE_S if self._is_interrupted else _CLOSE_S
         return self._writer.close(timeout_s)
 
-    def _start_entry(self, trial: TrialLike) -> RunEntry:
+    def _layout_of(self, trial: TrialLike) -> StudyLayout:
+        """Return the layout, the trial's cell being known to it."""
         layout = self._require_layout()
         if layout.find_cell(trial.cell.label) is None:
             self._put(layout.add_cell(trial.cell))
-        return layout.trial_start(trial)
+        return layout
 
     def _running_now(self) -> set[RunKey]:
         with self._lock:

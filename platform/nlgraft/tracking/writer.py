@@ -43,8 +43,9 @@ class Writer:
     """Keeps the newest wanted state of each run and writes it as soon as the store allows.
 
     **Coalescing.** Waiting entries of one run are merged, so an outage of an hour costs one write per run
-    afterwards, and memory stays bounded. Values of a running trial are written at most every two seconds: a
-    write takes some 30 ms of the CPU that trains.
+    afterwards, and memory stays bounded. A trial that runs is written at most every two seconds, and first
+    when it has run for two seconds: a write takes some 30 ms of the CPU that trains, and a trial that has
+    ended by then is written once.
 
     **Failure.** When a write fails, the store is probed. If it does not respond, everything waits, with
     pauses that double up to half a minute. If it does, the entry is at fault: it moves behind the others, and
@@ -56,7 +57,7 @@ class Writer:
         name: Name of the store in messages.
         may_write: Asked before each write; False once another driver writes this study.
         first_pause_s: First pause after a failure.
-        live_pause_s: Shortest time between two writes of values of one running trial.
+        live_pause_s: Shortest time between two writes of one running trial, and before the first.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class Writer:
         self._may_write = may_write
         self._first_pause_s = first_pause_s
         self._live_pause_s = live_pause_s
-        self._written_s: dict[RunKey, float] = {}
+        self._due_s: dict[RunKey, float] = {}
         self._backend: Backend | None = None
         self._changed = threading.Condition()
         self._pending: dict[RunKey, RunEntry] = {}
@@ -99,6 +100,8 @@ class Writer:
         with self._changed:
             waiting = self._set_aside.pop(entry.key, None) or self._pending.get(entry.key)
             self._pending[entry.key] = waiting.merge(entry) if waiting else entry
+            if entry.key.kind == "trial":
+                self._due_s.setdefault(entry.key, time.monotonic() + self._live_pause_s)
             self._changed.notify()
 
     def abandon(self) -> None:
@@ -160,10 +163,10 @@ class Writer:
 
     def _ripe(self) -> RunKey | None:
         """Find the first run that need not wait for further values."""
-        latest_s = time.monotonic() - self._live_pause_s
+        now_s = time.monotonic()
         for key, entry in self._pending.items():
-            is_live = entry.status is None and not self._is_closing.is_set()
-            if not is_live or self._written_s.get(key, latest_s) <= latest_s:
+            is_live = entry.status in (None, "RUNNING") and not self._is_closing.is_set()
+            if not is_live or self._due_s.get(key, now_s) <= now_s:
                 return key
         return None
 
@@ -179,7 +182,11 @@ class Writer:
         except Exception as error:  # of the network, the disk or a database driver: training must go on
             return self._failed(entry, error)
         self._attempts.pop(entry.key, None)
-        self._written_s[entry.key] = time.monotonic()
+        with self._changed:
+            if entry.key in self._pending or entry.status in (None, "RUNNING"):
+                self._due_s[entry.key] = time.monotonic() + self._live_pause_s
+            else:
+                self._due_s.pop(entry.key, None)
         self._writing = None
         if self._num_outages:
             self._num_outages = 0

@@ -10,6 +10,7 @@ import zlib
 import pytest
 
 from nlgraft.errors import StudyError
+from nlgraft.tracking.layout import StudyLayout
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
 NESTED = "mlflow.parentRunId"
@@ -190,6 +191,88 @@ def test_reporting_a_finished_study_again_changes_nothing(open_tracker, client, 
     for name in set(before) - set(trials):  # the study and its cells ran again: only their end is another
         run_id, status, _, *rest = before[name]
         assert (after[name][0], after[name][1], list(after[name][3:])) == (run_id, status, rest)
+
+
+WRITES = ("create_run", "log_batch", "log_inputs", "log_artifacts", "set_tag", "set_terminated", "update_run")
+
+
+@pytest.fixture
+def calls(monkeypatch, client):
+    """Names of the calls that write into MLflow, in order, with the runs they write."""
+    made = []
+    for name in WRITES:
+        original = getattr(type(client), name)
+
+        def call(self, *args, _name=name, _original=original, **kwargs):
+            made.append((_name, args[0]))
+            return _original(self, *args, **kwargs)
+
+        monkeypatch.setattr(type(client), name, call)
+    return made
+
+
+def test_a_short_trial_takes_five_writes_and_a_written_one_none(
+    open_tracker, client, toy, store, calls, monkeypatch
+):
+    tracker = open_tracker()
+    for trial in toy.trials:
+        tracker.trial_started(trial)
+        toy.publish(store, trial)
+        tracker.trial_ended(trial, toy.record(trial), store)
+    tracker.close()
+    written = {run.info.run_id: name for name, run in runs_by_name(client).items() if ", seed" in name}
+    assert len(written) == 4
+    for run_id in written:
+        of_run = [name for name, first in calls if first == run_id]
+        assert of_run == ["log_inputs", "log_artifacts", "log_batch", "set_terminated"]  # and create_run
+
+    calls.clear()
+    monkeypatch.setattr(StudyLayout, "_ended", lambda *_: pytest.fail("built though it is written"))
+    tracker = open_tracker()
+    for trial in toy.trials:
+        tracker.trial_ended(trial, toy.record(trial), store)
+    assert tracker.close() == 0
+    assert not [name for name, first in calls if first in written]
+    assert [name for name, _ in calls].count("create_run") == 0
+
+
+def test_the_driver_remembers_little_of_trials_that_are_written(open_tracker, toy, store):
+    tracker = open_tracker()
+    for trial in toy.trials:
+        tracker.trial_started(trial)
+        tracker.trial_ended(trial, toy.record(trial), store)
+    tracker.close()
+    assert not tracker._upstream
+    assert not tracker._writer._due_s
+    runs = {key: run for key, run in tracker._writer._backend._index().items() if key.kind == "trial"}
+    assert len(runs) == 4
+    assert {run.content for run in runs.values()} == {None}
+
+
+@pytest.mark.parametrize("state", ["finished", "killed"])
+def test_a_trial_that_was_written_in_part_is_completed_by_the_next_driver(
+    open_tracker, client, toy, monkeypatch, state
+):
+    """The driver dies before the last of a trial's writes: the next one must not take it for complete."""
+    trial = toy.trials[0]
+
+    def die(*_):
+        raise OSError("the driver is gone")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(type(client), "log_batch", die)
+        dying.setattr(type(client), "set_terminated", die)
+        tracker = open_tracker()
+        tracker.trial_ended(trial, toy.record(trial, state))
+        assert tracker.close() > 0
+    tracker = open_tracker()
+    tracker.trial_ended(trial, toy.record(trial, state))
+    assert tracker.close() == 0
+    run = runs_by_name(client)["baseline, seed 1"]
+    assert run.info.status == state.upper()
+    assert run.data.tags["nlgraft.state"] == state
+    assert run.data.metrics["test/bleu"] == 20.0
+    assert run.data.params["train.max_steps"] == "20"
 
 
 def test_records_alone_give_the_same_runs_as_live_reports(open_tracker, client, toy, store, tmp_path):

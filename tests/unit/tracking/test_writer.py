@@ -87,7 +87,7 @@ def test_runs_are_written_in_the_order_they_came(store, writer):
 def test_a_store_that_is_away_is_warned_of_once_and_told_everything_in_order_later(store, writer, caplog):
     """F11: training does not stop; buffered and replayed in order."""
     store.is_away = True
-    writer.put(entry("study", tags={"state": "running"}, status="RUNNING"))
+    writer.put(RunEntry(key=RunKey("study", "", "study"), tags={"state": "running"}, status="RUNNING"))
     began = time.monotonic()
     writer.start(60)
     assert time.monotonic() - began < 20  # found away, not waited for
@@ -155,14 +155,31 @@ def test_values_of_a_running_trial_are_written_together(store):
     writer = Writer(store.connect, set, "the store", live_pause_s=60)
     writer.start(60)
     writer.put(entry("a", status="RUNNING"))
-    wait_until(lambda: store.writes == ["a"])
+    writer.put(entry("b", status="FINISHED"))  # held up by no other run
+    wait_until(lambda: store.writes == ["b"])
+    writer._due_s[entry("a").key] = 0.0  # a minute has passed
+    writer.put(entry("c", status="FINISHED"))
+    wait_until(lambda: store.writes == ["b", "a", "c"])
     for step in range(50):
         writer.put(entry("a", curve=[point(step)]))
-    writer.put(entry("b", status="RUNNING"))  # holds up no other run
-    wait_until(lambda: store.writes == ["a", "b"])
+    writer.put(entry("d", status="FINISHED"))
+    wait_until(lambda: store.writes == ["b", "a", "c", "d"])
     assert writer.close(60) == 0
-    assert store.writes == ["a", "b", "a"]
+    assert store.writes == ["b", "a", "c", "d", "a"]
     assert len(store.runs[entry("a").key].curve) == 50
+
+
+def test_a_trial_that_ends_soon_is_written_once_and_then_forgotten(store):
+    writer = Writer(store.connect, set, "the store", live_pause_s=60)
+    writer.start(60)
+    for fingerprint in "abc":
+        writer.put(entry(fingerprint, status="RUNNING"))
+        writer.put(entry(fingerprint, curve=[point(1)]))
+        writer.put(entry(fingerprint, status="FINISHED"))
+    wait_until(lambda: len(store.writes) == 3)
+    assert store.writes == ["a", "b", "c"]
+    assert writer.close(60) == 0
+    assert not writer._due_s
 
 
 def test_what_was_given_up_gets_a_last_chance_with_what_came_since(store, writer, caplog):
