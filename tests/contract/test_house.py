@@ -210,7 +210,7 @@ def test_the_cluster_file_agrees_with_the_code() -> None:
 UNREAD = {
     "Python itself": {"__getattr__", "__dir__"},
     "notebooks": {"_repr_html_"},
-    "Ray Tune calls its searcher": {"suggest", "restore", "checkpoint_path"},
+    "Ray Tune calls its searcher and callbacks": {"suggest", "restore", "checkpoint_path", "iteration"},
     "MLflow calls its model": {"load_context", "predict"},
     "nltk's METEOR calls its WordNet": {"synsets"},
     "transformers, tokenizers, SentencePiece, rich and ruamel read what is set on their objects": {

@@ -135,7 +135,7 @@ def test_trials_that_lose_their_driver_are_killed_and_run_again(
     driver = run(study_file, "--address", cluster.address)
     wait_until(num_started, driver)
     # The board of a driver dies with it; a trial may notice before it is ended itself.
-    [board] = cluster.find("ray::StopBoard")
+    [board] = cluster.find("ray::SweepBoard")
     os.kill(board, signal.SIGKILL)
     _, err = driver.communicate(timeout=60)
     assert driver.returncode == 1

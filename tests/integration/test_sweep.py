@@ -19,10 +19,12 @@ import nlgraft
 from nlgraft.errors import StoreError
 from nlgraft.execution.cluster import connected, local_capacity
 from nlgraft.execution.events import Event, LookTaken, TrialEnded, TrialStarted
-from nlgraft.execution.stop_board import StopBoard
+from nlgraft.execution.report_keys import OUTCOME, REASON, TRIAL_ID
 from nlgraft.execution.sweep import SweepOutcome, run_sweep
+from nlgraft.execution.sweep_board import SweepBoard
 from nlgraft.execution.trainable import TrialSpec, TuneReporter
 from nlgraft.execution.trial_queue import TrialQueue
+from nlgraft.execution.tune_searcher import BriefResults
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
@@ -225,15 +227,30 @@ def test_processes_that_a_worker_starts_can_be_ended_by_a_signal(ray_cluster: No
     assert ray.get(ray.remote(end_a_child).remote()) == -signal.SIGTERM
 
 
+def test_tune_keeps_of_a_result_what_its_end_is_read_from() -> None:
+    result = {OUTCOME: "killed", REASON: "lost", "training_iteration": 3, "config": {TRIAL_ID: "1"}, "pid": 7}
+    BriefResults().on_trial_result(1, [], cast(Any, None), result)
+    assert result == {OUTCOME: "killed", REASON: "lost"}
+
+
 def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_document: dict[str, Any]) -> None:
     group = WorkerGroup(1, 1.0, 0.0, 0, "")
     stage = Stage(name="training", run="sweep_toy:run_training")
     spec = TrialSpec(StageGraph(stage), {}, "", "trial-1", group, "", None)
-    board: Any = cast(Any, StopBoard).remote()
+    board: Any = cast(Any, SweepBoard).remote()
+    board.add.remote("trial-1", spec.to_text())
+    received = TrialSpec.from_text(ray.get(board.spec.remote("trial-1")))
+    assert received.graph.fingerprint == spec.graph.fingerprint
     reporter = TuneReporter(spec, board)
     assert reporter.should_stop() is None
     ray.get(board.request_stop.remote("trial-1", KillReason("the sweep ends")))
     assert isinstance(reporter.should_stop(), KillReason), "the kind of a request survives the board"
+    ray.get(board.remove.remote("trial-1"))
+    assert ray.get(board.stop_reason.remote("trial-1")) is None, (
+        "the board keeps nothing of a trial that ended"
+    )
+    with pytest.raises(KeyError):
+        ray.get(board.spec.remote("trial-1"))
     ray.kill(board)
     reason = reporter.should_stop()
     assert isinstance(reason, KillReason)

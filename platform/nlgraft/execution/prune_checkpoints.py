@@ -21,7 +21,7 @@ def prune_checkpoints(store: ArtifactStore, ended: Iterable[TrialEnded]) -> int:
     sweep is computing. A stage that is wanted later after all is computed from its start.
 
     Args:
-        ended: The end of each trial of the sweep, those of earlier sweeps included.
+        ended: The end of each trial of the sweep that did not finish, those of earlier sweeps included.
 
     Returns:
         Number of stages whose checkpoints were removed.

@@ -1,4 +1,6 @@
-"""Keys of the results that a trial reports to Tune; imports nothing, since every worker process reads it."""
+"""Keys of a trial's Tune config and results; imports nothing, since every worker process reads it."""
+
+TRIAL_ID = "nlgraft_trial_id"
 
 OUTCOME = "nlgraft_outcome"
 OWNER = "nlgraft_owner"

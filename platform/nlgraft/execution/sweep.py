@@ -81,7 +81,7 @@ def run_sweep(
     ended: list[TrialEnded] = []
 
     def note(event: Event) -> None:
-        if isinstance(event, TrialEnded):
+        if isinstance(event, TrialEnded) and event.record.state != "finished":
             ended.append(event)
         observe(event)
 
@@ -130,7 +130,7 @@ class _TuneSweep:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        from nlgraft.execution.stop_board import StopBoard
+        from nlgraft.execution.sweep_board import SweepBoard
         from nlgraft.execution.tune_searcher import TuneSearcher
 
         self._study = study
@@ -147,10 +147,12 @@ class _TuneSweep:
         )
         # On the driver's own node: while the driver lives, trials must be able to reach the board.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._board: Any = cast(Any, StopBoard).options(scheduling_strategy=here).remote()
+        self._board: Any = cast(Any, SweepBoard).options(scheduling_strategy=here).remote()
         self._watch = ClusterWatch(places_of_driver(), address)
         self._check_signals: Callable[[], None] = lambda: None
-        self._searcher = TuneSearcher(queue, store, self._config_for, self._request_stop, self._check)
+        self._searcher = TuneSearcher(
+            queue, store, self._config_for, self._forget, self._request_stop, self._check
+        )
 
     def run(self) -> None:
         """Run until the queue is done.
@@ -182,6 +184,7 @@ class _TuneSweep:
         from ray import tune
 
         from nlgraft.execution.trainable import run_tune_trial
+        from nlgraft.execution.tune_searcher import BriefResults
 
         trainable = tune.with_parameters(run_tune_trial, board=self._board)
         return tune.Tuner(
@@ -197,6 +200,7 @@ class _TuneSweep:
             run_config=tune.RunConfig(
                 name=f"{self._study.name}-{int(time.time())}",
                 storage_path=scratch if self._store.is_local else self._ray_directory,
+                callbacks=[BriefResults()],
                 verbose=0,
                 failure_config=tune.FailureConfig(max_failures=self._study.resources.max_failures),
             ),
@@ -227,11 +231,18 @@ class _TuneSweep:
         return trial.cell.key if trial is not None and trial.kind == "search" else None
 
     def _config_for(self, trial: PlannedTrial, trial_id: str) -> dict[str, Any]:
+        import ray
+
+        from nlgraft.execution.report_keys import TRIAL_ID
         from nlgraft.execution.trainable import TrialSpec
 
         stage, metric = _watched(self._study, trial.graph) if trial.kind == "search" else ("", None)
         spec = TrialSpec(trial.graph, trial.config, self._store.uri, trial_id, self._group, stage, metric)
-        return {"spec": spec.to_text()}
+        ray.get(self._board.add.remote(trial_id, spec.to_text()))
+        return {TRIAL_ID: trial_id}
+
+    def _forget(self, trial_id: str) -> None:
+        self._board.remove.remote(trial_id)
 
     def _request_stop(self, trial_id: str, reason: str) -> None:
         import ray

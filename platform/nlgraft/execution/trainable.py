@@ -19,7 +19,17 @@ from ray import tune
 from ray.exceptions import RayError
 
 from nlgraft.errors import StageBusy, TrialFailed
-from nlgraft.execution.report_keys import METRICS, OUTCOME, OWNER, REASON, STAGE, STEP, UNIX_MS, VALUE
+from nlgraft.execution.report_keys import (
+    METRICS,
+    OUTCOME,
+    OWNER,
+    REASON,
+    STAGE,
+    STEP,
+    TRIAL_ID,
+    UNIX_MS,
+    VALUE,
+)
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph
 from nlgraft.pipeline.stage_outputs import RecordingReporter
@@ -33,11 +43,11 @@ _REPORT_PAUSE_S = 1.0
 
 @dataclass(frozen=True)
 class TrialSpec:
-    """Everything a worker needs to run a trial; travels as text inside the Tune config.
+    """Everything a worker needs to run a trial; travels as text, by way of the board.
 
     Attributes:
         config: The resolved config, for the trial's record.
-        trial_id: Tune's id of the trial, under which the stop board keeps requests.
+        trial_id: Tune's id of the trial, under which the board keeps stop requests.
         group: Shape of the worker group; a single worker trains in this process.
         watched_stage: Name of the stage whose reports the trial scheduler judges.
         watched_metric: The metric that it judges, or None without a scheduler.
@@ -52,7 +62,7 @@ class TrialSpec:
     watched_metric: str | None
 
     def to_text(self) -> str:
-        """Encode as text: a Tune config holds plain values only."""
+        """Encode as text, which the board keeps without importing what it describes."""
         return base64.b64encode(pickle.dumps(self)).decode("ascii")
 
     @staticmethod
@@ -64,7 +74,7 @@ class TrialSpec:
 
 
 class TuneReporter:
-    """Reporter that sends to Tune and reads stop requests from the stop board.
+    """Reporter that sends to Tune and reads stop requests from the board.
 
     ``tune.report`` returns only after the trial scheduler has decided, so the next call of `should_stop` sees
     its request.
@@ -120,17 +130,21 @@ class TuneReporter:
         try:
             return ray.get(self._board.stop_reason.remote(self._spec.trial_id))
         except RayError as error:
-            return KillReason(f"lost contact with the driver of the sweep ({type(error).__name__})")
+            return _lost_contact(error)
 
 
 def run_tune_trial(config: dict[str, Any], board: Any) -> None:
     """Run one trial of the study as a Tune trial.
 
     Args:
-        config: ``{"spec": text of a TrialSpec}``.
-        board: Handle of the sweep's `StopBoard`.
+        config: ``{TRIAL_ID: Tune's id of the trial}``.
+        board: Handle of the sweep's `SweepBoard`.
     """
-    spec = TrialSpec.from_text(config["spec"])
+    try:
+        spec = TrialSpec.from_text(ray.get(board.spec.remote(config[TRIAL_ID])))
+    except RayError as error:
+        tune.report({OUTCOME: "killed", REASON: _lost_contact(error)})
+        return
     # Recorded here, where worker groups report to: a stage that does not finish writes no curves of its own.
     tune_reporter = TuneReporter(spec, board)
     reporter = RecordingReporter(tune_reporter)
@@ -158,6 +172,10 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
         tune_reporter.send({OUTCOME: "killed", REASON: str(record.reason)})
         return
     tune_reporter.send({OUTCOME: "ended"})
+
+
+def _lost_contact(error: RayError) -> KillReason:
+    return KillReason(f"lost contact with the driver of the sweep ({type(error).__name__})")
 
 
 def _distributor(spec: TrialSpec, reporter: Reporter) -> Callable[[Stage], None] | None:

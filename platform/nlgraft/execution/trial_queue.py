@@ -42,8 +42,9 @@ from nlgraft.study.reading.system import load_system
 _BUSY_PAUSE_S = 5.0
 _STORE_POLL_S = 0.5
 _OUTLOOK_PAUSE_S = 2.0
-_OUTLOOK_SHARE = 0.02
-"""Share of the driver's time that may go into outlooks, which look at every trial that is left."""
+_LOOK_SHARE = 0.02
+"""Share of the driver's time that may go into outlooks, and into looking up what the store holds: both go
+through every trial that is left."""
 
 
 class TrialQueue:
@@ -93,7 +94,8 @@ class TrialQueue:
         self._running: dict[str, PlannedTrial] = {}
         self._claimed: dict[str, str] = {}
         self._present: set[str] = set()
-        self._polled_s = -_STORE_POLL_S
+        self._released: list[Stage] = []
+        self._next_poll_s = -math.inf
         self._forecast = Forecast(max_concurrent, store.durations() if store.is_local else {})
         self._next_outlook_s = -math.inf
         self._failed_stages: dict[str, str] = {}
@@ -327,7 +329,7 @@ class TrialQueue:
         num_waiting = len(self._waiting) + num_unproposed
         self._observe(Outlook(len(running), num_waiting, held_back, left_s or None, is_bound))
         took_s = self._clock() - now_s
-        self._next_outlook_s = self._clock() + max(_OUTLOOK_PAUSE_S, took_s / _OUTLOOK_SHARE)
+        self._next_outlook_s = self._clock() + max(_OUTLOOK_PAUSE_S, took_s / _LOOK_SHARE)
 
     def _start(self, trial: PlannedTrial) -> PlannedTrial:
         self._running[trial.key] = trial
@@ -340,18 +342,24 @@ class TrialQueue:
 
     def _release(self, trial: PlannedTrial) -> None:
         self._running.pop(trial.key, None)
-        self._claimed = {stage: key for stage, key in self._claimed.items() if key != trial.key}
-        # What this trial published must be seen by the next `take`, not half a second later.
-        self._polled_s = self._clock() - _STORE_POLL_S
+        for stage in trial.graph.stages:
+            if self._claimed.get(stage.fingerprint) == trial.key:
+                del self._claimed[stage.fingerprint]
+                self._released.append(stage)
 
     def _poll_store(self) -> None:
         """Look up which claimed or wanted stages have been published since the last look."""
-        if self._clock() - self._polled_s < _STORE_POLL_S:
+        # What a trial that has ended published is seen at once, everything else by the next look.
+        self._present |= {stage.fingerprint for stage in self._released if self._store.has(stage)}
+        self._released.clear()
+        now_s = self._clock()
+        if now_s < self._next_poll_s:
             return
         wanted = {stage.fingerprint for trial in self._waiting for stage in trial.graph.stages}
         wanted |= set(self._claimed)
         self._present |= self._store.finished(wanted - self._present)
-        self._polled_s = self._clock()
+        took_s = self._clock() - now_s
+        self._next_poll_s = self._clock() + max(_STORE_POLL_S, took_s / _LOOK_SHARE)
 
     def _remember_failed_stages(self, record: TrialRecord) -> None:
         """Keep the stage that failed: every trial that needs it would fail in the same way."""
@@ -361,6 +369,8 @@ class TrialQueue:
 
     def _fail_doomed(self) -> None:
         """Fail, without running them, the waiting trials that need a stage which has failed."""
+        if not self._failed_stages:
+            return
         for trial in list(self._waiting):
             doomed = [s for s in trial.graph.stages if s.fingerprint in self._failed_stages]
             if doomed and not any(stage.fingerprint in self._claimed for stage in trial.graph.stages):

@@ -6,6 +6,8 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from ray.tune import Callback
+from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from nlgraft.execution.events import PlannedTrial
@@ -18,6 +20,21 @@ from nlgraft.pipeline.trial import trial_record
 _PROCESS_DIED = "the worker process died: out of memory, a crash in native code, or the trial left Python"
 
 
+class BriefResults(Callback):
+    """Leaves of each result what the end of a trial is read from.
+
+    Tune keeps the last result of every trial that it ran, and statistics of each number in its results: some
+    15 kB per trial.
+    """
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        """Remove the other keys; Tune lets callbacks change a result in place."""
+        for name in result.keys() - {OUTCOME, OWNER, REASON}:
+            del result[name]
+
+
 class TuneSearcher(Searcher):
     """Hands Tune the trials of a queue, and the queue their results.
 
@@ -26,6 +43,7 @@ class TuneSearcher(Searcher):
     Args:
         store: Where trials leave their records.
         config_for: Builds the Tune config of a trial under Tune's id for it.
+        forget: Frees what `config_for` has set up, given Tune's id.
         request_stop: Asks the trial under a Tune id to end itself, with the reason.
         check: Raises if the sweep cannot go on: a signal arrived, the cluster is lost. Given
             ``is_suspect=True`` after an error of Ray.
@@ -36,6 +54,7 @@ class TuneSearcher(Searcher):
         queue: TrialQueue,
         store: ArtifactStore,
         config_for: Callable[[PlannedTrial, str], dict[str, Any]],
+        forget: Callable[[str], None],
         request_stop: Callable[[str, str], None],
         check: Callable[..., None],
     ) -> None:
@@ -43,6 +62,7 @@ class TuneSearcher(Searcher):
         self._queue = queue
         self._store = store
         self._config_for = config_for
+        self._forget = forget
         self._request_stop = request_stop
         self._check = check
         self._is_stopping = False
@@ -93,6 +113,7 @@ class TuneSearcher(Searcher):
                 self._check(is_suspect=True)
             trial = self._trials.pop(trial_id, None)
             if trial is not None:
+                self._forget(trial_id)
                 self._end(trial, {} if error or result is None else result)
         except Exception as failure:
             self._failure = self._failure or failure

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,32 @@ def test_every_trial_is_handed_out_once_and_reused_afterwards(toy_document: dict
     assert [event.record.metrics for event in again.ended()] == [
         event.record.metrics for event in first.ended()
     ]
+
+
+def test_many_waiting_trials_do_not_slow_down_the_next_one(
+    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking up what the store holds goes through every trial that waits, so it has a share of the time."""
+    toy_document["seeds"] = list(range(200))
+    bench = Bench(toy_document)
+    looked_up: list[int] = []
+    finished = ArtifactStore.finished
+
+    def slow_look(store: ArtifactStore, fingerprints: Iterable[str]) -> set[str]:
+        wanted = list(fingerprints)
+        looked_up.append(len(wanted))
+        bench.clock_s += 1.0
+        return finished(store, wanted)
+
+    monkeypatch.setattr(ArtifactStore, "finished", slow_look)
+    for _ in range(30):
+        trial = bench.queue.take()  # without a pause: trials that end at once
+        assert trial is not None
+        bench.run(trial)
+    assert len(looked_up) == 1
+    bench.clock_s += 60.0  # 1 s is 2 % of 50 s
+    bench.queue.take()
+    assert len(looked_up) == 2
 
 
 def test_a_stage_in_work_holds_back_those_who_need_it(toy_document: dict[str, Any]) -> None:

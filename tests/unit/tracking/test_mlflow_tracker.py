@@ -2,10 +2,13 @@ import base64
 import json
 import math
 import re
+import shutil
+import sqlite3
 import subprocess
 import sys
 import time
 import zlib
+from contextlib import closing
 
 import pytest
 
@@ -579,7 +582,24 @@ def test_a_fresh_store_is_made_without_a_word(tmp_path):
     )
     assert (done.returncode, done.stdout) == (0, "")
     assert not re.search(r"\b(INFO|DEBUG)\b|View run|Context impl", done.stderr)
-    assert (tmp_path / "deep/er/mlflow.db").exists()
+    with closing(sqlite3.connect(tmp_path / "deep/er/mlflow.db")) as connection:
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+
+
+def test_commits_wait_for_the_disk_only_without_a_write_ahead_log(tmp_path, empty_database):
+    from sqlalchemy import create_engine
+
+    from nlgraft.tracking.connection import _relax_commits
+
+    for mode, synchronous in (("wal", 1), ("delete", 2)):  # 1 is NORMAL, 2 is FULL
+        path = tmp_path / f"{mode}.db"
+        shutil.copy(empty_database, path)
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"PRAGMA journal_mode={mode}")
+        _relax_commits(path)
+        engines = [create_engine(f"sqlite:///{path}"), create_engine(f"sqlite:///{path}.other")]
+        found = [engine.connect().exec_driver_sql("PRAGMA synchronous").scalar() for engine in engines]
+        assert found == [synchronous, 2]
 
 
 def wait_until(is_true, timeout_s=30.0):
