@@ -1,4 +1,4 @@
-"""Tiny checkpoints of five architectures with tokenizers of their own, and `nlgraft vocab` run on them."""
+"""Tiny checkpoints of seven architectures with tokenizers of their own, and `nlgraft vocab` run on them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import sentencepiece
 import tokenizers
 import transformers
 from click.testing import CliRunner
-from tokenizers import decoders, models, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from nlgraft.cli import main
 
@@ -24,6 +24,8 @@ OTHER_LINES = [" ".join(rng.choices(STEMS + WORDS[:40], k=8)) for _ in range(300
 SIZES = {"d_model": 8, "encoder_layers": 1, "decoder_layers": 1, "max_position_embeddings": 64}
 SIZES |= {f"{side}_attention_heads": 2 for side in ("encoder", "decoder")}
 SIZES |= {f"{side}_ffn_dim": 16 for side in ("encoder", "decoder")}
+DECODER = {"hidden_size": 8, "num_hidden_layers": 1, "intermediate_size": 16, "max_position_embeddings": 64}
+DECODER |= {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 4}
 BERT_SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 LANGUAGES = ["en_XX", "de_DE"]
 
@@ -124,6 +126,28 @@ def unigram_tokenizer(directory: Path, lines, specials=()) -> None:
     fast.save_pretrained(directory)
 
 
+def sentencepiece_bpe_tokenizer(directory: Path, lines) -> None:
+    """Write a BPE on text with ▁ for spaces and bytes for unknown characters, as Gemma's."""
+    tokenizer = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
+    tokenizer.normalizer = normalizers.Replace(" ", "▁")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(" ", "merged_with_previous")
+    tokenizer.decoder = decoders.Sequence(
+        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
+    )
+    names = ["<pad>", "<eos>", "<bos>", "<unk>", "<end_of_turn>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    trainer = trainers.BpeTrainer(vocab_size=420, special_tokens=names, show_progress=False)
+    # merges stay within words, as those of a text without spaces could not
+    tokenizer.train_from_iterator([f" {word}" for line in lines for word in line.split()], trainer)
+    document = json.loads(tokenizer.to_str())
+    document["added_tokens"] = [entry for entry in document["added_tokens"] if entry["id"] < 5]
+    tokenizer = tokenizers.Tokenizer.from_str(json.dumps(document))
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<bos> $A", pair="<bos> $A $B", special_tokens=[("<bos>", 2)]
+    )
+    roles = {name: f"<{name.split('_')[0]}>" for name in ("bos_token", "eos_token", "pad_token", "unk_token")}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **roles).save_pretrained(directory)
+
+
 def bert(ids):
     return transformers.BertForMaskedLM(
         transformers.BertConfig(
@@ -170,12 +194,29 @@ def t5(ids):
     return transformers.T5ForConditionalGeneration(config)
 
 
+def qwen3(ids):
+    end = ids["<|endoftext|>"]
+    config = transformers.Qwen3Config(
+        vocab_size=len(ids) + 10, tie_word_embeddings=False, eos_token_id=end, bos_token_id=end, **DECODER
+    )
+    return transformers.Qwen3ForCausalLM(config)
+
+
+def gemma3(ids):
+    special = {f"{role}_token_id": ids[f"<{role}>"] for role in ("pad", "bos")}
+    ends = [ids["<eos>"], ids["<end_of_turn>"]]
+    config = transformers.Gemma3TextConfig(vocab_size=len(ids), eos_token_id=ends, **special, **DECODER)
+    return transformers.Gemma3ForCausalLM(config)
+
+
 KINDS = {
     "bert": (bert_tokenizer, bert),
     "gpt2": (gpt2_tokenizer, gpt2),
     "marian": (marian_tokenizer, marian),
     "mbart": (lambda directory, lines: unigram_tokenizer(directory, lines, LANGUAGES), mbart),
     "t5": (unigram_tokenizer, t5),
+    "qwen3": (gpt2_tokenizer, qwen3),
+    "gemma3": (sentencepiece_bpe_tokenizer, gemma3),
 }
 
 

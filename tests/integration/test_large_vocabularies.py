@@ -69,7 +69,7 @@ def random_lines(count: int) -> list[str]:
 @pytest.mark.parametrize("is_tied", [True, False])
 @pytest.mark.parametrize(
     ("size", "width", "num_layers", "shard_bytes"),
-    [(600, 64, 4, 100_000), pytest.param(32_000, 2048, 14, 400_000_000, marks=pytest.mark.slow)],
+    [(600, 64, 4, 100_000), pytest.param(32_000, 2048, 15, 400_000_000, marks=pytest.mark.slow)],
 )
 def test_a_checkpoint_in_many_files(size, width, num_layers, shard_bytes, is_tied, tmp_path):
     """Acceptance d of vocabulary transfer: 1.5 GB in files of 400 MB, memory of one file and the tables."""

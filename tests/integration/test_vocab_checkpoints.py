@@ -1,4 +1,4 @@
-"""`nlgraft vocab` on checkpoints of five architectures: permutation, reload, generation, one side."""
+"""`nlgraft vocab` on checkpoints of seven architectures: permutation, reload, generation, one side."""
 
 from __future__ import annotations
 
@@ -105,7 +105,8 @@ def test_reversed_ids_change_nothing(checkpoint, tmp_path):
         )
         for one, other in zip(old_states, new_states, strict=True):
             assert torch.allclose(one, other, atol=1e-6)
-        assert torch.allclose(old_logits, new_logits.flip(-1), atol=1e-5)
+        # rows beyond the tokenizer are dropped
+        assert torch.allclose(old_logits[..., : len(old_tokenizer)], new_logits.flip(-1), atol=1e-5)
     assert ties(before) == ties(after)
 
 
@@ -141,7 +142,8 @@ def test_a_new_vocabulary_loads_encodes_and_generates(checkpoint, new_kind, tmp_
         configured = getattr(model.config, f"{name}_token_id")
         if getattr(before.config, f"{name}_token_id") is not None and configured is not None:
             role = {"eos": (tokenizer.eos_token_id, tokenizer.sep_token_id), "pad": (tokenizer.pad_token_id,)}
-            assert configured in role[name]
+            ends = configured if isinstance(configured, list) else [configured]
+            assert {*ends} <= {*role[name]}
     if model.can_generate():
         made = model.generate(**inputs, max_new_tokens=5, do_sample=False, pad_token_id=0)
         assert made.max() < len(tokenizer)

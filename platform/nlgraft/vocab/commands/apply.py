@@ -174,7 +174,8 @@ def _lost_ids(old: Any, new: Any) -> list[str]:
         f"{name} {value}"
         for one, other in zip(vocabulary_parts(old), vocabulary_parts(new), strict=True)
         for name, value in id_settings(one).items()
-        if isinstance(value, int) and getattr(other, name, None) is None
+        if (found := getattr(other, name, None)) is None
+        or (isinstance(value, list) and len(found) < len(value))
     ]
     if not lost:
         return []

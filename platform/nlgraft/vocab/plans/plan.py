@@ -162,8 +162,9 @@ class TransferPlan:
                 rows[self.dense_rows[is_here] - start] = self.dense[is_here]
             if gap is not None:
                 rows[kinds == Provenance.GAP] = gap
-            for index in np.flatnonzero(kinds == Provenance.NOISE) if draw is not None else ():
-                rows[index] = draw(start + int(index))
+            if draw is not None:
+                for index in np.flatnonzero(kinds == Provenance.NOISE).tolist():
+                    rows[index] = draw(start + index)
             if norms is not None:
                 is_made = ~np.isin(kinds, [int(Provenance.COPY), int(Provenance.SPECIAL)])
                 _scale(rows, is_made, norms[start : start + size])
@@ -230,7 +231,8 @@ class TransferPlan:
         def draw(row: int) -> Array:
             generator = np.random.Generator(np.random.Philox(key=np.array([key, row], dtype=np.uint64)))
             sample = generator.standard_normal(width).astype(np.float32)
-            return center + (sample @ factor if factor.ndim == 2 else sample * factor)
+            spread: Array = sample @ factor if factor.ndim == 2 else sample * factor
+            return center + spread
 
         return draw
 
