@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from nlgraft.analysis.data.trials import CellResult, TrialResult
+from nlgraft.analysis.rendering.tables import expected_best_table
 from nlgraft.analysis.statistics.expected_best import expected_best, expected_maximum
 from nlgraft.pipeline.trial import TrialRecord
 
@@ -106,5 +107,8 @@ def test_every_format_shows_it(searched):
     )
 
 
-def test_studies_without_a_search_have_none(result):
-    assert "Expected best" not in result.render("md")
+def test_studies_without_a_search_have_none(make_small_study, scored):
+    scores = {"test/bleu": [20.0, 21.0, 22.0]}
+    result = scored(make_small_study(claims=[], published=[]), {"baseline": scores, "arm=patt_eg": scores})
+    assert "search" not in result.to_json()["cells"][0]
+    assert expected_best_table(result) is None

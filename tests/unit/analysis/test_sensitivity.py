@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import sacrebleu
 
+from nlgraft.analysis.rendering.tables import sensitivity_table
+from nlgraft.analysis.rendering.typesetting import to_markdown
 from nlgraft.analysis.statistics.sensitivity import sensitivities
 from nlgraft.evaluation.overlap import bleu_rows
 from nlgraft.study.data.design import cells
@@ -73,7 +75,7 @@ def test_choices_without_data_have_no_row_and_a_sentence(found):
         "No other tokenizer: the store lacks hypotheses of some replicates.",
         "No other checkpoint: some replicates have no dev curve.",
     )
-    assert "- No other tokenizer: the store lacks" in found.render("md")
+    assert "- No other tokenizer: the store lacks" in to_markdown(sensitivity_table(found))
 
 
 def test_two_seeds_leave_none_to_leave_out(make_small_study, scored):
@@ -96,9 +98,9 @@ def with_trials(result, change):
 @pytest.fixture
 def punctuated(make_small_study, scored):
     """An arm with more right words, but a space before every comma, which only some tokenizers see."""
-    study = make_small_study(seeds=[1, 2, 3, 4], claims=[], published=[])
+    study = make_small_study(seeds=[1, 2, 3], claims=[], published=[])
     rng = np.random.default_rng(3)
-    lines = [[str(word) for word in rng.choice(WORDS, 12)] for _ in range(60)]
+    lines = [[str(word) for word in rng.choice(WORDS, 12)] for _ in range(40)]
     references = [f"{' '.join(line[:4])}, {' '.join(line[4:8])}, {' '.join(line[8:])}." for line in lines]
 
     def texts(arm, seed):
@@ -121,7 +123,7 @@ def punctuated(make_small_study, scored):
             read_texts=lambda split: texts(arm, seed) if split == "test" else None,
         )
 
-    rows = {cell.label: {"test/bleu": np.zeros(4)} for cell in cells(study)}
+    rows = {cell.label: {"test/bleu": np.zeros(3)} for cell in cells(study)}
     return with_trials(scored(study, rows), change)
 
 
@@ -129,7 +131,7 @@ def test_a_verdict_may_hang_on_the_tokenizer(punctuated):
     found = by_choice(punctuated, "arm=patt_eg")["tokenizer"]
     assert found.standing == "better"
     assert found.others == {"with tok:intl": "better", "with tok:char": "better", "with tok:none": "worse"}
-    text = punctuated.render("md")
+    text = to_markdown(sensitivity_table(punctuated))
     assert "| arm=patt_eg | better | tokenizer | 2 of 3 | worse with tok:none |" in text
     assert "- tokenizer: with tok:intl, with tok:char, with tok:none." in text
 
@@ -149,8 +151,6 @@ def test_stored_hypotheses_are_scored_as_sacrebleu_does(result):
     score = sacrebleu.corpus_bleu(hypotheses, [references]).score
     assert score == pytest.approx(trial.metrics["test/bleu"])
     assert trial.read_texts("dev")[0] != hypotheses
-    found = by_choice(result, "arm=patt_eg")["tokenizer"]
-    assert list(found.others) == ["with tok:intl", "with tok:char", "with tok:none"]
 
 
 def test_chrf_is_an_alternative_where_the_system_has_it_and_did_not_score_it(punctuated):
@@ -193,6 +193,5 @@ def test_a_verdict_may_hang_on_the_checkpoint(found):
         "on dev/loss at its best": "better",
         "on dev/loss at the last step": "worse",
     }
-    assert "| arm=avg_eg | better | checkpoint | 1 of 2 | worse on dev/loss at the last step |" in (
-        curved.render("md")
-    )
+    row = "| arm=avg_eg | better | checkpoint | 1 of 2 | worse on dev/loss at the last step |"
+    assert row in to_markdown(sensitivity_table(curved))
