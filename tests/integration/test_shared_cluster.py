@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import secrets
 import signal
 import socket
 import subprocess
@@ -74,6 +75,26 @@ def cluster(toy_on_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Clus
         cluster = Cluster(directory)
         try:
             yield cluster
+        finally:
+            cluster.close()
+
+
+@pytest.fixture
+def token_cluster(
+    toy_on_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Cluster, str]]:
+    """A cluster with token authentication and its token; this process has neither token nor mode."""
+    token = secrets.token_hex(32)
+    monkeypatch.setenv("HOME", str(tmp_path))  # Ray looks for a token there
+    with tempfile.TemporaryDirectory(prefix="nlg-") as directory:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RAY_AUTH_MODE", "token")
+            patch.setenv("RAY_AUTH_TOKEN", token)
+            cluster = Cluster(directory)
+        monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+        monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+        try:
+            yield cluster, token
         finally:
             cluster.close()
 
@@ -274,3 +295,19 @@ def test_random_kills_change_no_result(
     request.addfinalizer(quiet.end)
     quiet.process.wait(3 * SOAK_S)
     assert driver.result()["cells"] == quiet.result()["cells"], faults
+
+
+@pytest.mark.slow
+def test_a_cluster_with_tokens_refuses_a_driver_without_one_and_takes_one_that_has_it(
+    study_file: Path, token_cluster: tuple[Cluster, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster, token = token_cluster
+    refused = run(study_file, "--address", cluster.address)
+    _, err = refused.communicate(timeout=120)
+    assert refused.returncode == 1, err
+    assert "Traceback" not in err
+    assert f"cannot join the Ray cluster at {cluster.address}" in err
+    assert "set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH" in err
+    monkeypatch.setenv("RAY_AUTH_TOKEN", token)  # the mode follows from it
+    result = result_of(run(study_file, "--address", cluster.address))
+    assert result["trials"] == {"run": 4, "reused": 0, "failed": 0}

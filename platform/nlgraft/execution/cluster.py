@@ -120,12 +120,14 @@ def connected(address: str | None, resources: Resources) -> Iterator[dict[str, f
     """
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    address = address or os.environ.get("RAY_ADDRESS")
+    if address is not None:
+        use_token_if_present()
     import ray
 
     if ray.is_initialized():
         yield dict(ray.cluster_resources())
         return
-    address = address or os.environ.get("RAY_ADDRESS")
     threads = {"OMP_NUM_THREADS": str(max(1, int(resources.cpus_per_worker)))}
     # Unix sockets below it must stay under 108 characters: a short name in a short place.
     directory = Path(tempfile.mkdtemp(prefix="nlg-"))
@@ -142,7 +144,6 @@ def connected(address: str | None, resources: Resources) -> Iterator[dict[str, f
 
 
 def _join(ray: Any, address: str, threads: Mapping[str, str]) -> None:
-    use_token_if_present()
     in_job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
     try:
         ray.init(
@@ -160,7 +161,10 @@ def _join(ray: Any, address: str, threads: Mapping[str, str]) -> None:
 
 
 def use_token_if_present() -> None:
-    """Authenticate by default where a token is present, as ``ray start`` does; Ray's clients do not."""
+    """Authenticate by default where a token is present, as ``ray start`` does; Ray's clients do not.
+
+    Ray reads the setting when it is imported.
+    """
     token = os.environ.get("RAY_AUTH_TOKEN") or os.environ.get("RAY_AUTH_TOKEN_PATH")
     if token or (Path.home() / ".ray" / "auth_token").is_file():
         os.environ.setdefault("RAY_AUTH_MODE", "token")
