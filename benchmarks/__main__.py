@@ -17,6 +17,7 @@ from benchmarks import (
     decoding,
     fusion,
     language_model_decoding,
+    many_trials,
     multi_source_decoding,
     overhead,
     training,
@@ -32,6 +33,7 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "language_model_decoding": language_model_decoding.report,
     "multi_source_decoding": multi_source_decoding.report,
     "overhead": overhead.report,
+    "many_trials": many_trials.report,
     "vocabulary": vocabulary.report,
 }
 """Each returns Markdown lines, the first one a heading."""

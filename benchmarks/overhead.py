@@ -7,6 +7,7 @@ import statistics
 import tempfile
 import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -58,6 +59,20 @@ class Overhead:
     high_s: float
 
 
+def empty_study(directory: Path, num_trials: int, max_concurrent: int) -> Study:
+    """A study of one cell whose trials do nothing; its store is in the directory."""
+    return Study.from_dict(
+        {
+            "name": "overhead",
+            "system": "benchmarks.overhead",
+            "objective": {"metric": "dev/value", "direction": "maximize"},
+            "seeds": list(range(num_trials)),
+            "resources": {"max_concurrent": max_concurrent},
+            "storage": {"path": str(directory)},
+        }
+    )
+
+
 def measure() -> Overhead:
     """Run the trials one after the other on one worker.
 
@@ -71,16 +86,7 @@ def measure() -> Overhead:
             ends_s.append(time.monotonic())
 
     with tempfile.TemporaryDirectory() as directory:
-        study = Study.from_dict(
-            {
-                "name": "overhead",
-                "system": "benchmarks.overhead",
-                "objective": {"metric": "dev/value", "direction": "maximize"},
-                "seeds": list(range(NUM_TRIALS)),
-                "resources": {"max_concurrent": 1},
-                "storage": {"path": directory},
-            }
-        )
+        study = empty_study(Path(directory), NUM_TRIALS, 1)
         run_sweep(study, ArtifactStore.open(directory), cells(study), observe)
     gaps = [after - before for before, after in itertools.pairwise(ends_s)][2:]
     return Overhead(statistics.median(gaps), min(gaps), max(gaps))
