@@ -1,0 +1,103 @@
+"""Tune's schedulers decide per cell, and a decision to stop becomes a request."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nlgraft.execution.report_keys import STEP, VALUE
+from nlgraft.execution.scheduling import CooperativeScheduler, scheduler_for
+from nlgraft.study.data.study import TrialScheduler
+
+
+class Inner:
+    """A scheduler that notes what it is told and stops every trial from step 3 on."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda controller, trial, *result: self.told.append((name, trial.trial_id))
+
+    def on_trial_result(self, controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        self.told.append(("on_trial_result", trial.trial_id))
+        return "STOP" if result[STEP] >= 3 else "PAUSE"
+
+
+@pytest.fixture
+def parts() -> tuple[Any, dict[str, Inner], list[tuple[str, str]]]:
+    """A scheduler of trials named after their cells, its inner ones in order, and what it requests."""
+    inner: list[Inner] = []
+    requests: list[tuple[str, str]] = []
+
+    def new() -> Any:
+        inner.append(Inner())
+        return inner[-1]
+
+    scheduler = CooperativeScheduler(
+        lambda trial: trial.trial_id[0] if trial.trial_id[0] != "-" else None,
+        new,
+        lambda trial, reason: requests.append((trial.trial_id, reason)),
+    )
+    return scheduler, inner, requests
+
+
+def test_a_stop_is_requested_once_and_tune_goes_on(parts: Any) -> None:
+    scheduler, inner, requests = parts
+    trial: Any = SimpleNamespace(trial_id="a1")
+    results = [{STEP: 2, VALUE: 1.0}, {STEP: 3}, {STEP: 4, VALUE: 1.0}, {STEP: 5, VALUE: 1.0}]
+    assert [scheduler.on_trial_result(None, trial, result) for result in results] == ["CONTINUE"] * 4
+    assert requests == [("a1", "stopped by the trial scheduler at step 4")]
+    assert inner[0].told == [("on_trial_result", "a1")] * 2
+    assert scheduler.__getstate__() == {}
+
+
+def test_every_cell_has_a_scheduler_of_its_own_and_replicates_have_none(parts: Any) -> None:
+    scheduler, inner, requests = parts
+    trials: list[Any] = [SimpleNamespace(trial_id=name) for name in ("a1", "b1", "a2", "-1")]
+    for trial in trials:
+        scheduler.on_trial_add(None, trial)
+        assert scheduler.on_trial_result(None, trial, {STEP: 1, VALUE: 0.5}) == "CONTINUE"
+        scheduler.on_trial_complete(None, trial, {STEP: 2, VALUE: 0.5})
+        scheduler.on_trial_complete(None, trial, {"without": "a value"})
+        scheduler.on_trial_error(None, trial)
+        scheduler.on_trial_remove(None, trial)
+    names = ["on_trial_add", "on_trial_result", "on_trial_complete", "on_trial_error", "on_trial_remove"]
+    assert inner[0].told == [(name, trial) for trial in ("a1", "a2") for name in names]
+    assert inner[1].told == [(name, "b1") for name in names]
+    assert (len(inner), requests) == (2, [])
+
+
+def decisions(spec: dict[str, Any], mode: str, reports: list[tuple[str, int, float]]) -> list[str]:
+    scheduler: Any = scheduler_for(TrialScheduler.model_validate(spec), mode)
+    trials = {name: SimpleNamespace(trial_id=name) for name, _, _ in reports}
+    for trial in trials.values():
+        scheduler.on_trial_add(None, trial)
+    return [
+        scheduler.on_trial_result(None, trials[name], {STEP: step, VALUE: value})
+        for name, step, value in reports
+    ]
+
+
+@pytest.mark.parametrize("mode, sign", [("max", 1.0), ("min", -1.0)])
+def test_asha_stops_the_lower_half_at_its_first_rung(mode: str, sign: float) -> None:
+    spec = {"name": "asha", "grace_steps": 2, "reduction_factor": 2}
+    reports = [("a", 1, 0.0), ("a", 2, 3.0), ("b", 2, 2.0), ("c", 2, 4.0), ("d", 2, 1.0)]
+    found = decisions(spec, mode, [(name, step, sign * value) for name, step, value in reports])
+    assert found == ["CONTINUE", "CONTINUE", "STOP", "CONTINUE", "STOP"]
+
+
+def test_the_last_rung_stops_nobody_who_is_good_enough() -> None:
+    spec = {"name": "asha", "grace_steps": 1, "reduction_factor": 2, "max_steps": 4}
+    assert decisions(spec, "max", [("a", 1, 1.0), ("a", 4, 1.0), ("a", 9, 1.0)]) == ["CONTINUE"] * 3
+
+
+def test_hyperband_has_three_brackets_and_median_waits_for_its_grace() -> None:
+    hyperband: Any = scheduler_for(
+        TrialScheduler.model_validate({"name": "hyperband", "grace_steps": 1, "reduction_factor": 3}), "max"
+    )
+    assert len(hyperband._brackets) == 3
+    median: Any = scheduler_for(TrialScheduler.model_validate({"name": "median", "grace_steps": 7}), "max")
+    assert (median._grace_period, median._min_time_slice) == (7, 0)

@@ -1,0 +1,154 @@
+"""A trial inside a Tune actor: what it reports, when it stops, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from ray.exceptions import RayError
+
+from nlgraft.errors import StageBusy, TrialFailed
+from nlgraft.execution import trainable
+from nlgraft.execution.report_keys import METRICS, OUTCOME, OWNER, REASON, STAGE, STEP, UNIX_MS, VALUE
+from nlgraft.execution.trainable import TrialSpec, TuneReporter, run_tune_trial
+from nlgraft.execution.worker_group import WorkerGroup
+from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
+from nlgraft.pipeline.trial_record import TrialRecord
+
+
+class Board:
+    """A stop board whose answer is given, or raised."""
+
+    def __init__(self, answer: Any = None) -> None:
+        self.stop_reason = SimpleNamespace(remote=lambda trial_id: (trial_id, answer))
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    results: list[dict[str, Any]] = []
+    monkeypatch.setattr(trainable.tune, "report", results.append)
+
+    def get(asked: tuple[str, Any]) -> Any:
+        if isinstance(asked[1], Exception):
+            raise asked[1]
+        return asked[1] and f"{asked[0]}: {asked[1]}"
+
+    monkeypatch.setattr(trainable.ray, "get", get)
+    return results
+
+
+def spec(tmp_path: Path, watched: str | None = "dev/loss", num_workers: int = 1) -> TrialSpec:
+    graph = StageGraph(Stage(name="train", run="a.b:c"))
+    group = WorkerGroup(num_workers, 1.0, 0.0, 0, "")
+    return TrialSpec(graph, {"lr": 1}, str(tmp_path / "store"), "t1", group, "train", watched)
+
+
+def test_reports_without_dev_metrics_are_sent_once_a_second(
+    tmp_path: Path, sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = SimpleNamespace(s=50.0)
+    monkeypatch.setattr(
+        trainable, "time", SimpleNamespace(monotonic=lambda: now.s, time=lambda: 1000.0 + now.s)
+    )
+    reporter = TuneReporter(spec(tmp_path), Board())
+    for now.s, stage, metrics in [
+        (50.0, "train", {"train/loss": 4.0}),
+        (50.5, "train", {"train/loss": 3.0}),  # too soon
+        (50.6, "train", {"dev/loss": 2.0}),
+        (51.5, "train", {"train/loss": 2.0}),  # too soon after that one
+        (51.6, "train", {"train/loss": 1.0}),
+        (51.7, "other", {"dev/loss": 9.0}),  # of another stage: not judged
+    ]:
+        reporter.report(stage, 7, metrics)
+    assert [(result[STAGE], json.loads(result[METRICS])) for result in sent] == [
+        ("train", {"train/loss": 4.0}),
+        ("train", {"dev/loss": 2.0}),
+        ("train", {"train/loss": 1.0}),
+        ("other", {"dev/loss": 9.0}),
+    ]
+    assert [result.get(VALUE) for result in sent] == [None, 2.0, None, None]
+    assert {result[STEP] for result in sent} == {7}
+    assert sent[0][UNIX_MS] == 1_050_000
+
+
+def test_a_judged_metric_is_always_sent_and_without_a_scheduler_none_is_judged(
+    tmp_path: Path, sent: list[dict[str, Any]]
+) -> None:
+    reporter = TuneReporter(spec(tmp_path, watched="score"), Board())
+    for step in range(3):
+        reporter.report("train", step, {"score": 0.5})
+    assert [result[VALUE] for result in sent] == [0.5] * 3
+    TuneReporter(spec(tmp_path, watched=None), Board()).report("train", 1, {"dev/loss": 1.0})
+    assert VALUE not in sent[-1]
+
+
+def test_a_request_on_the_board_stops_and_a_lost_board_kills(
+    tmp_path: Path, sent: list[dict[str, Any]]
+) -> None:
+    assert TuneReporter(spec(tmp_path), Board()).should_stop() is None
+    assert TuneReporter(spec(tmp_path), Board("rung 1")).should_stop() == "t1: rung 1"
+    reason = TuneReporter(spec(tmp_path), Board(RayError())).should_stop()
+    assert reason == "lost contact with the driver of the sweep (RayError)"
+    assert isinstance(reason, KillReason)
+
+
+def test_a_trial_that_tune_ends_is_killed_and_says_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def end(result: dict[str, Any]) -> None:
+        calls.append(result)
+        raise SystemExit
+
+    monkeypatch.setattr(trainable.tune, "report", end)
+    reporter = TuneReporter(spec(tmp_path), Board())
+    reporter.send({"a": 1})
+    reporter.send({"a": 2})
+    assert calls == [{"a": 1}]
+    assert reporter.should_stop() == "the sweep ended before the trial"
+    assert isinstance(reporter.should_stop(), KillReason)
+
+
+def test_a_spec_travels_as_text(tmp_path: Path) -> None:
+    found = TrialSpec.from_text(spec(tmp_path).to_text())
+    assert found.graph.fingerprint == spec(tmp_path).graph.fingerprint
+    assert (found.config, found.trial_id, found.watched_metric) == ({"lr": 1}, "t1", "dev/loss")
+
+
+@pytest.mark.parametrize("num_workers", [1, 2])
+@pytest.mark.parametrize(
+    "end, result",
+    [
+        ("finished", {OUTCOME: "ended"}),
+        ("stopped", {OUTCOME: "ended"}),
+        ("killed", {OUTCOME: "killed", REASON: "disk full"}),
+        (TrialFailed("train", "no"), {OUTCOME: "ended"}),
+        (StageBusy("abc", "another"), {OUTCOME: "busy", OWNER: "another"}),
+    ],
+)
+def test_the_outcome_of_a_trial_is_its_last_report(
+    tmp_path: Path,
+    sent: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    end: Any,
+    result: dict[str, Any],
+    num_workers: int,
+) -> None:
+    asked: dict[str, Any] = {}
+
+    def run(graph: StageGraph, store: Any, **options: Any) -> TrialRecord:
+        asked.update(options)
+        if isinstance(end, Exception):
+            raise end
+        return TrialRecord(fingerprint="f", config={}, seed=1, state=end, reason="disk full")
+
+    monkeypatch.setattr(trainable, "run_trial", run)
+    monkeypatch.setattr(WorkerGroup, "limit_threads", lambda self: None)
+    run_tune_trial({"spec": spec(tmp_path, num_workers=num_workers).to_text()}, Board())
+    assert sent == [result]
+    assert (asked["config"], asked["is_waiting"]) == ({"lr": 1}, False)
+    assert (asked["distribute"] is None) == (num_workers == 1)
