@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,36 @@ def test_proposals_follow_the_seed_and_the_number(name: str) -> None:
 
     assert proposals(seed=1) == proposals(seed=1)
     assert len({*proposals(seed=1), *proposals(seed=2)}) == 8
+
+
+def test_optuna_hears_how_each_proposal_ended() -> None:
+    study = open_study()
+    ends = {
+        0: finished(3.0),
+        1: finished(math.nan),
+        2: replace(finished(1.0), state="stopped"),
+        3: replace(finished(1.0), state="failed", reason="no memory"),
+    }
+    for number in range(4):
+        study.propose(number, {})
+        study.intermediate(number, float(number), 5)
+    study.intermediate(0, math.inf, 6)
+    for number, record in ends.items():
+        study.tell(number, record)
+        study.tell(number, finished(9.0))  # the second word changes nothing
+    trials = study.trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE", "FAIL", "PRUNED", "FAIL"]
+    assert [trial.intermediate_values for trial in trials] == [{5: 0.0}, {5: 1.0}, {5: 2.0}, {5: 3.0}]
+    assert (trials[0].values, trials[2].values) == ([3.0], [2.0])
+    assert trials[3].user_attrs["nlgraft.reason"] == "no memory"
+
+
+def test_what_the_store_does_not_know_is_failed() -> None:
+    study = open_study()
+    for number in range(2):
+        study.propose(number, {})
+    study.reconcile({1: {"gain": 0.5}}, {})
+    assert [trial.state.name for trial in study.trials] == ["FAIL", "RUNNING"]
 
 
 def test_a_damaged_database_is_named_and_made_again_from_the_proposals(tmp_path: Path) -> None:

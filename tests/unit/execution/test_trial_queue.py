@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -171,6 +172,35 @@ def test_a_failed_stage_fails_those_who_need_it_without_running_them(toy_documen
     assert bench.queue.num_failed == 2
 
 
+def test_a_shared_stage_that_failed_fails_the_others_at_once(toy_document: dict[str, Any]) -> None:
+    toy_document["budget"] = {"max_failed_fraction": 1.0}
+    bench = Bench(toy_document)
+    trial = bench.take()
+    assert trial is not None
+    stage = {"name": "upstream", "fingerprint": trial.graph.find("upstream").fingerprint}
+    failed = bench.queue.lost(trial, "upstream: no memory")
+    bench.queue.end(trial, replace(failed, stages=[{**stage, "decision": "failed"}]))
+    assert bench.take() is None
+    assert bench.queue.is_done
+    reasons = [(event.record.state, event.record.reason) for event in bench.ended()]
+    assert reasons == [("failed", "upstream: no memory")] * 4
+    counts = read_status(bench.study, bench.store)["counts"]
+    assert (counts["failed"], counts["waiting"]) == (4, 0)
+
+
+def test_status_counts_what_has_finished(toy_document: dict[str, Any]) -> None:
+    bench = Bench(toy_document)
+    for _ in range(3):
+        trial = bench.take()
+        assert trial is not None
+        bench.run(trial)
+    found = read_status(bench.study, bench.store)
+    expected = {"planned": 4, "waiting": 1, "running": 0, "finished": 3, "stopped": 0, "failed": 0}
+    assert found["counts"] == expected
+    assert [row["counts"]["finished"] for row in found["cells"]] == [2, 1]
+    assert not found["is_running"]
+
+
 def test_failed_trials_run_again(toy_document: dict[str, Any]) -> None:
     toy_document["base"]["behaviour"] = "nan"
     Bench(toy_document).run_all()
@@ -252,6 +282,17 @@ def test_search_proposes_equally_and_replicates_the_best(search_document: dict[s
         for kind in ("search", "replicate")
     }
     assert not seeds["search"] & seeds["replicate"], "the selected model is not tested"
+
+
+def test_nothing_is_proposed_beyond_the_budget_while_all_proposals_run(
+    search_document: dict[str, Any],
+) -> None:
+    search_document["factors"] = {"noise": {"target": "noise", "levels": [0.0], "baseline": 0.0}}
+    search_document["search"]["space"] = {"upstream": {"type": "int", "low": 0, "high": 1000}}
+    bench = Bench(search_document, max_concurrent=9)
+    assert all(bench.take() is not None for _ in range(3))
+    assert bench.take() is None
+    assert not bench.queue.is_done
 
 
 def test_an_interrupted_search_makes_the_same_proposals(
