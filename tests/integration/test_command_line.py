@@ -34,7 +34,19 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
+        env={**os.environ, "PYTHONFAULTHANDLER": "1"},
     )
+
+
+def finish(process: subprocess.Popen[str], timeout_s: float) -> tuple[str, str]:
+    """Output of a process that ends in time; one that does not tells where each of its threads is."""
+    try:
+        return process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
+        process.send_signal(signal.SIGABRT)
+        _, err = process.communicate(timeout=20)
+        pytest.fail(f"in state {state} after {timeout_s:g} s:\n{err}")
 
 
 def call(*arguments: str | Path, timeout_s: float = 150) -> subprocess.CompletedProcess[str]:
@@ -218,7 +230,7 @@ def test_a_local_ray_listens_on_loopback_alone(toy_document: dict[str, Any], tmp
     wait_for(tmp_path / "log", "training")
     addresses = listening(driver.pid)
     os.kill(driver.pid, signal.SIGHUP)  # its terminal is closed
-    _, err = driver.communicate(timeout=60)
+    _, err = finish(driver, 60)
     assert len(addresses) > 3
     assert [address for address in addresses if address not in ("0100007F", LOOPBACK_IN_IPV6)] == []
     assert driver.returncode == 129, err
@@ -296,7 +308,7 @@ def test_different_studies_at_once_compute_a_shared_stage_once(
     two = write(tmp_path / "two.yaml", {**toy_document, "name": "two", "factors": {}, "base": other})
     processes = [start("run", one), start("run", two)]
     for process in processes:
-        _, err = process.communicate(timeout=150)
+        _, err = finish(process, 150)
         assert process.returncode == 0, err
     log = (tmp_path / "log").read_text().splitlines()
     assert len([line for line in log if line.startswith("upstream")]) == 1
