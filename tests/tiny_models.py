@@ -109,6 +109,9 @@ CASES = {
     "transformer_pre": lambda: _case("transformer", norm="pre", has_output_bias=True),
     "dualbart": lambda: _case("dualbart", **MBART_STYLE),
     "dualbart_separate": lambda: _case("dualbart", encoding="separate"),
+    "dual_transformer": lambda: _case(
+        "dualbart", num_sources=3, encoding="own", cross_attention="serial", norm="pre"
+    ),
     "trice": lambda: _case("trice"),
     "trice_mbart": lambda: _case("trice", num_sources=3, **MBART_STYLE),
     "trice_coarse_joint": lambda: _case(

@@ -92,6 +92,52 @@ def test_two_identical_sources_are_one(cross_attention, encoding):
     )
 
 
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_own_encoders_with_equal_weights_are_one_encoder_per_source(norm):
+    own = make(**PLAIN, encoding="own", norm=norm, num_sources=3)
+    separate = make(**PLAIN, encoding="separate", norm=norm, num_sources=3)
+    separate.load_state_dict({k: v for k, v in own.state_dict().items() if not k.startswith("further_")})
+    batch = batch_of(examples(own, num_sources=3))
+    assert not torch.allclose(logits_of(own, batch), logits_of(separate, batch))
+    for encoder in own.further_encoders:
+        encoder.load_state_dict(own.encoder.state_dict())
+    for final in own.further_norms:
+        final.load_state_dict(own.encoder_norm.state_dict())
+    torch.testing.assert_close(logits_of(own, batch), logits_of(separate, batch), **EXACT)
+
+
+def test_serial_attention_is_one_sublayer_after_the_other():
+    """Junczys-Dowmunt and Grundkiewicz (2018): by hand for one layer, and its order matters."""
+    model = make(**PLAIN, encoding="separate", cross_attention="serial", norm="pre")
+    layer = model.decoder[0]
+    tokens = Tokens.from_lists([[9, 10, 11, 3]] * 2)
+    bank = [Memory.of(torch.randn(2, 4, 16, dtype=torch.float64), tokens) for _ in range(2)]
+    x = torch.randn(2, 3, 16, dtype=torch.float64)
+    query = layer.attention_residual.enter(x)
+    middle = x + layer.attention(query, [layer.attention.project_states(query)], is_causal=True)
+    attentions = [(layer.cross_attention, layer.cross_residual)]
+    attentions += list(zip(layer.further_attentions, layer.further_residuals, strict=True))
+    for (attention, connection), memory in zip(attentions, bank, strict=True):
+        middle = middle + attention(connection.enter(middle), [attention.project(memory)])
+    expected = middle + layer.ffn(layer.ffn_residual.enter(middle))
+    torch.testing.assert_close(layer(x, layer.project(bank, [])), expected, **EXACT)
+    assert not torch.allclose(layer(x, layer.project(bank[::-1], [])), expected)
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_an_absent_second_source_has_no_serial_sublayer(norm):
+    """The same as one source, also beside a sentence that has both."""
+    model = make(**PLAIN, encoding="own", cross_attention="serial", norm=norm)
+    rows = examples(model)
+    alone = [Example(row.sources[:1], row.target, {}) for row in rows]
+    absent = [Example([row.sources[0], []], row.target, {}) for row in rows]
+    expected = logits_of(model, batch_of(alone))
+    torch.testing.assert_close(logits_of(model, batch_of(absent)), expected, **EXACT)
+    mixed = logits_of(model, batch_of([rows[0], *absent[1:]]))
+    torch.testing.assert_close(mixed[1:], expected[1:], **EXACT)
+    assert not torch.allclose(mixed[0], expected[0])
+
+
 @pytest.mark.parametrize("segments", ["none", "halves", "interleaved"])
 def test_order_of_sources_matters_only_with_segments(segments):
     """Invariant 4."""

@@ -102,11 +102,12 @@ class UpstreamConfig(UpstreamPhaseConfig):
 class SourcesConfig(ConfigPart):
     """What a model of several sources has beyond one of a single source (sections 2.3 to 2.5)."""
 
-    encoding: Literal["joint", "separate"] = "joint"
-    """Coarse encoder over all sources at once (Eq. 9), or once per source (Table 6)."""
-    cross_attention: Literal["joint", "separated"] = "separated"
-    """One attention over all sources (DualBART), or one per source with shared weights and the mean of their
-    results (Eqs. 15, 16)."""
+    encoding: Literal["joint", "separate", "own"] = "joint"
+    """Coarse encoder over all sources at once (Eq. 9), once per source (Table 6), or another for every
+    source."""
+    cross_attention: Literal["joint", "separated", "serial"] = "separated"
+    """One attention over all sources (DualBART), one per source with shared weights and the mean of their
+    results (Eqs. 15, 16), or one sublayer after the other (DualTrans)."""
     segments: Literal["none", "halves", "interleaved"] = "halves"
     """Constant embedding of a source's index: sines then cosines (released code), alternating as Eq. 8 prints
     it, or none."""
@@ -116,7 +117,9 @@ class SourcesConfig(ConfigPart):
     @property
     def has_new_parameters(self) -> bool:
         """True if the model has parameters that a model of a single source lacks."""
-        return bool(self.fine_encoder.num_layers) or self.fine_encoder.ffn_adapter != "none"
+        fine = self.fine_encoder
+        is_own = self.encoding == "own" or self.cross_attention == "serial"
+        return is_own or fine.num_layers > 0 or fine.ffn_adapter != "none"
 
     @model_validator(mode="after")
     def _is_not_too_deep(self) -> SourcesConfig:
@@ -138,7 +141,8 @@ class MultiSourceConfig(PhaseConfig):
     """Finetuning on all sources (Eqs. 6, 7); ``train.train_only: [fine_encoder]`` freezes the rest."""
 
     new_lr_multiplier: float = Field(default=1.0, gt=0)
-    """Factor on the learning rate of the fine encoder and the adapters (released code: 10)."""
+    """Factor on the learning rate of what a model of one source lacks, such as the fine encoder (released
+    code: 10)."""
 
 
 class Config(SystemConfig):
@@ -149,6 +153,8 @@ class Config(SystemConfig):
         "multi_source.new_lr_multiplier": (
             {**_MULTI_SOURCE, f"{_FINE}.num_layers": tuple(range(1, MAX_DEPTH + 1))},
             {**_MULTI_SOURCE, f"{_FINE}.ffn_adapter": ("per_layer", "top")},
+            {**_MULTI_SOURCE, "sources.encoding": ("own",)},
+            {**_MULTI_SOURCE, "sources.cross_attention": ("serial",)},
         ),
     }
 

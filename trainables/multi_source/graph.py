@@ -42,7 +42,7 @@ from trainables.multi_source.kinds import (
     TranslationInputs,
 )
 
-NEW = "^fine_encoder\\."
+NEW = r"^(fine_encoder|further_encoders|further_norms)\.|\.further_(attentions|residuals)\."
 """Parameters that a model of a single source lacks."""
 
 

@@ -168,11 +168,13 @@ class TransformerConfig(StrictConfig):
     """Padding token; its embedding starts at zero and stays there."""
     num_sources: int = Field(default=1, ge=1)
     """Largest number of sources of an example (K)."""
-    encoding: Literal["joint", "separate"] = "joint"
-    """Self-attention over all sources at once, or the encoder once per source (TRICE Table 6)."""
-    cross_attention: Literal["joint", "separated"] = "joint"
-    """One attention over all memories (DualBART), or one per memory with shared weights and the mean over
-    the sources that are present (TRICE)."""
+    encoding: Literal["joint", "separate", "own"] = "joint"
+    """Self-attention over all sources at once; the encoder once per source (TRICE Table 6); or an encoder of
+    its own for every source."""
+    cross_attention: Literal["joint", "separated", "serial"] = "joint"
+    """One attention over all memories (DualBART); one per memory with shared weights and the mean over the
+    sources that are present (TRICE); or a sublayer of its own for each source, in their order (Dual
+    Transformer, Junczys-Dowmunt and Grundkiewicz 2018)."""
     segments: Literal["none", "halves", "interleaved"] = "none"
     """Constant embedding of the source's index k: sinusoid of 1000k with sines then cosines and k from 0
     (released code), or alternating and k from 1 (paper, Eq. 8)."""
@@ -239,6 +241,11 @@ class TransformerConfig(StrictConfig):
         for setting, name in named:
             if name not in self.contexts:
                 yield f"{setting} names '{name}' but contexts has: {', '.join(self.contexts) or 'nothing'}"
+        if self.cross_attention == "serial" and self.fusion.contexts and self.fusion.side != "source":
+            yield (
+                f"cross_attention serial with fusion.side '{self.fusion.side}': a branch runs beside one "
+                "attention; set fusion.side to source"
+            )
         for name in sorted(set(self.contexts) - {name for _, name in named}):
             yield f"contexts.{name} is not used by fusion.contexts, source_context or target_context"
         for name in self.fusion.contexts:

@@ -5,11 +5,13 @@ Shape letters: B sentences, R rows = B x hypotheses, T positions, D model width.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import cast
 
+import torch
 from torch import Tensor, nn
 
-from nlgraft.nn.attention import Attention
+from nlgraft.nn.attention import Attention, KeyValue
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.decoder_state import LayerMemory, SelfCache
 from nlgraft.nn.fusion import Fusion
@@ -50,7 +52,10 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
-    """Causal self-attention, cross-attention over a bank, FFN; fusion branches run beside the last two."""
+    """Causal self-attention, cross-attention over a bank, FFN; fusion branches run beside the last two.
+
+    With serial cross-attention source k + 1 has a sublayer of its own behind that of source k.
+    """
 
     def __init__(self, config: TransformerConfig, fusion: Fusion) -> None:
         super().__init__()
@@ -58,15 +63,27 @@ class DecoderLayer(nn.Module):
         self.attention_residual = residual(config)
         self.cross_attention = Attention(config.d_model, config.num_heads, config.attention_dropout)
         self.cross_residual = residual(config)
+        num_further = config.num_sources - 1 if config.cross_attention == "serial" else 0
+        self.further_attentions = nn.ModuleList(
+            Attention(config.d_model, config.num_heads, config.attention_dropout) for _ in range(num_further)
+        )
+        self.further_residuals = nn.ModuleList(residual(config) for _ in range(num_further))
         self.ffn = feed_forward(config)
         self.ffn_residual = residual(config)
         self.fusion = fusion
 
     def project(self, bank: Sequence[Memory], contexts: Sequence[Memory]) -> LayerMemory:
         """Compute the keys and values of the encoder's bank and of each branch's context."""
+        attentions: list[Attention] = [self.cross_attention] * len(bank)
+        for index, attention in enumerate(self._further()[: len(bank) - 1], start=1):
+            attentions[index] = attention
         return LayerMemory(
-            [self.cross_attention.project(memory) for memory in bank], self.fusion.project(contexts)
+            [attention.project(memory) for attention, memory in zip(attentions, bank, strict=True)],
+            self.fusion.project(contexts),
         )
+
+    def _further(self) -> list[Attention]:
+        return cast("list[Attention]", list(self.further_attentions))
 
     def forward(self, x_RTD: Tensor, memory: LayerMemory, cache: SelfCache | None = None) -> Tensor:
         """Run the layer: on whole targets without a cache, on one token per row with it.
@@ -87,7 +104,26 @@ class DecoderLayer(nn.Module):
 
         query = self.cross_residual.enter(x_RTD)
         flows = self.fusion.flows(query, x_RTD, memory.branches)
-        attended = self.fusion.at("self", self.cross_attention(query, memory.cross), flows)
+        first, further = (
+            (memory.cross[:1], memory.cross[1:]) if self.further_attentions else (memory.cross, [])
+        )
+        attended = self.fusion.at("self", self.cross_attention(query, first), flows)
         middle = self.fusion.at("self_norm", self.cross_residual.leave(x_RTD, attended), flows)
+        middle = self._attend_further(middle, further)
         fed = self.fusion.at("ffn", self.ffn(self.ffn_residual.enter(middle)), flows)
         return self.fusion.at("ffn_norm", self.ffn_residual.leave(middle, fed), flows)
+
+    def _attend_further(self, x_RTD: Tensor, memories: Sequence[KeyValue]) -> Tensor:
+        for attention, connection, memory in zip(
+            self._further(), cast("Iterable[Residual]", self.further_residuals), memories, strict=False
+        ):
+            y_RTD = connection.leave(x_RTD, attention(connection.enter(x_RTD), [memory]))
+            if memory.present is not None:  # an absent source has no sublayer, not even the norm behind it
+                y_RTD = torch.where(_rows(memory.present, y_RTD), y_RTD, x_RTD)
+            x_RTD = y_RTD
+        return x_RTD
+
+
+def _rows(present_B1: Tensor, x_RTD: Tensor) -> Tensor:
+    """Say of each row, [R, 1, 1], what is known of its sentence."""
+    return present_B1.repeat_interleave(len(x_RTD) // len(present_B1), 0)[:, :, None]

@@ -101,15 +101,18 @@ class Seq2Seq(nn.Module):
         dims = [contexts[name].output_dim for name in config.fusion.contexts]
         source_dims = dims if config.fusion.side in ("source", "both") else []
         target_dims = dims if config.fusion.side in ("target", "both") else []
-        self.encoder = nn.ModuleList(
-            EncoderLayer(config, Fusion(config, source_dims)) for _ in range(config.num_encoder_layers)
-        )
+        self.encoder = _encoder(config, source_dims)
+        num_further = config.num_sources - 1 if config.encoding == "own" else 0
+        self.further_encoders = nn.ModuleList(_encoder(config, source_dims) for _ in range(num_further))
         self.fine_encoder = FineEncoder(config)
         self.decoder = nn.ModuleList(
             DecoderLayer(config, Fusion(config, target_dims)) for _ in range(config.num_decoder_layers)
         )
-        self.encoder_norm = nn.LayerNorm(d_model, eps=config.norm_eps) if config.norm == "pre" else None
-        self.decoder_norm = nn.LayerNorm(d_model, eps=config.norm_eps) if config.norm == "pre" else None
+        self.encoder_norm = _final_norm(config)
+        self.further_norms = nn.ModuleList(
+            norm for _ in range(num_further) if (norm := _final_norm(config)) is not None
+        )
+        self.decoder_norm = _final_norm(config)
 
     def encode(self, sources: Sequence[Tokens], contexts: Mapping[str, Tokens] | None = None) -> Encoding:
         """Encode the sources of each sentence.
@@ -128,17 +131,21 @@ class Seq2Seq(nn.Module):
             name: module(concatenate(bank) if isinstance(module, OwnEmbeddings) else contexts[name])
             for name, module in self.contexts.items()
         }
-        if self.config.encoding == "separate":
-            coarse = [self._encode(memory, read) for memory in bank]
-        else:
+        if self.config.encoding == "joint":
             coarse = split(self._encode(concatenate(bank), read), bank)
+        else:
+            coarse = [self._encode(memory, read, source) for source, memory in enumerate(bank)]
         return Encoding(self.fine_encoder(coarse), read)
 
-    def _encode(self, x: Memory, contexts: Mapping[str, Memory]) -> Memory:
+    def _encode(self, x: Memory, contexts: Mapping[str, Memory], source: int = 0) -> Memory:
         read = list(contexts.values()) if self.config.fusion.side in ("source", "both") else []
-        for index, layer in enumerate(cast("Iterable[EncoderLayer]", self.encoder)):
+        encoder, norm = self.encoder, self.encoder_norm
+        if source and self.config.encoding == "own":
+            encoder = cast("nn.ModuleList", self.further_encoders[source - 1])
+            norm = norm and self.further_norms[source - 1]
+        for index, layer in enumerate(cast("Iterable[EncoderLayer]", encoder)):
             x = x.with_states(self.fine_encoder.after_layer(index, layer(x, read)))
-        return x if self.encoder_norm is None else x.with_states(self.encoder_norm(x.states))
+        return x if norm is None else x.with_states(norm(x.states))
 
     def _check_inputs(self, num_sources: int, contexts: Mapping[str, Tokens]) -> None:
         if not 1 <= num_sources <= self.config.num_sources:
@@ -200,9 +207,9 @@ class Seq2Seq(nn.Module):
         return cast("Iterable[DecoderLayer]", self.decoder)
 
     def _decoder_reads(self, encoding: Encoding) -> tuple[list[Memory], list[Memory]]:
-        is_separated = self.config.cross_attention == "separated"
+        is_joint = self.config.cross_attention == "joint"
         is_fused = self.config.fusion.side in ("target", "both")
-        bank = encoding.bank if is_separated else [concatenate(encoding.bank)]
+        bank = [concatenate(encoding.bank)] if is_joint else encoding.bank
         return bank, list(encoding.contexts.values()) if is_fused else []
 
     def named_contexts(self) -> dict[str, Context]:
@@ -223,6 +230,15 @@ class Seq2Seq(nn.Module):
             if isinstance(module, Context) and module.config.lr_multiplier != 1.0:
                 multipliers[f"{name}.encoder."] = module.config.lr_multiplier
         return multipliers
+
+
+def _encoder(config: TransformerConfig, branch_dims: Sequence[int]) -> nn.ModuleList:
+    layers = (EncoderLayer(config, Fusion(config, branch_dims)) for _ in range(config.num_encoder_layers))
+    return nn.ModuleList(layers)
+
+
+def _final_norm(config: TransformerConfig) -> nn.LayerNorm | None:
+    return nn.LayerNorm(config.d_model, eps=config.norm_eps) if config.norm == "pre" else None
 
 
 def _embedding(

@@ -45,6 +45,16 @@ ARMS: dict[str, dict[str, Any]] = {
         "sources": {"segments": "none", "cross_attention": "joint", "fine_encoder": {"num_layers": 0}},
         "multi_source": {"train": _TRAIN},
     },
+    "dual transformer": {
+        **_BASE,
+        "sources": {
+            "encoding": "own",
+            "cross_attention": "serial",
+            "segments": "none",
+            "fine_encoder": {"num_layers": 0},
+        },
+        "multi_source": {"train": _TRAIN, "new_lr_multiplier": 3.0},
+    },
     "previous sentence": {**_BASE, **_PHASES, "data": _DOCUMENTS, "documents": "previous"},
     "two sentences joined": {
         **_BASE,
