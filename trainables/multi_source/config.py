@@ -213,8 +213,10 @@ class Config(SystemConfig):
             yield from unread
             return
         yield from self._phase_problems()
-        if self.model.num_sources != 1 or self.model.contexts:
-            yield "model.num_sources and model.contexts: `sources` adds what several need; leave both out"
+        plain = TransformerConfig()
+        for name in ("num_sources", "contexts", *SourcesConfig.model_fields):
+            if getattr(self.model, name) != getattr(plain, name):
+                yield f"model.{name} is set: `sources` adds what several sources need; leave it out"
         if not self.tokenizer.is_shared:
             yield "tokenizer.is_shared is false: all languages have one vocabulary; leave it out"
         if own := {MASK_TOKEN, *self.language_tokens.values()} & set(self.tokenizer.special_tokens):

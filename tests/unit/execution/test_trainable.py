@@ -12,7 +12,17 @@ from ray.exceptions import RayError
 
 from nlgraft.errors import StageBusy, TrialFailed
 from nlgraft.execution import trainable
-from nlgraft.execution.report_keys import METRICS, OUTCOME, OWNER, REASON, STAGE, STEP, UNIX_MS, VALUE
+from nlgraft.execution.report_keys import (
+    METRICS,
+    OUTCOME,
+    OWNER,
+    REASON,
+    STAGE,
+    STEP,
+    TRIAL_ID,
+    UNIX_MS,
+    VALUE,
+)
 from nlgraft.execution.trainable import TrialSpec, TuneReporter, run_tune_trial
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
@@ -24,6 +34,7 @@ class Board:
 
     def __init__(self, answer: Any = None) -> None:
         self.stop_reason = SimpleNamespace(remote=lambda trial_id: (trial_id, answer))
+        self.spec = SimpleNamespace(remote=lambda trial_id: answer)
 
 
 @pytest.fixture
@@ -31,7 +42,9 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     results: list[dict[str, Any]] = []
     monkeypatch.setattr(trainable.tune, "report", results.append)
 
-    def get(asked: tuple[str, Any]) -> Any:
+    def get(asked: Any) -> Any:
+        if isinstance(asked, str):
+            return asked
         if isinstance(asked[1], Exception):
             raise asked[1]
         return asked[1] and f"{asked[0]}: {asked[1]}"
@@ -148,7 +161,7 @@ def test_the_outcome_of_a_trial_is_its_last_report(
 
     monkeypatch.setattr(trainable, "run_trial", run)
     monkeypatch.setattr(WorkerGroup, "limit_threads", lambda self: None)
-    run_tune_trial({"spec": spec(tmp_path, num_workers=num_workers).to_text()}, Board())
+    run_tune_trial({TRIAL_ID: "t1"}, Board(spec(tmp_path, num_workers=num_workers).to_text()))
     assert sent == [result]
     assert (asked["config"], asked["is_waiting"]) == ({"lr": 1}, False)
     assert (asked["distribute"] is None) == (num_workers == 1)

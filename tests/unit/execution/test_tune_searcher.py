@@ -41,11 +41,12 @@ def trial(name: str) -> Any:
 
 class Bench:
     def __init__(self, store: ArtifactStore, *trials: Any) -> None:
-        self.queue, self.requests, self.checks = Queue(*trials), [], []
+        self.queue, self.requests, self.checks, self.forgotten = Queue(*trials), [], [], []
         self.searcher = TuneSearcher(
             self.queue,
             store,
             lambda trial, trial_id: {"spec": f"{trial.fingerprint} under {trial_id}"},
+            self.forgotten.append,
             lambda trial_id, reason: self.requests.append((trial_id, reason)),
             lambda **flags: self.checks.append(flags),
         )
@@ -117,6 +118,7 @@ def test_the_end_of_a_trial(
     expected = record if told[2] == "record" else told[2]
     assert bench.queue.told == [(*told[:2], expected)]
     assert bench.searcher.trial_of("t1") is None
+    assert bench.forgotten == ["t1"]
     assert bench.checks == [{}] + [{"is_suspect": True}] * is_error
 
 
