@@ -153,7 +153,7 @@ def test_the_sentence_before_by_hand():
             {"upstream": {"checkpoint": {"directory": "mbart", "language_ids": {"first": 7}}}},
             "checkpoint.language_ids lacks target",
         ),
-        ({"model": {"num_sources": 2}}, "leave both out"),
+        ({"model": {"num_sources": 2}}, "model.num_sources is set: `sources` adds"),
         ({"decode": {"start_id": 5}}, "the target's language begins a hypothesis"),
     ],
 )
