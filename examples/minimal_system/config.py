@@ -8,7 +8,8 @@ from pydantic import Field, model_validator
 
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.stages.config import ConfigPart, ScoreConfig
-from nlgraft.text.config import CorpusConfig, requires
+from nlgraft.text.config import CorpusConfig
+from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.config import TrainConfig
 

@@ -20,8 +20,9 @@ from nlgraft.stages.config import (
     defaulting,
 )
 from nlgraft.study.data.system import Condition
-from nlgraft.text.config import CorpusConfig, role_problem
+from nlgraft.text.config import CorpusConfig
 from nlgraft.text.files import InputPathOrName
+from nlgraft.text.roles import role_problem
 from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.config import OneOfSeveral, TrainConfig
 from trainables.embedding_transfer.arms import (

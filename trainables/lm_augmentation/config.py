@@ -24,7 +24,8 @@ from nlgraft.stages.config import (
     model_problems,
 )
 from nlgraft.study.data.system import Condition
-from nlgraft.text.config import EOS, CorpusConfig, requires
+from nlgraft.text.config import EOS, CorpusConfig
+from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.config import TrainConfig
 

@@ -18,8 +18,9 @@ from nlgraft.stages.config import (
     defaulting,
 )
 from nlgraft.study.data.system import GIVEN, Condition
-from nlgraft.text.config import BOS, EOS, CorpusConfig, requires, role_problem
+from nlgraft.text.config import BOS, EOS, CorpusConfig
 from nlgraft.text.files import InputPath
+from nlgraft.text.roles import requires, role_problem
 from nlgraft.text.tokenizer_config import TokenizerConfig
 
 MAX_DEPTH = 12

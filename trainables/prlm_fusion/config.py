@@ -18,8 +18,9 @@ from nlgraft.stages.config import (
     model_problems,
 )
 from nlgraft.study.data.system import Condition
-from nlgraft.text.config import CorpusConfig, requires
+from nlgraft.text.config import CorpusConfig
 from nlgraft.text.files import InputPathOrName
+from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import TokenizerConfig, WordTokenizerConfig
 from nlgraft.training.config import MaskingConfig, TrainConfig
 

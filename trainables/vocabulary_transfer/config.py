@@ -16,7 +16,8 @@ from nlgraft.stages.config import (
     UpstreamSeed,
 )
 from nlgraft.study.data.system import GIVEN, Condition
-from nlgraft.text.config import CorpusConfig, requires
+from nlgraft.text.config import CorpusConfig
+from nlgraft.text.roles import requires
 
 Method = Literal[
     "old_vocabulary",

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -181,7 +180,7 @@ class Limits(_Config):
     dev: int | None = Field(default=None, ge=1)
     """Dev examples."""
     test: int | None = Field(default=None, ge=1)
-    """Test examples."""
+    """Examples of each test set."""
 
 
 class WordRule(_Config):
@@ -373,49 +372,6 @@ def side_role(rule: WordRule) -> str:
 CorpusConfig = Annotated[
     ConlangConfig | FilesConfig | HuggingFaceConfig | SacreBleuConfig, Field(discriminator="corpus")
 ]
-
-
-def role_problem(
-    corpus: CorpusConfig,
-    *required: str,
-    is_exact: bool = False,
-    is_tested: bool = True,
-    has_further_tests: bool = True,
-) -> str | None:
-    """Explain why a corpus cannot be used, by its roles and splits; None when it can.
-
-    Args:
-        corpus: The corpus.
-        required: Roles that it must have.
-        is_exact: Refuse all other roles.
-        is_tested: It needs a test split.
-        has_further_tests: Further test sets are scored as well.
-    """
-    if (further := further_tests(corpus)) and not (is_tested and has_further_tests):
-        return f"has further test sets ({', '.join(further)}), on which nothing is scored: leave them out"
-    if is_tested and isinstance(corpus, FilesConfig) and corpus.test is None:
-        return "needs a test split, on which the results are computed: give the files of test"
-    missing = [role for role in required if role not in corpus.roles]
-    others = [role for role in corpus.roles if role not in required] if is_exact else []
-    if not missing and not others:
-        return None
-    wanted = f"{'exactly ' if is_exact else ''}{' and '.join(required)}"
-    task = f" of task {corpus.task}" if isinstance(corpus, ConlangConfig) else ""
-    return f"needs {wanted}; the {corpus.corpus} corpus{task} has {', '.join(corpus.roles)}"
-
-
-def requires(*roles: str, is_tested: bool = True, has_further_tests: bool = True) -> AfterValidator:
-    """Make the annotation of a corpus that needs these roles; settings as in ``role_problem``.
-
-    In a system's config: ``text: Annotated[CorpusConfig, requires("source 0", "target")]``.
-    """
-
-    def check(corpus: CorpusConfig) -> CorpusConfig:
-        if problem := role_problem(corpus, *roles, is_tested=is_tested, has_further_tests=has_further_tests):
-            raise ValueError(problem)
-        return corpus
-
-    return AfterValidator(check)
 
 
 def digest(config: CorpusConfig) -> dict[str, Any]:

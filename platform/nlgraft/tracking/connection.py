@@ -8,6 +8,7 @@ import re
 import sqlite3
 import warnings
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,8 +72,9 @@ def _ensure_schema(database: Path) -> None:
         new.replace(database)
 
 
+@cache
 def _relax_commits(database: Path) -> None:
-    """Let commits of this process to a database with a write-ahead log not wait for the disk.
+    """Let commits of this process to a database with a write-ahead log not wait for the disk; set up once.
 
     Such a database stays whole if the power fails; it may lose its newest commits, which the next run writes
     again.

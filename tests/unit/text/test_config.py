@@ -16,10 +16,9 @@ from nlgraft.text.config import (
     SacreBleuConfig,
     WordRule,
     digest,
-    requires,
-    role_problem,
     word_tokens,
 )
+from nlgraft.text.roles import requires, role_problem
 from nlgraft.text.tokenizer_config import TokenizerConfig
 
 CORPUS: TypeAdapter[Any] = TypeAdapter(CorpusConfig)

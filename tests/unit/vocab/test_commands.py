@@ -79,6 +79,7 @@ def test_a_checkpoint_in_the_old_format_is_converted(places):
     assert one.keys() == other.keys()
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert applied.new_rows == 8
+    assert any("the whole model was loaded" in note for note in applied.notes)
     assert {path.name for path in places.iterdir()} == {"model", "new", "plan", "out", "out2"}
 
 

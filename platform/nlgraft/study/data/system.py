@@ -62,7 +62,7 @@ class System:
             DataError: A corpus is missing or unusable.
         """
         if "test" in splits:
-            splits = (*splits, *further_tests(getattr(config, "data")))  # noqa: B009  # part of the contract
+            splits = (*splits, *further_tests(dict(config)["data"]))
         graph = self.build(config, seed=seed, splits=splits)
         if not isinstance(graph, StageGraph):
             raise ContractError(

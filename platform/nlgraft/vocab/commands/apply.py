@@ -108,6 +108,10 @@ def apply_plan(
             warnings.simplefilter("always")
             changed = exchange_stored(checkpoint, plan, directory, sides, multiple)
         notes = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
+        if not has_safetensors(model):
+            notes.append(
+                "the weights are in PyTorch's old format: the whole model was loaded to convert them"
+            )
         notes += _lost_ids(checkpoint.model.config, changed.config)
         notes += _dense_note(plan, checkpoint.model)
         notes += _save_tokenizers(plan_directory, plan, old_tokenizers, directory, sides)
