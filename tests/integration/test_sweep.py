@@ -17,6 +17,7 @@ import ray
 
 import nlgraft
 from nlgraft.errors import StoreError
+from nlgraft.execution import sweep
 from nlgraft.execution.cluster import connected, local_capacity
 from nlgraft.execution.events import Event, LookTaken, TrialEnded, TrialStarted
 from nlgraft.execution.report_keys import OUTCOME, REASON, TRIAL_ID
@@ -69,8 +70,9 @@ def log_of(tmp_path: Path) -> list[str]:
 
 
 def test_shared_stages_run_once_and_a_second_sweep_runs_nothing(
-    toy_document: dict[str, Any], tmp_path: Path
+    toy_document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(sweep, "_TRIALS_PER_TUNER", 3)  # the fourth is a second Tuner's
     first = Sweep(toy_document)
     assert (first.outcome.num_run, first.outcome.num_failed) == (4, 0)
     assert log_of(tmp_path).count("upstream") == 1

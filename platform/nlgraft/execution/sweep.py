@@ -122,8 +122,12 @@ def _optuna_url(store: ArtifactStore) -> str | None:
     return f"sqlite:///{root / OPTUNA_FILE}"
 
 
+_TRIALS_PER_TUNER = 2_000
+"""Tune keeps 7 kB of every trial that it ran until it ends; a new one starts within seconds."""
+
+
 class _TuneSweep:
-    """One ``tune.Tuner`` over a trial queue, on the Ray cluster that this process is connected to."""
+    """Ray Tune over a trial queue, on the Ray cluster that this process is connected to."""
 
     def __init__(self, study: Study, store: ArtifactStore, queue: TrialQueue, address: str | None) -> None:
         # Imports ray.tune, which takes seconds that a completed study need not pay.
@@ -131,7 +135,6 @@ class _TuneSweep:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         from nlgraft.execution.sweep_board import SweepBoard
-        from nlgraft.execution.tune_searcher import TuneSearcher
 
         self._study = study
         self._store = store
@@ -150,9 +153,7 @@ class _TuneSweep:
         self._board: Any = cast(Any, SweepBoard).options(scheduling_strategy=here).remote()
         self._watch = ClusterWatch(places_of_driver(), address)
         self._check_signals: Callable[[], None] = lambda: None
-        self._searcher = TuneSearcher(
-            queue, store, self._config_for, self._forget, self._request_stop, self._check
-        )
+        self._searcher = self._new_searcher()
 
     def run(self) -> None:
         """Run until the queue is done.
@@ -162,10 +163,14 @@ class _TuneSweep:
             ClusterError: The cluster was lost; likewise.
         """
         with tempfile.TemporaryDirectory(prefix="nlg-tune-") as scratch:
-            tuner = self._new_tuner(scratch)
+            scheduler = self._new_scheduler()
             try:
                 with raising_interrupted() as self._check_signals, self._watch:
-                    tuner.fit()
+                    while True:
+                        self._new_tuner(scratch, scheduler).fit()
+                        if not self._searcher.is_spent or self._queue.is_done:
+                            break
+                        self._searcher = self._new_searcher()
             except BaseException as error:
                 loss = self._watch.loss  # whatever failed, a lost cluster explains it better
                 ended = loss or error
@@ -180,7 +185,20 @@ class _TuneSweep:
         self._check_signals()
         self._watch.check(is_suspect=is_suspect)
 
-    def _new_tuner(self, scratch: str) -> Any:
+    def _new_searcher(self) -> Any:
+        from nlgraft.execution.tune_searcher import TuneSearcher
+
+        return TuneSearcher(
+            self._queue,
+            self._store,
+            self._config_for,
+            self._forget,
+            self._request_stop,
+            self._check,
+            _TRIALS_PER_TUNER,
+        )
+
+    def _new_tuner(self, scratch: str, scheduler: Any) -> Any:
         from ray import tune
 
         from nlgraft.execution.trainable import run_tune_trial
@@ -191,7 +209,7 @@ class _TuneSweep:
             tune.with_resources(trainable, self._resources_per_trial()),
             tune_config=tune.TuneConfig(
                 search_alg=self._searcher,
-                scheduler=self._new_scheduler(),
+                scheduler=scheduler,
                 num_samples=-1,
                 reuse_actors=True,
                 trial_name_creator=lambda trial: trial.trial_id,

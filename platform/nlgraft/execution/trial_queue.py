@@ -154,7 +154,7 @@ class TrialQueue:
 
     def take(self) -> PlannedTrial | None:
         """Hand out the next trial whose stages nobody else is computing, or None if none can start now."""
-        self._check_budget()
+        self.check_budget()
         budget = self._study.budget.trials
         if budget is not None and self._num_started >= budget:
             return None
@@ -173,6 +173,17 @@ class TrialQueue:
             self._waiting.append(trial)
         self._tell_outlook()
         return None
+
+    def check_budget(self) -> None:
+        """Stop the sweep if its budget is spent, or if it was asked to end."""
+        if self._deadline_s is not None and self._clock() >= self._deadline_s:
+            self.stop(f"the budget of {self._study.budget.wall_clock_s:g} s wall clock is spent")
+        requested = self._poll()
+        if requested is not None:
+            self.stop(requested)
+        budget = self._study.budget.trials
+        if budget is not None and self._num_started >= budget and not self._running:
+            self.stop(f"the budget of {budget} trials is spent")
 
     def progress(
         self, trial: PlannedTrial, stage: str, step: int, metrics: Mapping[str, float], unix_ms: int
@@ -239,16 +250,6 @@ class TrialQueue:
         record = _new_record(trial, "failed", reason)
         self._store_record(record)
         return record
-
-    def _check_budget(self) -> None:
-        if self._deadline_s is not None and self._clock() >= self._deadline_s:
-            self.stop(f"the budget of {self._study.budget.wall_clock_s:g} s wall clock is spent")
-        requested = self._poll()
-        if requested is not None:
-            self.stop(requested)
-        budget = self._study.budget.trials
-        if budget is not None and self._num_started >= budget and not self._running:
-            self.stop(f"the budget of {budget} trials is spent")
 
     def _store_record(self, record: TrialRecord) -> None:
         self._poll()

@@ -47,6 +47,7 @@ class TuneSearcher(Searcher):
         request_stop: Asks the trial under a Tune id to end itself, with the reason.
         check: Raises if the sweep cannot go on: a signal arrived, the cluster is lost. Given
             ``is_suspect=True`` after an error of Ray.
+        max_trials: How many trials Tune is handed before it is told that the search is over.
     """
 
     def __init__(
@@ -57,6 +58,7 @@ class TuneSearcher(Searcher):
         forget: Callable[[str], None],
         request_stop: Callable[[str, str], None],
         check: Callable[..., None],
+        max_trials: int,
     ) -> None:
         super().__init__()
         self._queue = queue
@@ -65,6 +67,7 @@ class TuneSearcher(Searcher):
         self._forget = forget
         self._request_stop = request_stop
         self._check = check
+        self._num_left = max_trials
         self._is_stopping = False
         self._trials: dict[str, PlannedTrial] = {}
         self._failure: Exception | None = None
@@ -72,6 +75,11 @@ class TuneSearcher(Searcher):
     def __getstate__(self) -> dict[str, Any]:
         """Return nothing: Tune pickles its searcher for a restore that is never used."""
         return {}
+
+    @property
+    def is_spent(self) -> bool:
+        """True once Tune was handed as many trials as it may be."""
+        return self._num_left == 0
 
     def trial_of(self, trial_id: str) -> PlannedTrial | None:
         """Return the running trial under a Tune id, or None if it has ended."""
@@ -82,13 +90,19 @@ class TuneSearcher(Searcher):
         if self._failure is not None:
             raise self._failure
         self._check()
-        trial = self._queue.take()
+        trial = None
+        if self.is_spent:
+            self._queue.check_budget()  # or nobody would, until the last trials have ended
+        else:
+            trial = self._queue.take()
         if self._queue.stop_reason is not None and not self._is_stopping:
             self._is_stopping = True
             for running_id in self._trials:
                 self._request_stop(running_id, KillReason(self._queue.stop_reason))
         if trial is None:
-            return Searcher.FINISHED if self._queue.is_done else None
+            is_over = not self._trials if self.is_spent else self._queue.is_done
+            return Searcher.FINISHED if is_over else None
+        self._num_left -= 1
         self._trials[trial_id] = trial
         return self._config_for(trial, trial_id)
 

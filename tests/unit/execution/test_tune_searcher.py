@@ -28,6 +28,9 @@ class Queue:
     def take(self) -> Any:
         return self.trials.pop(0) if self.trials else None
 
+    def check_budget(self) -> None:
+        self.told.append("check_budget")
+
     def lost(self, trial: Any, reason: str) -> str:
         return f"lost: {reason}"
 
@@ -40,7 +43,7 @@ def trial(name: str) -> Any:
 
 
 class Bench:
-    def __init__(self, store: ArtifactStore, *trials: Any) -> None:
+    def __init__(self, store: ArtifactStore, *trials: Any, max_trials: int = 100) -> None:
         self.queue, self.requests, self.checks, self.forgotten = Queue(*trials), [], [], []
         self.searcher = TuneSearcher(
             self.queue,
@@ -49,6 +52,7 @@ class Bench:
             self.forgotten.append,
             lambda trial_id, reason: self.requests.append((trial_id, reason)),
             lambda **flags: self.checks.append(flags),
+            max_trials,
         )
 
 
@@ -66,6 +70,21 @@ def test_it_hands_out_trials_until_the_queue_is_done(store: ArtifactStore) -> No
     assert bench.checks == [{}] * 3
     assert bench.searcher.trial_of("t1").fingerprint == "x"
     assert bench.searcher.trial_of("t2") is None
+
+
+def test_it_hands_out_no_more_than_it_may(store: ArtifactStore) -> None:
+    bench = Bench(store, trial("x"), trial("y"), trial("z"), max_trials=2)
+    assert [bench.searcher.suggest("t1"), bench.searcher.suggest("t2")] == [
+        {"spec": "x under t1"},
+        {"spec": "y under t2"},
+    ]
+    assert bench.searcher.is_spent
+    assert bench.searcher.suggest("t3") is None  # two are running
+    assert bench.queue.told == ["check_budget"]
+    bench.searcher.on_trial_complete("t1", error=True)
+    bench.searcher.on_trial_complete("t2", error=True)
+    assert bench.searcher.suggest("t3") == "FINISHED"
+    assert [left.fingerprint for left in bench.queue.trials] == ["z"]
 
 
 def test_what_runs_is_asked_once_to_end_when_the_queue_stops(store: ArtifactStore) -> None:
