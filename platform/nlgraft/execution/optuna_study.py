@@ -45,7 +45,7 @@ def sampler_of(search: Search, number: int) -> optuna.samplers.BaseSampler:
     own_seed = (seed * 1_000_003 + number) % (2**32)
     match search.sampler.name:
         case "tpe":
-            return optuna.samplers.TPESampler(seed=own_seed)
+            return optuna.samplers.TPESampler(seed=own_seed, n_startup_trials=search.sampler.num_drawn)
         case "cmaes":
             return optuna.samplers.CmaEsSampler(seed=own_seed, warn_independent_sampling=False)
         case "nsga2":

@@ -36,7 +36,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.metric import CURVE
 from nlgraft.study.data.space import CategoricalDomain, Domain, same
-from nlgraft.study.data.study import Sampler, Search, Study, TrialScheduler
+from nlgraft.study.data.study import Search, Study, TrialScheduler
 from nlgraft.study.planning.selection import Proposal, load_proposals
 from nlgraft.study.reading.system import load_system
 
@@ -240,7 +240,7 @@ def _regret(
     values = np.array([run.value for run in table])
     found = np.empty((num_simulations, len(table)))
     for seed in range(num_simulations):
-        chosen = Sampler.model_validate({"name": sampler, "seed": seed})
+        chosen = search.sampler.model_copy(update={"name": sampler, "seed": seed})
         own = search.model_copy(update={"sampler": chosen})
         spent, best = _replay_once(table, own, config, pruner)
         last = np.searchsorted(spent, budgets + _ROUNDING, side="right")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from nlgraft.errors import StoreError
@@ -34,6 +35,21 @@ def test_proposals_follow_the_seed_and_the_number(name: str) -> None:
 
     assert proposals(seed=1) == proposals(seed=1)
     assert len({*proposals(seed=1), *proposals(seed=2)}) == 8
+
+
+def test_tpe_models_what_ended_after_its_startup_trials() -> None:
+    def proposals(num_startup_trials: int, best: float) -> list[float]:
+        study = open_study(name="tpe", seed=1, num_startup_trials=num_startup_trials)
+        found = []
+        for number in range(12):
+            found.append(study.propose(number, {})["gain"])
+            study.tell(number, finished(-abs(found[-1] - best)))
+        return found
+
+    low, high = proposals(4, 0.0), proposals(4, 1.0)
+    assert low[:4] == high[:4]
+    assert np.median(low[4:]) < 0.2 < 0.6 < np.median(high[4:])
+    assert proposals(12, 0.0) == proposals(12, 1.0)
 
 
 def test_optuna_hears_how_each_proposal_ended() -> None:

@@ -84,6 +84,12 @@ from tests.unit.study.mistakes import SEARCH, change
         ("sampler", {"name": "tpa"}, "sampler.name", "Did you mean 'tpe'?"),
         ("sampler", {"name": "cmaes"}, "sampler.name", "cmaes needs at least two dimensions"),
         ("sampler", {"name": "grid"}, "space.train.peak_lr", "a grid needs a step here"),
+        (
+            "sampler",
+            {"name": "random", "num_startup_trials": 4},
+            "sampler.num_startup_trials",
+            "random has none; leave it out, or use tpe",
+        ),
         ("trials", 0, "trials", "expected int >= 1, got 0"),
         ("trials", ..., "trials", "is missing"),
         ("space", {}, "space", "at least 1 long, got a mapping with no keys"),
@@ -126,6 +132,15 @@ def test_a_grid_has_no_more_trials_than_points(good, problems):
     assert problems(good)["search.trials"] == "the grid has 8 points; at most 8 trials differ"
     good["search"]["trials"] = 6
     assert "search.trials: 6 trials visit a part of the grid's 8 points" in warnings(Study.from_dict(good))
+
+
+def test_a_search_that_ends_before_tpe_models_anything_is_warned_of(good):
+    good["search"] = SEARCH | {"trials": 10}
+    warned = "search.sampler: tpe draws its first 10 trials at random, and a cell has 10"
+    assert any(warned in found for found in warnings(Study.from_dict(good)))
+    for changed in ({"trials": 11}, {"sampler": {"num_startup_trials": 4}}, {"sampler": {"name": "random"}}):
+        good["search"] = SEARCH | {"trials": 10} | changed
+        assert not any("search.sampler" in found for found in warnings(Study.from_dict(good)))
 
 
 def test_several_objectives_need_to_say_which_stops_trials(good, problems):

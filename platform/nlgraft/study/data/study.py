@@ -110,6 +110,14 @@ class Sampler(Part):
     """Optuna's sampler."""
     seed: Seed = 0
     """Seed of the proposals; 0 is a seed like any other."""
+    num_startup_trials: int | None = Field(default=None, ge=1, exclude_if=lambda number: number is None)
+    """Of ``tpe``: ended trials of a cell before which it draws at random; none: Optuna's ten. A search has to
+    be longer, or nothing is modelled."""
+
+    @property
+    def num_drawn(self) -> int:
+        """Trials that TPE draws at random."""
+        return self.num_startup_trials or 10
 
 
 class TrialScheduler(Part):

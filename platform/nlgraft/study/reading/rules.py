@@ -100,6 +100,13 @@ def warnings(study: Study) -> list[str]:
     for index, column in enumerate(study.published):
         if column.signature is None:
             found.append(f"published[{index}]: figures without a signature are not printed beside ours")
+    if study.search is not None and study.search.sampler.name == "tpe":
+        num_drawn = study.search.sampler.num_drawn
+        if study.search.trials <= num_drawn:
+            found.append(
+                f"search.sampler: tpe draws its first {num_drawn} trials at random, and a cell has "
+                f"{study.search.trials}; lower num_startup_trials, or write random"
+            )
     if study.search is not None and study.search.sampler.name == "grid":
         size = _grid_size(study.search)
         if size is not None and study.search.trials < size:
@@ -274,6 +281,8 @@ def _search_problems(search: Search, num_objectives: int) -> Iterator[Problem]:
             )
         if name == "cmaes" and domain.when:
             yield Problem(f"search.space.{path}.when", "cmaes knows no conditions; use tpe")
+    if name != "tpe" and search.sampler.num_startup_trials is not None:
+        yield Problem("search.sampler.num_startup_trials", f"{name} has none; leave it out, or use tpe")
     if name == "cmaes" and len(search.space) < 2:
         yield Problem("search.sampler.name", "cmaes needs at least two dimensions; use tpe")
     if name == "cmaes" and num_objectives > 1:
