@@ -132,6 +132,7 @@ PLAIN_SWITCHES = {
     "pooling.weight_dropout": (pooled(kind="scalar_mix"), pooled(kind="scalar_mix", weight_dropout=0.5)),
     "pooling.num_last": (pooled(kind="mean"), pooled(kind="mean", num_last=1)),
     "pooling.is_norm_affine": (pooled(kind="scalar_mix"), pooled(kind="scalar_mix", is_norm_affine=False)),
+    "pooling.is_centred": (pooled(kind="scalar_mix"), pooled(kind="scalar_mix", is_centred=True)),
     "bi_lm.combiner": (context(BI), context(BI.model_copy(update={"combiner": "linear"}))),
 }
 LANGUAGE_MODEL_CHANGES = {
@@ -255,6 +256,11 @@ EXCLUSIVE = {
     },
     ("index", "kind"): {**SIZES, **pooled(kind="sum", index=3)},
     ("weight_dropout", "kind"): {**SIZES, **pooled(kind="sum", weight_dropout=0.1)},
+    ("is_centred", "kind"): {**SIZES, **pooled(kind="output", is_centred=True)},
+    ("is_centred", "is_frozen"): {
+        **SIZES,
+        **context(is_frozen=False, pooling={"kind": "scalar_mix", "is_centred": True}),
+    },
     ("target_context", "pooling.kind"): {
         **SIZES,
         **pooled(kind="dynamic_cls"),

@@ -44,6 +44,7 @@ def _conditions(side: Side) -> dict[str, tuple[Condition, ...]]:
         f"{side}.weights": (used,),
         f"{side}.weight_dropout": (elmo,),
         f"{side}.is_norm_affine": (elmo,),
+        f"{side}.is_centred": (elmo,),
         f"{side}.dropout": (used,),
         f"{side}.lr_multiplier": ({f"{side}.use": ("finetuned",)},),
     }
@@ -126,6 +127,8 @@ class RepresentationConfig(ConfigPart):
     """ELMo: dropout on the mixture's weights, which removes whole layers (0.2 in the released recipe)."""
     is_norm_affine: bool = True
     """ELMo: the layer norm of the states, shared by all layers, has a gain and a bias (released recipe)."""
+    is_centred: bool = False
+    """ELMo: the mean of each layer over the training text is subtracted before that norm (ours)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the representation (section 4.1: tuned)."""
     lr_multiplier: float = Field(default=1.0, gt=0)
@@ -136,7 +139,10 @@ class RepresentationConfig(ConfigPart):
         pooling = PoolingConfig(kind="output")
         if self.use == "elmo":
             pooling = PoolingConfig(
-                kind="scalar_mix", weight_dropout=self.weight_dropout, is_norm_affine=self.is_norm_affine
+                kind="scalar_mix",
+                weight_dropout=self.weight_dropout,
+                is_norm_affine=self.is_norm_affine,
+                is_centred=self.is_centred,
             )
         return ContextConfig(
             encoder=encoder,
@@ -211,6 +217,9 @@ class Config(SystemConfig):
     (Table 5)."""
     score: ScoreConfig = ScoreConfig()
     """Measures of the output."""
+    num_extracted_sentences: int | None = Field(default=None, ge=1)
+    """Summarisation: also score the text's first sentences (lead) and its best ones (oracle), this many at
+    most (3 in Table 3); null: do not."""
 
     def representation(self, side: Side) -> RepresentationConfig:
         """Return the settings of a side's input."""
@@ -229,6 +238,12 @@ class Config(SystemConfig):
                 f"target.use is {self.target.use} with model.tying {self.model.tying}: the decoder input is "
                 "no table; set model.tying to none"
             )
+        for side in SIDES:
+            if self.representation(side).is_centred and self.representation(side).use == "finetuned":
+                yield (
+                    f"{side}.is_centred with {side}.use finetuned: the means are those of a frozen language "
+                    f"model, whose states do not change; leave it out or set {side}.use to elmo"
+                )
         if self.target.use == "table" and not self.has_lm_cache:
             yield "has_lm_cache is false with target.use table: there is no language model; leave it out"
         if self.decode.num_return != 1:

@@ -19,8 +19,12 @@ from nlgraft.training.config import Side as StreamSide
 from nlgraft.training.config import View
 from trainables.lm_augmentation.config import SIDES, Config, Side
 
-STREAMS: dict[Side, str] = {"source": "source 0", "target": pieces.TARGET}
-"""Stream of encoded text that each side of the model reads."""
+READ: dict[Side, StreamSide] = {
+    "source": StreamSide(stream="source 0"),
+    "target": StreamSide(stream=pieces.TARGET, prefix=(EOS,), suffix=()),
+}
+"""Sequences of encoded text that encoder and decoder read."""
+STREAMS: dict[Side, str] = {side: read.stream for side, read in READ.items()}
 VIEW = View(target_start=EOS)
 """Language models begin with the end token, and so does the decoder of every arm."""
 
@@ -121,21 +125,39 @@ class _Builder:
             "source_lm_states",
             self.text,
             self.contexts["source"],
-            StreamSide(stream=STREAMS["source"]),
+            READ["source"],
             self.language_models["source"],
             precision=source.states,
         )
         return {STREAMS["source"]: stored}
 
+    @property
+    def means(self) -> dict[str, Stage]:
+        """Means of the states of each language model whose mixture is centred."""
+        return {
+            side: context_graph.state_means(
+                f"{side}_lm_means", self.text, context, READ[side], self.language_models[side]
+            )
+            for side, context in self.contexts.items()
+            if context.pooling.is_centred
+        }
+
     @cached_property
     def trained(self) -> Stage:
-        encoders: dict[str, Stage] = {**self.language_models}
-        settings = TrainSettings(train=self.config.train, model=self.model, view=VIEW)
         return pieces.train(
-            "trained", self.text, settings, seed=self.seed, encoders=encoders, states=self.states
+            "trained",
+            self.text,
+            TrainSettings(train=self.config.train, model=self.model, view=VIEW),
+            seed=self.seed,
+            encoders={**self.language_models},
+            states=self.states,
+            means=self.means,
         )
 
     def scores(self, splits: tuple[str, ...]) -> Stage:
+        further, count = {}, self.config.num_extracted_sentences
+        if count is not None:
+            further = pieces.extract_scores(self.corpus, splits, num_sentences=count)
         return pieces.scores(
             self.trained,
             self.text,
@@ -143,5 +165,6 @@ class _Builder:
             decode=self.config.decode,
             score=self.config.score,
             view=VIEW,
+            further=further,
             has_lm_cache=self.config.has_lm_cache,
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nlgraft.stages.metrics import (
     NATS_PER_CHAR,
+    extract_metrics,
     language_model_metrics,
     output_metrics,
     text_metrics,
@@ -15,6 +16,7 @@ METRICS = {
     **NATS_PER_CHAR,
     **text_metrics(),
     **output_metrics(),
+    **extract_metrics(),
     **language_model_metrics("source_lm"),
     **language_model_metrics("target_lm"),
 }

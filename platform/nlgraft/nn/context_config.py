@@ -32,13 +32,18 @@ class PoolingConfig(StrictConfig):
     """Sum and mean: only this many last layers; null: layers 1..L."""
     is_norm_affine: bool = True
     """Scalar mix: the layer norm shared by all layers has a gain and a bias (``--elmo-affine``)."""
+    is_centred: bool = Field(default=False, exclude_if=lambda value: not value)
+    """Scalar mix of a frozen encoder: its mean over the training text is subtracted from each layer before
+    the norm (ours)."""
 
     @model_validator(mode="after")
     def _check(self) -> PoolingConfig:
         if self.kind != "index" and "index" in self.model_fields_set and self.index != -2:
             raise ValueError(f"index {self.index} has no effect with kind '{self.kind}': set kind to index")
-        if self.kind != "scalar_mix" and (self.weight_dropout or not self.is_norm_affine):
-            raise ValueError(f"weight_dropout and is_norm_affine have no effect with kind '{self.kind}'")
+        if self.kind != "scalar_mix" and (self.weight_dropout or not self.is_norm_affine or self.is_centred):
+            raise ValueError(
+                f"weight_dropout, is_norm_affine and is_centred have no effect with kind '{self.kind}'"
+            )
         if self.num_last is not None and self.kind not in ("sum", "mean"):
             raise ValueError(
                 f"num_last {self.num_last} has no effect with kind '{self.kind}': set kind to mean or sum"
@@ -187,6 +192,11 @@ class ContextConfig(StrictConfig):
         if self.is_frozen and self.lr_multiplier != 1.0:
             raise ValueError(
                 f"is_frozen with lr_multiplier {self.lr_multiplier}: a frozen encoder has no learning rate"
+            )
+        if not self.is_frozen and self.pooling.is_centred:
+            raise ValueError(
+                "pooling.is_centred with is_frozen false: a finetuned encoder's states move away from the "
+                "means, which are taken before training; leave is_centred out"
             )
         if not self.is_frozen and self.has_frozen_dropout:
             raise ValueError(

@@ -27,7 +27,7 @@ from nlgraft.nn.freezing import freeze_unused
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.language_models import BiLM, UniLM
 from nlgraft.nn.memory import Memory
-from nlgraft.nn.pooling import EncoderShape, LayerStates, build_pooling
+from nlgraft.nn.pooling import EncoderShape, LayerStates, ScalarMix, build_pooling
 
 
 class ContextualEncoder(Protocol):
@@ -108,6 +108,12 @@ class Context(nn.Module):
             return tokens.layers
         with torch.no_grad() if self.config.is_frozen else nullcontext():
             return self.pooling.select(self.encoder(tokens))
+
+    def centre(self, means_LH: Tensor) -> None:
+        """Set the means of the layers that a centred mixture subtracts, [L, H]."""
+        assert isinstance(self.pooling, ScalarMix), "the configuration refuses others"
+        assert self.pooling.means is not None, "a mixture that is not centred has no means"
+        self.pooling.means.copy_(means_LH)
 
     def forward(self, tokens: Tokens) -> Memory:
         """Encode sentences [B, T] into pooled states [B, T, H]."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from nlgraft.errors import ContractError, StoreError
 from nlgraft.nn.batch import Tokens, truncate_middle
@@ -48,23 +49,11 @@ def write_frozen_states(
     Raises:
         ContractError: The encoder is finetuned or keeps its dropout, so its states vary.
     """
-    context = reader if isinstance(reader, Context) else reader.context
-    if not context.config.is_frozen or context.config.has_frozen_dropout:
-        raise ContractError(
-            "only a frozen encoder without dropout can be precomputed: "
-            f"is_frozen is {context.config.is_frozen}, has_frozen_dropout {context.config.has_frozen_dropout}"
-        )
-    limit = context.config.max_tokens
-    lengths_B = np.array([len(s) if limit is None else min(len(s), limit) for s in sequences], dtype=np.int64)
+    context = _context(reader)
+    lengths_B = _lengths(context, sequences)
     offsets = np.concatenate([[0], np.cumsum(lengths_B)])
-    device = next(reader.parameters()).device
     states: np.memmap | None = None
-    for rows in _batches(lengths_B, batch_tokens):
-        tokens = Tokens.from_lists([sequences[row] for row in rows]).to(device)
-        if limit is not None:
-            tokens = truncate_middle(tokens, limit)
-        with torch.no_grad():
-            layers_LBTH = reader.layers(tokens)
+    for rows, _, layers_LBTH in _read(reader, sequences, lengths_B, batch_tokens):
         if states is None:
             states = _create(path, offsets, layers_LBTH.shape[0], layers_LBTH.shape[3], precision)
         layers_BTLH = layers_LBTH.permute(1, 2, 0, 3).cpu().numpy()
@@ -73,6 +62,24 @@ def write_frozen_states(
     if states is None:
         states = _create(path, offsets, 1, context.output_dim, precision)
     states.flush()
+
+
+def state_means(
+    reader: Context | ContextualEmbedding, sequences: Sequence[Sequence[int]], *, batch_tokens: int = 8192
+) -> Tensor:
+    """Average the layers that a frozen encoder's pooling selects over all tokens of a corpus, [L, H].
+
+    Raises:
+        ContractError: As ``write_frozen_states``, or the corpus has no token.
+    """
+    lengths_B = _lengths(_context(reader), sequences)
+    total: Tensor | None = None
+    for _, valid_BT, layers_LBTH in _read(reader, sequences, lengths_B, batch_tokens):
+        sums_LH = layers_LBTH[:, valid_BT].double().sum(1)
+        total = sums_LH if total is None else total + sums_LH
+    if total is None:
+        raise ContractError("states of a text without tokens have no mean")
+    return (total / int(lengths_B.sum())).float().cpu()
 
 
 class FrozenStates:
@@ -108,6 +115,38 @@ class FrozenStates:
             layers_BTLH[place, : lengths[place]] = self.states[self.offsets[row] : self.offsets[row + 1]]
         tokens = Tokens.from_lists([[0] * length for length in lengths])
         return tokens.with_layers(torch.from_numpy(layers_BTLH).permute(2, 0, 1, 3))
+
+
+def _context(reader: Context | ContextualEmbedding) -> Context:
+    context = reader if isinstance(reader, Context) else reader.context
+    if not context.config.is_frozen or context.config.has_frozen_dropout:
+        raise ContractError(
+            "only a frozen encoder without dropout can be precomputed: "
+            f"is_frozen is {context.config.is_frozen}, has_frozen_dropout {context.config.has_frozen_dropout}"
+        )
+    return context
+
+
+def _lengths(context: Context, sequences: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
+    limit = context.config.max_tokens
+    return np.array([len(s) if limit is None else min(len(s), limit) for s in sequences], dtype=np.int64)
+
+
+def _read(
+    reader: Context | ContextualEmbedding,
+    sequences: Sequence[Sequence[int]],
+    lengths_B: npt.NDArray[np.int64],
+    batch_tokens: int,
+) -> Iterator[tuple[list[int], Tensor, Tensor]]:
+    """Run the encoder, the longest sentences first: their numbers, valid [B, T] and layers [L, B, T, H]."""
+    limit = _context(reader).config.max_tokens
+    device = next(reader.parameters()).device
+    for rows in _batches(lengths_B, batch_tokens):
+        tokens = Tokens.from_lists([sequences[row] for row in rows]).to(device)
+        if limit is not None:
+            tokens = truncate_middle(tokens, limit)
+        with torch.no_grad():
+            yield rows, tokens.valid, reader.layers(tokens)
 
 
 def _batches(lengths_B: npt.NDArray[np.int64], batch_tokens: int) -> list[list[int]]:

@@ -134,11 +134,20 @@ class Reduce(LayerPooling):
 
 
 class ScalarMix(LayerPooling):
-    """ELMo's mixture: a learned weighted mean of the normalised layers, embeddings included, and a scale."""
+    """ELMo's mixture: a learned weighted mean of the normalised layers, embeddings included, and a scale.
+
+    Attributes:
+        means: Of a centred mixture: what is subtracted before the norm, [L, H]; not a number until ``centre``
+            is called or weights are loaded, so that it cannot be forgotten.
+    """
+
+    means: Tensor | None
 
     def __init__(self, config: PoolingConfig, shape: EncoderShape) -> None:
         super().__init__(shape.hidden_dim)
         self.weight_dropout = config.weight_dropout
+        means = torch.full((shape.num_states, shape.hidden_dim), torch.nan) if config.is_centred else None
+        self.register_buffer("means", means)
         self.norm = nn.LayerNorm(shape.hidden_dim, elementwise_affine=config.is_norm_affine)
         self.mix = nn.Parameter(torch.ones(shape.num_states))
         self.scale = nn.Parameter(torch.ones(()))
@@ -149,6 +158,8 @@ class ScalarMix(LayerPooling):
 
     def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
         """Mix the states, [B, T, H]; dropout acts on the weights and so removes whole layers."""
+        if self.means is not None:
+            layers_LBTH = layers_LBTH - self.means[:, None, None]
         weights_L = F.dropout(self.mix.softmax(0), self.weight_dropout, self.training)
         return self.scale * torch.einsum("l,lbth->bth", weights_L, self.norm(layers_LBTH))
 

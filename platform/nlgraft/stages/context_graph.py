@@ -14,9 +14,11 @@ from nlgraft.stages.kinds.contexts import (
     CHECKPOINT_ENCODER,
     FROZEN_STATES,
     RANDOM_ENCODER,
+    STATE_MEANS,
     FrozenStatesInputs,
     FrozenStatesSettings,
     RandomEncoderInputs,
+    StateMeansSettings,
 )
 from nlgraft.stages.kinds.masked_lm import CHECKPOINT_TOKENIZER, CheckpointSettings
 from nlgraft.stages.kinds.text import NoInputs
@@ -78,12 +80,21 @@ def frozen_states(
             f"{context.has_frozen_dropout}, but only a frozen encoder without dropout has states that can be "
             "stored; run it live"
         )
-    settings = FrozenStatesSettings(
+    read = _reading(context, side).model_dump()
+    settings = FrozenStatesSettings(**read, splits=splits, precision=precision)
+    return FROZEN_STATES.stage(name, settings, FrozenStatesInputs(encoded=text.stage, encoder=encoder))
+
+
+def state_means(name: str, text: EncodedText, context: ContextConfig, side: Side, encoder: Stage) -> Stage:
+    """Average the states of a frozen context over one stream of the training text, for a centred pooling."""
+    inputs = FrozenStatesInputs(encoded=text.stage, encoder=encoder)
+    return STATE_MEANS.stage(name, _reading(context, side), inputs)
+
+
+def _reading(context: ContextConfig, side: Side) -> StateMeansSettings:
+    return StateMeansSettings(
         selection=context.pooling.selection(),
         side=side,
         prepend_id=context.prepend_id,
         max_tokens=context.max_tokens,
-        splits=splits,
-        precision=precision,
     )
-    return FROZEN_STATES.stage(name, settings, FrozenStatesInputs(encoded=text.stage, encoder=encoder))

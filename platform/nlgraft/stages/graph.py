@@ -151,6 +151,7 @@ def train_inputs(
     architecture: Stage | None = None,
     encoders: Mapping[str, Stage] | None = None,
     states: Mapping[str, Stage] | None = None,
+    means: Mapping[str, Stage] | None = None,
 ) -> TrainInputs[Stage]:
     """Name the inputs of a training on encoded text."""
     return TrainInputs(
@@ -161,6 +162,7 @@ def train_inputs(
         architecture=architecture,
         encoders=encoders or {},
         states=states or {},
+        means=means or {},
     )
 
 
@@ -192,9 +194,12 @@ def train(
     architecture: Stage | None = None,
     encoders: Mapping[str, Stage] | None = None,
     states: Mapping[str, Stage] | None = None,
+    means: Mapping[str, Stage] | None = None,
 ) -> Stage:
-    """Train an encoder-decoder, fresh or from an earlier model."""
-    inputs = train_inputs(text, start=start, architecture=architecture, encoders=encoders, states=states)
+    """Train an encoder-decoder, fresh or from an earlier model; families of inputs as in ``TrainInputs``."""
+    inputs = train_inputs(
+        text, start=start, architecture=architecture, encoders=encoders, states=states, means=means
+    )
     return TRAIN.stage(name, train_settings(text, settings), inputs, seed=seed)
 
 

@@ -221,6 +221,9 @@ class _Selection(_Config):
     """Rule that selects examples; all without it. Applied to every split before the limits."""
     max_line_chars: int = Field(default=10_000, ge=1)
     """Longer lines are truncated to this many characters, counted and reported."""
+    max_source_words: int | None = Field(default=None, ge=1, exclude_if=lambda words: words is None)
+    """Sources are truncated to this many words between white space, counted and reported (400 for
+    CNN-DailyMail, See et al. 2017); null: any number."""
 
 
 class FilesConfig(_Selection):

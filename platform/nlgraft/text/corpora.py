@@ -43,7 +43,7 @@ class Selected:
         num_read: Examples in the files.
         num_kept: Examples that the word rule kept.
         num_used: Examples within the limit.
-        num_cut: Lines, over all streams, truncated to the longest length allowed.
+        num_cut: Lines, over all streams, truncated to the most characters or words allowed.
     """
 
     num_read: int
@@ -163,6 +163,12 @@ def _select(
     streams: dict[str, list[str]],
     num_cut: int,
 ) -> Corpus:
+    if num_cut:
+        _LOG.warning("%s: %d lines truncated to %d characters", split, num_cut, config.max_line_chars)
+    if config.max_source_words is not None:
+        streams, num_long = _first_words(streams, config.max_source_words)
+        _LOG.info("%s: %d sources truncated to %d words", split, num_long, config.max_source_words)
+        num_cut += num_long
     keep = _kept(config.keep, streams)
     num_kept = sum(keep)
     if num_kept == 0:
@@ -172,9 +178,19 @@ def _select(
     limit = getattr(config.limits, split.partition("_")[0])
     used = {role: list(islice(compress(lines, keep), limit)) for role, lines in streams.items()}
     num_used = num_kept if limit is None else min(limit, num_kept)
-    if num_cut:
-        _LOG.warning("%s: %d lines truncated to %d characters", split, num_cut, config.max_line_chars)
     return Corpus.from_streams(used, Selected(len(keep), num_kept, num_used, num_cut))
+
+
+def _first_words(streams: dict[str, list[str]], most: int) -> tuple[dict[str, list[str]], int]:
+    num_long, cut = 0, dict(streams)
+    for role in (role for role in streams if role.startswith("source ")):
+        words = [line.split() for line in streams[role]]
+        num_long += sum(len(found) > most for found in words)
+        cut[role] = [
+            line if len(found) <= most else " ".join(found[:most])
+            for line, found in zip(streams[role], words, strict=True)
+        ]
+    return cut, num_long
 
 
 def _kept(rule: WordRule | None, streams: Mapping[str, list[str]]) -> list[bool]:

@@ -49,16 +49,18 @@ ARMS: dict[str, dict[str, Any]] = {
             ],
             "is_calibrated": True,
         },
+        "num_extracted_sentences": 1,
     },
     "shared": _with(model={"tying": "all"}),
     "bitext-BPE": _with(tokenizers={"source": "bitext", "target": "bitext"}),
     "src_elmo": _with(source={"use": "elmo"}, model=_ELMO_MODEL),
     "src_elmo, stored, +shdemb": _with(
-        source={"use": "elmo", "states": "fp32"}, model={**_ELMO_MODEL, "tying": "decoder"}
+        source={"use": "elmo", "states": "fp32", "is_centred": True},
+        model={**_ELMO_MODEL, "tying": "decoder"},
     ),
     "src_elmo, random": _with(source={"use": "elmo", "weights": "random"}, model=_ELMO_MODEL),
     "src_ft": _with(source={"use": "finetuned"}),
-    "tgt_elmo": _with(target={"use": "elmo"}),
+    "tgt_elmo": _with(target={"use": "elmo", "is_centred": True}),
     "tgt_ft": _with(target={"use": "finetuned"}),
     "tgt_ft, prefixes read anew": {**_with(target={"use": "finetuned"}), "has_lm_cache": False},
     "src_elmo, target vocabulary of the bitext": _with(

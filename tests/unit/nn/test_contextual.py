@@ -79,6 +79,24 @@ def test_pooling_by_hand(config, expected):
     assert pooling.output_dim == len(expected)
 
 
+def test_a_centred_mixture_by_hand():
+    """States (5, 3) and (1, 4) less their means (5, 1) and (1, 9) are (0, 2) and (0, -5): -1, 1 and 1, -1."""
+    layers = torch.tensor([[5.0, 3.0], [1.0, 4.0]])[:, None, None]
+    valid = torch.ones(1, 1, dtype=torch.bool)
+    plain, centred = (
+        build_pooling(PoolingConfig(kind="scalar_mix", is_centred=is_centred), EncoderShape(2, 2, 2))
+        for is_centred in (False, True)
+    )
+    assert plain(layers, valid).flatten().tolist() == pytest.approx([0.0, 0.0], abs=1e-4)
+    assert centred(layers, valid).isnan().all(), "means that were never set cannot be overlooked"
+    centred.means.copy_(torch.tensor([[5.0, 1.0], [1.0, 9.0]]))
+    centred.mix.data = torch.tensor([0.0, -torch.inf])
+    assert centred(layers, valid).flatten().tolist() == pytest.approx([-1.0, 1.0], abs=1e-4)
+    centred.mix.data = torch.tensor([-torch.inf, 0.0])
+    assert centred(layers, valid).flatten().tolist() == pytest.approx([1.0, -1.0], abs=1e-4)
+    assert "means" not in plain.state_dict()
+
+
 def test_an_index_out_of_range_is_refused():
     with pytest.raises(ContractError, match=r"pooling.index 4 of an encoder with 4 hidden states"):
         build_pooling(PoolingConfig(index=4), EncoderShape(4, 2, 2))

@@ -7,12 +7,14 @@ import safetensors.numpy
 import torch
 
 from nlgraft.errors import ContractError, StoreError
+from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.context_config import BiLMConfig, ContextConfig
 from nlgraft.nn.contextual import Context
-from nlgraft.nn.frozen_states import FrozenStates, write_frozen_states
+from nlgraft.nn.frozen_states import FrozenStates, state_means, write_frozen_states
 from nlgraft.nn.language_models import BiLM
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.presets import preset
+from nlgraft.training.models import read_model, write_model
 
 LM = BiLMConfig(vocab_size=20, d_model=8, num_layers=2, num_heads=2, ffn_dim=12)
 SIZES = {"d_model": 8, "num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "ffn_dim": 12}
@@ -67,6 +69,40 @@ def test_only_frozen_states_can_be_stored(tmp_path, settings):
         write_frozen_states(
             tmp_path / "x", Context(ContextConfig(encoder=LM, **settings), BiLM(LM)), SENTENCES
         )
+
+
+def test_centred_states_have_no_mean(tmp_path):
+    """Every layer's mean over all real tokens, the end tokens included and the prepended one not, is zero."""
+    embedding = make_model("src_elmo").source_embedding
+    means = state_means(embedding, SENTENCES, batch_tokens=8)
+    write_frozen_states(tmp_path / "states", embedding, SENTENCES)
+    stored = FrozenStates(tmp_path / "states").states
+    assert stored.shape == (11, *means.shape)
+    assert abs(stored.mean(0)).max() > 0.1
+    assert abs(stored - means.numpy()).mean(0).max() > 0.1
+    assert abs((stored - means.numpy()).mean(0)).max() < 1e-6
+    torch.testing.assert_close(means, state_means(embedding, SENTENCES, batch_tokens=100), rtol=0, atol=1e-6)
+    with pytest.raises(ContractError, match="a text without tokens"):
+        state_means(embedding, [[], []])
+
+
+def test_a_centred_model_is_the_same_stored_live_and_read_again(tmp_path):
+    pooling = {"kind": "scalar_mix", "is_centred": True}
+    context = {"encoder": LM, "pooling": pooling, "prepend_id": 3}
+    plain, model = make_model("src_elmo"), make_model("src_elmo", contexts={"lm": context})
+    model.source_embedding.context.centre(state_means(plain.source_embedding, SENTENCES))
+    write_frozen_states(tmp_path / "states", model.source_embedding, SENTENCES)
+    live, stored = Tokens.from_lists(SENTENCES[:2]), FrozenStates(tmp_path / "states").tokens([0, 1])
+
+    def output(model, source):
+        target = Tokens.from_lists([[3, 9, 8], [3, 5, 7]])
+        with torch.no_grad():
+            return model(Batch([source], target, target.ids))
+
+    assert not torch.allclose(output(model, live), output(plain, live))
+    torch.testing.assert_close(output(model, stored), output(model, live), rtol=0, atol=1e-6)
+    write_model(model, tmp_path)
+    assert torch.equal(output(read_model(tmp_path).eval(), live), output(model, live))
 
 
 def test_a_broken_file_is_named(tmp_path):

@@ -205,8 +205,9 @@ def test_a_checkpoint_that_cannot_be_read_is_named(tmp_path):
         )
 
 
+@pytest.mark.parametrize("is_centred", [False, True])
 @pytest.mark.parametrize("kind", ["bi_lm", "uni_lm"])
-def test_a_language_model_of_ours_takes_the_place_of_a_table(store, kind):
+def test_a_language_model_of_ours_takes_the_place_of_a_table(store, kind, is_centred):
     """SRC-ELMO of the two-tower model, TGT-ELMO of the other, stored and live; decoded from the artifact."""
     corpus = pieces.corpus("bitext", DATA)
     tokenizers = pieces.tokenizers("bitext", TokenizerConfig(vocab_size=150), {"bitext": corpus})
@@ -216,9 +217,10 @@ def test_a_language_model_of_ours_takes_the_place_of_a_table(store, kind):
     sizes = {"kind": kind, "d_model": 8, "num_layers": 1, "num_heads": 2, "ffn_dim": 8}
     phase = LanguageModelPhaseConfig(model=sizes, train={"max_steps": 2, "batch_tokens": 400})
     lm = pieces.language_model("lm", text, phase, seed=1, stream=stream)
-    context = ContextConfig(
-        encoder=sizes, pooling={"kind": "scalar_mix"}, prepend_id=3 if is_source else None
-    )
+    pooling = {"kind": "scalar_mix", "is_centred": is_centred}
+    context = ContextConfig(encoder=sizes, pooling=pooling, prepend_id=3 if is_source else None)
+    read = Side(stream=stream) if is_source else Side(stream=stream, prefix=(3,), suffix=())
+    means = {"lm": context_graph.state_means("lm_means", text, context, read, lm)} if is_centred else {}
     side = "source_context" if is_source else "target_context"
     model = TransformerConfig(**SIZES, contexts={"lm": context}, **{side: "lm"}, tying="none")
     view = View(target_start=3)
@@ -227,10 +229,10 @@ def test_a_language_model_of_ours_takes_the_place_of_a_table(store, kind):
     for is_stored in (False, True) if is_source else (False,):
         states = {}
         if is_stored:
-            states = {
-                stream: context_graph.frozen_states("lm_states", text, context, Side(stream=stream), lm)
-            }
-        trained = pieces.train("trained", text, settings, seed=1, encoders={"lm": lm}, states=states)
+            states = {stream: context_graph.frozen_states("lm_states", text, context, read, lm)}
+        trained = pieces.train(
+            "trained", text, settings, seed=1, encoders={"lm": lm}, states=states, means=means
+        )
         decode = DECODE.model_copy(update={"start_id": 3})
         graph = StageGraph(
             pieces.scores(
@@ -239,9 +241,20 @@ def test_a_language_model_of_ours_takes_the_place_of_a_table(store, kind):
         )
         record = run(store, graph)
         losses.append(record.metrics["dev/loss"])
-        encoder = read_model(artifact(store, graph, "trained")).named_contexts()["lm"].encoder
+        used = read_model(artifact(store, graph, "trained")).named_contexts()["lm"]
         pretrained = read_encoder(artifact(store, graph, "lm")).state_dict()
-        assert all(torch.equal(tensor, pretrained[name]) for name, tensor in encoder.state_dict().items())
+        assert all(
+            torch.equal(tensor, pretrained[name]) for name, tensor in used.encoder.state_dict().items()
+        )
+        if is_centred:
+            rows = read_encoded(artifact(store, graph, "bitext_encoded"), "train").stream(stream)
+            around = ([3], [3]) if is_source else ([3], [])
+            states = [
+                torch.stack(used.encoder(Tokens.from_lists([[*around[0], *row, *around[1]]])).layers)[:, 0]
+                for row in rows
+            ]
+            every = torch.cat([layers[:, is_source:] for layers in states], dim=1)
+            torch.testing.assert_close(used.pooling.means, every.mean(1), rtol=0, atol=1e-5)
     assert losses == pytest.approx(losses[:1] * len(losses), abs=1e-5)
 
 

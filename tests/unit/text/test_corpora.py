@@ -144,6 +144,23 @@ def test_over_long_lines_are_cut_counted_and_logged(tmp_path, caplog):
     assert "dev: 2 lines truncated to 5 characters" in caplog.text
 
 
+def test_sources_keep_their_first_words_and_targets_all(tmp_path):
+    settings = corpus_files(
+        tmp_path,
+        train={"source0": ["one  two three four", "one\ttwo"], "target": ["eins zwei drei", "eins"]},
+        dev={"source0": ["one two three"], "target": ["eins"]},
+    )
+    plain = CORPUS.validate_python(settings)
+    cut = CORPUS.validate_python({**settings, "max_source_words": 2})
+    corpora = load_corpus(cut)
+    assert corpora["train"].sources == [["one two", "one\ttwo"]]
+    assert corpora["train"].target == ["eins zwei drei", "eins"]
+    assert [corpora[split].selected.num_cut for split in ("train", "dev")] == [1, 1]
+    assert load_corpus(plain)["train"].sources == [["one  two three four", "one\ttwo"]]
+    assert digest(plain) != digest(cut)
+    assert "max_source_words" not in digest(plain), "fingerprints from before the setting stay valid"
+
+
 def test_overlap_of_train_and_test_is_counted(tmp_path):
     """Spec platform.md B18: exact duplicates are counted and reported, not an error."""
     reports = corpus_report(load_corpus(CORPUS.validate_python(small(tmp_path))))

@@ -12,21 +12,26 @@ from nlgraft.text.config import Split
 from nlgraft.training.config import Side
 
 
-class FrozenStatesSettings(Settings):
-    """The hidden states of a frozen encoder on one stream of encoded text.
+class StateMeansSettings(Settings):
+    """The means of the hidden states of a frozen encoder over one stream of the encoded training text.
 
     Only what decides the states is in here, so that all contexts that read the same layers of the same
     encoder share one artifact, however they pool, merge or drop them.
     """
 
     selection: PoolingConfig
-    """Layers that are stored: ``PoolingConfig.selection()``."""
+    """Layers that are read: ``PoolingConfig.selection()``."""
     side: Side
     """The stream, and the ids around its sequences."""
     prepend_id: int | None = None
     """Token put before every sequence and dropped from the states."""
     max_tokens: int | None = None
     """Longest input of the encoder; longer ones keep their first and last halves. Null: no limit."""
+
+
+class FrozenStatesSettings(StateMeansSettings):
+    """The hidden states of a frozen encoder on one stream of encoded text, as they are: never centred."""
+
     splits: tuple[Split, ...] = ("train", "dev")
     """Splits to run, among those that are encoded."""
     precision: Precision = "fp32"
@@ -50,6 +55,7 @@ class RandomEncoderInputs(Inputs[T]):
 
 CHECKPOINT_ENCODER = StageKind("nlgraft.stages.run.contexts:copy_encoder", CheckpointSettings, NoInputs)
 RANDOM_ENCODER = StageKind("nlgraft.stages.run.contexts:draw_encoder", NoSettings, RandomEncoderInputs)
+STATE_MEANS = StageKind("nlgraft.stages.run.contexts:write_means", StateMeansSettings, FrozenStatesInputs)
 FROZEN_STATES = StageKind(
     "nlgraft.stages.run.contexts:write_states", FrozenStatesSettings, FrozenStatesInputs
 )

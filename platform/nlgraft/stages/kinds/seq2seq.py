@@ -68,7 +68,7 @@ class TrainInputs(Inputs[T]):
 
     ``start`` is a model, also one after an exchange of its vocabulary; ``architecture`` a model's description
     without weights; without either the model begins fresh. ``encoders`` are pretrained encoders by context,
-    ``states`` their precomputed states by stream.
+    ``states`` their precomputed states by stream, ``means`` what a centred pooling subtracts, by context.
     """
 
     encoded: T
@@ -78,6 +78,7 @@ class TrainInputs(Inputs[T]):
     architecture: T | None = None
     encoders: Mapping[str, T] = field(default_factory=dict)
     states: Mapping[str, T] = field(default_factory=dict)
+    means: Mapping[str, T] = field(default_factory=dict)
 
 
 class TranslateSettings(Settings):

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
 
 from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig
 from nlgraft.nn.contextual import Context, ContextualEmbedding
-from nlgraft.nn.frozen_states import write_frozen_states
+from nlgraft.nn.frozen_states import state_means, write_frozen_states
 from nlgraft.nn.hugging_face import load_base_model
 from nlgraft.nn.transformers_loading import quiet_transformers
 from nlgraft.pipeline.stage import StageContext
@@ -18,12 +20,14 @@ from nlgraft.stages.kinds.contexts import (
     CHECKPOINT_ENCODER,
     FROZEN_STATES,
     RANDOM_ENCODER,
-    FrozenStatesSettings,
+    STATE_MEANS,
+    StateMeansSettings,
 )
 from nlgraft.stages.run.text import read_encoded
 from nlgraft.training.models import read_encoder
-from nlgraft.training.views import prepare_side
+from nlgraft.training.views import Side, prepare_side
 
+MEANS_FILE = "means.safetensors"
 _LOG = logging.getLogger(__name__)
 
 
@@ -51,21 +55,35 @@ def draw_encoder(context: StageContext) -> None:
 def write_states(context: StageContext) -> None:
     """Run a frozen encoder over encoded text; write one file of states per split."""
     settings, inputs = FROZEN_STATES.read(context)
-    reader = _reader(settings, inputs.encoder)
-    reader.to(context.device).eval()
+    reader = _reader(settings, inputs.encoder).to(context.device).eval()
     for split in settings.splits:
-        stream = read_encoded(inputs.encoded, split).stream(settings.side.stream)
-        sequences, num_cut = prepare_side(stream, settings.side)
-        if num_cut:
-            _LOG.warning(
-                "%s, %s: %d of %d sequences were cut", split, settings.side.stream, num_cut, len(stream)
-            )
         path = context.directory / f"{split}.safetensors"
-        rows = [row.tolist() for row in sequences]
+        rows = _sequences(inputs.encoded, split, settings.side)
         write_frozen_states(path, reader, rows, precision=settings.precision)
 
 
-def _reader(settings: FrozenStatesSettings, encoder: Path) -> Context | ContextualEmbedding:
+def write_means(context: StageContext) -> None:
+    """Run a frozen encoder over the encoded training text; write the mean of each layer."""
+    settings, inputs = STATE_MEANS.read(context)
+    reader = _reader(settings, inputs.encoder).to(context.device).eval()
+    means_LH = state_means(reader, _sequences(inputs.encoded, "train", settings.side))
+    save_file({"means": means_LH}, context.directory / MEANS_FILE)
+
+
+def read_means(directory: Path) -> Tensor:
+    """Read the means that ``write_means`` wrote, [L, H]."""
+    return load_file(directory / MEANS_FILE)["means"]
+
+
+def _sequences(encoded: Path, split: str, side: Side) -> list[list[int]]:
+    stream = read_encoded(encoded, split).stream(side.stream)
+    sequences, num_cut = prepare_side(stream, side)
+    if num_cut:
+        _LOG.warning("%s, %s: %d of %d sequences were cut", split, side.stream, num_cut, len(stream))
+    return [row.tolist() for row in sequences]
+
+
+def _reader(settings: StateMeansSettings, encoder: Path) -> Context | ContextualEmbedding:
     config = ContextConfig(
         encoder=HuggingFaceEncoderConfig(),  # only names the model, which is handed over
         pooling=settings.selection,

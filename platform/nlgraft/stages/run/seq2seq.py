@@ -18,6 +18,7 @@ from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config import MaskedSpansConfig
 from nlgraft.stages.kinds.seq2seq import TRAIN, TrainInputs, TrainSettings
 from nlgraft.stages.metrics import metric_name
+from nlgraft.stages.run.contexts import read_means
 from nlgraft.stages.run.new_rows import new_rows_first
 from nlgraft.stages.run.text import open_tokenizer, read_encoded, text_of, training_budget, vocab_sizes
 from nlgraft.text.corpora import read_corpus
@@ -78,6 +79,8 @@ def start_model(settings: TrainSettings, inputs: TrainInputs[Path], context: Sta
         earlier = read_model(inputs.start).state_dict()
         report = carry_over(model, earlier, rename=carry.rename, fresh=carry.fresh, drop=carry.drop)
         report.write(context.directory / CARRY_FILE)
+    for name, path in inputs.means.items():
+        model.named_contexts()[name].centre(read_means(path))
     return model
 
 
