@@ -93,6 +93,16 @@ def test_table_2_is_claimed_on_both_of_its_columns() -> None:
     assert figures["random_init", "cbow", "Table 2, Laws"] == [53.14, 52.93]
 
 
+def test_studies_of_prlm_fusion_pretrain_for_every_seed() -> None:
+    """One pretraining for all seeds leaves every claim of fused above plain or random undecided."""
+    studies = [_read(path, []) for path in FILES if path.parent.name == "prlm_fusion"]
+    assert len(studies) >= 10
+    for study in studies:
+        for cell in cells(study):
+            pretraining = resolve_config(study, cell).model_dump()["pretraining"]
+            assert pretraining["is_per_seed"], f"{study.name}, {cell.label}"
+
+
 def _at_paper(name: str) -> list[dict[str, Any]]:
     """The resolved configs of a study's cells at @paper."""
     study = _read(ROOT / "search_spaces" / "embedding_transfer" / f"{name}.yaml", ["@paper"])

@@ -36,5 +36,6 @@ PRETRAIN = StageKind(
     "trainables.prlm_fusion.stages.pretraining:pretrain",
     PretrainSettings,
     PretrainInputs,
+    version=2,
     is_distributed=True,
 )

@@ -232,7 +232,13 @@ def load_checkpoint(name: str, revision: str | None, seed: int) -> tuple[Transfo
 
 
 def fresh_bert(
-    config: BertConfig, vocab_size: int, *, pad_id: int, max_tokens: int, seed: int
+    config: BertConfig,
+    vocab_size: int,
+    *,
+    pad_id: int,
+    max_tokens: int,
+    seed: int,
+    initializer_range: float = 0.02,
 ) -> TransformersMaskedLM:
     """Build a BERT of transformers with fresh weights; ``max_tokens`` does not count begin and end."""
     import transformers
@@ -247,6 +253,7 @@ def fresh_bert(
         attention_probs_dropout_prob=config.dropout,
         max_position_embeddings=max_tokens + 2,
         pad_token_id=pad_id,
+        initializer_range=initializer_range,
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

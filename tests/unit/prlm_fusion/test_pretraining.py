@@ -82,6 +82,15 @@ def test_replaced_tokens_stand_at_masked_positions_and_are_told_from_true_ones()
     assert generator.config.hidden_size == discriminator.config.hidden_size / 2
 
 
+@pytest.mark.parametrize("prlm", [BertPrlm, GptPrlm, ElectraPrlm])
+def test_weights_begin_as_large_as_berts_relative_to_their_width(prlm):
+    """0.02 at width 768 is sqrt(12) times as much at width 64; random controls read it from the config."""
+    result = built(prlm(model={**SIZES, "d_model": 64, "ffn_dim": 256})).result
+    assert result.config.initializer_range == pytest.approx(0.0692820323)
+    table = result.get_input_embeddings().weight
+    assert table[1:].std().item() == pytest.approx(0.0692820323, rel=0.1)
+
+
 def test_a_student_begins_with_layers_of_its_teacher_and_equals_it_at_its_depth(tmp_path):
     """With all of the teacher's layers it is the teacher: no distance, and the teacher's cross-entropy."""
     teacher = built(BertPrlm(model=SIZES))
