@@ -13,6 +13,7 @@ from ruamel.yaml import YAML
 
 from nlgraft import api
 from nlgraft.errors import StudyError
+from nlgraft.nn.config import SIZES, TransformerConfig
 from nlgraft.study.data.claim import claims_of
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
@@ -38,6 +39,14 @@ def _skip_without_its_files(path: Path) -> None:
             pytest.skip(f"its files are missing: set {name} (looked at {directory})")
 
 
+def _foreign_sizes(model: Any) -> dict[str, int]:
+    """Sizes of a model, other than its depth, that are not those of its preset; a tiny one has its own."""
+    if not isinstance(model, TransformerConfig) or model.preset == "tiny":
+        return {}
+    sizes = {name: getattr(model, name) for name in ("d_model", "ffn_dim", "num_heads")}
+    return {name: size for name, size in sizes.items() if size != SIZES[model.preset][name]}
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 @pytest.mark.parametrize("scale", [None, "tiny", "small", "paper"])
 def test_a_shipped_study_validates(path: Path, scale: str | None) -> None:
@@ -48,6 +57,7 @@ def test_a_shipped_study_validates(path: Path, scale: str | None) -> None:
         assert objective.metric in system.metrics
     for cell in cells(study):
         config = resolve_config(study, cell)
+        assert not _foreign_sizes(getattr(config, "model", None)), "the sizes of @tiny stayed behind"
         for target in study.search.space if study.search is not None else ():
             value: object = config
             for part in target.split("."):
