@@ -296,6 +296,15 @@ def test_every_declared_metric_is_written_by_some_arm(path: str, written: dict[s
     assert sorted(declared - written[path]) == []
 
 
+@pytest.mark.parametrize("path", SYSTEMS)
+def test_what_a_mean_is_over_is_a_fixed_metric(path: str) -> None:
+    metrics = load_system(path).metrics
+    counted = {name: metric.counted_by for name, metric in metrics.items() if metric.counted_by}
+    assert {name: metrics[by].is_fixed for name, by in counted.items() if by in metrics} == dict.fromkeys(
+        counted, True
+    )
+
+
 # --- two systems, one name for one thing ------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from nlgraft.study.data.metric import Metric
 
 Split = Literal["dev", "test"]
 SPLITS: tuple[Split, ...] = ("dev", "test")
+_TOKENS = "dev/reference_length"
 _PER_TOKEN = "Cross-entropy per target token; tokens of different vocabularies are not the same unit."
 
 TEXT_METRICS: Mapping[str, tuple[Literal["maximize", "minimize"], str, str]] = {
@@ -129,7 +130,13 @@ def saved_metrics(splits: Sequence[Split] = SPLITS) -> dict[str, Metric]:
 def training_metrics(prefix: str = "") -> dict[str, Metric]:
     """Describe what a training of the whole model reports: that of the result unless a prefix is given."""
     metrics = {
-        "dev/loss": Metric(direction="minimize", unit="nats per token", split="dev", description=_PER_TOKEN),
+        "dev/loss": Metric(
+            direction="minimize",
+            unit="nats per token",
+            split="dev",
+            counted_by="" if prefix else _TOKENS,
+            description=_PER_TOKEN,
+        ),
         "parameters/total": Metric(
             direction="minimize",
             unit="parameters",
@@ -172,7 +179,13 @@ def training_metrics(prefix: str = "") -> dict[str, Metric]:
 def start_metrics(prefix: str = "") -> dict[str, Metric]:
     """Describe the dev loss that a training reports before its first step."""
     description = f"{_PER_TOKEN} Right after weights were carried over."
-    loss = Metric(direction="minimize", unit="nats per token", split="dev", description=description)
+    loss = Metric(
+        direction="minimize",
+        unit="nats per token",
+        split="dev",
+        counted_by="" if prefix else _TOKENS,
+        description=description,
+    )
     return {metric_name("dev/loss.step_0", prefix): loss}
 
 

@@ -1,6 +1,7 @@
 """The result of a study: collecting from the store, Holm families, unfinished and failed cells, JSON."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from nlgraft.analysis.study_result import StudyResult
 from nlgraft.errors import NlgraftError, StudyError
 from nlgraft.pipeline.store import ArtifactStore, Manifest
 from nlgraft.study.data.design import cells
+from nlgraft.study.data.metric import early_metrics
 from nlgraft.study.public import Study
 
 ARMS = ["random_init", "single_run", "avg_eg", "att_eg", "patt_eg"]
@@ -456,6 +458,28 @@ def test_stages_that_overlap_on_one_machine_are_crowded():
         ]
     )
     assert found == {"long", "inside"}
+
+
+@pytest.mark.parametrize("metric", ["dev/loss", "dev/loss.auc", "test/ter"])
+def test_losses_per_token_of_different_vocabularies_get_no_verdict(make_small_study, scored, metric):
+    study = make_small_study(claims=[])
+    losses = {"random_init": [5.0, 5.1, 4.95], "patt_eg": [2.0, 2.3, 1.9]}
+    lengths = {"random_init": 14.9, "patt_eg": 21.7}
+
+    def verdict(lengths):
+        arms = {cell.label: cell.levels["arm"] for cell in cells(study)}
+        values = {
+            label: {metric: losses[arm], "dev/reference_length": [lengths[arm]] * 3}
+            for label, arm in arms.items()
+        }
+        found = scored(study, values)
+        metrics = found.system.metrics
+        counted = {"dev/loss": replace(metrics["dev/loss"], counted_by="dev/reference_length")}
+        found.system = replace(found.system, metrics={**metrics, **counted, **early_metrics(counted)})
+        return found.standing(found.compare("patt_eg", metric=metric))
+
+    assert verdict(dict.fromkeys(lengths, 14.9)) == "better"
+    assert verdict(lengths) == ("better" if metric == "test/ter" else "open")
 
 
 @pytest.mark.parametrize("is_crowded", [True, False])

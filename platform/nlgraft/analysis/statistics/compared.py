@@ -206,14 +206,18 @@ class ComparedResults(Results):
         return level if self.study.sequential is None else look_levels(self.study.sequential.looks, level)[-1]
 
     def _limited(self, found: Comparison, terms: Sequence[tuple[float, CellResult]]) -> Comparison:
-        """Note which stages were trained once for all seeds, and leave open what hangs on one of them.
+        """Leave open what no number of seeds can decide, and note which stages were trained once for all.
 
         Where a cell has a stage that its opposite lacks, the noise of that one training is in the difference,
         and no number of seeds shows it.
         """
-        if self.system.metrics[found.metric].is_fixed:
+        metric = self.system.metrics[found.metric]
+        if metric.is_fixed:
             return found
-        if self.system.metrics[found.metric].is_time and self._is_crowded(cell for _, cell in terms):
+        if metric.counted_by and len({cell.mean(metric.counted_by) for _, cell in terms} - {None}) > 1:
+            note = f"undecided, {metric.unit} of different vocabularies; compare a metric per character"
+            return replace(found, open_because="different vocabularies", notes=(*found.notes, note))
+        if metric.is_time and self._is_crowded(cell for _, cell in terms):
             note = "undecided, timed beside other stages on the same machine; resources.max_concurrent: 1"
             return replace(found, open_because="timed beside other stages", notes=(*found.notes, note))
         names = {stage: name for _, cell in terms for stage, name in cell.trained_once.items()}

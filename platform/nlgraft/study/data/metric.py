@@ -26,6 +26,8 @@ class Metric:
             length of the references.
         is_derived: True for what is computed as results are read: from the learning curves of several trials,
             or from several test sets.
+        counted_by: The fixed metric that counts what the value is a mean over, where the vocabulary decides
+            that. Cells are compared only where it is equal.
         description: What is measured.
     """
 
@@ -35,6 +37,7 @@ class Metric:
     is_time: bool = False
     is_fixed: bool = False
     is_derived: bool = False
+    counted_by: str = ""
     description: str = ""
 
 
@@ -48,6 +51,7 @@ def early_metrics(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
             unit=metrics[CURVE].unit,
             split="dev",
             is_derived=True,
+            counted_by=metrics[CURVE].counted_by,
             description="Mean of the dev loss over the steps that all trials of the study trained: the area "
             "under its curve by its length.",
         ),
@@ -56,6 +60,7 @@ def early_metrics(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
             unit="steps",
             split="dev",
             is_derived=True,
+            counted_by=metrics[CURVE].counted_by,
             description="Steps until the dev loss is as low as the baseline's best with the same seed; all "
             "steps where it never is, which flatters slow cells.",
         ),
