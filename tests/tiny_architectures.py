@@ -152,7 +152,7 @@ MORE_MODELS = {
 def ties(model):
     groups = {}
     for name, tensor in model.named_parameters(remove_duplicate=False):
-        groups.setdefault(tensor.data_ptr(), set()).add(name)
+        groups.setdefault(id(tensor), set()).add(name)
     return {frozenset(names) for names in groups.values() if len(names) > 1}
 
 

@@ -14,9 +14,10 @@ from nlgraft.errors import DataError
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.surgery.checkpoints import INDEX, SINGLE, StoredCheckpoint, embedding_rows, load_checkpoint
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
+from nlgraft.vocab.surgery.lazy import LazyModel
 from nlgraft.vocab.surgery.stored import exchange_stored
 from nlgraft.vocab.surgery.token_ids import id_settings
-from nlgraft.vocab.surgery.verify import check_permutation
+from nlgraft.vocab.surgery.verify import _outputs, check_permutation
 from tests.tiny_architectures import (
     MODELS,
     MORE_MODELS,
@@ -133,6 +134,33 @@ def test_only_files_with_tables_are_written_anew(tmp_path):
     assert index["weight_map"] == checkpoint.files
 
 
+@pytest.mark.parametrize("name", EVERY)
+def test_a_model_whose_weights_stay_in_files_computes_what_the_loaded_one_does(name, tmp_path):
+    """Every family, in several files: outputs equal transformers' to the bit, also after an exchange."""
+    checkpoint = stored(made(name), tmp_path, max_shard_size="3KB")
+    model, lazy = load_checkpoint(tmp_path / "old"), LazyModel.of(checkpoint)
+    assert not lazy.missing
+    has_values = {name for name, parameter in lazy.model.named_parameters() if not parameter.is_meta}
+    assert has_values.isdisjoint(checkpoint.names.values())
+    plan = plan_for(model)
+    sides = "both" if has_one_size(model) else "decoder"
+    for one, other in (
+        (model, lazy),
+        (exchange_vocabulary(model, plan, sides=sides), lazy.exchanged(plan, sides)),
+    ):
+        assert torch.equal(_outputs(LazyModel(one), None), _outputs(other, None))
+        assert ties(one) == ties(other.model)
+
+
+def test_weights_of_another_shape_are_refused_where_they_are_read(tmp_path):
+    checkpoint = stored(made("llama_tied"), tmp_path)
+    config = json.loads((tmp_path / "old" / "config.json").read_text())
+    (tmp_path / "old" / "config.json").write_text(json.dumps(config | {"vocab_size": V + 1}))
+    lazy = LazyModel.of(StoredCheckpoint.open(checkpoint.directory))
+    with pytest.raises(DataError, match=rf"has shape \({V}, \d+\), but the model needs \({V + 1}, "):
+        lazy.read(lazy.model.get_input_embeddings().weight)
+
+
 @pytest.mark.parametrize("name", ["llama_tied", "gemma3_untied", "bert", "marian"])
 def test_rows_without_a_token_fill_up_to_a_multiple(name, tmp_path):
     """Old rows beyond the tokenizer never count; 16 tokens and 16 rows more: zero, and never generated."""
@@ -147,7 +175,7 @@ def test_rows_without_a_token_fill_up_to_a_multiple(name, tmp_path):
     assert torch.equal(rows[: len(plan)], exact.get_input_embeddings().weight)
     assert not rows[len(plan) :].any()
     assert found.config.get_text_config().vocab_size == 32
-    assert check_permutation(found).is_good
+    assert check_permutation(LazyModel(found)).is_good
     if found.can_generate():
         with torch.no_grad():  # the likeliest by far must not come
             found.get_output_embeddings().weight[len(plan) :] = 50

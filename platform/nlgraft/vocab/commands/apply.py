@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +12,7 @@ from nlgraft.errors import DataError
 from nlgraft.vocab.commands.outputs import TOKENIZER_DIRECTORY, refuse_used, written_at_once
 from nlgraft.vocab.plans.norms import NormReport
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
-from nlgraft.vocab.surgery.checkpoints import StoredCheckpoint, has_safetensors, load_checkpoint
+from nlgraft.vocab.surgery.checkpoints import has_safetensors, in_safetensors
 from nlgraft.vocab.surgery.stored import exchange_stored
 from nlgraft.vocab.surgery.tensors import count_embedding_parameters, input_table
 from nlgraft.vocab.surgery.token_ids import Sides, id_settings, successors, vocabulary_parts
@@ -103,7 +100,7 @@ def apply_plan(
     old_tokenizers = _old_tokenizers(model)
     if old_tokenizers is not None:
         _check_tokenizer(plan, old_tokenizers[0 if sides == "encoder" else 1], model)
-    with written_at_once(out) as directory, _in_safetensors(model, out) as checkpoint:
+    with written_at_once(out) as directory, in_safetensors(model, out) as checkpoint:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             changed = exchange_stored(checkpoint, plan, directory, sides, multiple)
@@ -130,17 +127,6 @@ def apply_plan(
         norms=changed.norms,
         notes=tuple(notes),
     )
-
-
-@contextmanager
-def _in_safetensors(model: str, out: Path) -> Iterator[StoredCheckpoint]:
-    """Open a checkpoint; one in PyTorch's old format is loaded whole and saved beside ``out`` first."""
-    if has_safetensors(model):
-        yield StoredCheckpoint.open(model)
-        return
-    with tempfile.TemporaryDirectory(prefix=f".{out.name}.", dir=out.parent) as directory:
-        load_checkpoint(model, keeps_dtype=True).save_pretrained(directory)
-        yield StoredCheckpoint.open(directory)
 
 
 def _old_tokenizers(model: str) -> tuple[Path, Path] | None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from nlgraft.errors import DataError
 from nlgraft.vocab.plans.moments import Array
@@ -76,8 +79,7 @@ class StoredCheckpoint:
 
     Attributes:
         directory: Its directory.
-        model: The model without values, on PyTorch's meta device.
-        generation_config: Its generation configuration; None if it has none.
+        model: The model; its parameters have no values (on PyTorch's meta device).
         files: File of each tensor, by its name in the files.
         names: Name of each tensor in the model, by its name in the files; the model's may be newer.
         index: The index of several files; None for a single one.
@@ -85,7 +87,6 @@ class StoredCheckpoint:
 
     directory: Path
     model: Any
-    generation_config: Any
     files: Mapping[str, str]
     names: Mapping[str, str]
     index: Mapping[str, Any] | None
@@ -99,9 +100,9 @@ class StoredCheckpoint:
         """
         directory = find_files(name, CHECKPOINT_FILES)
         files, index = _files(directory)
-        model, generation_config = empty_model(directory)
+        model = _empty_model(directory)
         names = _model_names(model, files)
-        checkpoint = cls(directory, model, generation_config, files, names, index)
+        checkpoint = cls(directory, model, files, names, index)
         untie(model, checkpoint.read_tied())
         if not model.config.architectures:
             _refuse_lost(directory, model, {*names.values()} - {name for name, _ in named_tensors(model)})
@@ -141,6 +142,24 @@ class StoredCheckpoint:
             return file.get_tensor(name)
 
 
+@contextmanager
+def in_safetensors(name: str, beside: Path | None = None) -> Iterator[StoredCheckpoint]:
+    """Open a checkpoint, a directory or a name on the hub.
+
+    One in PyTorch's old format is loaded whole and saved first, in a directory ``beside`` another.
+
+    Raises:
+        DataError: There is none, or transformers does not know it.
+    """
+    if has_safetensors(name):
+        yield StoredCheckpoint.open(name)
+        return
+    prefix, parent = (None, None) if beside is None else (f".{beside.name}.", beside.parent)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=parent) as directory:
+        load_checkpoint(name, keeps_dtype=True).save_pretrained(directory)
+        yield StoredCheckpoint.open(directory)
+
+
 def has_safetensors(name: str | Path) -> bool:
     """Return True if a checkpoint, a directory or a name on the hub, has its weights in safetensors."""
     directory = find_files(name, CHECKPOINT_FILES)
@@ -172,20 +191,37 @@ def _files(directory: Path) -> tuple[dict[str, str], dict[str, Any] | None]:
         raise DataError(f"{directory / INDEX}: not an index of weights ({error})") from error
 
 
-def empty_model(directory: Path) -> tuple[Any, Any]:
-    """Build a checkpoint's model without values; with its generation configuration, if it has one."""
+@contextmanager
+def without_values() -> Iterator[None]:
+    """Build models whose parameters have no values; buffers, which they compute themselves, have theirs."""
+
+    def emptied(_module: Any, _name: str, parameter: torch.nn.Parameter) -> torch.nn.Parameter | None:
+        if parameter.is_meta:
+            return None  # tied to another
+        return torch.nn.Parameter(parameter.detach().to("meta"), parameter.requires_grad)
+
+    hook = register_module_parameter_registration_hook(emptied)  # pyright: ignore[reportArgumentType]
+    try:
+        with torch.random.fork_rng(devices=[]):
+            yield
+    finally:
+        hook.remove()
+
+
+def _empty_model(directory: Path) -> Any:
+    """Build a checkpoint's model without values, with its generation configuration, if it has one."""
     import transformers
 
     config, model_type = _class_of(directory)
     try:
-        with torch.device("meta"):
+        with without_values():
             model = model_type(config) if config.architectures else model_type.from_config(config)
     except (ValueError, TypeError) as error:
         raise _not_a_checkpoint(directory, error) from error
-    generation_config = getattr(model, "generation_config", None)
-    if generation_config is not None and (directory / "generation_config.json").is_file():
-        generation_config = transformers.GenerationConfig.from_pretrained(directory)
-    return model, generation_config
+    has_own = getattr(model, "generation_config", None) is not None
+    if has_own and (directory / "generation_config.json").is_file():
+        model.generation_config = transformers.GenerationConfig.from_pretrained(directory)
+    return model
 
 
 def _model_names(model: Any, stored: Mapping[str, str]) -> dict[str, str]:

@@ -1,16 +1,21 @@
-"""Examine the vocabulary of any checkpoint: rows that never learned, tokens that no text yields."""
+"""Examine the vocabulary of any checkpoint: rows that never learned, tokens that no text yields.
+
+Of the weights its tables alone are read.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.vocab.plans.moments import row_norms
-from nlgraft.vocab.surgery.checkpoints import load_checkpoint
-from nlgraft.vocab.surgery.tensors import input_table
+from nlgraft.vocab.plans.moments import CHUNK_ROWS, Rows, row_norms
+from nlgraft.vocab.surgery.checkpoints import in_safetensors
+from nlgraft.vocab.surgery.lazy import LazyModel
+from nlgraft.vocab.surgery.tensors import TensorRows, input_table
 from nlgraft.vocab.surgery.verify import (
     Check,
     check_rows,
@@ -34,24 +39,25 @@ def examine_checkpoint(directory: str | Path) -> list[Check]:
     Raises:
         DataError: The checkpoint cannot be loaded at all.
     """
-    model = load_checkpoint(directory)
-    checks: list[Check] = []
-    num_ids = {side: len(input_table(model, side)) for side in ("encoder", "decoder")}
-    places = tokenizer_places(directory)
-    for side, place, name in places:
-        vocabulary = load_tokenizer(place)
-        if isinstance(vocabulary, Check):
-            checks.append(vocabulary)
-            continue
-        table = input_table(model, side).detach().numpy()
-        checks += examine_table(table, vocabulary, name)
-        if side == "decoder":
-            checks.append(check_special_ids(model, vocabulary))
-        num_ids |= {each: min(len(vocabulary), len(table)) for each in (num_ids if not name else [side])}
-    return [*checks, check_rows(model, num_ids), check_ties(model, len(places) == 2)]
+    with in_safetensors(str(directory)) as checkpoint:
+        lazy = LazyModel.of(checkpoint)
+        checks: list[Check] = []
+        num_ids = {side: len(input_table(lazy.model, side)) for side in ("encoder", "decoder")}
+        places = tokenizer_places(directory)
+        for side, place, name in places:
+            vocabulary = load_tokenizer(place)
+            if isinstance(vocabulary, Check):
+                checks.append(vocabulary)
+                continue
+            table = TensorRows(lazy.read(input_table(lazy.model, side)))
+            checks += examine_table(table, vocabulary, name)
+            if side == "decoder":
+                checks.append(check_special_ids(lazy.model, vocabulary))
+            num_ids |= {each: min(len(vocabulary), len(table)) for each in (num_ids if not name else [side])}
+        return [*checks, check_rows(lazy, num_ids), check_ties(lazy.model, len(places) == 2)]
 
 
-def examine_table(table: NDArray[np.floating], vocabulary: Vocabulary, name: str = "") -> Iterator[Check]:
+def examine_table(table: Rows, vocabulary: Vocabulary, name: str = "") -> Iterator[Check]:
     """Compare a table [R, d] with its vocabulary; ``name`` precedes the names of the checks."""
     beyond = [surface for surface in vocabulary.surfaces[len(table) :] if surface]
     num_free = max(0, len(table) - len(vocabulary)) + len(vocabulary.gaps)
@@ -84,21 +90,26 @@ def unreachable_tokens(vocabulary: Vocabulary) -> list[int]:
 
 
 def _check_learning(
-    table: NDArray[np.floating], vocabulary: Vocabulary, read: NDArray[np.int64], name: str
+    table: Rows, vocabulary: Vocabulary, read: NDArray[np.int64], name: str
 ) -> Iterator[Check]:
     """Look for rows of readable tokens that are alike or small: neither happens to rows that learned."""
+    digests = _row_digests(table)
     first: dict[bytes, int] = {}
-    alike = [i for i in read.tolist() if first.setdefault(table[i].tobytes(), i) != i]
-    named = _named(
-        [f"{vocabulary.surfaces[i]} = {vocabulary.surfaces[first[table[i].tobytes()]]}" for i in alike]
-    )
+    alike = [i for i in read.tolist() if first.setdefault(digests[i], i) != i]
+    named = _named([f"{vocabulary.surfaces[i]} = {vocabulary.surfaces[first[digests[i]]]}" for i in alike])
     yield Check(f"{name}rows differ", not alike, named or "no two readable tokens have the same row")
-    norms = row_norms(table[read])
+    norms = row_norms(table)[read]
     median = float(np.median(norms)) if len(norms) else 0.0
     small = read[norms < SMALL_NORM * median]
     named = _named([vocabulary.surfaces[i] for i in small.tolist()])
     detail = f"{len(small)} rows below {SMALL_NORM} times the median norm {median:.3g}"
     yield Check(f"{name}rows have learned", not len(small), f"{detail}: {named}" if len(small) else detail)
+
+
+def _row_digests(table: Rows) -> list[bytes]:
+    """Make a digest of each row; equal ones belong to equal rows."""
+    parts = (table[start : start + CHUNK_ROWS] for start in range(0, len(table), CHUNK_ROWS))
+    return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for part in parts for row in part]
 
 
 def _named(surfaces: list[str]) -> str:

@@ -74,7 +74,7 @@ def exchange_stored(
         PaddingError: The model computes positions from its padding id, which the plan moves.
     """
     model = checkpoint.model
-    changes = find_changes(model, checkpoint.generation_config, plan, sides, multiple)
+    changes = find_changes(model, getattr(model, "generation_config", None), plan, sides, multiple)
     with torch.device("meta"):
         new = build_model(model, changes.config)
     check_positions(new, changes, getattr(model.config, "pad_token_id", None))

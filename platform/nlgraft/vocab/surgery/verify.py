@@ -1,7 +1,8 @@
-"""Check a checkpoint whose vocabulary was exchanged, as ``transformers`` loads it.
+"""Check a checkpoint whose vocabulary was exchanged, with the model that ``transformers`` makes of it.
 
 The strongest check is the permutation test: with the ids of the vocabulary reversed, hidden states and logits
-must be the same. It detects any wrong offset, id, bias, tie or configuration.
+must be the same. It detects any wrong offset, id, bias, tie or configuration. Weights stay in their files
+until an operation reads them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from scipy.sparse import csr_matrix
 
 from nlgraft.errors import DataError, PaddingError
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
-from nlgraft.vocab.surgery.checkpoints import load_checkpoint
-from nlgraft.vocab.surgery.exchange import exchange_vocabulary
+from nlgraft.vocab.surgery.checkpoints import in_safetensors
+from nlgraft.vocab.surgery.lazy import LazyModel
 from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors, input_table, is_encoder_decoder
 from nlgraft.vocab.surgery.token_ids import id_settings, vocabulary_parts
 from nlgraft.vocab.tokenizers.directories import DECODER_DIRECTORY, find_tokenizer
@@ -55,22 +56,34 @@ def verify_checkpoint(directory: str | Path) -> list[Check]:
     Raises:
         DataError: The checkpoint cannot be loaded at all.
     """
-    model = load_checkpoint(directory)
-    checks = [Check("loads", True, type(model).__name__)]
-    num_ids = {side: _num_rows(model, side) for side in ("encoder", "decoder")}
-    places = tokenizer_places(directory)
-    for side, place, name in places:
-        vocabulary = load_tokenizer(place)
-        if isinstance(vocabulary, Check):
-            checks.append(vocabulary)
-            continue
-        checks += _check_tokenizer(model, vocabulary, place, side, name)
-        # rows beyond the vocabulary belong to no token
-        num_ids |= {each: len(vocabulary) for each in (num_ids if not name else [side])}
-    checks += [check_rows(model, num_ids), check_ties(model, len(places) == 2), check_permutation(model)]
-    if hasattr(model, "generate") and getattr(model, "can_generate", lambda: False)():
-        checks.append(_check_generation(model))
-    return checks
+    with in_safetensors(str(directory)) as checkpoint:
+        lazy = LazyModel.of(checkpoint)
+        model = lazy.model
+        checks = [_check_weights(lazy)]
+        num_ids = {side: _num_rows(model, side) for side in ("encoder", "decoder")}
+        places = tokenizer_places(directory)
+        for side, place, name in places:
+            vocabulary = load_tokenizer(place)
+            if isinstance(vocabulary, Check):
+                checks.append(vocabulary)
+                continue
+            checks += _check_tokenizer(lazy, vocabulary, place, side, name)
+            # rows beyond the vocabulary belong to no token
+            num_ids |= {each: len(vocabulary) for each in (num_ids if not name else [side])}
+        checks += [check_rows(lazy, num_ids), check_ties(model, len(places) == 2), check_permutation(lazy)]
+        if hasattr(model, "generate") and getattr(model, "can_generate", lambda: False)():
+            checks.append(_check_generation(lazy))
+        return checks
+
+
+def _check_weights(lazy: LazyModel) -> Check:
+    """Tell the class of the model and what its files lack; without its tables it knows no token."""
+    name = type(lazy.model).__name__
+    if not lazy.missing:
+        return Check("loads", True, name)
+    more = f" and {len(lazy.missing) - 1} more" if len(lazy.missing) > 1 else ""
+    tables = find_vocabulary_tensors(lazy.model).all
+    return Check("loads", tables.isdisjoint(lazy.missing), f"{name}; no weights for {lazy.missing[0]}{more}")
 
 
 def tokenizer_places(directory: str | Path) -> list[tuple[str, Path, str]]:
@@ -94,19 +107,19 @@ def load_tokenizer(place: Path) -> Vocabulary | Check:
 
 
 def _check_tokenizer(
-    model: Any, vocabulary: Vocabulary, place: Path, side: str, name: str
+    lazy: LazyModel, vocabulary: Vocabulary, place: Path, side: str, name: str
 ) -> Iterator[Check]:
-    num_rows = _num_rows(model, side)
+    num_rows = _num_rows(lazy.model, side)
     beyond = [surface for surface in vocabulary.surfaces[num_rows:] if surface]
     detail = f"{len(vocabulary)} ids, {num_rows} rows"
     detail = f"{detail}; first id without: {beyond[0]!r}" if beyond else detail
     yield Check(f"{name}ids have rows", not beyond, detail)
-    yield from _check_encoding(model, place, num_rows, name)
+    yield from _check_encoding(lazy, place, num_rows, name)
     if side == "decoder":
-        yield check_special_ids(model, vocabulary)
+        yield check_special_ids(lazy.model, vocabulary)
 
 
-def _check_encoding(model: Any, place: Path, num_rows: int, name: str) -> Iterator[Check]:
+def _check_encoding(lazy: LazyModel, place: Path, num_rows: int, name: str) -> Iterator[Check]:
     """Encode a sentence as ``transformers`` does, alone and in a padded batch."""
     import transformers
 
@@ -121,13 +134,12 @@ def _check_encoding(model: Any, place: Path, num_rows: int, name: str) -> Iterat
     is_good = bool(ids) and max(ids) < num_rows
     yield Check(f"{name}tokenizer encodes text", is_good, f"{type(tokenizer).__name__}, ids {ids}")
     if is_good and not name.startswith("decoder"):
-        yield _check_padded_batch(model, tokenizer, ids, name)
+        yield _check_padded_batch(lazy, tokenizer, ids, name)
 
 
-@torch.no_grad()
-def _check_padded_batch(model: Any, tokenizer: Any, ids: list[int], name: str) -> Check:
+def _check_padded_batch(lazy: LazyModel, tokenizer: Any, ids: list[int], name: str) -> Check:
     """Pad a sentence beside a longer one: what the model makes of it must not change."""
-    title = f"{name}pads a batch"
+    title, model = f"{name}pads a batch", lazy.model
     if tokenizer.pad_token_id is None:
         if model.can_generate() and not is_encoder_decoder(model):
             return Check(title, True, "no padding token, as usual for decoders; set one before batching")
@@ -140,8 +152,7 @@ def _check_padded_batch(model: Any, tokenizer: Any, ids: list[int], name: str) -
     batch = tokenizer.pad({"input_ids": [ids, [*ids, *ids]]}, return_tensors="pt")
     alone = tokenizer.pad({"input_ids": [ids]}, return_tensors="pt")
     padded, unpadded = (
-        _forward(model, found["input_ids"], found["attention_mask"])[0, : len(ids)]
-        for found in (batch, alone)
+        _forward(lazy, found["input_ids"], found["attention_mask"])[0, : len(ids)] for found in (batch, alone)
     )
     difference = float((padded - unpadded).abs().max())
     scale = max(1.0, float(unpadded.abs().max()))
@@ -150,13 +161,14 @@ def _check_padded_batch(model: Any, tokenizer: Any, ids: list[int], name: str) -
     )
 
 
-def _forward(model: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+def _forward(lazy: LazyModel, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
     """Logits or last hidden states; the decoder of an encoder-decoder reads fixed tokens."""
     inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
-    if is_encoder_decoder(model):
-        tokens = torch.arange(NUM_TOKENS).remainder(_num_rows(model, "decoder"))
+    if is_encoder_decoder(lazy.model):
+        tokens = torch.arange(NUM_TOKENS).remainder(_num_rows(lazy.model, "decoder"))
         inputs["decoder_input_ids"] = tokens.expand(len(input_ids), NUM_TOKENS)
-    return model(**inputs)[0]
+    with lazy.computing() as model:
+        return model(**inputs)[0]
 
 
 def check_special_ids(model: Any, vocabulary: Vocabulary) -> Check:
@@ -180,14 +192,14 @@ def _num_rows(model: Any, side: str = "decoder") -> int:
     return int(input_table(model, side).shape[0])
 
 
-def check_rows(model: Any, num_ids: Mapping[str, int]) -> Check:
+def check_rows(lazy: LazyModel, num_ids: Mapping[str, int]) -> Check:
     """Look for rows that are not finite, and zero rows but for padding, among the ids of each side."""
-    tensors = find_vocabulary_tensors(model)
+    tensors = find_vocabulary_tensors(lazy.model)
     faults = []
-    for name, tensor in model.named_parameters():
+    for name, tensor in lazy.model.named_parameters():
         if name not in tensors.encoder | tensors.decoder | tensors.output:
             continue
-        rows = tensor[: num_ids["encoder" if name in tensors.encoder else "decoder"]]
+        rows = lazy.read(tensor)[: num_ids["encoder" if name in tensors.encoder else "decoder"]]
         num_bad = int((~torch.isfinite(rows).all(dim=1)).sum())
         num_zero = int((rows == 0).all(dim=1).sum())
         if num_bad:
@@ -209,23 +221,24 @@ def check_ties(model: Any, has_two_vocabularies: bool) -> Check:
         for one, other in expected.items()
         if one in names
         and other in names
-        and names[one].data_ptr() != names[other].data_ptr()
+        and names[one] is not names[other]
         # T5's configuration ties the sides whatever they hold; two vocabularies cannot be one table
         and (one in own) == (other in own)
     ]
     return Check("ties hold", not broken, "; ".join(broken) or f"{len(expected)} by the configuration")
 
 
-def check_permutation(model: Any) -> Check:
+def check_permutation(lazy: LazyModel) -> Check:
     """Reverse the ids of the vocabulary and compare logits or hidden states.
 
-    The model is in evaluation mode. Where positions are computed from one padding id, that id stays in place.
+    Where positions are computed from one padding id, that id stays in place.
     """
+    model = lazy.model
     try:
-        other, ids = _reversed(model, None)
+        other, ids = _reversed(lazy, None)
     except PaddingError:
-        other, ids = _reversed(model, model.config.pad_token_id)
-    before, after = _outputs(model, None), _outputs(other, ids)
+        other, ids = _reversed(lazy, model.config.pad_token_id)
+    before, after = _outputs(lazy, None), _outputs(other, ids)
     if before.shape[-1] == _num_rows(model) and model.get_output_embeddings() is not None:
         after = after[..., ids["decoder"]]
     difference = float((before - after).abs().max())
@@ -236,32 +249,32 @@ def check_permutation(model: Any) -> Check:
     )
 
 
-def _reversed(model: Any, kept: int | None) -> tuple[Any, dict[str, torch.Tensor]]:
-    """Build the model with its ids reversed, and return the new place of each id on either side."""
-    sizes = {side: _num_rows(model, side) for side in ("encoder", "decoder")}
+def _reversed(lazy: LazyModel, kept: int | None) -> tuple[LazyModel, dict[str, torch.Tensor]]:
+    """Reverse the ids of a model, and return the new place of each id on either side."""
+    sizes = {side: _num_rows(lazy.model, side) for side in ("encoder", "decoder")}
     plans = {side: reversed_plan(size, kept) for side, size in sizes.items()}
     ids = {side: torch.from_numpy(np.argsort(plan.matrix.indices)) for side, plan in plans.items()}
     if sizes["encoder"] == sizes["decoder"]:
-        return exchange_vocabulary(model, plans["decoder"]), ids
-    encoder_side = exchange_vocabulary(model, plans["encoder"], sides="encoder")
-    return exchange_vocabulary(encoder_side, plans["decoder"], sides="decoder"), ids
+        return lazy.exchanged(plans["decoder"]), ids
+    encoder_side = lazy.exchanged(plans["encoder"], sides="encoder")
+    return encoder_side.exchanged(plans["decoder"], sides="decoder"), ids
 
 
-@torch.no_grad()
-def _outputs(model: Any, ids: dict[str, torch.Tensor] | None) -> torch.Tensor:
+def _outputs(lazy: LazyModel, ids: dict[str, torch.Tensor] | None) -> torch.Tensor:
     """Compute logits, or the last hidden states of a model without a head, on fixed tokens."""
     generator = torch.Generator().manual_seed(0)
 
     def tokens(side: str) -> torch.Tensor:
-        drawn = torch.randint(0, _num_rows(model, side), (2, NUM_TOKENS), generator=generator)
+        drawn = torch.randint(0, _num_rows(lazy.model, side), (2, NUM_TOKENS), generator=generator)
         return drawn if ids is None else ids[side][drawn]
 
-    if is_encoder_decoder(model):
-        encoder_ids, decoder_ids = tokens("encoder"), tokens("decoder")
-        mask = torch.ones_like(encoder_ids)
-        return model(input_ids=encoder_ids, attention_mask=mask, decoder_input_ids=decoder_ids)[0]
-    input_ids = tokens("decoder")
-    return model(input_ids=input_ids, attention_mask=torch.ones_like(input_ids))[0]
+    if is_encoder_decoder(lazy.model):
+        inputs = {"input_ids": tokens("encoder"), "decoder_input_ids": tokens("decoder")}
+    else:
+        inputs = {"input_ids": tokens("decoder")}
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    with lazy.computing() as model:
+        return model(**inputs)[0]
 
 
 def reversed_plan(size: int, kept: int | None = None) -> TransferPlan:
@@ -283,7 +296,8 @@ def reversed_plan(size: int, kept: int | None = None) -> TransferPlan:
     )
 
 
-def _check_generation(model: Any) -> Check:
+def _check_generation(lazy: LazyModel) -> Check:
+    model = lazy.model
     ids = torch.arange(1, 5).remainder(_num_rows(model, "encoder"))[None]
     unset = [
         name
@@ -294,7 +308,10 @@ def _check_generation(model: Any) -> Check:
     if unset:
         return Check("generates", False, f"ids beyond the vocabulary: {', '.join(unset)}")
     try:
-        found = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False)
+        with lazy.computing():
+            found = model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False
+            )
     except (ValueError, IndexError, RuntimeError) as error:
         return Check("generates", False, str(error))
     return Check("generates", True, f"{found.shape[1]} tokens")
