@@ -78,6 +78,18 @@ def test_arms_classify_the_same_lines():
     assert len({found.get("upstream") for found in stages.values()}) == 2, "all but from_scratch share one"
 
 
+def test_unlabelled_text_teaches_the_vocabulary_and_the_masked_lm_step():
+    """Labels alone come from the other text, which is classified as before."""
+    for arm, text in (("vipi", "unlabelled_encoded"), ("old_vocabulary", "old_unlabelled_encoded")):
+        made = graph(f"{arm}, unlabelled text")
+        read = {stage.name: [each.name for each in stage.inputs.values()] for stage in made.stages}
+        assert {"unlabelled_corpus", text} <= set(read["intermediate"])
+        assert "downstream_corpus" in read["classifier"]
+        if arm == "vipi":
+            assert read["downstream_tokenizer"] == ["unlabelled_corpus"]
+            assert "downstream_encoded" in read["classifier"]
+
+
 def test_two_vocabularies_and_what_an_exchange_keeps(store):
     """Number 55: 150 old rows become 160 new ones, the body stays; measures compare the two vocabularies."""
     record = run(store, graph("vipi"))

@@ -64,6 +64,9 @@ class DataConfig(ConfigPart):
     is."""
     downstream: Annotated[CorpusConfig, requires("source 0", "label", has_further_tests=False)]
     """Lines and their labels."""
+    unlabelled: Annotated[CorpusConfig, requires("source 0", has_further_tests=False)] | None = None
+    """Text of the task without labels: the new vocabulary is learned on its train, and the masked-LM step
+    reads it; null: both take the labelled lines."""
     split: SplitConfig | None = None
     """Split the downstream examples anew; null: the corpus's own splits."""
     max_tokens: int = Field(default=126, ge=1)
@@ -104,6 +107,7 @@ class Config(SystemConfig):
         "upstream": (_PRETRAINED,),
         "transfer.norm_match": (_EXCHANGED,),
         "masked_lm.downstream_tokenizer": ({"transfer.method": (SCRATCH, *EXCHANGING)},),
+        "data.unlabelled": ({"transfer.method": (SCRATCH, *EXCHANGING)}, {"intermediate": (GIVEN,)}),
         "masked_lm.masking": _TRAINED,
         "masked_lm.num_scored_sentences": _TRAINED,
         "masked_lm.num_scoring_rounds": _TRAINED,

@@ -70,12 +70,19 @@ class _Builder:
         return SPLIT.stage("downstream_split", SplitSettings(split=data.split), SplitInputs(corpus=corpus))
 
     @cached_property
+    def unlabelled_corpus(self) -> Stage:
+        """Text of the vocabulary and of the masked-LM step."""
+        config = self.config.data.unlabelled
+        return self.corpus if config is None else pieces.corpus("unlabelled", config)
+
+    @cached_property
     def old(self) -> Stage:
-        return masked_pieces.upstream_tokenizer(self.config.masked_lm, self.upstream_corpus or self.corpus)
+        corpus = self.upstream_corpus or self.corpus
+        return masked_pieces.upstream_tokenizer(self.config.masked_lm, corpus)
 
     @cached_property
     def old_text(self) -> MaskedText:
-        """Downstream text in the old vocabulary."""
+        """Labelled text in the old vocabulary."""
         return self._in_old("old", self.corpus)
 
     def _in_old(self, name: str, corpus: Stage) -> MaskedText:
@@ -84,13 +91,24 @@ class _Builder:
 
     @cached_property
     def text(self) -> MaskedText:
-        """Downstream text in the trial's vocabulary."""
+        """Labelled text in the trial's vocabulary."""
+        return self.old_text if self.method == KEPT else self._in_new("downstream", self.corpus)
+
+    @cached_property
+    def unlabelled_text(self) -> MaskedText:
+        """Text of the masked-LM step in the trial's vocabulary."""
+        corpus = self.unlabelled_corpus
+        if corpus is self.corpus:
+            return self.text
         if self.method == KEPT:
-            return self.old_text
-        tokenizer = self.config.masked_lm.downstream_tokenizer
-        new = masked_pieces.word_tokenizer("downstream", tokenizer, self.corpus)
+            return self._in_old("old_unlabelled", corpus)
+        return self._in_new("unlabelled", corpus)
+
+    def _in_new(self, name: str, corpus: Stage) -> MaskedText:
+        config = self.config.masked_lm.downstream_tokenizer
+        tokenizer = masked_pieces.word_tokenizer("downstream", config, self.unlabelled_corpus)
         return masked_pieces.masked_text(
-            "downstream", self.corpus, new, max_tokens=self.limit, dropout=tokenizer.dropout
+            name, corpus, tokenizer, max_tokens=self.limit, dropout=config.dropout
         )
 
     # --- model ------------------------------------------------------------------------------------------
@@ -135,7 +153,7 @@ class _Builder:
             config.masked_lm,
             config.intermediate,
             self.transferred,
-            self.text,
+            self.unlabelled_text,
             seed=self.seed,
             metric_prefix="intermediate",
         )

@@ -118,6 +118,10 @@ class ConlangConfig(_Config):
     language leaves out. Of multi_source each is said in at least one language; of post_editing the first
     language alone leaves out, the draft has them. The corpus stage reports how far a perfect translator of
     each source alone would come."""
+    topicality: float = Field(default=0.0, ge=0, le=1, exclude_if=lambda share: not share)
+    """Monolingual text and classification: share of the nouns, verbs and adjectives that are drawn from one
+    semantic field, the sentence's topic. The label is then the topic (``topic 0`` to ``topic 5``), which
+    words that occur together tell, instead of the sentiment, which belongs to each word alone."""
     seed: int = Field(default=0, ge=0)
     """Seed of the language family and of the sentences. Corpora with the same seed share their languages."""
 
@@ -132,6 +136,11 @@ class ConlangConfig(_Config):
             raise ValueError(
                 f"language: {self.language!r} cannot be set for task: {self.task}, which has its own; "
                 "leave language out, or set task: monolingual or classification"
+            )
+        if self.topicality and self.task not in ("monolingual", "classification"):
+            raise ValueError(
+                f"topicality: {self.topicality} cannot be set for task: {self.task}, whose sentences have no "
+                "topic; leave topicality out, or set task: monolingual or classification"
             )
         if self.unsaid and self.task not in ("multi_source", "post_editing"):
             raise ValueError(

@@ -33,6 +33,12 @@ def _arms() -> dict[str, dict[str, Any]]:
     arms = {method: {**_TOY, "transfer": {"method": method}} for method in get_args(Method)}
     for method in ("vipi", "old_vocabulary", "from_scratch"):
         arms[f"{method}, further training"] = {**arms[method], "intermediate": _TRAIN}
+    unlabelled = {**_SIZES, "task": "monolingual", "domain": "b", "train": 120}
+    for method in ("vipi", "old_vocabulary"):
+        arms[f"{method}, unlabelled text"] = {
+            **arms[f"{method}, further training"],
+            "data": {**_TOY["data"], "unlabelled": unlabelled},
+        }
     bpe = {"vocab_size": 160, "kind": "bpe", "dropout": 0.2}
     arms["BPE-dropout"] = {
         **_TOY,

@@ -12,8 +12,8 @@ import pytest
 
 from nlgraft.text.config import ConlangConfig, Task
 from nlgraft.text.conlang.language import family
-from nlgraft.text.conlang.lexicon import COMPOUND, DERIVATIONS
-from nlgraft.text.conlang.meaning import Clause, Entity, Sentence, Tense
+from nlgraft.text.conlang.lexicon import COMPOUND, DERIVATIONS, NUM_FIELDS
+from nlgraft.text.conlang.meaning import Clause, Entity, Sentence, Speaker, Tense
 from nlgraft.text.conlang.tasks import generate, perfect_translations
 from nlgraft.text.conlang.unsaid import leave_out, understood
 
@@ -281,6 +281,29 @@ def test_drafts_are_near_misses():
         for draft, target in zip(streams["source 1"], streams["target"], strict=True)
     ]
     assert sum(shared) / len(shared) > 0.6
+
+
+def test_topical_text_keeps_to_a_field():
+    """At 1 all verbs and places are of the topic's field, where the domain has such verbs."""
+    speaker = Speaker(FAMILY.lexicon, "b", random.Random(0), topicality=1.0)
+    verbs = {LEXEMES[word].field for word in FAMILY.lexicon.inventories["b"].verbs.ids}
+    topics = Counter()
+    for _ in range(300):
+        clauses = speaker.sentence().clauses
+        topics[speaker.topic] += 1
+        for clause in clauses:
+            assert LEXEMES[clause.verb].field == speaker.topic or speaker.topic not in verbs
+            assert clause.place is None or LEXEMES[clause.place.noun].field == speaker.topic
+    assert set(topics) == set(range(NUM_FIELDS))
+    assert min(topics.values()) > 25
+
+
+def test_the_label_of_topical_text_is_its_topic():
+    settings = {"task": "classification", "domain": "b", "count": 1000}
+    labels = Counter(made(**settings, topicality=0.5)["label"])
+    assert set(labels) == {f"topic {number}" for number in range(NUM_FIELDS)}
+    assert min(labels.values()) > 120
+    assert made(**settings, topicality=0.0) == made(**settings)
 
 
 @pytest.mark.parametrize("language", ["first", "second", "target"])

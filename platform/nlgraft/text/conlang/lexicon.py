@@ -111,6 +111,22 @@ class Urn:
         return self.ids[bisect(self._bounds, rng.random() * self._total, 0, len(self.ids) - 1)]
 
 
+class FieldUrn(Urn):
+    """Draws words by their frequency: all of them, or those of one semantic field."""
+
+    def __init__(self, weighted: Iterable[tuple[int, float]], lexemes: Sequence[Lexeme]) -> None:
+        """Fill the urn with (id, weight) pairs."""
+        pairs = list(weighted)
+        super().__init__(pairs)
+        self._fields = [
+            Urn(pair for pair in pairs if lexemes[pair[0]].field == number) for number in range(NUM_FIELDS)
+        ]
+
+    def of_field(self, number: int) -> Urn:
+        """Choose the words of a field; all words, if it has none."""
+        return self._fields[number] if self._fields[number].ids else self
+
+
 @dataclass(frozen=True)
 class Inventory:
     """Vocabulary of one domain, each word with its frequency.
@@ -118,17 +134,15 @@ class Inventory:
     Attributes:
         subjects: Nouns that act.
         things: All nouns.
-        things_by_field: Nouns of each semantic field.
         verbs: Verbs.
         adjectives: Adjectives.
         adverbs: Adverbs.
     """
 
-    subjects: Urn
-    things: Urn
-    things_by_field: list[Urn]
-    verbs: Urn
-    adjectives: Urn
+    subjects: FieldUrn
+    things: FieldUrn
+    verbs: FieldUrn
+    adjectives: FieldUrn
     adverbs: Urn
 
 
@@ -244,16 +258,12 @@ class Lexicon:
                 for share, words in zip(_SHARES[domain], kinds, strict=True)
                 for word, weight in _zipf(words)
             ]
-        things = weights["noun"]
+        nouns = weights["noun"]
         return Inventory(
-            subjects=Urn(pair for pair in things if self.lexemes[pair[0]].is_animate),
-            things=Urn(things),
-            things_by_field=[
-                Urn(pair for pair in things if self.lexemes[pair[0]].field == number)
-                for number in range(NUM_FIELDS)
-            ],
-            verbs=Urn(weights["verb"]),
-            adjectives=Urn(weights["adjective"]),
+            subjects=FieldUrn([pair for pair in nouns if self.lexemes[pair[0]].is_animate], self.lexemes),
+            things=FieldUrn(nouns, self.lexemes),
+            verbs=FieldUrn(weights["verb"], self.lexemes),
+            adjectives=FieldUrn(weights["adjective"], self.lexemes),
             adverbs=Urn(weights["adverb"]),
         )
 

@@ -9,7 +9,7 @@ import random
 from enum import IntEnum
 from typing import NamedTuple
 
-from nlgraft.text.conlang.lexicon import Domain, Lexicon
+from nlgraft.text.conlang.lexicon import NUM_FIELDS, Domain, FieldUrn, Lexicon, Urn
 
 NUM_RELATIONS = 6
 NUM_LINKS = 3
@@ -84,14 +84,19 @@ class Sentence(NamedTuple):
 class Speaker:
     """Draws the meanings of a domain; ``rng`` alone decides them."""
 
-    def __init__(self, lexicon: Lexicon, domain: Domain, rng: random.Random) -> None:
-        """Take the words of one domain."""
+    def __init__(self, lexicon: Lexicon, domain: Domain, rng: random.Random, topicality: float = 0.0) -> None:
+        """Take the words of one domain, and the share of them that is drawn from a sentence's topic."""
         self._lexemes = lexicon.lexemes
         self._words = lexicon.inventories[domain]
         self._rng = rng
+        self._topicality = topicality
+        self.topic: int | None = None
+        """Semantic field of the last sentence; None where topicality is 0."""
 
     def sentence(self) -> Sentence:
         """Draw one event, or two linked events."""
+        if self._topicality:
+            self.topic = self._rng.randrange(NUM_FIELDS)
         first = self.clause()
         if self._rng.random() < 0.75:
             return Sentence((first,))
@@ -115,14 +120,15 @@ class Speaker:
     def clause(self, subject: Entity | None = None) -> Clause:
         """Draw an event; its subject, too, unless it is passed."""
         rng, chance = self._rng, self._rng.random
-        verb = self._words.verbs.draw(rng)
+        verb = self._on_topic(self._words.verbs).draw(rng)
         if subject is None:
-            subject = self._entity(self._words.subjects.draw(rng))
+            subject = self._entity(self._on_topic(self._words.subjects).draw(rng))
         thing = None
         if chance() < 0.75:
-            urns = self._words.things_by_field
-            urn = urns[self._lexemes[verb].field] if chance() < 0.5 else self._words.things
-            thing = self._entity((urn if urn.ids else self._words.things).draw(rng))
+            things = self._words.things
+            is_of_verb = chance() < 0.5
+            urn = things.of_field(self._lexemes[verb].field) if is_of_verb else self._on_topic(things)
+            thing = self._entity(urn.draw(rng))
         has_place = chance() < 0.45
         tense = chance()
         return Clause(
@@ -130,11 +136,17 @@ class Speaker:
             subject=subject,
             object=thing,
             relation=rng.randrange(NUM_RELATIONS) if has_place else None,
-            place=self._entity(self._words.things.draw(rng)) if has_place else None,
+            place=self._entity(self._on_topic(self._words.things).draw(rng)) if has_place else None,
             adverb=self._words.adverbs.draw(rng) if chance() < 0.3 else None,
             tense=Tense.PAST if tense < 0.4 else Tense.PRESENT if tense < 0.8 else Tense.FUTURE,
             is_negated=chance() < 0.12,
         )
+
+    def _on_topic(self, words: FieldUrn) -> Urn:
+        """Choose the words of the topic, or all, by chance."""
+        if self.topic is None or self._rng.random() >= self._topicality:
+            return words
+        return words.of_field(self.topic)
 
     def _entity(self, noun: int, may_own: bool = True) -> Entity:
         rng, chance = self._rng, self._rng.random
@@ -145,7 +157,7 @@ class Speaker:
             noun=noun,
             is_plural=chance() < (0.35 if lexeme.is_animate else 0.2),
             is_definite=chance() < 0.55,
-            adjectives=tuple(self._words.adjectives.draw(rng) for _ in range(count)),
+            adjectives=tuple(self._on_topic(self._words.adjectives).draw(rng) for _ in range(count)),
             owner=self._entity(self._words.subjects.draw(rng), False)
             if may_own and chance() < 0.08
             else None,

@@ -69,7 +69,7 @@ def perfect_translations(config: ConlangConfig, split: Split) -> dict[str, list[
 def _examples(config: ConlangConfig, split: Split) -> list[Example]:
     name = f"conlang {config.seed} {config.domain} {split}"
     people = family(config.seed)
-    speaker = Speaker(people.lexicon, config.domain, random.Random(name))
+    speaker = Speaker(people.lexicon, config.domain, random.Random(name), config.topicality)
     rng = random.Random(f"{name} {config.task}")
     scene = _Scene(config, people, speaker, rng, _SPLIT_BUCKETS[split])
     wanted: int = getattr(config, split)
@@ -177,7 +177,9 @@ def _classification(scene: _Scene) -> Groups:
         text = scene.say(language, meaning)
         if scene.is_ours(text):
             worth = sum(_worth(clause, scene.people) for clause in meaning.clauses)
-            yield [{"source 0": text, "label": names[(worth > 0) - (worth < 0)]}]
+            sentiment = names[(worth > 0) - (worth < 0)]
+            topic = scene.speaker.topic
+            yield [{"source 0": text, "label": sentiment if topic is None else f"topic {topic}"}]
 
 
 def _worth(clause: Clause, people: Family) -> int:
