@@ -358,7 +358,7 @@ def test_verify_finds_what_is_wrong(tmp_path):
     data = {"model": {"type": "WordPiece", "vocab": vocabulary}}
     (tmp_path / "tokenizer.json").write_text(json.dumps(data))
     checks = {check.name: check for check in verify_checkpoint(tmp_path)}
-    assert checks["loads"].is_good
+    assert checks["weights are stored"].is_good
     assert not checks["ids have rows"].is_good
     assert "'w28'" in checks["ids have rows"].detail
     assert checks["permutation test"].is_good
@@ -384,8 +384,8 @@ def test_verify_names_weights_that_are_not_stored(name, is_good, tmp_path):
     weights = load_file(tmp_path / "model.safetensors")
     save_file({each: weights[each] for each in weights if each != name}, tmp_path / "model.safetensors")
     checks = {check.name: check for check in verify_checkpoint(tmp_path)}
-    assert checks["loads"].is_good is is_good
-    assert checks["loads"].detail.startswith(f"BertForMaskedLM; no weights for {name}")
+    assert checks["weights are stored"].is_good is is_good
+    assert checks["weights are stored"].detail.startswith(f"BertForMaskedLM; no weights for {name}")
     assert checks["permutation test"].is_good
 
 

@@ -214,7 +214,7 @@ class ComparedResults(Results):
         metric = self.system.metrics[found.metric]
         if metric.is_fixed:
             return found
-        if metric.counted_by and len({cell.mean(metric.counted_by) for _, cell in terms} - {None}) > 1:
+        if metric.counted_by and _differ(metric.counted_by, [cell for _, cell in terms]):
             note = f"undecided, {metric.unit} of different vocabularies; compare a metric per character"
             return replace(found, open_because="different vocabularies", notes=(*found.notes, note))
         if metric.is_time and self._is_crowded(cell for _, cell in terms):
@@ -362,3 +362,11 @@ def _p_at(look: int, at_look: Comparison, now: Comparison) -> float | None:
     if shift * (now.difference - now.null) < 0:
         return None
     return float(normal_p(np.array(shift), at_look.seed_variance, at_look.segment_variance, look))
+
+
+def _differ(metric: str, cells: Sequence[CellResult]) -> bool:
+    """True if cells have different values of a metric with the same seed."""
+    measured = [cell.measured(metric) for cell in cells]
+    return any(
+        len({found[seed].value for found in measured if seed in found}) > 1 for seed in set().union(*measured)
+    )

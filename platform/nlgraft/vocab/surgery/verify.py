@@ -80,10 +80,14 @@ def _check_weights(lazy: LazyModel) -> Check:
     """Tell the class of the model and what its files lack; without its tables it knows no token."""
     name = type(lazy.model).__name__
     if not lazy.missing:
-        return Check("loads", True, name)
+        return Check("weights are stored", True, name)
     more = f" and {len(lazy.missing) - 1} more" if len(lazy.missing) > 1 else ""
     tables = find_vocabulary_tensors(lazy.model).all
-    return Check("loads", tables.isdisjoint(lazy.missing), f"{name}; no weights for {lazy.missing[0]}{more}")
+    return Check(
+        "weights are stored",
+        tables.isdisjoint(lazy.missing),
+        f"{name}; no weights for {lazy.missing[0]}{more}",
+    )
 
 
 def tokenizer_places(directory: str | Path) -> list[tuple[str, Path, str]]:
