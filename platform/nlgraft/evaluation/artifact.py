@@ -63,9 +63,16 @@ def read_metrics(directory: Path) -> dict[str, dict[str, Any]]:
 
 
 def write_segments(directory: Path, split: str, statistics: Mapping[str, Statistics]) -> None:
-    """Write the statistics of every segment of a split: by metric name, each [N, k]."""
+    """Write the statistics of every segment of a split: by metric name, each [N, k].
+
+    Args:
+        directory: Artifact being written; its statistics of other metrics stay.
+        split: The split, or the prefix of metrics such as ``random_source_0/test_bleu``.
+        statistics: By the rest of the metric's name.
+    """
     arrays = {name: np.ascontiguousarray(rows, dtype=np.float64) for name, rows in statistics.items()}
-    save_file(arrays, directory / f"segments-{split}.safetensors")
+    path = directory / f"segments-{split}.safetensors"
+    save_file({**(load_file(path) if path.exists() else {}), **arrays}, path)
 
 
 def read_segments(directory: Path, split: str) -> dict[str, Statistics]:

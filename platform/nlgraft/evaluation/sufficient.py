@@ -265,15 +265,17 @@ STATISTIC_METRICS: Mapping[str, StatisticMetric] = {metric.name: metric for metr
 def find_metric(name: str) -> StatisticMetric:
     """Find a metric by its name.
 
-    A variant after a dot does not change the metric: ``bleu.without_source_2`` is BLEU, measured elsewhere.
+    Neither a variant after a dot nor a split before it changes the metric: ``bleu.without_source_2`` and
+    ``test_bleu`` are BLEU, measured elsewhere.
 
     Raises:
         DataError: There is no such metric.
     """
-    metric = STATISTIC_METRICS.get(name.split(".", 1)[0])
-    if metric is None:
+    stem = name.split(".", 1)[0]
+    known = [other for other in STATISTIC_METRICS if f"_{stem}".endswith(f"_{other}")]
+    if not known:
         raise DataError(f"no metric '{name}'. {nearest(name, sorted(STATISTIC_METRICS))}")
-    return metric
+    return STATISTIC_METRICS[max(known, key=len)]
 
 
 def segment_rows(

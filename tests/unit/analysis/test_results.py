@@ -148,6 +148,26 @@ def test_claims_of_every_kind_are_one_family(crossed):
     assert min(answer.comparison.p_holm for answer in answers) == pytest.approx(6 * smallest)
 
 
+def test_a_claim_within_a_cell_is_paired_by_seed_and_segment(make_study, store, run):
+    """A cell against itself on another metric: both are means over the same trials and the same lines."""
+    claims = [
+        {"better": "patt_eg", "worse": "patt_eg", "metric": "test/bleu", "worse_metric": "dev/bleu"},
+        {"better": "patt_eg", "worse": "random_init", "metric": "test/bleu", "worse_metric": "dev/bleu"},
+    ]
+    claims = [claim | {"source": "ours", "data": {"upstream.domain": "a"}} for claim in claims]
+    found = run(make_study(claims=claims, published=[], analysis={"family": "claims"}), store)
+    patt, start = found.cell("patt_eg"), found.cell("random_init")
+    within, across = found.claims
+    test, dev = patt.mean("test/bleu"), patt.mean("dev/bleu")
+    assert within.ours == (test, dev)
+    assert within.comparison.difference == pytest.approx(test - dev)
+    assert within.comparison.scope == "seeds and segments"
+    assert across.ours == (test, start.mean("dev/bleu"))
+    smallest = min(within.comparison, across.comparison, key=lambda found: found.p)
+    assert smallest.p_holm == pytest.approx(2 * smallest.p)
+    assert "patt_eg's test/bleu better than patt_eg's dev/bleu" in found.render("md")
+
+
 def test_no_format_sets_a_figure_beside_other_data(make_study, scored, crossed):
     study = make_study(**{**crossed.study.to_dict(), "data": {"corpus": "conlang"}})
     scores = {

@@ -12,6 +12,7 @@ import torch
 from safetensors.numpy import load_file
 
 from nlgraft.errors import DataError
+from nlgraft.evaluation.sufficient import aggregate
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, StageGraph
@@ -105,6 +106,21 @@ def test_two_sources_from_pieces(store):
     corpus = read_corpus(at("task_corpus") / "train")
     assert len(corpus.sources) == 2
     assert len(read_encoded(at("task_encoded"), "train")) == 60
+
+
+def test_scores_under_a_prefix_keep_their_segments(store):
+    """What stands aside, such as the lead, is resampled with the same lines as the trial's own scores."""
+    corpus = pieces.corpus("task", ConlangConfig(corpus="conlang", train=60, dev=8, test=6))
+    scores = pieces.extract_scores(corpus, ("dev", "test"), num_sentences=1)["lead"]
+    record, at = run(store, StageGraph(scores))
+    segments = load_file(at("lead_scores") / "segments-lead.safetensors")
+    assert {name: len(rows) for name, rows in segments.items()} == {
+        f"{split}_{name}": size
+        for split, size in (("dev", 8), ("test", 6))
+        for name in ("rouge1", "rouge2", "rouge_l", "rouge_lsum")
+    }
+    for name, rows in segments.items():
+        assert aggregate(name, rows.sum(axis=0)) == pytest.approx(record.metrics[f"lead/{name}"])
 
 
 def test_dev_loss_and_lengths_by_hand(store):

@@ -96,6 +96,21 @@ def test_an_ordering_with_a_source_of_its_own_has_no_figures(good):
     ]
 
 
+def test_a_cell_is_compared_with_itself_on_another_metric(good):
+    stated = {
+        "better": "att_eg",
+        "worse": "att_eg",
+        "metric": "test/bleu",
+        "worse_metric": "dev/bleu",
+        "source": "Table 8",
+    }
+    (claim,) = _claims(good, [stated])
+    assert claim.text == "att_eg's test/bleu better than att_eg's dev/bleu"
+    assert claim.metrics == ("test/bleu", "dev/bleu")
+    (claim,) = _claims(good, [stated | {"margin": 0.5}])
+    assert claim.text == "att_eg's test/bleu no worse than att_eg's dev/bleu by more than 0.5"
+
+
 def test_cells_of_several_factors_are_named_by_their_levels(good):
     good["design"] = {"kind": "full"}
     table = THESIS | {"values": {"depth=1, arm=att_eg": 3.0, "arm=att_eg, depth=3": 4.0}}

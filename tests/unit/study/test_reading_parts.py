@@ -249,6 +249,9 @@ def test_bad_studies_are_refused_with_path_and_remedy(good, problems, path, valu
 TABLE = {"source": "T1", "metric": "test/bleu", "values": {"att_eg": 2, "avg_eg": 1, "without gradual": 3}}
 
 
+SELF = {"better": "att_eg", "worse": "att_eg", "metric": "test/bleu", "source": "T8"}
+
+
 @pytest.mark.parametrize(
     "claim, where, message",
     [
@@ -285,6 +288,15 @@ TABLE = {"source": "T1", "metric": "test/bleu", "values": {"att_eg": 2, "avg_eg"
         ({"cell": "att_eg", "source": "T1", "margin": 1}, "source", "belongs to the entry of published"),
         ({"better": "att_eg", "worse": "full", "sorce": "x"}, "sorce", "Did you mean 'source'?"),
         ({"better": "att_eg", "worse": 3}, "worse", "expected text or list of text, got 3"),
+        (SELF | {"worse_metric": "dev/bleus"}, "worse_metric", "Did you mean 'dev/bleu'?"),
+        (SELF | {"worse_metric": "dev/loss"}, "worse_metric", "dev/loss is in nats, to minimize"),
+        (SELF | {"worse_metric": "test/bleu"}, "worse_metric", "is the metric itself"),
+        (SELF | {"worse_metric": "dev/bleu", "source": None}, "worse_metric", "needs better and worse"),
+        (
+            SELF | {"worse_metric": "dev/bleu", "metric": ["test/bleu", "dev/bleu"]},
+            "worse_metric",
+            "one metric",
+        ),
     ],
 )
 def test_bad_claims_are_refused_with_path_and_remedy(good, problems, claim, where, message):

@@ -34,6 +34,7 @@ class Question:
     Attributes:
         metric: Name of the metric.
         cells: Labels of one, two or four cells.
+        second_metric: The metric of the second of two cells where it is another; may be the same cell.
         null: Difference under the null hypothesis.
         value: The published figure of a single cell.
         margin: Difference from ``value`` that does not matter.
@@ -44,12 +45,18 @@ class Question:
     null: float = 0.0
     value: float = 0.0
     margin: float = 0.0
+    second_metric: str | None = None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metric of each cell."""
+        return (self.metric, *[self.second_metric or self.metric] * (len(self.cells) - 1))
 
     @property
     def key(self) -> Hashable:
         """The hypothesis, which two cells share from either side."""
         is_symmetric = len(self.cells) == 2 and self.null == 0
-        return (self.metric, frozenset(self.cells)) if is_symmetric else self
+        return frozenset(zip(self.metrics, self.cells, strict=True)) if is_symmetric else self
 
 
 @dataclass(eq=False)
@@ -153,10 +160,10 @@ class ComparedResults(Results):
 
     def _compared(self, question: Question) -> Comparison:
         if question not in self._answers:
-            metric = question.metric
             # Every trial at once: resamples are drawn once per metric, not once per pair.
-            trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
-            self._comparer.prepare(metric, trials)
+            for metric in {*question.metrics}:
+                trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
+                self._comparer.prepare(metric, trials)
             found = self._over_looks(self._tested(question), partial(self._tested, question))
             self._answers[question] = self._limited(found, self._terms(question))
         return self._answers[question]
@@ -239,7 +246,8 @@ class ComparedResults(Results):
 
     def _tested(self, question: Question, seeds: Sequence[int] | None = None) -> Comparison:
         metric, null = question.metric, question.null
-        measured = [self.cell(label).measured(metric, seeds) for label in question.cells]
+        asked = zip(question.metrics, question.cells, strict=True)
+        measured = [self.cell(label).measured(name, seeds) for name, label in asked]
         match question.cells:
             case (cell,):
                 return self._comparer.against_value(
@@ -312,7 +320,7 @@ class ComparedResults(Results):
         if not claim.is_ordering:
             return Question(claim.metric, cells, value=claim.value or 0.0, margin=claim.margin)
         sign = -1 if self.system.metrics[claim.metric].direction == "maximize" else 1
-        return Question(claim.metric, cells, null=sign * claim.margin)
+        return Question(claim.metric, cells, null=sign * claim.margin, second_metric=claim.worse_metric)
 
     @cached_property
     def _claims(self) -> list[Claim]:
@@ -340,7 +348,7 @@ class ComparedResults(Results):
         return judge(
             claim,
             comparison,
-            tuple(cell.mean(claim.metric) for cell in cells),
+            tuple(cell.mean(metric) for cell, metric in zip(cells, claim.metrics, strict=True)),
             direction=self.system.metrics[claim.metric].direction,
             alpha=self.study.analysis.alpha,
             is_corrected=self.is_corrected,

@@ -172,9 +172,7 @@ def score(context: StageContext) -> None:
             documents = text_of(corpus, ["document"])
             evaluation |= evaluate_documents(hypotheses, references, documents, normalization)
         if settings.metric_prefix:
-            named = {f"{split}/{name}": found for name, found in evaluation.scores.items()}
-            prefix = settings.metric_prefix
-            write_metrics(context.directory, {metric_name(name, prefix): s for name, s in named.items()})
+            _write_aside(context.directory, split, evaluation, settings.metric_prefix)
             continue
         extra: dict[str, Score] = {}
         if tokenizer is not None:
@@ -185,6 +183,14 @@ def score(context: StageContext) -> None:
         if split == "dev" and inputs.trained is not None:
             extra["nats_per_char"] = _nats_per_char(inputs.trained, originals)
         write_evaluation(context.directory, split, hypotheses, references, evaluation, extra)
+
+
+def _write_aside(directory: Path, split: str, evaluation: Evaluation, prefix: str) -> None:
+    """Write a scored split under a prefix, without its lines; the artifact may already hold another one."""
+    scores = {metric_name(f"{split}/{name}", prefix): found for name, found in evaluation.scores.items()}
+    write_metrics(directory, scores)
+    rows = {f"{split}_{name}": found for name, found in evaluation.statistics.items()}
+    write_segments(directory, prefix, rows)
 
 
 def _saved(references: list[str], tokenizer: Tokenizer, compared: Tokenizer) -> Score:

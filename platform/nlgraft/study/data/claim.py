@@ -24,6 +24,7 @@ class Claim:
         cell: The cell whose figure is claimed.
         value: The published figure of ``cell``.
         metric: A metric of the system.
+        worse_metric: The metric of ``worse`` where it is another.
         source: Table, figure or section of the paper.
         figures: Published figures of the cells of an ordering; empty where the paper prints none.
         signature: How the paper computed the metric.
@@ -45,6 +46,7 @@ class Claim:
     data: Mapping[str, Any] = field(default_factory=dict)
     margin: float = 0.0
     exceeds: Sequence[str] = ()
+    worse_metric: str | None = None
 
     @property
     def is_ordering(self) -> bool:
@@ -75,12 +77,24 @@ class Claim:
         return tuple(text for text in named if text is not None)
 
     @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metric of each of ``cells``."""
+        if self.worse_metric is not None:
+            return self.metric, self.worse_metric
+        return (self.metric,) * len(self.cells)
+
+    @property
     def text(self) -> str:
         """The claim in one line."""
         if self.exceeds:
             first, second = self.exceeds
             amount = "no less" if self.margin else "more"
             text = f"{self.better} gains {amount} over {self.worse} than {first} over {second}"
+        elif self.worse_metric is not None:
+            than = f"{self.worse}'s {self.worse_metric}"
+            better = "no worse" if self.margin else "better"
+            text = f"{self.better}'s {self.metric} {better} than {than}"
+            return text + (f" by more than {self.margin:g}" if self.margin else "")
         elif self.is_ordering:
             text = f"{self.better} {'no worse' if self.margin else 'better'} than {self.worse}"
         else:
@@ -114,7 +128,7 @@ class Figures:
             if stated.source is not None and len(names) > 1:
                 for metric in stated.metric:
                     origin = {"metric": metric, "source": stated.source, "data": stated.data}
-                    yield _claim(stated, names, (), **origin)
+                    yield _claim(stated, names, (), worse_metric=stated.worse_metric, **origin)
                 continue
             for column, figures in self._columns:
                 labels = [self._find(name) for name in names]

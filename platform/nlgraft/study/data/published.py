@@ -42,7 +42,8 @@ class Statement(Part):
 
     It stands for one claim per worse cell and per column of ``published`` that has figures of its cells. With
     a ``source`` it is an ordering without figures, and ``metric`` is needed. With a ``margin`` it says that
-    ``better`` is no worse by more than that; with ``exceeds`` it compares two gains.
+    ``better`` is no worse by more than that; with ``exceeds`` it compares two gains; with ``worse_metric``
+    two metrics, of one cell too.
     """
 
     better: str | None = None
@@ -58,6 +59,8 @@ class Statement(Part):
     """Two cells: the gain of ``better`` over ``worse`` exceeds the gain of the first over the second."""
     metric: OneOrMore = Field(default=[])
     """The metrics it is about; left out for all columns that have its cells."""
+    worse_metric: str | None = None
+    """The metric of ``worse`` where it is another, of the same kind as ``metric``; needs a ``source``."""
     source: str | None = Field(default=None, min_length=1)
     """Place in the paper of an ordering without figures."""
     data: dict[str, JsonValue] = Field(default={})

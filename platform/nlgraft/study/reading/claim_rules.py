@@ -25,7 +25,10 @@ def claim_problems(draft: Draft) -> Iterator[Problem]:
     for path, stated in draft.claims:
         wrong = [Problem(path + problem.path, problem.message) for problem in _claim_form(stated)]
         if cells and not wrong:
-            wrong += _named_twice(axes, cells, _named_cells(path, stated))
+            named = _named_cells(path, stated)
+            # With a metric of its own a cell may be compared with itself.
+            groups = [named] if stated.worse_metric is None else [[one] for one in named]
+            wrong += [problem for group in groups for problem in _named_twice(axes, cells, group)]
             if not wrong and draft.can_use("published"):
                 wrong += _figureless(path, stated, figures)
                 wrong += _unsigned(path, stated, figures)
@@ -89,6 +92,11 @@ def _claim_form(stated: Statement) -> Iterator[Problem]:
         yield Problem(".data", "belongs to the entry of published that has the figures; leave it out here")
     elif stated.source is not None and not stated.metric:
         yield Problem(".metric", "is missing; an ordering without figures names its metric")
+    if stated.worse_metric is not None:
+        if stated.source is None or len(stated.metric) != 1 or stated.exceeds:
+            yield Problem(".worse_metric", "needs better and worse, one metric, a source, and no exceeds")
+        elif stated.metric == [stated.worse_metric]:
+            yield Problem(".worse_metric", "is the metric itself; leave it out")
 
 
 def _figures(draft: Draft, axes: Axes, cells: Sequence[Cell]) -> Figures:
@@ -111,3 +119,15 @@ def upside_down(draft: Draft, metrics: Mapping[str, Metric]) -> Iterator[Problem
                     f"but {claim.metric} is a metric to {metric.direction}"
                 )
                 yield Problem(path, message)
+
+
+def unlike_metrics(draft: Draft, metrics: Mapping[str, Metric]) -> Iterator[Problem]:
+    """Find claims that compare metrics of different units or directions."""
+    for path, stated in draft.claims:
+        pair = [metrics.get(name) for name in (*stated.metric[:1], stated.worse_metric) if name is not None]
+        if stated.worse_metric is None or None in pair:
+            continue
+        kinds = [f"{one.unit}, to {one.direction}" for one in pair if one is not None]
+        if len({*kinds}) > 1:
+            message = f"{stated.worse_metric} is in {kinds[1]}; {stated.metric[0]} is in {kinds[0]}"
+            yield Problem(f"{path}.worse_metric", message)

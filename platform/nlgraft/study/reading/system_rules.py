@@ -10,7 +10,7 @@ from nlgraft.study.data import paths
 from nlgraft.study.data.design import MAX_CELLS, Axes, Cell, axes_of
 from nlgraft.study.data.space import Domain, alternatives, holds, same
 from nlgraft.study.data.system import System
-from nlgraft.study.reading.claim_rules import upside_down
+from nlgraft.study.reading.claim_rules import unlike_metrics, upside_down
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import Fault
 from nlgraft.study.reading.knobs import miss
@@ -71,6 +71,7 @@ def _metric_problems(draft: Draft, system: System) -> Iterator[Problem]:
     known = list(system.metrics)
     named = [(f"{path}.metric", column.metric) for path, column in draft.published]
     named += [(f"{path}.metric", metric) for path, stated in draft.claims for metric in stated.metric]
+    named += [(f"{path}.worse_metric", one.worse_metric) for path, one in draft.claims if one.worse_metric]
     named += [(f"{path}.metric", objective.metric) for path, objective in draft.objectives]
     search = draft.study.search
     if (
@@ -96,6 +97,7 @@ def _metric_problems(draft: Draft, system: System) -> Iterator[Problem]:
             message = f"{objective.metric} is a metric to {metric.direction}, not to {objective.direction}"
             yield Problem(f"{path}.direction", message)
     yield from upside_down(draft, system.metrics)
+    yield from unlike_metrics(draft, system.metrics)
 
 
 class _CellChecker:
