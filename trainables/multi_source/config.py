@@ -19,7 +19,7 @@ from nlgraft.stages.config import (
 )
 from nlgraft.study.data.system import GIVEN, Condition
 from nlgraft.text.config import BOS, EOS, CorpusConfig
-from nlgraft.text.files import InputPath
+from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import requires, role_problem
 from nlgraft.text.tokenizer_config import TokenizerConfig
 
@@ -66,13 +66,17 @@ class DataConfig(ConfigPart):
         return sum(role.startswith("source ") for role in self.task.roles)
 
 
-class MbartConfig(ConfigPart):
-    """A released mBART (section 3.1: mbart-large-cc25)."""
+class CheckpointConfig(ConfigPart):
+    """A released mBART (section 3.1: mbart-large-cc25) or, for masked_tokens, a BERT."""
 
-    directory: InputPath
-    """Where its config.json, weights and sentencepiece.bpe.model lie."""
-    language_ids: Mapping[str, int]
-    """Its own token id of each language (cc25: 250003 for de_DE, 250004 for en_XX, 250008 for fr_XX)."""
+    directory: InputPathOrName
+    """Directory of config.json, weights and tokenizer (an mBART's: sentencepiece.bpe.model), or the hub name
+    of a BERT."""
+    revision: str | None = None
+    """Commit, tag or branch of a hub name (null: main)."""
+    language_ids: Mapping[str, int] | None = None
+    """An mBART's own token id of each language (cc25: 250003 for de_DE, 250004 for en_XX, 250008 for fr_XX).
+    A BERT has none: languages begin as its [CLS]."""
 
 
 class UpstreamConfig(UpstreamPhaseConfig):
@@ -85,7 +89,7 @@ class UpstreamConfig(UpstreamPhaseConfig):
     """Share of masked tokens; null: 0.35 for denoising, 0.15 for masked_tokens."""
     mean_span_tokens: float = Field(default=3.5, gt=0)
     """Denoising: mean length of a masked span, in tokens (Poisson)."""
-    checkpoint: MbartConfig | None = None
+    checkpoint: CheckpointConfig | None = None
     """A released model, which brings what ``model`` and ``tokenizer`` would give; null: pretrain a model."""
 
     @model_validator(mode="after")
@@ -93,8 +97,8 @@ class UpstreamConfig(UpstreamPhaseConfig):
         default = type(self).model_fields["mean_span_tokens"].default
         if self.objective == "masked_tokens" and self.mean_span_tokens != default:
             raise ValueError(f"mean_span_tokens is {self.mean_span_tokens}: only denoising masks spans")
-        if self.objective == "masked_tokens" and self.checkpoint is not None:
-            raise ValueError("checkpoint is given with objective masked_tokens: it is that of an mBART")
+        if self.objective == "masked_tokens" and self.checkpoint is not None and self.checkpoint.language_ids:
+            raise ValueError("checkpoint.language_ids: a BERT has no tokens of languages; leave it out")
         if self.num_bleu_sentences:
             raise ValueError(f"num_bleu_sentences is {self.num_bleu_sentences}: nothing is translated yet")
         return self
@@ -259,9 +263,11 @@ class Config(SystemConfig):
             return
         wanted = {self.languages[index] for index in self.read_sources} | {self.languages[-1]}
         if upstream.checkpoint is not None:
-            if missing := sorted(set(self.data.languages) - set(upstream.checkpoint.language_ids)):
+            missing = sorted(set(self.data.languages) - set(upstream.checkpoint.language_ids or ()))
+            if missing and upstream.objective == "denoising":
                 yield f"upstream.checkpoint.language_ids lacks {', '.join(missing)}"
-        elif missing := sorted(wanted - set(self.data.text)):
+            return
+        if missing := sorted(wanted - set(self.data.text)):
             yield f"upstream learns from data.text, which lacks {', '.join(missing)}"
         depths = self.model.num_encoder_layers, self.model.num_decoder_layers
         if upstream.objective == "masked_tokens" and depths[0] != depths[1]:

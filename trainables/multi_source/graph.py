@@ -93,8 +93,12 @@ class _Trial:
         upstream = self.config.upstream
         assert upstream is not None
         assert upstream.checkpoint is not None
-        directory = upstream.checkpoint.directory
-        return released(directory, None, is_bert=False, max_tokens=self.config.data.max_tokens)
+        return released(
+            upstream.checkpoint.directory,
+            upstream.checkpoint.revision,
+            is_bert=upstream.objective == "masked_tokens",
+            max_tokens=self.config.data.max_tokens,
+        )
 
     @cached_property
     def tokenizer(self) -> Stage:
@@ -129,13 +133,13 @@ class _Trial:
         config = self.config.upstream
         if config is None:
             return None
+        if config.objective == "masked_tokens":
+            return self._bert2bert(config)
         if config.checkpoint is not None:
-            theirs = config.checkpoint.language_ids
+            theirs = config.checkpoint.language_ids or {}
             ids = tuple(theirs[language] for language in self.config.language_tokens)
             start = theirs[self.config.languages[-1]]
             return self.released.encoder_decoder("upstream", self.tokenizer, start, ids)
-        if config.objective == "masked_tokens":
-            return self._bert2bert(config)
         spans = MaskedSpansConfig(rate=self._mask_rate(config), mean_tokens=config.mean_span_tokens)
         side = Side(stream=TEXT)
         settings = TrainSettings(
@@ -160,7 +164,14 @@ class _Trial:
         return EncodedText(stage, {TEXT: self.tokenizer}, read, stage)
 
     def _bert2bert(self, config: UpstreamConfig) -> Stage:
-        seed, rate = config.seed_of(self.seed), self._mask_rate(config)
+        settings = Bert2BertSettings(model=None if config.checkpoint else self.config.model)
+        inputs = Bert2BertInputs(masked_lm=self._masked_lm(config))
+        return BERT2BERT.stage("upstream", settings, inputs, seed=config.seed_of(self.seed))
+
+    def _masked_lm(self, config: UpstreamConfig) -> Stage:
+        if config.checkpoint is not None:
+            return self.released.masked_lm("upstream_masked_lm", self.tokenizer)
+        rate = self._mask_rate(config)
         settings = TrainMaskedSettings(
             train=config.train,
             masking=MaskingConfig(unit="token", rate=rate),
@@ -170,13 +181,7 @@ class _Trial:
         )
         text = self._languages.stage
         inputs = TrainMaskedInputs(encoded=text, corpus=text, tokenizer=self.tokenizer)
-        masked = TRAIN_MASKED.stage("upstream_masked_lm", settings, inputs, seed=seed)
-        return BERT2BERT.stage(
-            "upstream",
-            Bert2BertSettings(model=self.config.model),
-            Bert2BertInputs(masked_lm=masked),
-            seed=seed,
-        )
+        return TRAIN_MASKED.stage("upstream_masked_lm", settings, inputs, seed=config.seed_of(self.seed))
 
     @staticmethod
     def _mask_rate(config: UpstreamConfig) -> float:

@@ -17,8 +17,8 @@ from nlgraft.stages.kinds.released import (
     MBART,
     MBART_TOKENIZER,
     MbartSettings,
-    MbartTokenizerSettings,
     ReleasedInputs,
+    ReleasedTokenizerSettings,
 )
 from nlgraft.stages.kinds.text import NoInputs
 from nlgraft.stages.masked_lm_graph import checkpoint_settings
@@ -43,11 +43,10 @@ class Released:
     is_bert: bool
 
     def tokenizer(self, name: str, languages: tuple[str, ...] = ()) -> Stage:
-        """Renumber its tokenizer as this project's own are; languages of an mBART get tokens."""
-        if self.is_bert:
-            return BERT_TOKENIZER.stage(name, self.settings, NoInputs(), locations=self.locations)
-        settings = MbartTokenizerSettings(content=self.settings.content, languages=languages)
-        return MBART_TOKENIZER.stage(name, settings, NoInputs(), locations=self.locations)
+        """Renumber its tokenizer as this project's own are, with tokens of languages after the mask."""
+        settings = ReleasedTokenizerSettings(content=self.settings.content, languages=languages)
+        kind = BERT_TOKENIZER if self.is_bert else MBART_TOKENIZER
+        return kind.stage(name, settings, NoInputs(), locations=self.locations)
 
     def masked_lm(self, name: str, tokenizer: Stage) -> Stage:
         """Convert a BERT into a masked language model of ours."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+import tokenizers
 import torch
 from pydantic import ValidationError
+from transformers import BertForMaskedLM
 
 from nlgraft.errors import DataError
 from nlgraft.nn.config import TransformerConfig
@@ -23,6 +25,10 @@ from trainables.multi_source.stages.text import joined, previous
 TRICE = {key: ARMS["trice"][key] for key in ("data", "tokenizer", "model", "decode", "upstream")}
 TRICE |= {key: ARMS["trice"][key] for key in ("single_source", "multi_source")}
 CONCATENATION = {"segments": "none", "cross_attention": "joint", "fine_encoder": {"num_layers": 0}}
+BERT = {"directory": "google-bert/bert-base-multilingual-cased", "revision": "main"}
+CLS = 3
+"""Its id in the tiny checkpoint."""
+TABLES = ("source_embedding.table.weight", "target_embedding.table.weight")
 SIZES = TransformerConfig(**ARMS["trice"]["model"])
 
 
@@ -127,6 +133,31 @@ def test_every_transition_is_reported(store):
     assert record.metrics["dev/loss.step_0"] != record.metrics["single_source/dev_loss"]
 
 
+def test_a_released_bert_is_both_sides_of_dual_bert(store, bert):
+    """Table 2's DualBERT from a checkpoint: its words keep their rows, languages begin as [CLS]."""
+    upstream = {"objective": "masked_tokens", "checkpoint": {"directory": str(bert)}}
+    config = configured(
+        data={**TRICE["data"], "max_tokens": 100},
+        upstream=upstream,
+        sources=CONCATENATION,
+        single_source=None,
+    )
+    graph = graph_of(config)
+    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True, seed=1)
+    assert record.state == "finished", record.reason
+    tokenizer = open_tokenizer(store.fetch(graph.find("shared_tokenizer")))
+    assert tokenizer.pieces[4:8] == ["<mask>", "<first>", "<target>", "[unused0]"]
+    theirs = tokenizers.Tokenizer.from_file(str(bert / "tokenizer.json"))
+    assert tokenizer.pieces[8:] == [theirs.id_to_token(i) for i in range(6, theirs.get_vocab_size())]
+    assert all(config.language_id(name) in (5, 6) for name in config.languages)
+    assert all(not {5, 6} & {*ids} for ids in tokenizer.encode(["<first> <target>"])), "text makes none"
+    tables = [read_model(store.fetch(graph.find("upstream"))).state_dict()[name] for name in TABLES]
+    released = BertForMaskedLM.from_pretrained(bert).bert.embeddings.word_embeddings.weight
+    for table in tables:
+        assert torch.equal(table[[5, 6]], released[[CLS, CLS]])
+        assert torch.equal(table[8:], released[6:])
+
+
 def test_the_sentence_before_by_hand():
     lines, documents = ["a", "b", "c", "d"], ["1", "1", "2", "2"]
     before = previous(lines, documents)
@@ -152,6 +183,10 @@ def test_the_sentence_before_by_hand():
         (
             {"upstream": {"checkpoint": {"directory": "mbart", "language_ids": {"first": 7}}}},
             "checkpoint.language_ids lacks target",
+        ),
+        (
+            {"upstream": {"objective": "masked_tokens", "checkpoint": BERT | {"language_ids": {"first": 7}}}},
+            "a BERT has no tokens of languages",
         ),
         ({"model": {"num_sources": 2}}, "model.num_sources is set: `sources` adds"),
         ({"decode": {"start_id": 5}}, "the target's language begins a hypothesis"),

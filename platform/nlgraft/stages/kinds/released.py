@@ -11,8 +11,8 @@ from nlgraft.stages.kinds.text import NoInputs
 from nlgraft.stages.stage_kind import Inputs, StageKind, T, is_unset
 
 
-class MbartTokenizerSettings(CheckpointSettings):
-    """The tokenizer of a released mBART."""
+class ReleasedTokenizerSettings(CheckpointSettings):
+    """The tokenizer of a released model."""
 
     languages: tuple[str, ...] = Field(default=(), exclude_if=is_unset)
     """Special tokens of languages that follow the mask, e.g. ``<de>``."""
@@ -34,8 +34,10 @@ class ReleasedInputs(Inputs[T]):
     tokenizer: T
 
 
-MBART_TOKENIZER = StageKind("nlgraft.stages.run.mbart:renumber_tokenizer", MbartTokenizerSettings, NoInputs)
+MBART_TOKENIZER = StageKind(
+    "nlgraft.stages.run.mbart:renumber_tokenizer", ReleasedTokenizerSettings, NoInputs
+)
 MBART = StageKind("nlgraft.stages.run.mbart:read_checkpoint", MbartSettings, ReleasedInputs)
-BERT_TOKENIZER = StageKind("nlgraft.stages.run.bert:renumber_tokenizer", CheckpointSettings, NoInputs)
+BERT_TOKENIZER = StageKind("nlgraft.stages.run.bert:renumber_tokenizer", ReleasedTokenizerSettings, NoInputs)
 BERT_MASKED_LM = StageKind("nlgraft.stages.run.bert:read_encoder", CheckpointSettings, ReleasedInputs)
 BERT_ARCHITECTURE = StageKind("nlgraft.stages.run.bert:read_architecture", CheckpointSettings, NoInputs)

@@ -1,13 +1,14 @@
 """A BERT of Hugging Face as the pretrained model: encoder and, with fresh cross-attention, decoder.
 
-Its special tokens come first here, as in every vocabulary; the others keep their order, [unused] ones too.
+Its special tokens come first here, as in every vocabulary, then those of languages, which it lacks and which
+begin as its [CLS]; the others keep their order, [unused] ones too.
 Source: Rothe et al. (2020), section 2 (BERT2BERT).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,14 +59,14 @@ def renumber_tokenizer(context: StageContext) -> None:
             f"{directory}: no tokenizer; a BERT's directory holds {WORDPIECE_FILE} or vocab.txt beside "
             "config.json and its weights"
         )
-    made, ids = renumbered(document, load_vocabulary(directory), directory)
+    made, ids = renumbered(document, load_vocabulary(directory), directory, settings.languages)
     text = json.dumps(made, ensure_ascii=False, indent=1)
     (context.directory / WORDPIECE_FILE).write_text(text + "\n", "utf-8")
     (context.directory / THEIR_IDS_FILE).write_text(json.dumps(ids) + "\n", "utf-8")
 
 
 def renumbered(
-    document: Mapping[str, Any], vocabulary: Vocabulary, where: Path
+    document: Mapping[str, Any], vocabulary: Vocabulary, where: Path, languages: Sequence[str] = ()
 ) -> tuple[dict[str, Any], list[int]]:
     """Put the special tokens of a WordPiece tokenizer first, under our names.
 
@@ -73,6 +74,7 @@ def renumbered(
         document: Its ``tokenizer.json``; left alone.
         vocabulary: The same, read.
         where: For messages.
+        languages: Special tokens of languages, added after the mask with [CLS]'s old id.
 
     Returns:
         A ``tokenizer.json`` that cuts text as it did, and the old id of each new one.
@@ -90,18 +92,20 @@ def renumbered(
     special = [vocabulary.roles[role] for role in ROLES]
     names = dict(zip(special, (*SPECIAL_PIECES, MASK_TOKEN), strict=True))
     rest = [i for i, surface in enumerate(vocabulary.surfaces) if surface and i not in names]
-    if taken := {vocabulary.surfaces[i] for i in rest} & {*names.values()}:
+    if taken := {vocabulary.surfaces[i] for i in rest} & {*names.values(), *languages}:
         raise DataError(f"{where}: {', '.join(sorted(taken))} among its tokens, which are names of ours")
-    ids = [*special, *rest]
-    new_ids = {old: new for new, old in enumerate(ids)}
+    ids = [*special, *[vocabulary.roles["cls"]] * len(languages), *rest]
+    surfaces = [*names.values(), *languages, *(vocabulary.surfaces[i] for i in rest)]
+    new_ids = {old: surfaces.index(name) for old, name in names.items()}
+    new_ids |= {old: new for new, old in enumerate(rest, len(special) + len(languages))}
     # the unknown token is none of them: it is seen in decoded text
-    added = [added_token(new_ids[old], name) for old, name in names.items() if new_ids[old] != UNK]
+    added = [added_token(i, name) for i, name in enumerate((*names.values(), *languages)) if i != UNK]
     added += [
         {**entry, "id": new_ids[entry["id"]]}
         for entry in document.get("added_tokens") or []
         if entry["id"] not in names
     ]
-    pieces = {names.get(old, vocabulary.surfaces[old]): new for new, old in enumerate(ids)}
+    pieces = {surface: new for new, surface in enumerate(surfaces)}
     made = dict(document) | {
         "truncation": None,
         "padding": None,
