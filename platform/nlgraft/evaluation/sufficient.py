@@ -265,16 +265,20 @@ STATISTIC_METRICS: Mapping[str, StatisticMetric] = {metric.name: metric for metr
 def find_metric(name: str) -> StatisticMetric:
     """Find a metric by its name.
 
-    Neither a variant after a dot nor a split before it changes the metric: ``bleu.without_source_2`` and
-    ``test_bleu`` are BLEU, measured elsewhere.
+    Neither a variant after a dot nor a split before it changes the metric: ``bleu.without_source_2``,
+    ``test_bleu`` and ``test_2017_bleu`` are BLEU, measured elsewhere.
 
     Raises:
         DataError: There is no such metric.
     """
     stem = name.split(".", 1)[0]
-    known = [other for other in STATISTIC_METRICS if f"_{stem}".endswith(f"_{other}")]
+    if stem in STATISTIC_METRICS:
+        return STATISTIC_METRICS[stem]
+    of_a_split = stem.startswith(("dev_", "test_"))
+    known = [other for other in STATISTIC_METRICS if of_a_split and stem.endswith(f"_{other}")]
     if not known:
         raise DataError(f"no metric '{name}'. {nearest(name, sorted(STATISTIC_METRICS))}")
+    # doc_bleu ends in _bleu, too
     return STATISTIC_METRICS[max(known, key=len)]
 
 

@@ -1,13 +1,19 @@
-"""Requests for similar tokens, by requester."""
+"""Requests for similar tokens, by requester; a tiny released BERT with its tokenizer."""
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
 
+from nlgraft.text.config import ConlangConfig
+from nlgraft.text.corpora import load_corpus
 from nlgraft.vocab.methods import interface
 from nlgraft.vocab.methods.similar import similar_tokens
+from tests.tiny_models import tiny_bert
 from trainables.embedding_transfer import new_tokens
 
 
@@ -23,3 +29,33 @@ def similar_calls(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[dict[str, A
 
         monkeypatch.setattr(module, "similar_tokens", spied)
     return requested
+
+
+def wordpiece_of(lines):
+    """Characters, inner characters and the most frequent words, behind BERT's special tokens."""
+    words = Counter(word for line in lines for word in line.lower().split())
+    characters = sorted({character for word in words for character in word})
+    tokens = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokens += [*characters, *(f"##{character}" for character in characters)]
+    tokens += [word for word, _ in words.most_common(40) if word not in tokens]
+    whole = tokenizers.Tokenizer(
+        models.WordPiece({token: i for i, token in enumerate(tokens)}, unk_token="[UNK]")
+    )
+    whole.normalizer = normalizers.BertNormalizer(lowercase=True)
+    whole.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    whole.decoder = decoders.WordPiece()
+    whole.add_special_tokens(tokens[:1] + tokens[2:6])
+    return whole
+
+
+@pytest.fixture(scope="session")
+def bert(tmp_path_factory):
+    """A directory as released ones are: a tokenizer that lower-cases, weights with a prediction head."""
+    directory = tmp_path_factory.mktemp("bert")
+    whole = wordpiece_of(
+        load_corpus(ConlangConfig(corpus="conlang", train=80, dev=6, test=4))["train"].text()
+    )
+    whole.save(str(directory / "tokenizer.json"))
+    size = whole.get_vocab_size()
+    tiny_bert(vocab_size=size, max_position_embeddings=128).save_pretrained(directory)
+    return directory

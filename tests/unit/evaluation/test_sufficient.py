@@ -171,8 +171,23 @@ def test_loss_and_length_are_ratios_of_sums():
     assert aggregate("reference_length", np.array([12.0, 5.0])) == 2.4
 
 
-def test_variant_is_the_same_metric():
-    assert find_metric("bleu.without_source_2") is STATISTIC_METRICS["bleu"]
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        ("bleu.without_source_2", "bleu"),
+        ("test_bleu", "bleu"),
+        ("test_2017_bleu", "bleu"),
+        ("dev_doc_bleu", "doc_bleu"),
+    ],
+)
+def test_a_variant_or_a_split_is_the_same_metric(name, metric):
+    assert find_metric(name) is STATISTIC_METRICS[metric]
+
+
+@pytest.mark.parametrize("name", ["sacre_bleu", "multi_bleu", "test_", "latest_bleu", "test_bleux"])
+def test_a_name_that_only_ends_like_a_metric_is_refused(name):
+    with pytest.raises(DataError, match=f"no metric '{name}'"):
+        find_metric(name)
 
 
 def test_errors_name_what_is_allowed():

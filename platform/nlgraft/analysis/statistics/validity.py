@@ -239,6 +239,7 @@ def _weights(result: ComparedResults) -> Array:
 
 def _asked(result: ComparedResults, study: Study, labels: Sequence[str]) -> list[tuple[str, ...]]:
     pairs = [(label, labels[0]) for label in labels[1:]] if study.analysis.family == "all_cells" else []
+    # a simulated cell has one metric, so claims between two (worse_metric) cannot be asked of it
     claimed = [
         tuple(result.cell(text).cell.label for text in claim.cells)
         for claim in claims_of(study)

@@ -96,7 +96,7 @@ def renumbered(
         raise DataError(f"{where}: {', '.join(sorted(taken))} among its tokens, which are names of ours")
     ids = [*special, *[vocabulary.roles["cls"]] * len(languages), *rest]
     surfaces = [*names.values(), *languages, *(vocabulary.surfaces[i] for i in rest)]
-    new_ids = {old: surfaces.index(name) for old, name in names.items()}
+    new_ids = {old: new for new, old in enumerate(special)}
     new_ids |= {old: new for new, old in enumerate(rest, len(special) + len(languages))}
     # the unknown token is none of them: it is seen in decoded text
     added = [added_token(i, name) for i, name in enumerate((*names.values(), *languages)) if i != UNK]

@@ -124,10 +124,8 @@ def upside_down(draft: Draft, metrics: Mapping[str, Metric]) -> Iterator[Problem
 def unlike_metrics(draft: Draft, metrics: Mapping[str, Metric]) -> Iterator[Problem]:
     """Find claims that compare metrics of different units or directions."""
     for path, stated in draft.claims:
-        pair = [metrics.get(name) for name in (*stated.metric[:1], stated.worse_metric) if name is not None]
-        if stated.worse_metric is None or None in pair:
-            continue
-        kinds = [f"{one.unit}, to {one.direction}" for one in pair if one is not None]
-        if len({*kinds}) > 1:
+        pair = [*stated.metric[:1], stated.worse_metric]
+        kinds = [f"{metrics[name].unit}, to {metrics[name].direction}" for name in pair if name in metrics]
+        if len(kinds) == len(pair) and len({*kinds}) > 1:
             message = f"{stated.worse_metric} is in {kinds[1]}; {stated.metric[0]} is in {kinds[0]}"
             yield Problem(f"{path}.worse_metric", message)
