@@ -20,6 +20,7 @@ from benchmarks import (
     many_trials,
     multi_source_decoding,
     overhead,
+    stage_sharing,
     training,
     vocabulary,
 )
@@ -34,6 +35,7 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "multi_source_decoding": multi_source_decoding.report,
     "overhead": overhead.report,
     "many_trials": many_trials.report,
+    "stage_sharing": stage_sharing.report,
     "vocabulary": vocabulary.report,
 }
 """Each returns Markdown lines, the first one a heading."""
