@@ -259,6 +259,17 @@ def test_headline_counts_only_what_is_decided(result):
     text = prose.headline(result)
     assert text.startswith("On test/bleu: ")
     assert "undecided" in text
+    assert text.endswith("Claims: 4 undecided.")
+
+
+def test_headline_leaves_out_what_the_family_of_claims_does(make_study, result):
+    """A cell that no claim compares with the baseline is not undecided: nothing was asked about it."""
+    study = make_study(analysis={"family": "claims"})
+    text = prose.headline(type(result)(study, result.system, result.cells, result.provenance))
+    assert "single_run" in text
+    assert "patt_eg" in text
+    assert "avg_eg" not in text
+    assert "att_eg" not in text.replace("patt_eg", "")
 
 
 def test_one_seed_is_said_to_decide_nothing(make_small_study, store, run):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.sequential import FUTILE
 from nlgraft.analysis.statistics.spending import look_levels
@@ -17,7 +19,10 @@ _STANDINGS = {"better": "better than the baseline", "worse": "worse than the bas
 
 
 def headline(result: ComparedResults) -> str:
-    """Summarise the comparison with the baseline in one or two sentences."""
+    """Summarise the comparison with the baseline and the claims in a few sentences.
+
+    Cells that the study's family leaves out are not counted: nothing was to be decided about them.
+    """
     main = result.main_metric
     compared = [result.compare(cell.cell, metric=main) for cell in result.cells[1:]]
     known = [found for found in compared if found.difference is not None]
@@ -25,16 +30,23 @@ def headline(result: ComparedResults) -> str:
         return f"No cell can be compared with the baseline on {main} yet."
     by_kind: dict[str, list[str]] = {kind: [] for kind in _STANDINGS}
     for found in known:
-        by_kind[result.standing(found)].append(found.a)
+        if found.p is None or found.p_holm is not None or not result.is_corrected:
+            by_kind[result.standing(found)].append(found.a)
     parts = [
         f"{count(len(labels), 'cell')} {_STANDINGS[kind]} ({'; '.join(labels)})"
         for kind, labels in by_kind.items()
         if labels
     ]
-    text = f"On {main}: {', '.join(parts)}."
+    text = f"On {main}: {', '.join(parts) or 'no cell is compared with the baseline'}."
     if max(found.num_seeds for found in known) < 2:
         text += " One seed says nothing about training noise, so nothing is decided."
-    return text + _effects_headline(result)
+    return text + _effects_headline(result) + _claims_headline(result)
+
+
+def _claims_headline(result: ComparedResults) -> str:
+    verdicts = Counter(claim.verdict for claim in result.claims)
+    parts = [f"{number} {verdict}" for verdict, number in verdicts.most_common()]
+    return f" Claims: {', '.join(parts)}." if parts else ""
 
 
 def _effects_headline(result: ComparedResults) -> str:
