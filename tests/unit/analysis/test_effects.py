@@ -149,3 +149,30 @@ def test_a_crossed_study_reports_its_effects(make_study, run, store):
         assert "arm=avg_eg × lr=0.01" in text
     assert "effects" in crossed.render("latex")
     assert crossed.render("latex").isascii()
+
+
+def test_gains_over_a_factor_by_hand(make_study, run, store):
+    """Each arm against the arms' baseline at the same rate; the curve lacks what the design leaves out."""
+    left_out = {"exclude": [{"arm": "avg_eg", "lr": 1e-2}]}
+    study = make_study(**CROSSED | {"analysis": {"gains_over": "lr"}} | left_out)
+    crossed = run(study, store)
+    (curve,) = crossed.gains()
+    means = {found.cell.label: found.mean("test/bleu") for found in crossed.cells}
+    assert curve.label == "arm=patt_eg"
+    assert [level for level, _ in curve.gains] == ["0.001", "0.01"]
+    assert [one.difference for _, one in curve.gains] == [
+        pytest.approx(means["arm=patt_eg"] - means["baseline"]),
+        pytest.approx(means["arm=patt_eg, lr=0.01"] - means["lr=0.01"]),
+    ]
+    (first, second) = crossed.to_json()["gains"]
+    assert (first["gain"], first["at"], second["at"]) == ("arm=patt_eg", "0.001", "0.01")
+    assert second["difference"] == pytest.approx(curve.gains[1][1].difference)
+    assert "## Gains over lr" in crossed.render("md")
+    assert "Gains over lr in test/bleu" in crossed.render("html")
+    assert "gains over lr" in crossed.render("latex")
+
+
+def test_without_a_factor_to_report_gains_over_there_are_none(make_study, run, store):
+    crossed = run(make_study(**CROSSED), store)
+    assert crossed.gains() == []
+    assert "Gains over" not in crossed.render("html")

@@ -231,6 +231,8 @@ from tests.unit.study.mistakes import change
         ("factors.arm.levels.other", {"generator.kind": "avg"}, "factors.arm.levels", "have the same config"),
         # analysis
         ("analysis.family", "claims", "analysis.family", "is 'claims', but there are none"),
+        ("analysis.gains_over", "leng", "analysis.gains_over", "no factor 'leng'"),
+        ("analysis.gains_over", "arm", "analysis.gains_over", "no other factor is crossed with 'arm'"),
         ("analysis.alpha", 1.0, "analysis.alpha", "expected float > 0, < 1, got 1.0"),
         ("analysis.test", "t_test", "analysis.test", "Allowed: paired_bootstrap, approximate_randomisation"),
     ],

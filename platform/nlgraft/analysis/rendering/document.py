@@ -19,9 +19,9 @@ def result_document(result: ComparedResults) -> dict[str, Any]:
 
     Returns:
         ``study`` (the variant's name), ``overrides``, ``fingerprint``, ``baseline``, ``cells`` (each with
-        ``cell``, ``state``, ``metrics``, ``comparison``), ``effects`` on the main metric, ``claims``,
-        ``report_dir``, ``tracking_uri``, ``experiment``, ``trials`` and more. Without an invocation
-        ``trials`` counts finished ones as reused.
+        ``cell``, ``state``, ``metrics``, ``comparison``), ``effects`` and ``gains`` on the main metric,
+        ``claims``, ``report_dir``, ``tracking_uri``, ``experiment``, ``trials`` and more. Without an
+        invocation ``trials`` counts finished ones as reused.
     """
     study, run = result.study, result.invocation
     states = [trial.state for trial in result.trials]
@@ -53,6 +53,11 @@ def result_document(result: ComparedResults) -> dict[str, Any]:
                 **effect.comparison.to_json(),
             }
             for effect in result.effects()
+        ],
+        "gains": [
+            {"gain": curve.label, "at": level, "metric": found.metric, **found.to_json()}
+            for curve in result.gains()
+            for level, found in curve.gains
         ],
         "claims": [claim.to_json() for claim in result.claims],
         "report_dir": None if run is None else run.report_dir,

@@ -22,6 +22,7 @@ from matplotlib.ticker import MaxNLocator
 from nlgraft.analysis.data.trials import Array, CellResult
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.expected_best import expected_best
+from nlgraft.study.data.design import axes_of, level_text
 
 NUM_SERIES = 8
 _INK, _SOFT, _RULE = "#010203", "#040506", "#070809"
@@ -96,6 +97,36 @@ def forest_plot(result: ComparedResults, metric: str) -> str | None:
         unit = result.system.metrics[metric].unit
         axes.set_xlabel(f"{metric} minus that of {result.baseline.cell.label} ({unit})")
         return _to_svg(figure, f"Differences from the baseline on {metric}")
+
+
+def gain_curves(result: ComparedResults, metric: str) -> str | None:
+    """Draw the gains over the levels of ``analysis.gains_over``, intervals as bands; None without any."""
+    over = result.study.analysis.gains_over
+    levels = list(map(level_text, axes_of(result.study).levels[over])) if over is not None else []
+    curves = {
+        curve.label: [
+            (levels.index(level), one.difference, *(one.ci or (one.difference, one.difference)))
+            for level, one in curve.gains
+            if one.difference is not None
+        ]
+        for curve in result.gains(metric)
+    }
+    if not any(curves.values()):
+        return None
+    with mpl.rc_context({**_SETTINGS, "svg.hashsalt": f"gains {metric}"}):
+        figure = Figure(figsize=(9.5, 3.6), layout="constrained")
+        axes = figure.add_subplot()
+        for index, (label, points) in enumerate(curves.items()):
+            at, middle, low, high = np.array(points, dtype=float).reshape(-1, 4).T
+            color = _SERIES[(index + 1) % NUM_SERIES]
+            axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
+            axes.plot(at, middle, color=color, linewidth=1.6, marker="o", label=label)
+        axes.axhline(0, color=_SOFT, linewidth=1)
+        axes.set_xticks(range(len(levels)), levels)
+        axes.set_xlabel(str(over))
+        axes.set_ylabel(f"gain in {metric} ({result.system.metrics[metric].unit})")
+        axes.legend(frameon=False)
+        return _to_svg(figure, f"Gains over {over} in {metric}")
 
 
 def learning_curves(result: ComparedResults) -> list[tuple[str, str]]:

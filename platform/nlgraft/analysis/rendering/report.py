@@ -82,6 +82,7 @@ def describe(result: ComparedResults) -> dict[str, Any]:
         "headline": prose.headline(result),
         "comparison": tables.comparison_table(result, main),
         "effects": tables.effects_table(result, main) if main in known else None,
+        "gains": tables.gains_table(result, main) if main in known else None,
         "other_comparisons": [
             (name, tables.comparison_table(result, name)) for name in beside if name not in (main, *lengths)
         ],
@@ -158,6 +159,7 @@ def _html(result: ComparedResults) -> str:
     main = result.main_metric
     facts = describe(result)
     facts["forest"] = figures.forest_plot(result, main) if main in result.metrics else None
+    facts["gain_curves"] = figures.gain_curves(result, main) if main in result.metrics else None
     facts["curves"] = figures.learning_curves(result)
     facts["budgets"] = figures.expected_best_curves(result)
     facts["legend"] = [(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)]

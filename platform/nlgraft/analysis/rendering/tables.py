@@ -73,6 +73,23 @@ def effects_table(result: ComparedResults, metric: str) -> Table | None:
     return make_table(header, rows, num_text=2, notes=_notes(result, compared))
 
 
+def gains_table(result: ComparedResults, metric: str) -> Table | None:
+    """Tabulate the gains at each level of ``analysis.gains_over``; None where the study names no factor."""
+    curves = result.gains(metric)
+    if not curves:
+        return None
+    decimals = num_decimals(cell.mean(metric) for cell in result.cells)
+    rows: list[list[Entry | str]] = []
+    compared: list[tuple[str, Comparison]] = []
+    for curve in curves:
+        for level, found in curve.gains:
+            entries = _comparison_entries(result, found, decimals)
+            rows.append([curve.label, level, str(found.num_seeds), *entries])
+            compared.append((f"{curve.label} at {level}", found))
+    header = ["gain of", f"at {result.study.analysis.gains_over}", "seeds", *_comparison_header(result)]
+    return make_table(header, rows, num_text=2, notes=_notes(result, compared))
+
+
 def metrics_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
     """Tabulate mean ± standard deviation over seeds of several metrics, one row per cell."""
     decimals = {name: num_decimals(cell.mean(name) for cell in result.cells) for name in metrics}

@@ -15,12 +15,12 @@ from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.statistics.claims import ClaimResult, judge, signatures_differ
 from nlgraft.analysis.statistics.comparer import Comparer
 from nlgraft.analysis.statistics.comparison import Comparison
-from nlgraft.analysis.statistics.effects import Contrast, Effect, contrasts
+from nlgraft.analysis.statistics.effects import Contrast, Effect, GainCurve, contrasts
 from nlgraft.analysis.statistics.resampling import holm, normal_p
 from nlgraft.analysis.statistics.spending import look_levels, overall_p
 from nlgraft.errors import NlgraftError, nearest
 from nlgraft.study.data.claim import Claim, claims_of
-from nlgraft.study.data.design import Cell, axes_of
+from nlgraft.study.data.design import Cell, axes_of, gain_cells
 
 _CANCELLED = 1e-9
 _SAMPLES_AT_LEVEL = 10
@@ -117,6 +117,24 @@ class ComparedResults(Results):
             pairs = zip(compared, adjusted, strict=True)
             compared = [replace(found, p_holm=p, level=level) for found, p in pairs]
         return [Effect(contrast, found) for contrast, found in zip(known, compared, strict=True)]
+
+    def gains(self, metric: str | None = None) -> list[GainCurve]:
+        """Compare levels with their factor's baseline at each level of ``analysis.gains_over``.
+
+        Args:
+            metric: A metric of the system; the main metric when left out.
+
+        Returns:
+            One curve for each level; empty where the study names no factor.
+
+        Raises:
+            NlgraftError: The system has no such metric.
+        """
+        pairs = gain_cells(self.study, [found.cell for found in self.cells])
+        return [
+            GainCurve(label, tuple((level, self.compare(a, b, metric=metric)) for level, a, b in known))
+            for label, known in pairs.items()
+        ]
 
     def _effect(self, metric: str, contrast: Contrast, seeds: Sequence[int] | None = None) -> Comparison:
         return self._comparer.contrast(

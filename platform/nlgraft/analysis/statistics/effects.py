@@ -56,6 +56,19 @@ class Effect:
         return len(self.contrast.levels) > 1
 
 
+@dataclass(frozen=True)
+class GainCurve:
+    """What a level gains over its factor's baseline at the levels of another factor.
+
+    Attributes:
+        label: The level: ``arm=src_elmo``.
+        gains: Level of the other factor, as text, and the comparison there.
+    """
+
+    label: str
+    gains: tuple[tuple[str, Comparison], ...]
+
+
 def contrasts(axes: Axes, cells: Sequence[Cell]) -> list[Contrast]:
     """List the effects that can be estimated from cells.
 

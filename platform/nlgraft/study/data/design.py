@@ -247,6 +247,36 @@ def axes_of(study: Study) -> Axes:
     return Axes(study.factors, study.components, study.design, study.exclude)
 
 
+def gain_cells(study: Study, known: Sequence[Cell]) -> dict[str, list[tuple[str, Cell, Cell]]]:
+    """Pair the cells whose difference is what a level gains at each level of ``analysis.gains_over``.
+
+    Args:
+        study: The study.
+        known: Its cells.
+
+    Returns:
+        By the gaining level (``arm=src_elmo``): each level of the factor with the cell that has both and the
+        cell that has the gaining factor's baseline instead. Further factors are at their baseline, pairs
+        without one of their cells are left out, and so are levels with fewer than two pairs.
+    """
+    axes, over = axes_of(study), study.analysis.gains_over
+    by_levels = {canonical_json(cell.levels): cell for cell in known}
+    found: dict[str, list[tuple[str, Cell, Cell]]] = {}
+    for name, choices in axes.levels.items():
+        for level in choices:
+            if over is None or name == over or same(level, axes.baseline[name]):
+                continue
+            for at in axes.levels[over]:
+                pair = [
+                    by_levels.get(canonical_json({**axes.baseline, over: at, **gain}))
+                    for gain in ({name: level}, {})
+                ]
+                if pair[0] is not None and pair[1] is not None:
+                    label = axes.departure(name, level)
+                    found.setdefault(label, []).append((level_text(at), pair[0], pair[1]))
+    return {label: pairs for label, pairs in found.items() if len(pairs) > 1}
+
+
 def idle_note(study: Study) -> str | None:
     """Return a sentence on the combinations merged by ``design.idle``; None where there are none."""
     if not study.design.idle:

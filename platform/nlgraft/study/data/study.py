@@ -232,6 +232,8 @@ class Analysis(Part):
     """Correction over the family of comparisons."""
     family: Literal["all_cells", "claims"] = "all_cells"
     """Comparisons that are corrected together: every cell against the baseline, or the claims' own."""
+    gains_over: str | None = None
+    """Factor, such as the bitext's size, at each of whose levels the others' gains are reported."""
 
 
 class Study(Part):
