@@ -119,8 +119,9 @@ def gain_curves(result: ComparedResults, metric: str) -> str | None:
         for index, (label, points) in enumerate(curves.items()):
             at, middle, low, high = np.array(points, dtype=float).reshape(-1, 4).T
             color = _SERIES[(index + 1) % NUM_SERIES]
+            dashes = _DASHES[(index + 1) // NUM_SERIES % len(_DASHES)]
             axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
-            axes.plot(at, middle, color=color, linewidth=1.6, marker="o", label=label)
+            axes.plot(at, middle, color=color, linestyle=dashes, linewidth=1.6, marker="o", label=label)
         axes.axhline(0, color=_SOFT, linewidth=1)
         axes.set_xticks(range(len(levels)), levels)
         axes.set_xlabel(str(over))
