@@ -22,8 +22,9 @@ $(VENV)/.checking: $(VENV)/.installed
 demo: $(VENV)/.installed
 	$(BIN)/python -m nlgraft run search_spaces/embedding_transfer/demo.yaml
 
+# Three processes on two cores, since integration tests wait for others' processes half of their time.
 test: $(VENV)/.installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 test-slow: $(VENV)/.installed
 	$(BIN)/python -m pytest -m slow
