@@ -59,35 +59,25 @@ def comparison_table(result: ComparedResults, metric: str) -> Table:
 
 def effects_table(result: ComparedResults, metric: str) -> Table | None:
     """Tabulate main effects and interactions; None where the design crosses no factors."""
-    effects = result.effects(metric)
-    if not effects:
-        return None
-    decimals = num_decimals(cell.mean(metric) for cell in result.cells)
-    rows: list[list[Entry | str]] = []
-    for effect in effects:
-        found, label = effect.comparison, effect.contrast.label
-        kind = "interaction" if effect.is_interaction else "on average"
-        rows.append([label, kind, str(found.num_seeds), *_comparison_entries(result, found, decimals)])
-    header = ["effect", "kind", "seeds", *_comparison_header(result)]
-    compared = [(effect.contrast.label, effect.comparison) for effect in effects]
-    return make_table(header, rows, num_text=2, notes=_notes(result, compared))
+    found = [
+        (
+            one.contrast.label,
+            (one.contrast.label, "interaction" if one.is_interaction else "on average"),
+            one.comparison,
+        )
+        for one in result.effects(metric)
+    ]
+    return _differences_table(result, metric, ("effect", "kind"), found)
 
 
 def gains_table(result: ComparedResults, metric: str) -> Table | None:
     """Tabulate the gains at each level of ``analysis.gains_over``; None where the study names no factor."""
-    curves = result.gains(metric)
-    if not curves:
-        return None
-    decimals = num_decimals(cell.mean(metric) for cell in result.cells)
-    rows: list[list[Entry | str]] = []
-    compared: list[tuple[str, Comparison]] = []
-    for curve in curves:
-        for level, found in curve.gains:
-            entries = _comparison_entries(result, found, decimals)
-            rows.append([curve.label, level, str(found.num_seeds), *entries])
-            compared.append((f"{curve.label} at {level}", found))
-    header = ["gain of", f"at {result.study.analysis.gains_over}", "seeds", *_comparison_header(result)]
-    return make_table(header, rows, num_text=2, notes=_notes(result, compared))
+    found = [
+        (f"{curve.label} at {level}", (curve.label, level), comparison)
+        for curve in result.gains(metric)
+        for level, comparison in curve.gains
+    ]
+    return _differences_table(result, metric, ("gain of", f"at {result.study.analysis.gains_over}"), found)
 
 
 def metrics_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
@@ -249,6 +239,25 @@ def cell_name(cell: CellResult) -> str:
 def _cell_entry(cell: CellResult) -> Entry:
     mark = "" if cell.state == "finished" else f" ({cell.state})"
     return Entry(cell_name(cell) + mark, "", "; ".join(cell.reasons))
+
+
+def _differences_table(
+    result: ComparedResults,
+    metric: str,
+    titles: tuple[str, str],
+    differences: Sequence[tuple[str, tuple[str, str], Comparison]],
+) -> Table | None:
+    """Tabulate differences, each by its name in the notes, its two words and itself; None without any."""
+    if not differences:
+        return None
+    decimals = num_decimals(cell.mean(metric) for cell in result.cells)
+    rows: list[list[Entry | str]] = [
+        [*words, str(found.num_seeds), *_comparison_entries(result, found, decimals)]
+        for _, words, found in differences
+    ]
+    header = [*titles, "seeds", *_comparison_header(result)]
+    notes = _notes(result, [(name, found) for name, _, found in differences])
+    return make_table(header, rows, num_text=2, notes=notes)
 
 
 def _comparison_header(result: ComparedResults) -> list[str]:

@@ -1,12 +1,12 @@
-"""Rules over published figures and claims."""
+"""Rules over published figures, claims and their analysis."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from nlgraft.errors import Problem
+from nlgraft.errors import Problem, nearest
 from nlgraft.study.data.claim import Figures, gain
-from nlgraft.study.data.design import Axes, Cell, axes_of, label_finder, name_cell
+from nlgraft.study.data.design import Axes, Cell, axes_of, gain_cells, label_finder, name_cell
 from nlgraft.study.data.metric import Metric
 from nlgraft.study.data.published import Statement
 from nlgraft.study.reading.draft import Draft
@@ -15,9 +15,9 @@ from nlgraft.study.reading.rules import usable_cells
 
 def claim_problems(draft: Draft) -> Iterator[Problem]:
     """Find unknown cells, ambiguous claims, and claims whose figures are published nowhere."""
-    if draft.study.analysis.family == "claims" and not draft.claims and draft.can_use("claims", "analysis"):
-        yield Problem("analysis.family", "is 'claims', but there are none; use all_cells")
     axes, cells = axes_of(draft.study), usable_cells(draft)
+    if draft.can_use("analysis"):
+        yield from _analysis_problems(draft, axes, cells)
     figures = _figures(draft, axes, cells)
     for path, column in draft.published:
         if cells:
@@ -33,6 +33,20 @@ def claim_problems(draft: Draft) -> Iterator[Problem]:
                 wrong += _figureless(path, stated, figures)
                 wrong += _unsigned(path, stated, figures)
         yield from wrong
+
+
+def _analysis_problems(draft: Draft, axes: Axes, cells: Sequence[Cell]) -> Iterator[Problem]:
+    """A family without claims; a factor that does not exist, or with which no other is crossed."""
+    if draft.study.analysis.family == "claims" and not draft.claims and draft.can_use("claims"):
+        yield Problem("analysis.family", "is 'claims', but there are none; use all_cells")
+    over = draft.study.analysis.gains_over
+    if over is None or not draft.can_use("factors", "components"):
+        return
+    if over not in axes.levels:
+        yield Problem("analysis.gains_over", f"no factor '{over}'. {nearest(over, list(axes.levels))}")
+    elif cells and not gain_cells(draft.study, cells):
+        message = f"no other factor is crossed with '{over}': use design {{kind: full}} and a second factor"
+        yield Problem("analysis.gains_over", message)
 
 
 def _named_cells(path: str, stated: Statement) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from nlgraft.errors import Problem, StoreError, StudyError, nearest
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data import paths
-from nlgraft.study.data.design import Axes, Cell, axes_of, gain_cells, level_text
+from nlgraft.study.data.design import Axes, Cell, axes_of, level_text
 from nlgraft.study.data.part import MAX_NAME_LENGTH
 from nlgraft.study.data.space import (
     FloatDomain,
@@ -60,7 +60,6 @@ def study_problems(draft: Draft) -> Iterator[Problem]:
         yield Problem("base.data", "belongs in the study's own field data; move it there")
     yield from _setter_problems(study)
     yield from _design_problems(draft)
-    yield from _gain_problems(draft)
     if study.search is not None:
         yield from _search_problems(study.search, len(draft.objectives))
     yield from _objective_problems(draft)
@@ -197,18 +196,6 @@ def usable_cells(draft: Draft) -> list[Cell]:
         return axes.cells()
     except StudyError:
         return []
-
-
-def _gain_problems(draft: Draft) -> Iterator[Problem]:
-    """A factor that does not exist, or that no other is crossed with."""
-    over, axes = draft.study.analysis.gains_over, axes_of(draft.study)
-    if over is None or not draft.can_use("factors", "components", "analysis"):
-        return
-    if over not in axes.levels:
-        yield Problem("analysis.gains_over", f"no factor '{over}'. {nearest(over, list(axes.levels))}")
-    elif (known := usable_cells(draft)) and not gain_cells(draft.study, known):
-        message = f"no other factor is crossed with '{over}': use design {{kind: full}} and a second factor"
-        yield Problem("analysis.gains_over", message)
 
 
 def _design_problems(draft: Draft) -> Iterator[Problem]:
