@@ -14,8 +14,8 @@ import torch
 from nlgraft.errors import DataError
 from nlgraft.nn.batch import Tokens
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages.run.text import read_encoded
 from nlgraft.text.corpora import read_corpus
+from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.training.classification import read_classifier
 from nlgraft.training.masked_lm import read_masked_lm
 from nlgraft.vocab.plans.plan import TransferPlan
@@ -65,8 +65,9 @@ def store(tmp_path_factory):
     return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
 
 
-def graph(arm, splits=("dev", "test")):
-    config = Config.model_validate_json(json.dumps(ARMS[arm]))
+def graph(arm, splits=("dev", "test"), **data):
+    changed = ARMS[arm] | {"data": ARMS[arm]["data"] | data}
+    config = Config.model_validate_json(json.dumps(changed))
     return stage_graph(config, seed=3, splits=splits)
 
 
@@ -103,15 +104,19 @@ def test_two_vocabularies_and_what_an_exchange_keeps(store):
     for name, tensor in before.state_dict().items():
         if name not in before.vocabulary_tensors:
             assert torch.equal(tensor, weights[name]), name
+    lines = read_corpus(artifact(store, graph("vipi"), "downstream_corpus") / "test").sources[0]
     encoded = {
-        name: read_encoded(artifact(store, graph("vipi"), name), "test").stream("source 0").values
-        for name in ("old_encoded", "downstream_encoded")
+        name: encode_words(artifact(store, graph("vipi"), name) / TOKENIZER_FILE, lines).ids.values
+        for name in ("upstream_tokenizer", "downstream_tokenizer")
     }
-    ratio = len(encoded["downstream_encoded"]) / len(encoded["old_encoded"])
+    ratio = len(encoded["downstream_tokenizer"]) / len(encoded["upstream_tokenizer"])
     assert record.metrics["compression/tokens"] == pytest.approx(ratio)
     corpora = [read_corpus(artifact(store, graph("vipi"), "downstream_corpus") / s) for s in ("train", "dev")]
     words = {word for corpus in corpora for line in corpus.sources[0] for word in line.split()}
     assert len(words) <= record.metrics["text/unique_words"]
+    cut = run(store, graph("vipi", max_tokens=5))
+    measures = ("compression/tokens", "text/tokens_per_line", "text/bits_per_byte")
+    assert [cut.metrics[name] for name in measures] == [record.metrics[name] for name in measures], "uncut"
     kept = run(store, graph("old_vocabulary"))
     assert kept.metrics["compression/self_information"] == pytest.approx(1.0)
 

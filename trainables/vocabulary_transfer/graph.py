@@ -165,7 +165,7 @@ class _Builder:
         trained = class_pieces.trained_classifier(
             "classifier", self.body, self.corpus, self.text, self.config.classification, seed=self.seed
         )
-        text = MeasureInputs(corpus=self.corpus, encoded=self.text.encoded, old_encoded=self.old_text.encoded)
+        text = MeasureInputs(corpus=self.corpus, tokenizer=self.text.tokenizer, old_tokenizer=self.old)
         read = ScoreClassifierInputs(
             classifier=trained,
             body=self.body,

@@ -25,13 +25,15 @@ class SplitInputs(Inputs[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class MeasureInputs(Inputs[T]):
-    """The corpus, encoded in the trial's vocabulary and in the old one."""
+    """The corpus, the trial's vocabulary and the old one."""
 
     corpus: T
-    encoded: T
-    old_encoded: T
+    tokenizer: T
+    old_tokenizer: T
 
 
 SPLIT = StageKind("trainables.vocabulary_transfer.stages.text:split", SplitSettings, SplitInputs)
 MEASURES = StageKind("trainables.vocabulary_transfer.stages.text:measure", NoSettings, MeasureInputs)
-SPEED = StageKind("trainables.vocabulary_transfer.stages.speed:measure", NoSettings, ScoreClassifierInputs)
+SPEED = StageKind(
+    "trainables.vocabulary_transfer.stages.speed:measure", NoSettings, ScoreClassifierInputs, version=2
+)

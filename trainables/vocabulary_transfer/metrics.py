@@ -47,9 +47,10 @@ SPEEDS: Mapping[str, Metric] = {
         unit="lines/s",
         split=None,
         is_time=True,
-        description=f"Speed of {task} on quarter {group} of the dev lines by length, the shortest first.",
+        description=f"Speed of {passes} in fp32 on quarter {group} of the dev lines by length, the shortest "
+        "first.",
     )
-    for task in ("inference", "training")
+    for task, passes in (("inference", "the forward pass"), ("training", "forward and backward pass"))
     for group in range(1, NUM_LENGTHS + 1)
 }
 METRICS: Mapping[str, Metric] = {

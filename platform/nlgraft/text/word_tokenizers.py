@@ -135,7 +135,7 @@ class EncodedLines(NamedTuple):
     num_cut: int
 
 
-def encode_words(tokenizer_file: Path, lines: Sequence[str], max_tokens: int) -> EncodedLines:
+def encode_words(tokenizer_file: Path, lines: Sequence[str], max_tokens: int | None = None) -> EncodedLines:
     """Encode lines; those of more than ``max_tokens`` tokens are cut behind the last word that fits."""
     tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
     tokenizer.no_padding()
@@ -148,7 +148,7 @@ def encode_words(tokenizer_file: Path, lines: Sequence[str], max_tokens: int) ->
         spans = [match.span() for match in _WORD.finditer(line)]
         numbers = _word_numbers(encoding.offsets, spans)
         num_kept = len(numbers)
-        if num_kept > max_tokens:
+        if max_tokens is not None and num_kept > max_tokens:
             num_cut += 1
             num_kept = _cut_at_word(numbers, max_tokens)
         ids.append(encoding.ids[:num_kept])

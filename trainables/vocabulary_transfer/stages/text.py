@@ -12,10 +12,9 @@ from nlgraft.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Score
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.run.text import read_encoded
 from nlgraft.text.config import SPLITS
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
-from nlgraft.training.masked_text import TEXT
+from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.training.seeds import generator_for
 from trainables.vocabulary_transfer.config import SplitConfig
 from trainables.vocabulary_transfer.kinds import MEASURES, SPLIT
@@ -77,11 +76,15 @@ def self_information(tokens: NDArray[np.integer]) -> float:
 
 
 def measure(context: StageContext) -> None:
-    """Measure the text, and what the trial's vocabulary saves of it against the old one."""
+    """Measure the text, and what the trial's vocabulary saves of it against the old one.
+
+    Lines are encoded whole: cut at a number of tokens, both vocabularies would seem equally long.
+    """
     _, inputs = MEASURES.read(context)
     lines = {name: read_corpus(inputs.corpus / name).sources[0] for name in SPLITS}
     new, old = (
-        read_encoded(path, "test").stream(TEXT).values for path in (inputs.encoded, inputs.old_encoded)
+        encode_words(directory / TOKENIZER_FILE, lines["test"]).ids.values
+        for directory in (inputs.tokenizer, inputs.old_tokenizer)
     )
     everything = [line for name in SPLITS for line in lines[name]]
     num_bytes = sum(len(line.encode()) for line in lines["test"])

@@ -34,6 +34,7 @@ from nlgraft.training.classification import (
     read_classifier,
     write_classifier,
 )
+from nlgraft.training.config import TrainConfig
 from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.masked_text import TEXT, MaskingIds
@@ -61,11 +62,16 @@ def train(context: StageContext) -> None:
     dev = _data(inputs, "dev", labels, body)
     model = fresh_classifier(body, len(labels), settings.classifier, context.seed)
 
+    best: dict[float, Evaluation] = {}
+
     def measure(model: Classifier) -> Evaluation:
         return evaluate_classifier(model, dev, len(labels), context.device)
 
     def evaluate(model: Classifier) -> dict[str, float]:
-        return {f"dev/{name}": score.value for name, score in measure(model).scores.items()}
+        evaluation = measure(model)
+        metrics = {f"dev/{name}": score.value for name, score in evaluation.scores.items()}
+        _keep_best(best, metrics.get(settings.train.best_metric), evaluation, settings.train)
+        return metrics
 
     outcome = run_loop(
         model,
@@ -76,9 +82,21 @@ def train(context: StageContext) -> None:
         evaluate=evaluate,
         save=lambda model, directory: write_classifier(model, labels, directory),
     )
-    _write(context.directory, "dev", measure(model))
+    # a training that was resumed behind its best evaluation does not have it
+    known = best.get(outcome.best_value) if outcome.best_value is not None else None
+    _write(context.directory, "dev", known or measure(model))
     mean = Score("accuracy.curve", _curve_mean(outcome), len(dev), "maximize", "trapezoids over steps|points")
     write_metrics(context.directory, {"dev/accuracy.curve": mean, **outcome_scores(outcome)})
+
+
+def _keep_best(
+    best: dict[float, Evaluation], value: float | None, evaluation: Evaluation, config: TrainConfig
+) -> None:
+    """Keep the evaluation of the weights that will be the result, by its value: the first of the best."""
+    choose = max if config.best_direction == "maximize" else min
+    if config.keep_best and value is not None and value not in best and choose([value, *best]) == value:
+        best.clear()
+        best[value] = evaluation
 
 
 def _sampled(
