@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import tokenizers
 import transformers
@@ -17,6 +19,7 @@ from nlgraft.vocab.commands.plan import PlanRequest, plan_transfer
 from nlgraft.vocab.surgery.doctor import unreachable_tokens
 from nlgraft.vocab.tokenizers.extending import continue_merges
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from tests.tiny_checkpoints import sentencepiece_bpe_tokenizer
 
 
 def test_merges_by_hand():
@@ -70,6 +73,36 @@ def test_every_new_token_is_reachable_and_old_ids_stay(kind, tmp_path):
     plan = plan_transfer(PlanRequest(str(tmp_path / "old"), str(tmp_path / "new"), method="vipi")).plan
     assert plan.counts()["composed"] == 150
     assert set(plan.counts()) <= {"copy", "special", "composed"}
+
+
+@pytest.mark.parametrize("has_bytes", [True, False])
+def test_marked_words_are_extended_within_themselves(has_bytes, tmp_path):
+    """As Gemma's, whose marks are letters to its pre-tokenizer; bytes and what is unknown join nothing."""
+    sentencepiece_bpe_tokenizer(tmp_path / "old", ["dog costs much", "cats cost more"] * 5)
+    file = tmp_path / "old" / "tokenizer.json"
+    document = json.loads(file.read_text("utf-8"))
+    document["model"]["byte_fallback"] = has_bytes
+    file.write_text(json.dumps(document), "utf-8")
+    text = ["the dog costs 5€ teacher", "a%dog costs 5€ teacher"]
+    (tmp_path / "text").write_text("\n".join(text * 3), "utf-8")
+    done = extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=60)
+    before, after = (
+        tokenizers.Tokenizer.from_file(str(tmp_path / name / "tokenizer.json")) for name in ("old", "new")
+    )
+    made = set(after.get_vocab()) - set(before.get_vocab())
+    assert "▁teacher" in made
+    assert done.new_tokens < done.old_tokens
+    assert not [token for token in made if "▁" in token[1:] or "<" in token]
+    for line in text:
+        assert after.decode(after.encode(line).ids) == before.decode(before.encode(line).ids)
+
+
+def test_a_text_without_marks_or_words_is_refused(tmp_path):
+    made = tokenizers.Tokenizer(models.BPE(vocab={"a": 0, " ": 1}, merges=[]))
+    made.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "text").write_text("a a", "utf-8")
+    with pytest.raises(DataError, match="does not separate words"):
+        extend(str(tmp_path / "tokenizer.json"), [tmp_path / "text"], tmp_path / "new", num_tokens=2)
 
 
 def test_a_wordpiece_vocabulary_is_refused(tmp_path):

@@ -131,3 +131,27 @@ def test_commands_print_what_they_did(lines, tmp_path):
     result = CliRunner().invoke(vocab, ["prune", *steps[0][1:-1]])
     assert result.exit_code == 2
     assert "exists and is not empty" in result.stderr
+
+
+def test_padding_is_not_counted_and_its_id_follows(lines, tmp_path):
+    """Tokenizers that pad every line keep doing so, with the new id of the padding token."""
+    plain = learned("wordpiece", lines, tmp_path / "plain")
+    padding = next(token for token in plain.get_vocab() if "pad" in token.lower())
+    document = json.loads(plain.to_str())
+    last = max(document["model"]["vocab"].values()) + 1
+    document["added_tokens"] = [e for e in document["added_tokens"] if e["content"] != padding]
+    document["model"]["vocab"].pop(padding)
+    document["model"]["vocab"]["<fill>"] = last
+    padded = tokenizers.Tokenizer.from_str(json.dumps(document))
+    padded.enable_padding(length=128, pad_id=last, pad_token="<fill>")
+    padded.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "text").write_text("\n".join(lines[0][:20]), "utf-8")
+    done = prune(str(tmp_path / "tokenizer.json"), [tmp_path / "text"], tmp_path / "new")
+    after = tokenizers.Tokenizer.from_file(str(tmp_path / "new" / "tokenizer.json"))
+    assert (
+        done.new_tokens
+        == done.old_tokens
+        == sum(len(plain.encode(line, add_special_tokens=False)) for line in lines[0][:20])
+    )
+    assert after.encode(lines[0][0]).tokens[-1] == "<fill>"
+    assert after.encode(lines[0][0]).ids[-1] == after.token_to_id("<fill>") < last

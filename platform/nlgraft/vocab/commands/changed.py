@@ -84,8 +84,9 @@ def find_document(tokenizer: str) -> tuple[Path, dict[str, Any]]:
 
 
 def count_tokens(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> NDArray[np.int64]:
-    """Count the occurrences of each id in a text, special tokens left out."""
+    """Count the occurrences of each id in a text, special tokens and padding left out."""
     tokenizer.no_truncation()
+    tokenizer.no_padding()
     counts = np.zeros(max(tokenizer.get_vocab().values()) + 1, dtype=np.int64)
     for start in range(0, len(lines), CHUNK_LINES):
         chunk = list(lines[start : start + CHUNK_LINES])

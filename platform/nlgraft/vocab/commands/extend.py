@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 
@@ -14,6 +17,9 @@ from nlgraft.vocab.commands.changed import ChangedTokenizer, copy_settings, find
 from nlgraft.vocab.commands.outputs import refuse_used, written_at_once
 from nlgraft.vocab.commands.plan import read_text
 from nlgraft.vocab.tokenizers.extending import continue_merges, extend_tokenizer
+
+_MARKED_WORD = re.compile("\u2581*[^\u2581]+|\u2581+")
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 def extend(
@@ -36,7 +42,9 @@ def extend(
     extend_tokenizer(document, [])  # refuse before the text is read
     lines = read_text(text)
     old = tokenizers.Tokenizer.from_file(str(file))
-    merges = continue_merges(_words(old, lines), set(old.get_vocab()), num_tokens, min_count)
+    merges = continue_merges(
+        _words(old, document["model"], lines), set(old.get_vocab()), num_tokens, min_count
+    )
     with written_at_once(out) as directory:
         written = directory / "tokenizer.json"
         written.write_text(json.dumps(extend_tokenizer(document, merges), ensure_ascii=False), "utf-8")
@@ -45,15 +53,34 @@ def extend(
     return ChangedTokenizer.measured(out, old, new, lines)
 
 
-def _words(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> Counter[tuple[str, ...]]:
-    """Count the words of a text as the tokenizer separates them, each as its tokens."""
-    if tokenizer.pre_tokenizer is None:
-        raise DataError("the tokenizer does not separate words, so new tokens would run over spaces")
+def _words(
+    tokenizer: tokenizers.Tokenizer, model: Mapping[str, Any], lines: Sequence[str]
+) -> Counter[tuple[str, ...]]:
+    """Count the words of a text as the tokenizer separates them, each as its tokens.
+
+    A word ends where SentencePiece's mark of the next one stands, and at tokens that are no text of their
+    own: what is unknown and single bytes.
+
+    Raises:
+        DataError: Words are not separated.
+    """
     words: Counter[str] = Counter()
     for line in lines:
         text = line if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(line)
-        words.update(word for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(text))
+        pre = tokenizer.pre_tokenizer
+        parts = [text] if pre is None else [part for part, _ in pre.pre_tokenize_str(text)]
+        words.update(word for part in parts for word in _MARKED_WORD.findall(part))
+        if pre is None and " " in text:
+            raise DataError("the tokenizer does not separate words, so new tokens would run over spaces")
     found: Counter[tuple[str, ...]] = Counter()
     for word, count in words.items():
-        found[tuple(token.value for token in tokenizer.model.tokenize(word))] += count
+        tokens = [token.value for token in tokenizer.model.tokenize(word)]
+        for is_text, run in groupby(tokens, lambda token: not _is_no_text(token, model)):
+            if is_text:
+                found[tuple(run)] += count
     return found
+
+
+def _is_no_text(token: str, model: Mapping[str, Any]) -> bool:
+    is_byte = bool(model.get("byte_fallback")) and _BYTE.fullmatch(token) is not None
+    return is_byte or token == model.get("unk_token")

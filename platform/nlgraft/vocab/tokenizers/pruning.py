@@ -53,6 +53,8 @@ def prune_tokenizer(
     ]
     parts = _Parts(merges, model.get("continuing_subword_prefix") or "")
     kept = {piece for piece in ids if _must_stay(piece, model, parts)} | set(added)
+    if (padding := document.get("padding")) and padding["pad_token"] in ids:
+        kept.add(padding["pad_token"])
     if size is not None and len(kept) > size:
         raise DataError(f"size is {size}, but {len(kept)} special tokens and single characters must stay")
     everything = ids | added
@@ -147,6 +149,8 @@ def _renumbered(
         ]
     for entry in made.get("added_tokens") or []:
         entry["id"] = new_ids[entry["id"]]
+    if (padding := made.get("padding")) and padding["pad_id"] in new_ids:
+        padding["pad_id"] = new_ids[padding["pad_id"]]
     _renumber_template(made.get("post_processor"), new_ids)
     return made
 
