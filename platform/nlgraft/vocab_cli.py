@@ -99,7 +99,7 @@ def vocab() -> None:
     "--noise-std", type=click.FloatRange(min=0, min_open=True), help="Standard deviation of random rows."
 )
 @click.option(
-    "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Seed of random rows."
+    "--seed", type=click.IntRange(0, 2**31), default=0, show_default=True, help="Seed of random draws."
 )
 @click.option(
     "--text",

@@ -147,6 +147,7 @@ def test_case_is_matched_when_asked(tmp_path):
         (["plan", "--old", "nothing.json", "--new", "nothing.json"], "no such file"),
         (["plan", "--old", "OLD", "--new", "NEW", "--method", "avgg"], "Did you mean 'avg'"),
         (["plan", "--old", "OLD", "--new", "NEW", "--cap", "0"], "a number from 1, or all"),
+        (["plan", "--old", "OLD", "--new", "NEW", "--method", "vipi", "--cap", "3"], "does not read --cap"),
         (["plan", "--old", "OLD", "--new", "NEW", "--out", "OLD"], "not empty"),
         (["plan", "--old", "OLD", "--new", "NEW", "--order", "frequency"], "--text"),
         (["plan", "--old", "OLD", "--new", "NEW", "--text", "nothing.txt"], "nothing.txt"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from nlgraft.vocab.methods.building import build_plan
@@ -33,6 +35,9 @@ def test_a_plan_in_numbers(paths):
     assert (report.text.old_tokens, report.text.new_tokens) == (6, 4)
     assert report.text.old_fertility == 2.0
     assert report.text.compression == pytest.approx(4 / 6)
+    # 3 + 2 + 1 old tokens, 2 + 1 + 1 new ones, 27 bytes
+    assert report.text.old_bits_per_byte == pytest.approx((3 + 2 * math.log2(3) + math.log2(6)) / 27)
+    assert report.text.new_bits_per_byte == pytest.approx(6 / 27)
     assert report.worst[0].startswith("qq: noise")
     assert "motorcycle: composed" in report.worst[1]
     assert report.worst[1].endswith("[2 times in the text]")

@@ -1,1 +1,1 @@
-"""The stages of embedding transfer; each is imported where it runs."""
+"""The stages of vocabulary transfer; each is imported where it runs."""

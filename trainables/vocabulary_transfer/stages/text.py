@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nlgraft.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics
@@ -16,6 +15,7 @@ from nlgraft.text.config import SPLITS
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.training.seeds import generator_for
+from nlgraft.vocab.tokenizers.information import self_information
 from trainables.vocabulary_transfer.config import SplitConfig
 from trainables.vocabulary_transfer.kinds import MEASURES, SPLIT
 from trainables.vocabulary_transfer.metrics import MEASURES as METRICS
@@ -65,16 +65,6 @@ def stratified(labels: Sequence[str], config: SplitConfig) -> dict[str, list[int
     }
 
 
-def self_information(tokens: NDArray[np.integer]) -> float:
-    """Add up -log2 p over the tokens of a text, p a token's relative frequency in it (section 5), in bits.
-
-    The paper prints log2(1 / f) with the sign turned and counts for f, which would grow with the text's size.
-    """
-    counts = np.bincount(tokens)
-    counts = counts[counts > 0]
-    return float((counts * np.log2(len(tokens) / counts)).sum())
-
-
 def measure(context: StageContext) -> None:
     """Measure the text, and what the trial's vocabulary saves of it against the old one.
 
@@ -89,7 +79,7 @@ def measure(context: StageContext) -> None:
     everything = [line for name in SPLITS for line in lines[name]]
     num_bytes = sum(len(line.encode()) for line in lines["test"])
     num_words = sum(len(line.split()) for line in lines["test"])
-    information = self_information(new)
+    information = self_information(np.bincount(new))
     of_all: Mapping[str, float] = {
         "text/documents": len(everything),
         "text/bytes": sum(len(line.encode()) for line in everything),
@@ -100,7 +90,7 @@ def measure(context: StageContext) -> None:
         "text/tokens_per_word": len(new) / max(1, num_words),
         "text/bits_per_byte": information / max(1, num_bytes),
         "compression/tokens": len(new) / max(1, len(old)),
-        "compression/self_information": information / self_information(old),
+        "compression/self_information": information / self_information(np.bincount(old)),
     }
     signatures = dict.fromkeys(of_all, SPLIT_SIGNATURE) | dict.fromkeys(of_test, TEST_SIGNATURE)
     write_metrics(

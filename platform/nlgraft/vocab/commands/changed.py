@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from nlgraft.errors import DataError
 from nlgraft.vocab.tokenizers.directories import find_tokenizer
+from nlgraft.vocab.tokenizers.information import self_information
 from nlgraft.vocab.tokenizers.legacy import SPECIAL_FILES, read_json
 
 CHUNK_LINES = 10_000
@@ -31,6 +32,8 @@ class ChangedTokenizer:
         num_words: Words of the text between spaces.
         old_tokens: Tokens of the text before.
         new_tokens: Tokens of the text after.
+        old_bits_per_byte: Self-information of the tokens before, per byte of the text.
+        new_bits_per_byte: That of the tokens after.
     """
 
     out: str
@@ -39,19 +42,25 @@ class ChangedTokenizer:
     num_words: int
     old_tokens: int
     new_tokens: int
+    old_bits_per_byte: float
+    new_bits_per_byte: float
 
     @classmethod
     def measured(
         cls, out: Path, old: tokenizers.Tokenizer, new: tokenizers.Tokenizer, lines: Sequence[str]
     ) -> ChangedTokenizer:
         """Measure both tokenizers on a text."""
+        before, after = (count_tokens(tokenizer, lines) for tokenizer in (old, new))
+        num_bytes = sum(len(line.encode()) for line in lines)
         return cls(
             str(out),
             old.get_vocab_size(),
             new.get_vocab_size(),
             sum(len(line.split()) for line in lines),
-            int(count_tokens(old, lines).sum()),
-            int(count_tokens(new, lines).sum()),
+            int(before.sum()),
+            int(after.sum()),
+            self_information(before) / num_bytes,
+            self_information(after) / num_bytes,
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -63,7 +72,7 @@ class ChangedTokenizer:
         before, after = (count / max(1, self.num_words) for count in (self.old_tokens, self.new_tokens))
         return (
             f"{self.out}: {self.old_size} -> {self.new_size} tokens; on the text {before:.3f} -> {after:.3f} "
-            "tokens per word"
+            f"tokens per word, {self.old_bits_per_byte:.3f} -> {self.new_bits_per_byte:.3f} bits per byte"
         )
 
 

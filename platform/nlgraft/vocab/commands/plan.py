@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -165,6 +165,20 @@ def _gather(request: PlanRequest) -> _Material:
 
 
 def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None:
+    has_vectors = method.vectors is not None
+    is_read = {
+        "cap": method.has_similar_tokens,
+        "order": method.has_similar_tokens,
+        "noise_std": method.noise.spread == "fixed",
+        "width": has_vectors,
+        "epochs": has_vectors,
+        "min_count": has_vectors,
+    }
+    given = {each.name for each in fields(request) if getattr(request, each.name) != each.default}
+    if unread := [
+        f"--{name.replace('_', '-')}" for name, is_ in is_read.items() if name in given and not is_
+    ]:
+        raise DataError(f"method '{method.name}' does not read {', '.join(unread)}; leave that out")
     wants_text = [f"method '{method.name}'"] if method.vectors else []
     wants_text += ["order 'frequency'"] if request.order == "frequency" else []
     if wants_text and not has_text:

@@ -156,6 +156,7 @@ class Method:
         needs_old_vectors: It needs vectors of the old tokens, too.
         has_vector_rows: Those vectors become rows themselves and so have the model's width.
         needs_old_rows: It needs the old embeddings themselves.
+        has_similar_tokens: It reads S_m, whose size and order can be chosen.
     """
 
     name: str
@@ -168,6 +169,7 @@ class Method:
     needs_old_vectors: bool = False
     has_vector_rows: bool = False
     needs_old_rows: bool = False
+    has_similar_tokens: bool = False
 
     @property
     def needs(self) -> list[str]:

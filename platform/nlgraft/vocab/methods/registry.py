@@ -43,7 +43,7 @@ METHODS: tuple[Method, ...] = (
         noise=Noise(center="mean", spread="covariance", scale=1e-9),
         has_fallback=False,
     ),
-    Method(name="avg", produce=average, source="Liu et al. (2021), eq. 1"),
+    Method(name="avg", produce=average, source="Liu et al. (2021), eq. 1", has_similar_tokens=True),
     Method(
         name="fvt",
         produce=lambda request: segmentation(request, is_length_weighted=False),

@@ -12,6 +12,7 @@ import numpy as np
 
 from nlgraft.vocab.plans.norms import NormReport
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
+from nlgraft.vocab.tokenizers.information import self_information
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES
 
 WORST_FIRST = (
@@ -30,7 +31,7 @@ NUM_REASONS = 8
 
 @dataclass(frozen=True)
 class TextReport:
-    """Sequence lengths of some text under both tokenizers.
+    """Lengths and bits of some text under both tokenizers.
 
     Attributes:
         num_lines: Lines.
@@ -39,6 +40,8 @@ class TextReport:
         new_tokens: Tokens of the new tokenizer.
         old_fertility: Old tokens per word.
         new_fertility: New tokens per word.
+        old_bits_per_byte: Self-information of the old tokens per byte of the text.
+        new_bits_per_byte: The same of the new tokens.
         compression: New tokens per old token; below 1 the new vocabulary is more compact.
     """
 
@@ -48,6 +51,8 @@ class TextReport:
     new_tokens: int
     old_fertility: float
     new_fertility: float
+    old_bits_per_byte: float
+    new_bits_per_byte: float
     compression: float
 
 
@@ -114,7 +119,8 @@ class PlanReport:
             text = self.text
             lines.append(
                 f"  on {text.num_lines} lines: {text.old_fertility:.2f} -> {text.new_fertility:.2f} "
-                f"tokens per word, {text.compression - 1:+.1%} tokens"
+                f"tokens per word, {text.old_bits_per_byte:.2f} -> {text.new_bits_per_byte:.2f} bits per "
+                f"byte, {text.compression - 1:+.1%} tokens"
             )
         lines += [f"  {count:>8}  {reason}" for reason, count in [*self.reasons.items()][:NUM_REASONS]]
         if self.norms is not None:
@@ -187,7 +193,10 @@ def _count_reasons(plan: TransferPlan) -> dict[str, int]:
 def _measure(text: Sequence[str], encoded: tuple[Encoded, Encoded] | None) -> TextReport:
     assert encoded is not None, "lengths need both tokenizers"
     num_words = sum(len(line.split()) for line in text)
-    old_tokens, new_tokens = (sum(map(len, lines)) for lines in encoded)
+    num_bytes = sum(len(line.encode()) for line in text)
+    counts = [np.bincount([i for line in lines for i in line]) for lines in encoded]
+    old_tokens, new_tokens = (int(count.sum()) for count in counts)
+    old_bits, new_bits = (self_information(count) for count in counts)
     return TextReport(
         num_lines=len(text),
         num_words=num_words,
@@ -195,5 +204,7 @@ def _measure(text: Sequence[str], encoded: tuple[Encoded, Encoded] | None) -> Te
         new_tokens=new_tokens,
         old_fertility=old_tokens / max(1, num_words),
         new_fertility=new_tokens / max(1, num_words),
+        old_bits_per_byte=old_bits / max(1, num_bytes),
+        new_bits_per_byte=new_bits / max(1, num_bytes),
         compression=new_tokens / max(1, old_tokens),
     )
