@@ -44,7 +44,7 @@ LINES = [
     "nothing singer's the ab",
     "imagine motorcycle the b",
 ]
-KINDS = ("bert", "roberta", "distilbert", "electra", "ours")
+KINDS = ("bert", "roberta", "distilbert", "electra", "modernbert", "ours")
 """Kinds of masked language models."""
 _SIZES = {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -99,7 +99,7 @@ def masked_lm(size: int, kind: str = "bert", seed: int = 0) -> MaskedLM:
         theirs = transformers.ElectraConfig(embedding_size=WIDTH, hidden_size=24, **_SIZES, **sizes)
         model = TransformersMaskedLM(transformers.ElectraForMaskedLM(theirs))
     else:
-        name = {"bert": "Bert", "roberta": "Roberta"}[kind]
+        name = {"bert": "Bert", "roberta": "Roberta", "modernbert": "ModernBert"}[kind]
         theirs = getattr(transformers, f"{name}Config")(hidden_size=WIDTH, **_SIZES, **sizes)
         model = TransformersMaskedLM(getattr(transformers, f"{name}ForMaskedLM")(theirs))
     with torch.no_grad():

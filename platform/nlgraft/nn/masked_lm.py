@@ -28,7 +28,7 @@ from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors
 
 NOT_PREDICTED = -100
 """Label of positions whose token is not predicted."""
-TRANSFORMERS_TYPES = "BERT, RoBERTa, DistilBERT or ELECTRA type"
+TRANSFORMERS_TYPES = "BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT type"
 
 
 @dataclass(frozen=True)

@@ -194,8 +194,8 @@ class MaskedLMConfig(ConfigPart):
     """A masked language model of transformers, and what it predicts."""
 
     checkpoint: InputPathOrName | None = None
-    """Hub name or local directory of a BERT, RoBERTa, DistilBERT or ELECTRA type checkpoint with its
-    tokenizer. One without a prediction head gets a fresh one, which upstream training teaches."""
+    """Hub name or local directory of a BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT type checkpoint with
+    its tokenizer. One without a prediction head gets a fresh one, which upstream training teaches."""
     revision: str | None = None
     """Commit, tag or branch of a hub name; null: its main branch."""
     model: BertConfig | None = None
