@@ -51,6 +51,12 @@ READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
 """Settings that only some arms read: see `nlgraft.study.data.system.System.conditions`."""
 
 
+def _has_layers(depth: int, layers: Layers) -> bool:
+    if isinstance(layers, int):
+        return -depth - 1 <= layers <= depth
+    return not layers.startswith("mean_last_") or int(layers.removeprefix("mean_last_")) <= depth
+
+
 class DataConfig(ConfigPart):
     """The text of the task and that of the pretrained models."""
 
@@ -73,6 +79,9 @@ class ReleasedPrlm(ConfigPart):
     """Hub name or local directory."""
     revision: str | None = None
     """Commit, tag or branch of a hub name; null: main."""
+    width: int | None = Field(default=None, ge=1)
+    """Width of its states, which `fusion.weights: own` takes for branches of as many parameters; null: read
+    from a local directory."""
 
 
 class BertPrlm(ConfigPart):
@@ -296,8 +305,20 @@ class Config(SystemConfig):
                 yield f"fusion.prlms names '{name}', but prlms has {', '.join(self.prlms) or 'nothing'}"
             elif self.prlms[name].kind != "released" and self.data.upstream is None:
                 yield f"prlms.{name} is pretrained here, but data.upstream, its text, is missing"
+            elif (depth := self._depth(name)) is not None and not _has_layers(depth, fusion.layers):
+                yield (
+                    f"fusion.layers is {fusion.layers}, but prlms.{name} has {depth} layers: states are "
+                    f"{-depth - 1} to {depth}, 0 the embeddings"
+                )
         if fusion.merge == "direct":
             yield from self._direct_problems()
+
+    def _depth(self, name: PrlmName) -> int | None:
+        """Count the layers of a model; None for a released one, which is not at hand."""
+        prlm = self.prlms[name]
+        if isinstance(prlm, ReleasedPrlm):
+            return None
+        return prlm.num_layers if isinstance(prlm, DistilbertPrlm) else prlm.model.num_layers
 
     def _direct_problems(self) -> Iterator[str]:
         if len(self.fusion.prlms) > 1:

@@ -187,12 +187,14 @@ def _width(config: Config, name: str) -> int:
     if not isinstance(described, ReleasedPrlm):
         model = config.prlms[described.teacher] if described.kind == "distilbert" else described
         return model.model.d_model  # pyright: ignore[reportAttributeAccessIssue]
+    if described.width is not None:
+        return described.width
     path = expand(described.checkpoint) / "config.json"
     try:
         sizes = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(
             f"prlms.{name}.checkpoint {described.checkpoint}: fusion.weights own needs its width, and there "
-            f"is no readable {path.name} ({error}); give the directory of a downloaded checkpoint"
+            f"is no readable {path.name} ({error}); set prlms.{name}.width"
         ) from error
     return next(sizes[key] for key in ("hidden_size", "n_embd", "d_model", "dim") if key in sizes)

@@ -36,6 +36,6 @@ PRETRAIN = StageKind(
     "trainables.prlm_fusion.stages.pretraining:pretrain",
     PretrainSettings,
     PretrainInputs,
-    version=2,
+    version=3,
     is_distributed=True,
 )

@@ -29,7 +29,7 @@ def true_ids(batch: MaskedBatch) -> Tensor:
 
 
 class Pretraining(nn.Module, ABC):
-    """A language model with its objective."""
+    """A language model with its objective, a sum over positions, so that parts of a batch add up."""
 
     @property
     @abstractmethod
@@ -83,12 +83,18 @@ class NextTokens(Pretraining):
 class ReplacedTokens(Pretraining):
     """Discriminator of replaced tokens and the generator that proposes them (Clark et al. 2020, section 2).
 
-    Both share their embeddings.
+    Both share their embeddings. ``masked_share`` is the share of positions that is masked.
     """
 
-    def __init__(self, generator: TransformersMaskedLM, discriminator: nn.Module, weight: float) -> None:
+    def __init__(
+        self,
+        generator: TransformersMaskedLM,
+        discriminator: nn.Module,
+        weight: float,
+        masked_share: float,
+    ) -> None:
         super().__init__()
-        self.generator, self.weight = generator, weight
+        self.generator, self.weight = generator, weight * masked_share
         self.discriminator: Any = discriminator
         generator.model.electra.embeddings = self.discriminator.electra.embeddings
         generator.model.generator_lm_head.weight = generator.model.get_input_embeddings().weight
@@ -99,15 +105,15 @@ class ReplacedTokens(Pretraining):
         return self.discriminator
 
     def forward(self, batch: MaskedBatch) -> Loss:
-        """Compute L_MLM + weight x L_Disc, means over masked and over all positions, times masked ones."""
+        """Add up L_MLM over masked positions and weight x L_Disc over all, as much as their masked share."""
         _, logits_MV = self.generator(batch)
         targets_M, truth_BT, valid_BT = batch.targets, true_ids(batch), batch.tokens.valid
         masked = F.cross_entropy(logits_MV, targets_M, reduction="sum")
         read_BT = self.corrupted(batch, logits_MV.detach())
         found_BT = self.discriminator(input_ids=read_BT, attention_mask=valid_BT.long()).logits
         is_replaced = (read_BT != truth_BT)[valid_BT].to(found_BT.dtype)
-        told = F.binary_cross_entropy_with_logits(found_BT[valid_BT], is_replaced)
-        return Loss(masked + self.weight * told * len(targets_M), len(targets_M))
+        told = F.binary_cross_entropy_with_logits(found_BT[valid_BT], is_replaced, reduction="sum")
+        return Loss(masked + self.weight * told, len(targets_M))
 
     def corrupted(self, batch: MaskedBatch, logits_MV: Tensor) -> Tensor:
         """Put samples of the generator at the masked positions of the true tokens, [B, T]."""
@@ -117,13 +123,21 @@ class ReplacedTokens(Pretraining):
 
 
 class Distillation(Pretraining):
-    """Student of a frozen masked language model (Sanh et al. 2019, section 3 and released code)."""
+    """Student of a frozen masked language model (Sanh et al. 2019, section 3 and released code).
+
+    ``masked_share`` is the share of positions that is masked.
+    """
 
     def __init__(
-        self, student: TransformersMaskedLM, teacher: TransformersMaskedLM, config: DistilbertPrlm
+        self,
+        student: TransformersMaskedLM,
+        teacher: TransformersMaskedLM,
+        config: DistilbertPrlm,
+        masked_share: float,
     ) -> None:
         super().__init__()
         self.student, self.teacher, self.config = student, teacher.requires_grad_(False).eval(), config
+        self.cosine_weight = config.cosine_weight * masked_share
 
     @property
     def result(self) -> Any:
@@ -137,7 +151,10 @@ class Distillation(Pretraining):
         return self
 
     def forward(self, batch: MaskedBatch) -> Loss:
-        """Add up soft and hard cross-entropy of the masked tokens and the cosine distance of all states."""
+        """Add up soft and hard cross-entropy of masked tokens and the cosine distance of all states.
+
+        Each state counts as the masked share of one.
+        """
         config, targets_M = self.config, batch.targets
         states_BTD, logits_MV = self.student(batch)
         with torch.no_grad():
@@ -148,8 +165,8 @@ class Distillation(Pretraining):
         )
         hard = F.cross_entropy(logits_MV, targets_M, reduction="sum")
         cosine_BT = F.cosine_similarity(states_BTD, their_states_BTD, dim=-1)
-        far = (1 - cosine_BT[batch.tokens.valid]).mean() * len(targets_M)
-        loss = config.soft_weight * heat**2 * soft + config.hard_weight * hard + config.cosine_weight * far
+        far = (1 - cosine_BT[batch.tokens.valid]).sum()
+        loss = config.soft_weight * heat**2 * soft + config.hard_weight * hard + self.cosine_weight * far
         return Loss(loss, len(targets_M))
 
 
@@ -163,7 +180,14 @@ def initializer_range(d_model: int) -> float:
 
 
 def build(
-    prlm: PretrainedPrlm, vocab_size: int, *, pad_id: int, max_tokens: int, seed: int, teacher: Path | None
+    prlm: PretrainedPrlm,
+    vocab_size: int,
+    *,
+    pad_id: int,
+    max_tokens: int,
+    seed: int,
+    teacher: Path | None,
+    masked_share: float,
 ) -> Pretraining:
     """Build a language model with fresh weights, or begun with layers of its teacher, and its objective."""
     if isinstance(prlm, BertPrlm):
@@ -183,9 +207,9 @@ def build(
         if isinstance(prlm, GptPrlm):
             return NextTokens(_gpt(prlm.model, max_tokens, common))
         if isinstance(prlm, ElectraPrlm):
-            return _electra(prlm, max_tokens, common)
+            return _electra(prlm, max_tokens, common, masked_share)
         assert teacher is not None
-        return _distilbert(prlm, teacher, common)
+        return _distilbert(prlm, teacher, common, masked_share)
 
 
 def _gpt(sizes: BertConfig, max_tokens: int, common: dict[str, Any]) -> nn.Module:
@@ -207,7 +231,9 @@ def _gpt(sizes: BertConfig, max_tokens: int, common: dict[str, Any]) -> nn.Modul
     )
 
 
-def _electra(prlm: ElectraPrlm, max_tokens: int, common: dict[str, Any]) -> ReplacedTokens:
+def _electra(
+    prlm: ElectraPrlm, max_tokens: int, common: dict[str, Any], masked_share: float
+) -> ReplacedTokens:
     sizes = prlm.model
 
     def config(part: int) -> transformers.ElectraConfig:
@@ -225,7 +251,8 @@ def _electra(prlm: ElectraPrlm, max_tokens: int, common: dict[str, Any]) -> Repl
         )
 
     generator = TransformersMaskedLM(transformers.ElectraForMaskedLM(config(2)))
-    return ReplacedTokens(generator, transformers.ElectraForPreTraining(config(1)), prlm.discriminator_weight)
+    discriminator = transformers.ElectraForPreTraining(config(1))
+    return ReplacedTokens(generator, discriminator, prlm.discriminator_weight, masked_share)
 
 
 _STUDENT_NAMES = {
@@ -241,7 +268,9 @@ _STUDENT_NAMES = {
 """Parts of a layer of BERT, and their names in DistilBERT."""
 
 
-def _distilbert(prlm: DistilbertPrlm, directory: Path, common: dict[str, Any]) -> Distillation:
+def _distilbert(
+    prlm: DistilbertPrlm, directory: Path, common: dict[str, Any], masked_share: float
+) -> Distillation:
     teacher = transformers.BertForMaskedLM.from_pretrained(directory, dtype=torch.float32)
     theirs = teacher.config
     student = transformers.DistilBertForMaskedLM(
@@ -258,7 +287,7 @@ def _distilbert(prlm: DistilbertPrlm, directory: Path, common: dict[str, Any]) -
         )
     )
     student.load_state_dict(_begun_with(teacher, prlm.num_layers), strict=False)
-    return Distillation(TransformersMaskedLM(student), TransformersMaskedLM(teacher), prlm)
+    return Distillation(TransformersMaskedLM(student), TransformersMaskedLM(teacher), prlm, masked_share)
 
 
 def _begun_with(teacher: Any, num_layers: int) -> dict[str, Tensor]:

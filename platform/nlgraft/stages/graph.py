@@ -259,6 +259,7 @@ def translate(
         decode=decode,
         view=view,
         streams={side.stream: text.settings.streams[side.stream] for side in sides},
+        max_tokens=text.settings.max_tokens,
         is_measured=is_measured,
         is_calibrated=is_calibrated,
         foreign_source=foreign_source,

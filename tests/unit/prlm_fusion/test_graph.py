@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from pydantic import ValidationError
@@ -12,10 +14,15 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.stages import graph as pieces
 from nlgraft.stages.kinds.seq2seq import TrainSettings
+from nlgraft.study.data.design import cells
+from nlgraft.study.public import Study
+from nlgraft.study.reading.resolving import resolve_config
 from tests.contract.toys.prlm_fusion import ARMS
 from tests.tiny_models import HIDDEN, VOCAB, batch_of, examples, hugging_face, logits_of
 from trainables.prlm_fusion.config import Config
 from trainables.prlm_fusion.graph import stage_graph, transformer
+
+SHIPPED = sorted((Path(__file__).parents[3] / "search_spaces" / "prlm_fusion").glob("*.yaml"))
 
 
 def config(**fusion) -> Config:
@@ -106,8 +113,22 @@ def test_own_embeddings_are_as_wide_as_the_model_they_stand_for(tmp_path):
     }
     assert transformer(Config(**released)).contexts["bert"].encoder.width == HIDDEN
     (tmp_path / "config.json").unlink()
-    with pytest.raises(DataError, match=r"prlms.bert.checkpoint .* needs its width"):
+    with pytest.raises(DataError, match=r"prlms.bert.checkpoint .* needs its width.*set prlms.bert.width"):
         transformer(Config(**released))
+    released["prlms"]["bert"]["width"] = 24
+    assert transformer(Config(**released)).contexts["bert"].encoder.width == 24
+
+
+@pytest.mark.parametrize("scale", ["small", "paper"])
+@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.stem)
+def test_the_model_of_every_shipped_cell_can_be_described(path, scale, tmp_path):
+    """Without the hub: what it does not say offline, the study says."""
+    hugging_face("bert").save_pretrained(tmp_path)
+    environ = {"NLGRAFT_DATA": "data", "NLGRAFT_CHECKPOINT": str(tmp_path)}
+    study = Study.from_yaml(path, overrides=[f"@{scale}"], environ=environ)
+    for cell in cells(study):
+        made = transformer(resolve_config(study, cell))
+        assert len(made.contexts) == len(resolve_config(study, cell).used)
 
 
 @pytest.mark.parametrize(
@@ -124,6 +145,8 @@ def test_own_embeddings_are_as_wide_as_the_model_they_stand_for(tmp_path):
         ),
         ({"data": {"downstream": ARMS["sum"]["data"]["downstream"]}}, "data.upstream, its text, is missing"),
         ({"prlms": {"bert": {"kind": "distilbert", "teacher": "gpt"}}}, "no bert among prlms"),
+        ({"fusion": {"prlms": ["bert"], "layers": -9}}, "layers is -9, but prlms.bert has . layers"),
+        ({"fusion": {"prlms": ["bert"], "layers": "mean_last_4"}}, "layers is mean_last_4, but prlms.bert"),
         ({"model": {"source_context": "bert"}}, "model.source_context is set|contexts has: nothing"),
         ({"model": {"num_sources": 2}}, "model.num_sources is set"),
         ({"model": {"tying": "all"}, "tokenizer": {"is_shared": False}}, "one table needs one vocabulary"),

@@ -30,7 +30,7 @@ CLASSES = {
 
 
 def built(prlm, teacher=None):
-    return build(prlm, 12, pad_id=0, max_tokens=8, seed=1, teacher=teacher).eval()
+    return build(prlm, 12, pad_id=0, max_tokens=8, seed=1, teacher=teacher, masked_share=0.15).eval()
 
 
 def test_the_true_tokens_are_restored():
@@ -74,9 +74,9 @@ def test_replaced_tokens_stand_at_masked_positions_and_are_told_from_true_ones()
     _, logits = model.generator(BATCH)
     read, truth, valid = model.corrupted(BATCH, logits), true_ids(BATCH), BATCH.tokens.valid
     found = model.discriminator(input_ids=read, attention_mask=valid.long()).logits[valid]
-    told = F.binary_cross_entropy_with_logits(found, (read != truth)[valid].float())
+    told = F.binary_cross_entropy_with_logits(found, (read != truth)[valid].float(), reduction="sum")
     masked = F.cross_entropy(logits, torch.tensor([6, 5, 9]), reduction="sum")
-    torch.testing.assert_close(loss.loss_sum, masked + 50 * told * 3)
+    torch.testing.assert_close(loss.loss_sum, masked + 50 * 0.15 * told)
     generator, discriminator = model.generator.model.electra, model.discriminator.electra
     assert generator.embeddings is discriminator.embeddings
     assert generator.config.hidden_size == discriminator.config.hidden_size / 2
@@ -112,6 +112,27 @@ def test_a_student_begins_with_layers_of_its_teacher_and_equals_it_at_its_depth(
     loss.loss_sum.backward()
     assert all(p.grad is None for p in student.teacher.parameters())
     assert not any(module.training for module in student.teacher.modules())
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt", "electra", "distilbert"])
+def test_losses_of_parts_of_a_batch_add_up(kind, tmp_path, monkeypatch):
+    """So that workers, which read parts of it, learn as one does."""
+    teacher = built(BertPrlm(model=SIZES))
+    teacher.result.save_pretrained(tmp_path)
+    prlms = {
+        "bert": BertPrlm(model=SIZES),
+        "gpt": GptPrlm(model=SIZES),
+        "electra": ElectraPrlm(model=SIZES),
+        "distilbert": DistilbertPrlm(teacher="bert", num_layers=2, cosine_weight=9.0),
+    }
+    model = built(prlms[kind], tmp_path)
+    if kind == "electra":  # what is proposed is drawn
+        monkeypatch.setattr(model, "corrupted", lambda batch, _logits: batch.tokens.ids)
+    first = MaskedBatch.of([[2, 4, 7, 8, 3]], [[NO, 6, NO, 5, NO]], 0)
+    second = MaskedBatch.of([[2, 9, 3]], [[NO, 9, NO]], 0)
+    whole, parts = model(BATCH), [model(first), model(second)]
+    assert whole.num_tokens == sum(part.num_tokens for part in parts)
+    torch.testing.assert_close(whole.loss_sum, sum(part.loss_sum for part in parts))
 
 
 @pytest.fixture(scope="module")

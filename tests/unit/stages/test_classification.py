@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from safetensors.numpy import load_file
 
 from nlgraft.errors import TrialFailed
+from nlgraft.evaluation.artifact import read_metrics
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig
@@ -24,7 +25,12 @@ from nlgraft.stages.run.text import read_encoded
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
-from nlgraft.training.classification import read_classifier
+from nlgraft.training.classification import (
+    LabelledData,
+    evaluate_classifier,
+    index_labels,
+    read_classifier,
+)
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
 from nlgraft.training.masked_lm import read_masked_lm
 from nlgraft.training.masked_text import TEXT, MaskingIds
@@ -175,6 +181,36 @@ def test_a_stopped_training_resumes_bit_for_bit(tmp_path):
         paths = artifact(store, graph, "trained"), artifact(store, graph, "upstream")
         heads.append(read_classifier(*paths)[0].state_dict())
     assert all(torch.equal(heads[0][name], heads[1][name]) for name in heads[0])
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {},
+        {"best_metric": "dev/accuracy", "best_direction": "maximize", "is_evaluated_at_start": True},
+        {"keep_best": False},
+        {"keep_best": False, "average_last": 2},
+    ],
+    ids=["best loss", "best accuracy", "last", "averaged"],
+)
+@pytest.mark.parametrize("is_stopped", [False, True])
+def test_dev_scores_are_those_of_the_kept_weights(choice, is_stopped, tmp_path):
+    """Taken from the evaluation that chose them, where this process made it."""
+    store = ArtifactStore.open(str(tmp_path))
+    train = {**TRAIN, "max_steps": 8, "peak_lr": 0.3, "eval_every_steps": 2, "report_every_steps": 1}
+    graph = classified(splits=("dev",), train=train | choice)
+    if is_stopped:
+        assert run(store, graph, StopsAt("trained", 7)).state == "stopped"
+    run(store, graph)
+    model, labels = read_classifier(artifact(store, graph, "trained"), artifact(store, graph, "upstream"))
+    known = read_corpus(artifact(store, graph, "lines_corpus") / "dev").labels
+    lines = read_encoded(artifact(store, graph, "lines_encoded"), "dev").stream(TEXT)
+    ids = MaskingIds.of(load_vocabulary(artifact(store, graph, "lines_tokenizer")))
+    data = LabelledData(lines, index_labels(known, labels, "dev"), ids, batch_tokens=4096)
+    expected = evaluate_classifier(model, data, len(labels))
+    found = read_metrics(artifact(store, graph, "trained"))
+    for name, score in expected.scores.items():
+        assert found[f"dev/{name}"]["value"] == pytest.approx(score.value, abs=1e-4), name
 
 
 def test_it_learns(store):

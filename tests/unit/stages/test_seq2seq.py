@@ -55,12 +55,12 @@ def model(**settings):
     return TransformerConfig(**SIZES | settings)
 
 
-def texts(task="multi_source", num_sources=2, size=200, **tokenizer):
+def texts(task="multi_source", num_sources=2, size=200, max_tokens=60, **tokenizer):
     config = ConlangConfig(corpus="conlang", task=task, train=60, dev=8, test=6)
     corpus = pieces.corpus("task", config)
     learned = TokenizerConfig(vocab_size=size, **tokenizer)
     tokenizers = pieces.tokenizers("task", learned, {"task": corpus}, num_sources)
-    return pieces.encode("task", corpus, tokenizers, max_tokens=60)
+    return pieces.encode("task", corpus, tokenizers, max_tokens=max_tokens)
 
 
 def scored(trained, text, view=None, splits=("dev", "test"), **score):
@@ -266,3 +266,22 @@ def test_sources_to_translate_are_cut_to_the_position_table(store, caplog):
     assert set(cut.lengths.tolist()) == {6}
     assert "dev, source 0: 8 of 8 sequences were cut" in caplog.text
     assert [row.tolist() for row in cut] == [[*row[:5].tolist(), 3] for row in whole]
+
+
+def test_sources_to_translate_are_cut_as_those_of_training(store, caplog):
+    text = texts(max_tokens=4)
+    stage = pieces.translate("translation", text.corpus, text, "dev", decode=DECODE)
+    assert stage.config["max_tokens"] == 4
+    for needed in StageGraph(text.stage).stages:
+        execute_stage(needed, store, reporter=NullReporter())
+    inputs = TranslateInputs(
+        model=Path("unread"),
+        corpus=store.fetch(text.corpus),
+        tokenizers={"source 0": store.fetch(text.tokenizers["source 0"])},
+    )
+    trained = read_encoded(store.fetch(text.stage), "dev").stream("source 0")
+    read = model_inputs(TranslateSettings.model_validate(stage.config), inputs, TransformerConfig()).sources[
+        0
+    ]
+    assert [row.tolist() for row in read] == [[*row.tolist(), 3] for row in trained]
+    assert "dev, source 0: 8 of 8 sequences were cut" in caplog.text

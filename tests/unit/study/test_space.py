@@ -3,7 +3,15 @@
 import pytest
 from pydantic import TypeAdapter
 
-from nlgraft.study.data.space import Domain, holds, look, same, sampling_order, space_problems
+from nlgraft.study.data.space import (
+    Domain,
+    holds,
+    look,
+    same,
+    sampling_order,
+    space_problems,
+    whole_condition,
+)
 
 DOMAIN = TypeAdapter(Domain)
 
@@ -137,3 +145,11 @@ def test_values_that_look_alike():
     assert look(True) == look("true")
     assert not same(1, 1.0)
     assert same({"a": [1]}, {"a": [1]})
+
+
+def test_a_whole_condition_follows_the_paths_that_it_names():
+    number = {"type": "int", "low": 0, "high": 1}
+    domains = space(a=number | {"when": {"b": 1, "c": [2, 3]}}, b=number | {"when": {"d": "x"}})
+    assert whole_condition("a", domains) == {"b": 1, "c": [2, 3], "d": "x"}
+    assert whole_condition("a", space(a=number | {"when": {"a": 1}})) == {"a": 1}
+    assert whole_condition("c", domains) == {}

@@ -47,6 +47,7 @@ def pretrain(context: StageContext) -> None:
     assert context.seed is not None
     vocabulary = load_vocabulary(inputs.tokenizer)
     ids = MaskingIds.of(vocabulary)
+    masking = settings.masking or MaskingConfig(unit="token")
     model = build(
         settings.prlm,
         len(vocabulary),
@@ -54,8 +55,8 @@ def pretrain(context: StageContext) -> None:
         max_tokens=settings.max_tokens,
         seed=derive_seed(context.seed, "initialise"),
         teacher=inputs.teacher,
+        masked_share=masking.rate,
     )
-    masking = settings.masking or MaskingConfig(unit="token")
     text, dev_text = (
         Masker(read_encoded(inputs.encoded, split), ids, masking, seed)
         for split, seed in (("train", context.seed), ("dev", SCORING_SEED))

@@ -92,6 +92,8 @@ class TranslateSettings(Settings):
     """Sources and contexts that the model reads."""
     streams: Mapping[str, str]
     """Role of the text of each source and context."""
+    max_tokens: int | None = Field(default=None, ge=1, exclude_if=is_none)
+    """Longest source, as in training; longer ones are cut and counted."""
     foreign_source: int | None = Field(default=None, ge=0, exclude_if=is_none)
     """Source that is another example's sentence everywhere, by index: an adversarial test."""
     has_lm_cache: bool = Field(default=True, exclude_if=bool)

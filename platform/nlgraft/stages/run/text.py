@@ -155,11 +155,17 @@ def encode(context: StageContext) -> None:
     _write_json(context.directory / REPORT_FILE, report)
 
 
-def _encoded(lines: list[str], tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, dict[str, Any]]:
-    ragged, num_cut = Ragged.of(tokenizer.encode(lines)), 0
+def encode_lines(lines: list[str], tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, int]:
+    """Encode lines, and count those that were cut."""
+    ragged = Ragged.of(tokenizer.encode(lines))
     # the ends of a context's lines are special tokens: the context cuts them in the middle
-    if max_tokens is not None and not isinstance(tokenizer, ContextTokenizer):
-        ragged, num_cut = ragged.truncated(max_tokens)
+    if max_tokens is None or isinstance(tokenizer, ContextTokenizer):
+        return ragged, 0
+    return ragged.truncated(max_tokens)
+
+
+def _encoded(lines: list[str], tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, dict[str, Any]]:
+    ragged, num_cut = encode_lines(lines, tokenizer, max_tokens)
     lengths = length_report(tokenizer, lines)
     return ragged, {
         "cut": num_cut,

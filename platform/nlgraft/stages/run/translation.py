@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
@@ -31,8 +32,7 @@ from nlgraft.nn.rereading import without_language_model_cache
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.seq2seq import EXTRACT, SCORE, TRANSLATE, TranslateInputs, TranslateSettings
 from nlgraft.stages.metrics import metric_name
-from nlgraft.stages.run.text import open_tokenizer, text_of
-from nlgraft.text.batches import Ragged
+from nlgraft.stages.run.text import encode_lines, open_tokenizer, text_of
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizers import Tokenizer
 from nlgraft.training.config import Side
@@ -74,20 +74,23 @@ def translate(context: StageContext) -> None:
 def model_inputs(
     settings: TranslateSettings, inputs: TranslateInputs[Path], config: TransformerConfig
 ) -> Inputs:
-    """Encode what the model reads of a split; sources longer than its position table are cut and counted."""
+    """Encode what the model reads of a split.
+
+    Sources that are longer than in training, or than the model's position table, are cut and counted.
+    """
     split, view = settings.split, settings.view
     corpus = read_corpus(inputs.corpus / split)
     if config.source_positions == "learned":
         view = view.model_copy(update={"sources": tuple(_fitting(side, config) for side in view.sources)})
     states = {stream: FrozenStates(path / f"{split}.safetensors") for stream, path in inputs.states.items()}
-    streams = {}
+    streams, num_cut = {}, Counter[str]()
     for side in (*view.sources, *view.contexts.values()):
         if side.stream not in states:
             lines = text_of(corpus, [settings.streams[side.stream]])
             tokenizer = open_tokenizer(inputs.tokenizers[side.stream])
-            streams[side.stream] = Ragged.of(tokenizer.encode(lines))
-    prepared, num_cut = prepare_inputs(Encoded(streams), view, states)
-    for stream, count in num_cut.items():
+            streams[side.stream], num_cut[side.stream] = encode_lines(lines, tokenizer, settings.max_tokens)
+    prepared, num_cut_by_view = prepare_inputs(Encoded(streams), view, states)
+    for stream, count in (num_cut | Counter(num_cut_by_view)).items():
         if count:
             _LOG.warning("%s, %s: %d of %d sequences were cut", split, stream, count, len(prepared))
     return prepared

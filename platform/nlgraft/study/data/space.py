@@ -188,6 +188,19 @@ def holds(when: Mapping[str, Any] | None, values: Mapping[str, Any]) -> bool:
     )
 
 
+def whole_condition(path: str, space: Mapping[str, Domain]) -> dict[str, Any]:
+    """Collect what must hold for a path to be sampled: its condition, and those of paths that it names."""
+    found: dict[str, Any] = {}
+    left = [path]
+    while left:
+        domain = space.get(left.pop())
+        for other, wanted in ((domain.when if domain else None) or {}).items():
+            if other not in found:
+                found[other] = wanted
+                left.append(other)
+    return found
+
+
 def sampling_order(space: Mapping[str, Domain]) -> list[str]:
     """Order the paths of a space so that each comes after those that its condition names.
 

@@ -8,7 +8,7 @@ from typing import Any
 from nlgraft.errors import ContractError, Problem, StudyError, nearest
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import MAX_CELLS, Axes, Cell, axes_of
-from nlgraft.study.data.space import Domain, alternatives, holds, same
+from nlgraft.study.data.space import Domain, alternatives, holds, same, whole_condition
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.claim_rules import unlike_metrics, upside_down
 from nlgraft.study.reading.draft import Draft
@@ -164,11 +164,17 @@ class _CellChecker:
         low: dict[str, Any] = {}
         high: dict[str, Any] = {}
         for path, domain in space.items():
-            host = self._host(domain, space, hosts, values)
+            condition = whole_condition(path, space)
+            host = self._host(condition, space, hosts, values)
             if host is not None:
-                yield from self._domain_problems(path, domain, space, host, seen)
-            elif self._design_cells and None not in values and self._unknown.isdisjoint(domain.when or {}):
-                yield from _dead_conditions(path, domain, space)
+                inside = {
+                    other: alternatives(wanted)[0]
+                    for other, wanted in condition.items()
+                    if other in space and alternatives(wanted)
+                }
+                yield from self._domain_problems(path, domain, inside, host, seen)
+            elif self._design_cells and None not in values and self._unknown.isdisjoint(condition):
+                yield from _dead_conditions(path, condition, space)
             probes = list(domain.probes().values())
             if probes and not domain.when:
                 low[path], high[path] = probes[0], probes[-1]
@@ -179,13 +185,13 @@ class _CellChecker:
 
     def _host(
         self,
-        domain: Domain,
+        condition: Mapping[str, Any],
         space: Mapping[str, Domain],
         hosts: list[Cell],
         values: list[dict[str, Any] | None],
     ) -> Cell | None:
-        """The first cell that meets the domain's condition on the config; None where no cell does."""
-        outside = {path: wanted for path, wanted in (domain.when or {}).items() if path not in space}
+        """The first cell that meets a domain's condition on the config; None where no cell does."""
+        outside = {path: wanted for path, wanted in condition.items() if path not in space}
         if not outside:
             return hosts[0]
         for cell, config in zip(hosts, values, strict=True):
@@ -195,22 +201,19 @@ class _CellChecker:
         return None
 
     def _domain_problems(
-        self, path: str, domain: Domain, space: Mapping[str, Domain], host: Cell, seen: list[Fault]
+        self, path: str, domain: Domain, condition: Mapping[str, Any], host: Cell, seen: list[Fault]
     ) -> Iterator[Problem]:
         """Try both ends or every choice, with the domain's own condition met."""
         where = f"search.space.{path}"
-        condition = {
-            other: alternatives(wanted)[0]
-            for other, wanted in (domain.when or {}).items()
-            if other in space and alternatives(wanted)
-        }
         for place, value in domain.probes().items():
-            for problem in self._new_problems(host, condition | {path: value}, seen):
+            for problem in self._new_problems(host, {**condition, path: value}, seen):
                 is_own = problem.path == where
                 yield Problem(f"{where}.{place}" if is_own else problem.path, problem.message)
 
 
-def _dead_conditions(path: str, domain: Domain, space: Mapping[str, Domain]) -> Iterator[Problem]:
-    outside = {other: wanted for other, wanted in (domain.when or {}).items() if other not in space}
+def _dead_conditions(
+    path: str, condition: Mapping[str, Any], space: Mapping[str, Domain]
+) -> Iterator[Problem]:
+    outside = {other: wanted for other, wanted in condition.items() if other not in space}
     wanted = " and ".join(f"{other} = {wanted!r}" for other, wanted in outside.items())
     yield Problem(f"search.space.{path}.when", f"can never hold: no cell has {wanted}")
