@@ -83,6 +83,31 @@ def test_a_gate_closed_on_the_branch_gives_the_plain_model(norm, site, side):
     torch.testing.assert_close(logits_of(model, batch), logits_of(plain, batch), rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("merge", get_args(MergeName))
+@pytest.mark.parametrize("side", SIDES)
+def test_all_but_the_branches_begins_as_in_the_plain_model(side, merge):
+    """Cells of a seed are compared in pairs, so they begin alike; branches of different layers do not."""
+
+    def begun(config, encoders=None):
+        torch.manual_seed(3)
+        return Seq2Seq(config, VOCAB, VOCAB, encoders)
+
+    plain = begun(TransformerConfig(**SIZES)).state_dict()
+    own = fused(side=side, merge=merge).config
+    own = own.model_copy(
+        update={"contexts": {"prlm": ContextConfig(encoder=OwnEmbeddingsConfig(width=HIDDEN))}}
+    )
+    models = [
+        begun(fused(side=side, merge=merge).config, {"prlm": HuggingFaceEncoder(hugging_face())}),
+        begun(own),
+    ]
+    for model in models:
+        state = model.state_dict()
+        assert all(torch.equal(tensor, state[name]) for name, tensor in plain.items())
+        keys = [branch.attention.key_value.weight for branch in branches_of(model)]
+        assert len({key.sum().item() for key in keys}) == len(keys) > 0
+
+
 def test_own_embeddings_have_the_parameters_of_an_encoder_of_their_width():
     """A control: as many learned parameters; reads the first layer's input, unchanged at its own width."""
     pretrained, own = build(fused(kind="electra")), build("own_embeddings")

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from nlgraft.nn.attention import Attention, KeyValue
 from nlgraft.nn.config import FusionConfig, MergeName, Site, TransformerConfig
+from nlgraft.nn.drawing import drawn_apart
 from nlgraft.nn.memory import Memory
 from nlgraft.nn.residual import FeedForward, Residual
 
@@ -160,6 +161,8 @@ class FusionBranch(nn.Module):
 class Fusion(nn.Module):
     """All branches of one layer and their merge; the identity if there are no branches.
 
+    The layer begins with the weights that it would have without branches.
+
     Args:
         config: The model's configuration.
         memory_dims: Width H of each branch's context; empty for a layer without fusion.
@@ -168,8 +171,10 @@ class Fusion(nn.Module):
     def __init__(self, config: TransformerConfig, memory_dims: Sequence[int]) -> None:
         super().__init__()
         self.site = config.fusion.site
-        self.branches = nn.ModuleList(FusionBranch(config, dim) for dim in memory_dims)
-        self.merge = MERGES[config.fusion.merge].build(config.fusion, config.d_model) if memory_dims else None
+        with drawn_apart():
+            self.branches = nn.ModuleList(FusionBranch(config, dim) for dim in memory_dims)
+            merge = MERGES[config.fusion.merge]
+            self.merge = merge.build(config.fusion, config.d_model) if memory_dims else None
 
     def _branches(self) -> Iterable[FusionBranch]:
         return cast("Iterable[FusionBranch]", self.branches)

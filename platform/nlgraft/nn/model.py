@@ -23,6 +23,7 @@ from nlgraft.nn.contextual import (
     build_contexts,
 )
 from nlgraft.nn.decoder_state import DecoderState
+from nlgraft.nn.drawing import drawn_apart
 from nlgraft.nn.embedding import InputLayer, TableEmbedding
 from nlgraft.nn.fine_encoder import FineEncoder
 from nlgraft.nn.fusion import Fusion
@@ -76,7 +77,8 @@ class Seq2Seq(nn.Module):
             )
         self.config = config
         d_model = config.d_model
-        contexts = build_contexts(config.contexts, d_model, encoders)
+        with drawn_apart():
+            contexts = build_contexts(config.contexts, d_model, encoders)
         self.source_embedding = _embedding(config, "source_context", source_vocab_size, contexts)
         self.target_embedding = (
             self.source_embedding

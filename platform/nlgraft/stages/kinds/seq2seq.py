@@ -163,7 +163,9 @@ class ScoreInputs(Inputs[T]):
     further: Mapping[str, T] = field(default_factory=dict)
 
 
-TRAIN = StageKind("nlgraft.stages.run.seq2seq:train", TrainSettings, TrainInputs, is_distributed=True)
+TRAIN = StageKind(
+    "nlgraft.stages.run.seq2seq:train", TrainSettings, TrainInputs, version=2, is_distributed=True
+)
 TRANSLATE = StageKind(
     "nlgraft.stages.run.translation:translate", TranslateSettings, TranslateInputs, version=3
 )

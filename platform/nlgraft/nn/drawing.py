@@ -1,0 +1,16 @@
+"""Initial weights of what a model has beside another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+
+@contextmanager
+def drawn_apart() -> Iterator[None]:
+    """Draw from a stream of its own, so that all other weights begin as in a model without these."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(torch.randint(2**62, ())))  # or the next weights would begin as these do
+        yield
