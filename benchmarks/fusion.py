@@ -34,7 +34,6 @@ from nlgraft.training.config import Side, View
 BATCH_TOKENS = 2048
 ENCODER_LAYERS = 6
 NUM_ROUNDS = 7
-AIM = 1.1
 SIDE = Side(stream=CONTEXT, prefix=(BOS,), suffix=(EOS,))
 PLAIN, STORED, LIVE = "plain", "fused, stored states", "fused, live states"
 
@@ -131,6 +130,6 @@ def report() -> list[str]:
         "",
         f"A step with stored states takes {slower:.2f} ({low:.2f}-{high:.2f}) times the plain one, with live "
         f"states {live:.2f} times. With the branches a step has {found.flops:.2f} times the plain model's "
-        f"arithmetic, so the aim is at most {AIM * found.flops:.2f}. States are computed once, "
+        f"arithmetic, which is the aim. States are computed once, "
         f"{found.states_per_s:.0f} sentences per CPU-s.",
     ]

@@ -194,7 +194,8 @@ class PrlmFusionConfig(ConfigPart):
     of the last few layers; ELMo's scalar mix; weights per sentence from its first token or mean (dynamic)."""
     weights: Literal["pretrained", "random", "own"] = "pretrained"
     """Whose states: the pretrained models'; those of models of their architecture with random weights
-    (control); or the model's own source embeddings at their width (control of equal parameters)."""
+    (control); or the model's own source embeddings at their width (control of equal parameters where the
+    models are frozen and one layer is read)."""
     is_frozen: bool = True
     """If false, the pretrained models are finetuned (Table 5)."""
     lr_multiplier: float = Field(default=1.0, gt=0)
