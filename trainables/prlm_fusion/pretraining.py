@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from nlgraft.nn.config import BertConfig
 from nlgraft.nn.masked_lm import NOT_PREDICTED, MaskedBatch, TransformersMaskedLM, fresh_bert
 from nlgraft.training.losses import Loss
+from nlgraft.training.masked_lm import MaskedObjective
 from trainables.prlm_fusion.config import BertPrlm, DistilbertPrlm, ElectraPrlm, GptPrlm, PretrainedPrlm
 
 
@@ -55,8 +56,7 @@ class MaskedTokens(Pretraining):
 
     def forward(self, batch: MaskedBatch) -> Loss:
         """Compute the cross-entropy of the masked tokens."""
-        _, logits_MV = self.model(batch)
-        return Loss(F.cross_entropy(logits_MV, batch.targets, reduction="sum"), len(batch.targets))
+        return MaskedObjective()(self.model, batch)
 
 
 class NextTokens(Pretraining):
