@@ -138,6 +138,24 @@ def test_an_absent_second_source_has_no_serial_sublayer(norm):
     assert not torch.allclose(mixed[0], expected[0])
 
 
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_an_absent_first_source_has_no_serial_sublayer(norm):
+    """The second source's sublayer alone, by hand for one layer."""
+    layer = make(**PLAIN, encoding="separate", cross_attention="serial", norm=norm).decoder[0]
+    states = torch.randn(2, 4, 16, dtype=torch.float64)
+    present = torch.ones(2, 4, dtype=torch.bool)
+    absent, second = Memory(states, ~present, True, True), Memory(states.flip(0), present, False, False)
+    x = torch.randn(2, 3, 16, dtype=torch.float64)
+    query = layer.attention_residual.enter(x)
+    attended = layer.attention(query, [layer.attention.project_states(query)], is_causal=True)
+    middle = layer.attention_residual.leave(x, attended)
+    attention, connection = layer.further_attentions[0], layer.further_residuals[0]
+    middle = connection.leave(middle, attention(connection.enter(middle), [attention.project(second)]))
+    expected = layer.ffn_residual.leave(middle, layer.ffn(layer.ffn_residual.enter(middle)))
+    found = layer(x, layer.project([absent, second], []))
+    torch.testing.assert_close(found, expected, **EXACT)
+
+
 @pytest.mark.parametrize("segments", ["none", "halves", "interleaved"])
 def test_order_of_sources_matters_only_with_segments(segments):
     """Invariant 4."""

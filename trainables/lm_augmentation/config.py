@@ -238,6 +238,12 @@ class Config(SystemConfig):
                 f"target.use is {self.target.use} with model.tying {self.model.tying}: the decoder input is "
                 "no table; set model.tying to none"
             )
+        source_model = self.language_models.source.model
+        if self.source.use == "finetuned" and getattr(source_model, "combiner", None) == "linear":
+            yield (
+                "source.use is finetuned with language_models.source.model.combiner linear, whose output "
+                "never reads the token at its own position; use attention, or source.use elmo"
+            )
         for side in SIDES:
             if self.representation(side).is_centred and self.representation(side).use == "finetuned":
                 yield (

@@ -29,6 +29,13 @@ MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
 """Share of masked tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
 _MULTI_SOURCE: Condition = {"multi_source": (GIVEN,)}
 _FINE = "sources.fine_encoder"
+_NEW = {
+    f"{_FINE}.num_layers": tuple(range(1, MAX_DEPTH + 1)),
+    f"{_FINE}.ffn_adapter": ("per_layer", "top"),
+    "sources.encoding": ("own",),
+    "sources.cross_attention": ("serial",),
+}
+"""Settings with which a model has parameters that one of a single source lacks."""
 
 
 class DataConfig(ConfigPart):
@@ -39,8 +46,8 @@ class DataConfig(ConfigPart):
     languages: tuple[str, ...] = Field(min_length=2)
     """Language of each source of the task, then that of its target, e.g. ``[en, de, de]`` for post-editing.
     A language id follows every source and begins every target (section 2.3)."""
-    text: Mapping[str, Annotated[CorpusConfig, requires(is_tested=False)]] = Field(default={})
-    """Text of each language for the pretraining, whatever its role in its corpus: D_P."""
+    text: Mapping[str, Annotated[CorpusConfig, requires(is_tested=False)]] | None = None
+    """Text of each language for the pretraining, whatever its role in its corpus: D_P; null: none."""
     max_tokens: int = Field(default=256, ge=1)
     """Longest sequence, in tokens without end and language; longer ones are truncated and counted."""
 
@@ -52,7 +59,7 @@ class DataConfig(ConfigPart):
                 f"languages are {', '.join(self.languages)}: the task has {self.num_sources} sources and a "
                 "target; name the language of each, the target's last"
             )
-        if unknown := sorted(set(self.text) - set(self.languages)):
+        if unknown := sorted(set(self.text or ()) - set(self.languages)):
             problems.append(
                 f"text has {', '.join(unknown)}, the task's languages are {', '.join(self.languages)}"
             )
@@ -146,8 +153,8 @@ class MultiSourceConfig(PhaseConfig):
     """Finetuning on all sources (Eqs. 6, 7); ``train.train_only: [fine_encoder]`` freezes the rest."""
 
     new_lr_multiplier: float = Field(default=1.0, gt=0)
-    """Factor on the learning rate of what a model of one source lacks, such as the fine encoder (released
-    code: 10)."""
+    """Factor on the learning rate of what the finetuned model of one source lacks, such as the fine encoder
+    (released code: 10)."""
 
 
 class Config(SystemConfig):
@@ -155,11 +162,10 @@ class Config(SystemConfig):
 
     READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = {
         "sources": (_MULTI_SOURCE,),
-        "multi_source.new_lr_multiplier": (
-            {**_MULTI_SOURCE, f"{_FINE}.num_layers": tuple(range(1, MAX_DEPTH + 1))},
-            {**_MULTI_SOURCE, f"{_FINE}.ffn_adapter": ("per_layer", "top")},
-            {**_MULTI_SOURCE, "sources.encoding": ("own",)},
-            {**_MULTI_SOURCE, "sources.cross_attention": ("serial",)},
+        "multi_source.new_lr_multiplier": tuple(
+            {**_MULTI_SOURCE, start: (GIVEN,), setting: values}
+            for start in ("single_source", "upstream")
+            for setting, values in _NEW.items()
         ),
     }
 
@@ -267,7 +273,7 @@ class Config(SystemConfig):
             if missing and upstream.objective == "denoising":
                 yield f"upstream.checkpoint.language_ids lacks {', '.join(missing)}"
             return
-        if missing := sorted(wanted - set(self.data.text)):
+        if missing := sorted(wanted - set(self.data.text or ())):
             yield f"upstream learns from data.text, which lacks {', '.join(missing)}"
         depths = self.model.num_encoder_layers, self.model.num_decoder_layers
         if upstream.objective == "masked_tokens" and depths[0] != depths[1]:

@@ -85,7 +85,8 @@ class _Trial:
     @cached_property
     def pretraining_text(self) -> dict[str, Stage]:
         """Text by language."""
-        return {name: pieces.text(f"text_{name}", corpus) for name, corpus in self.config.data.text.items()}
+        texts = self.config.data.text or {}
+        return {name: pieces.text(f"text_{name}", corpus) for name, corpus in texts.items()}
 
     @cached_property
     def released(self) -> Released:
@@ -122,7 +123,8 @@ class _Trial:
         ids = [config.language_id(language) for language in config.languages]
         sides = tuple(Side(stream=f"source {k}", suffix=(EOS, ids[k])) for k in sources)
         # of two sentences of a document the second is translated
-        translated = len(sides) - 1 if config.documents == "previous" else None
+        is_context_read = config.documents == "previous" and 1 in sources
+        translated = list(sources).index(1) if is_context_read else None
         return View(sources=sides, target_start=ids[-1], length_source=translated)
 
     # --- training ---------------------------------------------------------------------------------------
@@ -194,10 +196,12 @@ class _Trial:
         if phase is None:
             return None
         view = self.view(phase.draws or self.config.read_sources)
+        if len(view.sources) > 1:  # the one that is drawn is translated
+            view = view.model_copy(update={"is_one_source_drawn": True, "length_source": None})
         settings = self._settings(phase, self.upstream).model_copy(
             update={
                 "model": None if self.upstream else self.config.model,
-                "view": view.model_copy(update={"is_one_source_drawn": len(view.sources) > 1}),
+                "view": view,
                 "metric_prefix": "single_source" if self.config.multi_source else "",
             }
         )
@@ -221,7 +225,7 @@ class _Trial:
                 "view": self.view(self.config.read_sources),
             }
         )
-        if self.config.sources.has_new_parameters and phase.new_lr_multiplier != 1:
+        if start and self.config.sources.has_new_parameters and phase.new_lr_multiplier != 1:
             group = ParameterGroup(pattern=NEW, lr_multiplier=phase.new_lr_multiplier)
             train = phase.train.model_copy(update={"groups": (*phase.train.groups, group)})
             settings = settings.model_copy(update={"train": train})

@@ -53,5 +53,5 @@ class TranslationInputs(Inputs[T]):
 
 _STAGES = "trainables.multi_source.stages.text"
 LANGUAGES = StageKind(f"{_STAGES}:encode_languages", LanguagesSettings, LanguagesInputs)
-DOCUMENTS = StageKind(f"{_STAGES}:pair_sentences", DocumentsSettings, CorpusInputs)
-LAST_SENTENCE = StageKind(f"{_STAGES}:keep_last_sentence", NoSettings, TranslationInputs)
+DOCUMENTS = StageKind(f"{_STAGES}:pair_sentences", DocumentsSettings, CorpusInputs, version=2)
+LAST_SENTENCE = StageKind(f"{_STAGES}:keep_last_sentence", NoSettings, TranslationInputs, version=2)

@@ -93,7 +93,7 @@ class _LanguageModelSizes(StrictConfig):
 
     @property
     def num_layer_parameters(self) -> int:
-        """Weights of the matrices of all layers of one tower, without tables."""
+        """Weights of the matrices of all layers, without tables."""
         return self.num_layers * (4 * self.d_model**2 + 2 * self.d_model * self.ffn_dim)
 
     @model_validator(mode="after")
@@ -124,6 +124,14 @@ class BiLMConfig(_LanguageModelSizes):
     """Kind of encoder."""
     combiner: Literal["attention", "linear"] = "attention"
     """How the towers predict a token: attention over both, or one linear map of the neighbouring states."""
+
+    @property
+    def num_layer_parameters(self) -> int:
+        """Those of both towers and of the combiner."""
+        towers = 2 * super().num_layer_parameters
+        if self.combiner == "linear":
+            return towers + 2 * self.d_model**2
+        return towers + 4 * self.d_model**2 + 2 * self.d_model * self.ffn_dim
 
     @property
     def is_causal(self) -> bool:

@@ -109,7 +109,9 @@ class DecoderLayer(nn.Module):
         )
         attended = self.fusion.at("self", self.cross_attention(query, first), flows)
         middle = self.fusion.at("self_norm", self.cross_residual.leave(x_RTD, attended), flows)
-        middle = self._attend_further(middle, further)
+        if self.further_attentions:
+            middle = _where_present(first[0], middle, x_RTD)
+            middle = self._attend_further(middle, further)
         fed = self.fusion.at("ffn", self.ffn(self.ffn_residual.enter(middle)), flows)
         return self.fusion.at("ffn_norm", self.ffn_residual.leave(middle, fed), flows)
 
@@ -118,12 +120,13 @@ class DecoderLayer(nn.Module):
             self._further(), cast("Iterable[Residual]", self.further_residuals), memories, strict=False
         ):
             y_RTD = connection.leave(x_RTD, attention(connection.enter(x_RTD), [memory]))
-            if memory.present is not None:  # an absent source has no sublayer, not even the norm behind it
-                y_RTD = torch.where(_rows(memory.present, y_RTD), y_RTD, x_RTD)
-            x_RTD = y_RTD
+            x_RTD = _where_present(memory, y_RTD, x_RTD)
         return x_RTD
 
 
-def _rows(present_B1: Tensor, x_RTD: Tensor) -> Tensor:
-    """Say of each row, [R, 1, 1], what is known of its sentence."""
-    return present_B1.repeat_interleave(len(x_RTD) // len(present_B1), 0)[:, :, None]
+def _where_present(memory: KeyValue, y_RTD: Tensor, x_RTD: Tensor) -> Tensor:
+    """Undo the sublayer of a source in rows that lack it: there is none, not even the norm behind it."""
+    if memory.present is None:
+        return y_RTD
+    present_R = memory.present.repeat_interleave(len(x_RTD) // len(memory.present), 0)
+    return torch.where(present_R[:, :, None], y_RTD, x_RTD)

@@ -53,7 +53,7 @@ ARMS: dict[str, dict[str, Any]] = {
             "segments": "none",
             "fine_encoder": {"num_layers": 0},
         },
-        "multi_source": {"train": _TRAIN, "new_lr_multiplier": 3.0},
+        "multi_source": {"train": _TRAIN},
     },
     "previous sentence": {**_BASE, **_PHASES, "data": _DOCUMENTS, "documents": "previous"},
     "two sentences joined": {

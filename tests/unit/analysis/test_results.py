@@ -371,6 +371,8 @@ def test_one_pretraining_decides_nothing_between_cells_that_do_not_share_it(make
     assert (found.standing(same), found.claims[0].verdict) == ("better", "supported")
     assert other.p <= 0.05
     assert (found.standing(other), other.open_because) == ("open", "one pretraining only")
+    speed = found.compare("b", metric="test/sentences_per_s")
+    assert speed.open_because != "one pretraining only", "weights change no speed"
     answer = found.claims[1]
     assert (answer.verdict, answer.seeds_more) == ("undecided", None)
     assert answer.text == "undecided: one pretraining only"

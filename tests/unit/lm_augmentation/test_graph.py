@@ -41,6 +41,13 @@ def test_means_of_a_finetuned_language_model_are_refused(side):
         graph(arm, **{side: {"is_centred": True}})
 
 
+def test_a_finetuned_output_must_read_its_own_token():
+    linear = {"source": {"model": {"kind": "bi_lm", "combiner": "linear"}}}
+    graph("src_elmo", language_models=linear)
+    with pytest.raises(ValidationError, match="combiner linear, whose output never reads the token"):
+        graph("src_ft", language_models=linear)
+
+
 @pytest.mark.parametrize("arm", ["baseline", "src_elmo", "tgt_elmo", "tgt_ft"])
 def test_hypotheses_begin_as_the_text_of_language_models_does(arm):
     """A target-side language model has only seen text behind the end token; all arms start alike."""

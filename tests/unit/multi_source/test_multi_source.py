@@ -21,7 +21,7 @@ from nlgraft.training.models import read_model
 from tests.contract.toys.multi_source import ARMS
 from tests.tiny_checkpoints import LINES, bert, bert_tokenizer
 from trainables.multi_source import Config, stage_graph
-from trainables.multi_source.stages.text import joined, previous
+from trainables.multi_source.stages.text import joined, last_sentence, previous
 
 TRICE = {key: ARMS["trice"][key] for key in ("data", "tokenizer", "model", "decode", "upstream")}
 TRICE |= {key: ARMS["trice"][key] for key in ("single_source", "multi_source")}
@@ -92,6 +92,11 @@ def test_the_length_limit_follows_the_translated_sentence():
     graph = graph_of(Config.model_validate_json(json.dumps(ARMS["previous sentence"])))
     assert graph.find("translation_dev").config["view"]["length_source"] == 1
     assert "length_source" not in trained(configured(), "translation_dev").config["view"]
+    swapped = graph_of(Config.model_validate_json(json.dumps(ARMS["previous sentence"] | {"read": [1, 0]})))
+    assert swapped.find("translation_dev").config["view"]["length_source"] == 0
+    drawn = graph.find("single_source").config["view"]
+    assert drawn["is_one_source_drawn"]
+    assert "length_source" not in drawn, "whichever is drawn is translated"
 
 
 def test_the_fine_encoder_has_its_own_learning_rate():
@@ -101,6 +106,8 @@ def test_the_fine_encoder_has_its_own_learning_rate():
     assert group["lr_multiplier"] == 10.0
     config = configured(multi_source=faster, sources=CONCATENATION)
     assert trained(config).config["train"]["groups"] == []
+    scratch = ARMS["dual transformer"] | {"multi_source": faster}
+    assert trained(Config.model_validate_json(json.dumps(scratch))).config["train"]["groups"] == []
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +172,9 @@ def test_the_sentence_before_by_hand():
     lines, documents = ["a", "b", "c", "d"], ["1", "1", "2", "2"]
     before = previous(lines, documents)
     assert before == ["", "a", "", "c"]
-    assert joined(before, lines) == ["a", "a | b", "c", "c | d"]
+    assert joined(before, lines) == ["a", "a ||| b", "c", "c ||| d"]
+    for line in joined(before, ["ls | sort", "b", "c", "d |"]):
+        assert last_sentence(line) in ("ls | sort", "b", "c", "d |"), "bars of the text stay"
     with pytest.raises(DataError, match="no stream 'document'"):
         previous(lines, None)
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from nlgraft.nn.context_config import BiLMConfig, UniLMConfig
 from nlgraft.pipeline.stage import Work
 from nlgraft.study.public import Study
 
@@ -26,3 +27,11 @@ def test_trainings_of_the_demo_know_their_size(tmp_path):
     assert graph.find("translation_test").work is None
     assert plan.cost_s is not None
     assert not plan.is_cost_measured
+
+
+def test_language_models_of_two_towers_count_both_and_what_combines_them():
+    sizes = {"d_model": 8, "num_heads": 2, "ffn_dim": 16, "num_layers": 3}
+    layer = 4 * 8**2 + 2 * 8 * 16
+    assert UniLMConfig(**sizes).num_layer_parameters == 3 * layer
+    assert BiLMConfig(**sizes).num_layer_parameters == 7 * layer
+    assert BiLMConfig(**sizes, combiner="linear").num_layer_parameters == 6 * layer + 2 * 8**2

@@ -9,7 +9,7 @@ from dataclasses import replace
 from nlgraft.errors import DataError
 from nlgraft.evaluation.artifact import read_lines, write_lines
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.run.text import REPORT_FILE, open_tokenizer
+from nlgraft.stages.run.text import REPORT_FILE, encode_lines, open_tokenizer
 from nlgraft.stages.run.translation import HYPOTHESES_FILE
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
@@ -22,8 +22,8 @@ from trainables.multi_source.kinds import (
     TEXT,
 )
 
-SEPARATOR = " | "
-"""Between two sentences of a document on one line."""
+SEPARATOR = " ||| "
+"""Between two sentences of a document on one line; no text has it."""
 
 
 def encode_languages(context: StageContext) -> None:
@@ -37,7 +37,7 @@ def encode_languages(context: StageContext) -> None:
             found = read_corpus(directory / split).text()
             lines += found
             languages += [[tokenizer.id(settings.tokens[language])]] * len(found)
-        text, report[f"{split}/cut"] = Ragged.of(tokenizer.encode(lines)).truncated(settings.max_tokens)
+        text, report[f"{split}/cut"] = encode_lines(lines, tokenizer, settings.max_tokens)
         Encoded({TEXT: text, LANGUAGE: Ragged.of(languages)}).write(
             context.directory / f"{split}.safetensors"
         )
@@ -82,5 +82,9 @@ def keep_last_sentence(context: StageContext) -> None:
     """Keep of each translation what follows its last separator."""
     _, inputs = LAST_SENTENCE.read(context)
     lines = read_lines(inputs.translation / HYPOTHESES_FILE)
-    kept = [line.rpartition(SEPARATOR.strip())[2].strip() for line in lines]
-    write_lines(context.directory / HYPOTHESES_FILE, kept)
+    write_lines(context.directory / HYPOTHESES_FILE, [last_sentence(line) for line in lines])
+
+
+def last_sentence(line: str) -> str:
+    """Take what follows the last separator; the whole line without one."""
+    return line.rpartition(SEPARATOR.strip())[2].strip()

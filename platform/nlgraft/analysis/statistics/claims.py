@@ -97,8 +97,9 @@ class ClaimResult:
 def signatures_differ(published: str | None, ours: str | None) -> str:
     """Say why a published figure was computed in another way than ours.
 
-    Signatures are ``key:value`` pairs joined by ``|``, as sacreBLEU prints them. A published one may be
-    partial: ours must agree on the keys that it has. Versions and random seeds are not compared.
+    Signatures are ``key:value`` pairs and words joined by ``|``, as sacreBLEU prints them. A published one
+    may be partial: ours must agree on the keys that it has, and have its words. Versions and random seeds are
+    not compared.
 
     Returns:
         A sentence without full stop; empty when the figures can be compared.
@@ -108,8 +109,11 @@ def signatures_differ(published: str | None, ours: str | None) -> str:
     if ours is None:
         return "our metric has no signature"
     theirs, known = _settings(published), _settings(ours)
-    clashes = [f"{key}:{value}, ours {known.get(key, 'unknown')}" for key, value in theirs.items()]
-    clashes = [text for text, key in zip(clashes, theirs, strict=True) if known.get(key) != theirs[key]]
+    clashes = [
+        f"{key}:{value}, ours {known.get(key, 'unknown')}" if value else f"{key}, ours {ours}"
+        for key, value in theirs.items()
+        if known.get(key) != value
+    ]
     return f"signatures differ ({', '.join(clashes)})" if clashes else ""
 
 
@@ -183,5 +187,5 @@ def _side(
 
 
 def _settings(signature: str) -> Mapping[str, str]:
-    pairs = (part.split(":", 1) for part in signature.split("|") if ":" in part)
-    return {key.strip(): value.strip() for key, value in pairs if key.strip() not in _NOT_COMPARED}
+    pairs = (part.partition(":") for part in signature.split("|"))
+    return {key.strip(): value.strip() for key, _, value in pairs if key.strip() not in _NOT_COMPARED}

@@ -245,6 +245,8 @@ class ComparedResults(Results):
         if metric.is_time and self._is_crowded(cell for _, cell in terms):
             note = "undecided, timed beside other stages on the same machine; resources.max_concurrent: 1"
             return replace(found, open_because="timed beside other stages", notes=(*found.notes, note))
+        if metric.is_time:  # which weights a pretraining ended with costs no time
+            return found
         names = {stage: name for _, cell in terms for stage, name in cell.trained_once.items()}
         weights = {
             stage: sum(weight for weight, cell in terms if stage in cell.trained_once) for stage in names
