@@ -17,7 +17,7 @@ class StrictConfig(BaseModel):
 
 
 class PoolingConfig(StrictConfig):
-    """Pooling of an encoder's L+1 hidden states (Park and Zhao, Table 3a; Edunov et al., section 3.2)."""
+    """Pooling of an encoder's L+1 hidden states (Park and Zhao, Table 3a; Edunov et al., section 2.1)."""
 
     kind: PoolingName = "index"
     """index: one hidden state; output: the last one before the softmax; sum, mean: of layers 1..L;

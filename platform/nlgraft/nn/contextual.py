@@ -25,7 +25,7 @@ from nlgraft.nn.context_config import (
 from nlgraft.nn.decoder_state import EmbeddingCache
 from nlgraft.nn.freezing import freeze_unused
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
-from nlgraft.nn.language_models import BiLM, UniLM
+from nlgraft.nn.language_models import build_language_model
 from nlgraft.nn.memory import Memory
 from nlgraft.nn.pooling import EncoderShape, LayerStates, ScalarMix, build_pooling
 
@@ -56,7 +56,7 @@ def load_encoder(config: HuggingFaceEncoderConfig | UniLMConfig | BiLMConfig) ->
     """Build an encoder: a checkpoint with its weights, our own language models with fresh ones."""
     if isinstance(config, HuggingFaceEncoderConfig):
         return HuggingFaceEncoder.load(config)
-    return cast("ContextualEncoder", BiLM(config) if isinstance(config, BiLMConfig) else UniLM(config))
+    return cast("ContextualEncoder", build_language_model(config))
 
 
 class Context(nn.Module):
@@ -137,7 +137,7 @@ class ContextualEmbedding(nn.Module):
 
     A projection follows where the widths differ.
 
-    Source: Edunov et al. (2019), section 3.1; Clinchant et al. (2019) (Direct).
+    Source: Edunov et al. (2019), section 2; Clinchant et al. (2019) (Direct).
     """
 
     def __init__(self, context: Context, d_model: int) -> None:

@@ -267,3 +267,8 @@ def _vocab_size(config: UniLMConfig | BiLMConfig) -> int:
 def _input_layer(config: UniLMConfig | BiLMConfig) -> InputLayer:
     like = TransformerConfig(d_model=config.d_model, num_heads=config.num_heads, dropout=config.dropout)
     return InputLayer(like, "sinusoidal", has_scale=True, has_segments=False)
+
+
+def build_language_model(config: UniLMConfig | BiLMConfig) -> UniLM | BiLM:
+    """Build a language model with fresh weights."""
+    return BiLM(config) if isinstance(config, BiLMConfig) else UniLM(config)

@@ -212,7 +212,7 @@ _DYNAMIC = "Park and Zhao (2021), Table 3a; the released weights mix sentences o
 
 POOLINGS: dict[PoolingName, PoolingStrategy] = {
     "index": PoolingStrategy(Index, "Park and Zhao (2021), Table 3a"),
-    "output": PoolingStrategy(Output, "Edunov et al. (2019), section 3.1 (fine-tuning)"),
+    "output": PoolingStrategy(Output, "Edunov et al. (2019), section 2.2"),
     "sum": PoolingStrategy(partial(Reduce, reduction="sum"), "released code of Park and Zhao (2021)"),
     "mean": PoolingStrategy(partial(Reduce, reduction="mean"), "released code of Park and Zhao (2021)"),
     "scalar_mix": PoolingStrategy(

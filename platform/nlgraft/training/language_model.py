@@ -21,8 +21,8 @@ from nlgraft.errors import ContractError, StoreError
 from nlgraft.evaluation.inputs import pack
 from nlgraft.evaluation.scores import Evaluation, score_statistics
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.context_config import BiLMConfig, LanguageModelConfig
-from nlgraft.nn.language_models import BiLM, UniLM
+from nlgraft.nn.context_config import LanguageModelConfig
+from nlgraft.nn.language_models import BiLM, UniLM, build_language_model
 from nlgraft.text.batches import LengthBatches, Ragged, batches_of
 from nlgraft.text.tokenizers import EOS
 from nlgraft.training.config import TrainConfig
@@ -134,11 +134,7 @@ def fresh_language_model(config: LanguageModelConfig, seed: int) -> LanguageMode
     """Initialise a language model from a stage's seed, whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "initialise"))
-        return _build(config)
-
-
-def _build(config: LanguageModelConfig) -> LanguageModel:
-    return BiLM(config) if isinstance(config, BiLMConfig) else UniLM(config)
+        return build_language_model(config)
 
 
 def write_language_model(model: LanguageModel, directory: Path) -> None:
@@ -178,6 +174,6 @@ def read_language_model(directory: Path, config: LanguageModelConfig | None = No
     if differing:
         raise ContractError(f"{directory}: another language model than expected: {'; '.join(differing)}")
     with torch.random.fork_rng(devices=[]):
-        model = _build(config)
+        model = build_language_model(config)
     load_model(model, directory)
     return model.eval()
