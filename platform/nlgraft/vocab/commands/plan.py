@@ -174,11 +174,10 @@ def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None
         "epochs": has_vectors,
         "min_count": has_vectors,
     }
-    given = {each.name for each in fields(request) if getattr(request, each.name) != each.default}
-    if unread := [
-        f"--{name.replace('_', '-')}" for name, is_ in is_read.items() if name in given and not is_
-    ]:
-        raise DataError(f"method '{method.name}' does not read {', '.join(unread)}; leave that out")
+    changed = {each.name for each in fields(request) if getattr(request, each.name) != each.default}
+    unread = [f"--{name.replace('_', '-')}" for name in changed & is_read.keys() if not is_read[name]]
+    if unread:
+        raise DataError(f"method '{method.name}' does not read {', '.join(sorted(unread))}; leave that out")
     wants_text = [f"method '{method.name}'"] if method.vectors else []
     wants_text += ["order 'frequency'"] if request.order == "frequency" else []
     if wants_text and not has_text:
