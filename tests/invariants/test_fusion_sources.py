@@ -156,7 +156,7 @@ def test_an_absent_first_source_has_no_serial_sublayer(norm):
     torch.testing.assert_close(found, expected, **EXACT)
 
 
-@pytest.mark.parametrize("segments", ["none", "halves", "interleaved"])
+@pytest.mark.parametrize("segments", ["none", "halves", "interleaved", "learned"])
 def test_order_of_sources_matters_only_with_segments(segments):
     """Invariant 4."""
     model = make(segments=segments, fine_encoder={"num_layers": 2})
@@ -247,6 +247,15 @@ def test_gradient_flows_between_sources_only_by_cross_attention(cross_memory):
     gradient = inputs[1].grad
     reaches = gradient is not None and bool(gradient.abs().max() > 0)
     assert reaches == (cross_memory == "same_layer")
+
+
+def test_learned_segments_begin_with_the_constant_ones_and_change():
+    learned, halves = make(segments="learned"), make(segments="halves")
+    table = learned.source_input.segments
+    assert torch.equal(table, halves.source_input.segments)
+    assert set(learned.state_dict()) - set(halves.state_dict()) == {"source_input.segments"}
+    logits_of(learned, batch_of(examples(learned))).sum().backward()
+    assert (table.grad.abs().sum(1) > 0).all()
 
 
 def test_segments_by_hand():

@@ -34,6 +34,7 @@ _NEW = {
     f"{_FINE}.ffn_adapter": ("per_layer", "top"),
     "sources.encoding": ("own",),
     "sources.cross_attention": ("serial",),
+    "sources.segments": ("learned",),
 }
 """Settings with which a model has parameters that one of a single source lacks."""
 
@@ -120,9 +121,9 @@ class SourcesConfig(ConfigPart):
     cross_attention: Literal["joint", "separated", "serial"] = "separated"
     """One attention over all sources (DualBART), one per source with shared weights and the mean of their
     results (Eqs. 15, 16), or one sublayer after the other (DualTrans)."""
-    segments: Literal["none", "halves", "interleaved"] = "halves"
-    """Constant embedding of a source's index: sines then cosines (released code), alternating as Eq. 8 prints
-    it, or none."""
+    segments: Literal["none", "halves", "interleaved", "learned"] = "halves"
+    """Embedding of a source's index: constant, sines then cosines (released code) or alternating as Eq. 8
+    prints it; learned (ours), beginning with the former; or none."""
     fine_encoder: Annotated[FineEncoderConfig, defaulting(num_layers=1)] = FineEncoderConfig(num_layers=1)
     """The fine encoder (Eqs. 11-14), or the adapters it is compared with (Table 5)."""
 
@@ -130,7 +131,7 @@ class SourcesConfig(ConfigPart):
     def has_new_parameters(self) -> bool:
         """True if the model has parameters that a model of a single source lacks."""
         fine = self.fine_encoder
-        is_own = self.encoding == "own" or self.cross_attention == "serial"
+        is_own = self.encoding == "own" or self.cross_attention == "serial" or self.segments == "learned"
         return is_own or fine.num_layers > 0 or fine.ffn_adapter != "none"
 
     @model_validator(mode="after")

@@ -42,7 +42,10 @@ from trainables.multi_source.kinds import (
     TranslationInputs,
 )
 
-NEW = r"^(fine_encoder|further_encoders|further_norms)\.|\.further_(attentions|residuals)\."
+NEW = (
+    r"^(fine_encoder|further_encoders|further_norms)\.|\.further_(attentions|residuals)\."
+    r"|^source_input\.segments$"
+)
 """Parameters that a model of a single source lacks."""
 
 

@@ -175,9 +175,9 @@ class TransformerConfig(StrictConfig):
     """One attention over all memories (DualBART); one per memory with shared weights and the mean over the
     sources that are present (TRICE); or a sublayer of its own for each source, in their order (Dual
     Transformer, Junczys-Dowmunt and Grundkiewicz 2018)."""
-    segments: Literal["none", "halves", "interleaved"] = "none"
-    """Constant embedding of the source's index k: sinusoid of 1000k with sines then cosines and k from 0
-    (released code), or alternating and k from 1 (paper, Eq. 8)."""
+    segments: Literal["none", "halves", "interleaved", "learned"] = "none"
+    """Embedding of the source's index k: constant, the sinusoid of 1000k with sines then cosines and k from 0
+    (released code), or alternating and k from 1 (paper, Eq. 8); or learned, beginning with halves."""
     fine_encoder: FineEncoderConfig = FineEncoderConfig()
     """The TRICE fine encoder."""
     contexts: dict[str, ContextConfig] = Field(default_factory=dict)

@@ -63,7 +63,10 @@ class InputLayer(nn.Module):
         elif positions == "sinusoidal":
             self.positions = SinusoidalPositions(d_model, config.position_layout)
         segments = _segments(config) if has_segments and config.segments != "none" else None
-        self.register_buffer("segments", segments, persistent=False)
+        if segments is not None and config.segments == "learned":
+            self.segments = nn.Parameter(segments)
+        else:
+            self.register_buffer("segments", segments, persistent=False)
         self.norm = nn.LayerNorm(d_model, eps=config.norm_eps) if config.has_embedding_norm else None
         self.dropout = nn.Dropout(config.dropout)
 
