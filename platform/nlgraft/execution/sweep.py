@@ -22,6 +22,7 @@ from nlgraft.execution.cluster import (
 from nlgraft.execution.cluster_watch import ClusterWatch, places_of_driver
 from nlgraft.execution.events import Event, Notice, Observer, PlannedTrial, TrialEnded
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
+from nlgraft.execution.memory import memory_shortage
 from nlgraft.execution.optuna_study import OptunaStudy
 from nlgraft.execution.prune_checkpoints import prune_checkpoints
 from nlgraft.execution.trial_queue import TrialQueue
@@ -172,7 +173,8 @@ class _TuneSweep:
                             break
                         self._searcher = self._new_searcher()
             except BaseException as error:
-                loss = self._watch.loss  # whatever failed, a lost cluster explains it better
+                # whatever failed, a lost cluster or a lack of memory explains it better
+                loss = self._watch.loss or memory_shortage(error)
                 ended = loss or error
                 # Or status and tracking would show them running for ever.
                 is_said = isinstance(ended, (Interrupted, ClusterError))

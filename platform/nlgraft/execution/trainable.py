@@ -19,6 +19,7 @@ from ray import tune
 from ray.exceptions import RayError
 
 from nlgraft.errors import StageBusy, TrialFailed
+from nlgraft.execution.memory import return_freed_memory
 from nlgraft.execution.report_keys import (
     METRICS,
     OUTCOME,
@@ -145,6 +146,14 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
     except RayError as error:
         tune.report({OUTCOME: "killed", REASON: _lost_contact(error)})
         return
+    try:
+        _run(spec, board)
+    finally:
+        return_freed_memory()
+
+
+def _run(spec: TrialSpec, board: Any) -> None:
+    """Run a trial and report how it ended."""
     # Recorded here, where worker groups report to: a stage that does not finish writes no curves of its own.
     tune_reporter = TuneReporter(spec, board)
     reporter = RecordingReporter(tune_reporter)
