@@ -251,16 +251,18 @@ def test_training_text_must_fit_the_position_table():
         check_positions(LEARNED, data(text, long))
 
 
+def inputs_of(store, text):
+    """What a translation reads of a text, without a model."""
+    for stage in StageGraph(text.stage).stages:
+        execute_stage(stage, store, reporter=NullReporter())
+    tokenizers = {"source 0": store.fetch(text.tokenizers["source 0"])}
+    return TranslateInputs(model=Path("unread"), corpus=store.fetch(text.corpus), tokenizers=tokenizers)
+
+
 def test_sources_to_translate_are_cut_to_the_position_table(store, caplog):
     text = texts()
     settings = TranslateSettings(split="dev", decode=DECODE, streams={"source 0": "source 0"})
-    for stage in StageGraph(text.stage).stages:
-        execute_stage(stage, store, reporter=NullReporter())
-    inputs = TranslateInputs(
-        model=Path("unread"),
-        corpus=store.fetch(text.corpus),
-        tokenizers={"source 0": store.fetch(text.tokenizers["source 0"])},
-    )
+    inputs = inputs_of(store, text)
     cut = model_inputs(settings, inputs, LEARNED).sources[0]
     whole = model_inputs(settings, inputs, TransformerConfig()).sources[0]
     assert set(cut.lengths.tolist()) == {6}
@@ -272,13 +274,7 @@ def test_sources_to_translate_are_cut_as_those_of_training(store, caplog):
     text = texts(max_tokens=4)
     stage = pieces.translate("translation", text.corpus, text, "dev", decode=DECODE)
     assert stage.config["max_tokens"] == 4
-    for needed in StageGraph(text.stage).stages:
-        execute_stage(needed, store, reporter=NullReporter())
-    inputs = TranslateInputs(
-        model=Path("unread"),
-        corpus=store.fetch(text.corpus),
-        tokenizers={"source 0": store.fetch(text.tokenizers["source 0"])},
-    )
+    inputs = inputs_of(store, text)
     trained = read_encoded(store.fetch(text.stage), "dev").stream("source 0")
     read = model_inputs(TranslateSettings.model_validate(stage.config), inputs, TransformerConfig()).sources[
         0
