@@ -12,5 +12,6 @@ import torch
 def drawn_apart() -> Iterator[None]:
     """Draw from a stream of its own, so that all other weights begin as in a model without these."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(torch.randint(2**62, ())))  # or the next weights would begin as these do
+        # or the next weights would begin as these do; on the CPU, whatever the device of the model
+        torch.manual_seed(int(torch.randint(2**62, (), device="cpu")))
         yield
