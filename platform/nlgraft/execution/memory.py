@@ -7,7 +7,6 @@ import re
 
 from nlgraft.errors import ClusterError
 
-_SHORTAGE = re.compile(r"running low on memory")
 _AMOUNTS = re.compile(r"was (\S+) used / (\S+) limit")
 
 
@@ -26,7 +25,7 @@ def return_freed_memory() -> None:
 def memory_shortage(error: BaseException) -> ClusterError | None:
     """Say what to do where Ray ended a worker because its node ran out of memory; None for other errors."""
     text = str(error)
-    if not _SHORTAGE.search(text):
+    if "running low on memory" not in text:
         return None
     amounts = _AMOUNTS.search(text)
     used = f" ({amounts[1]} used, Ray's limit is {amounts[2]})" if amounts else ""
