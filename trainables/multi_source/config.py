@@ -25,6 +25,8 @@ from nlgraft.text.tokenizer_config import TokenizerConfig
 
 MAX_DEPTH = 12
 """Most fine layers."""
+MAX_FOREIGN = 4
+"""Most sources of which each is replaced in an adversarial test: its scores are metrics of their own."""
 MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
 """Share of masked tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
 _MULTI_SOURCE: Condition = {"multi_source": (GIVEN,)}
@@ -190,7 +192,7 @@ class Config(SystemConfig):
     multi_source: MultiSourceConfig | None = None
     """Second finetuning; null: none, the result is a model of one source."""
     is_adversarial: bool = False
-    """If true, also translate with each of two sources replaced by that of another example (section 3.4)."""
+    """If true, also translate with each of 2 to 4 sources replaced by another example's (section 3.4)."""
     decode: Annotated[GenerationConfig, defaulting(beam=4)] = GenerationConfig(beam=4)
     """Beam search (section 3.1: beam 4)."""
     score: ScoreConfig = ScoreConfig()
@@ -259,8 +261,8 @@ class Config(SystemConfig):
             yield f"read is {list(self.read_sources)} without multi_source: give it, or read one source"
         if self.multi_source is None and self.single_source is not None and self.single_source.draws:
             yield "single_source.draws is given without multi_source: the source that is read is trained on"
-        if self.is_adversarial and (self.multi_source is None or len(self.languages) != 3):
-            yield "is_adversarial needs multi_source and examples of two sources"
+        if self.is_adversarial and (self.multi_source is None or known > MAX_FOREIGN):
+            yield f"is_adversarial needs multi_source and examples of 2 to {MAX_FOREIGN} sources"
 
     def _phase_problems(self) -> Iterator[str]:
         if self.single_source is None and self.multi_source is None:

@@ -14,6 +14,7 @@ from nlgraft.stages.metrics import (
     training_metrics,
 )
 from nlgraft.study.data.metric import Metric
+from trainables.multi_source.config import MAX_FOREIGN
 
 METRICS: Mapping[str, Metric] = {
     **training_metrics(),
@@ -26,7 +27,10 @@ METRICS: Mapping[str, Metric] = {
     "upstream/dev_mlm_unknown": masked_metrics(("dev",), "upstream")["upstream/dev_mlm_unknown"],
     **training_metrics("single_source"),
     **start_metrics("single_source"),
-    **text_metrics(prefix="random_source_0"),
-    **text_metrics(prefix="random_source_1"),
+    **{
+        name: metric
+        for source in range(MAX_FOREIGN)
+        for name, metric in text_metrics(prefix=f"random_source_{source}").items()
+    },
 }
 """Metrics by name; arms that lack a stage lack its metrics."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import Any
 
 _TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
@@ -23,6 +25,21 @@ _DOCUMENTS = {
     "task": {"corpus": "conlang", "task": "document_translation", **_SIZES},
     "languages": ["first", "target"],
 }
+_DIRECTORY = tempfile.TemporaryDirectory()
+
+
+def _four_sources() -> dict[str, Any]:
+    """Files of numbers, a language's letter before each."""
+    splits: dict[str, Any] = {}
+    for split, numbers in {"train": range(60), "dev": range(60, 66), "test": range(66, 70)}.items():
+        paths = [Path(_DIRECTORY.name) / f"{split}.{letter}" for letter in "abcde"]
+        for path in paths:
+            path.write_text("".join(f"{path.suffix[1]} {number}\n" for number in numbers))
+        *sources, target = map(str, paths)
+        splits[split] = {"sources": sources, "target": target}
+    return {"task": {"corpus": "files", **splits}, "languages": list("abcde")}
+
+
 _ALL_METRICS = ["bleu", "bleu_zh", "chrf", "ter", "rouge1", "rouge2", "rouge_l", "rouge_lsum", "meteor"]
 
 ARMS: dict[str, dict[str, Any]] = {
@@ -30,7 +47,6 @@ ARMS: dict[str, dict[str, Any]] = {
         **_BASE,
         **_PHASES,
         "upstream": {"train": _TRAIN},
-        "is_adversarial": True,
         "score": {"metrics": _ALL_METRICS, "is_calibrated": True},
     },
     "single source": {
@@ -54,6 +70,13 @@ ARMS: dict[str, dict[str, Any]] = {
             "fine_encoder": {"num_layers": 0},
         },
         "multi_source": {"train": _TRAIN},
+    },
+    "four sources": {
+        **_BASE,
+        "data": _four_sources(),
+        "multi_source": {"train": _TRAIN},
+        "is_adversarial": True,
+        "score": {"metrics": _ALL_METRICS},
     },
     "previous sentence": {**_BASE, **_PHASES, "data": _DOCUMENTS, "documents": "previous"},
     "two sentences joined": {

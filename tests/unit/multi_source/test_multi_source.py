@@ -27,6 +27,7 @@ TRICE = {key: ARMS["trice"][key] for key in ("data", "tokenizer", "model", "deco
 TRICE |= {key: ARMS["trice"][key] for key in ("single_source", "multi_source")}
 CONCATENATION = {"segments": "none", "cross_attention": "joint", "fine_encoder": {"num_layers": 0}}
 BERT = {"directory": "google-bert/bert-base-multilingual-cased", "revision": "main"}
+FIVE = {"sources": list("abcde"), "target": "f"}
 CLS = 2
 """Its id in the tiny checkpoint."""
 TABLES = ("source_embedding.table.weight", "target_embedding.table.weight")
@@ -201,6 +202,21 @@ def test_the_sentence_before_by_hand():
             "a BERT has no tokens of languages",
         ),
         ({"model": {"num_sources": 2}}, "model.num_sources is set: `sources` adds"),
+        (
+            {"read": [0], "multi_source": None, "is_adversarial": True},
+            "is_adversarial needs multi_source and examples of 2 to 4 sources",
+        ),
+        (
+            {
+                "data": {
+                    "task": {"corpus": "files", **dict.fromkeys(("train", "dev", "test"), FIVE)},
+                    "languages": list("abcdef"),
+                },
+                "upstream": None,
+                "is_adversarial": True,
+            },
+            "is_adversarial needs multi_source and examples of 2 to 4 sources",
+        ),
         ({"decode": {"start_id": 5}}, "the target's language begins a hypothesis"),
     ],
 )
