@@ -52,9 +52,18 @@ def sampler_of(search: Search, number: int) -> optuna.samplers.BaseSampler:
             return optuna.samplers.NSGAIISampler(seed=own_seed)
         case "grid":
             grid = {path: _grid_values(domain) for path, domain in search.space.items()}
-            return optuna.samplers.GridSampler(grid, seed=seed)
+            return _GridSampler(grid, seed=seed)
         case _:
             return optuna.samplers.RandomSampler(seed=own_seed)
+
+
+class _GridSampler(optuna.samplers.GridSampler):
+    """Optuna's, which stops the study when its last point is told: by ask and tell, that is an error."""
+
+    def after_trial(
+        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
+    ) -> None:
+        """Let the study go on; the search knows how many trials it has."""
 
 
 def _grid_values(domain: Domain) -> Sequence[Any]:

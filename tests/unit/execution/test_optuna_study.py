@@ -52,6 +52,24 @@ def test_tpe_models_what_ended_after_its_startup_trials() -> None:
     assert proposals(12, 0.0) == proposals(12, 1.0)
 
 
+def test_a_grid_is_told_to_its_last_point() -> None:
+    search = Search.model_validate(
+        {
+            "sampler": {"name": "grid"},
+            "space": {"gain": {"type": "categorical", "choices": [1, 2, 4]}},
+            "trials": 3,
+        }
+    )
+    study = OptunaStudy("cell", search, [Objective(metric="dev/score", direction="maximize")], None)
+    proposed = [study.propose(number, {})["gain"] for number in range(2)]
+    study.tell(0, finished(1.0))
+    proposed.append(study.propose(2, {})["gain"])
+    study.tell(2, replace(finished(1.0), state="failed", reason="no memory"))
+    study.tell(1, finished(2.0))
+    assert sorted(proposed) == [1, 2, 4]
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE", "COMPLETE", "FAIL"]
+
+
 def test_optuna_hears_how_each_proposal_ended() -> None:
     study = open_study()
     ends = {
