@@ -6,8 +6,10 @@ RUNNING are reconciled here with the proposals on record in the artifact store.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
+import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -51,19 +53,48 @@ def sampler_of(search: Search, number: int) -> optuna.samplers.BaseSampler:
         case "nsga2":
             return optuna.samplers.NSGAIISampler(seed=own_seed)
         case "grid":
-            grid = {path: _grid_values(domain) for path, domain in search.space.items()}
-            return _GridSampler(grid, seed=seed)
+            return _GridSampler(_grid_point(search, number))
         case _:
             return optuna.samplers.RandomSampler(seed=own_seed)
 
 
-class _GridSampler(optuna.samplers.GridSampler):
-    """Optuna's, which stops the study when its last point is told: by ask and tell, that is an error."""
+class _GridSampler(optuna.samplers.BaseSampler):
+    """One point of a grid.
 
-    def after_trial(
-        self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
-    ) -> None:
-        """Let the study go on; the search knows how many trials it has."""
+    Optuna's own notes in its database which points it visited, which is lost with the database, and stops the
+    study at the last one, which is an error by ask and tell.
+    """
+
+    def __init__(self, point: Mapping[str, Any]) -> None:
+        self._point = point
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        """Return nothing: every value is known on its own."""
+        return {}
+
+    def sample_relative(
+        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """Return nothing, as there is no such space."""
+        return {}
+
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        """Return the point's value."""
+        return self._point[param_name]
+
+
+def _grid_point(search: Search, number: int) -> dict[str, Any]:
+    grid = list(itertools.product(*map(_grid_values, search.space.values())))
+    random.Random(search.sampler.seed).shuffle(grid)
+    return dict(zip(search.space, grid[number], strict=True))
 
 
 def _grid_values(domain: Domain) -> Sequence[Any]:
