@@ -61,8 +61,8 @@ def sampler_of(search: Search, number: int) -> optuna.samplers.BaseSampler:
 class _GridSampler(optuna.samplers.BaseSampler):
     """One point of a grid.
 
-    Optuna's own notes in its database which points it visited, which is lost with the database, and stops the
-    study at the last one, which is an error by ask and tell.
+    Optuna's own grid sampler records visited points in the database, so they are lost with it, and it stops
+    the study at the last one, which raises an error under ask and tell.
     """
 
     def __init__(self, point: Mapping[str, Any]) -> None:
@@ -77,7 +77,7 @@ class _GridSampler(optuna.samplers.BaseSampler):
     def sample_relative(
         self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
     ) -> dict[str, Any]:
-        """Return nothing, as there is no such space."""
+        """Return nothing: the relative space is empty."""
         return {}
 
     def sample_independent(
@@ -92,9 +92,11 @@ class _GridSampler(optuna.samplers.BaseSampler):
 
 
 def _grid_point(search: Search, number: int) -> dict[str, Any]:
-    grid = list(itertools.product(*map(_grid_values, search.space.values())))
+    """Return a point of the shuffled product of all paths; where paths have conditions, points repeat."""
+    paths = sorted(search.space)
+    grid = list(itertools.product(*(_grid_values(search.space[path]) for path in paths)))
     random.Random(search.sampler.seed).shuffle(grid)
-    return dict(zip(search.space, grid[number], strict=True))
+    return dict(zip(paths, grid[number], strict=True))
 
 
 def _grid_values(domain: Domain) -> Sequence[Any]:
@@ -104,7 +106,8 @@ def _grid_values(domain: Domain) -> Sequence[Any]:
     assert isinstance(distribution, (FloatDistribution, IntDistribution))
     assert distribution.step is not None, "the study refuses a grid over a domain without step"
     count = math.floor((distribution.high - distribution.low) / distribution.step + 1e-9) + 1
-    return [distribution.low + index * distribution.step for index in range(count)]
+    # Rounding may lead beyond the end, which Optuna refuses.
+    return [min(distribution.low + index * distribution.step, distribution.high) for index in range(count)]
 
 
 def encoded(choice: Any) -> Any:

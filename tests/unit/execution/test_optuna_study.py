@@ -55,29 +55,29 @@ def test_tpe_models_what_ended_after_its_startup_trials() -> None:
 def open_grid() -> OptunaStudy:
     space = {
         "gain": {"type": "categorical", "choices": [1, 2, [4]]},
-        "share": {"type": "float", "low": 0.5, "high": 1.0, "step": 0.5},
+        "share": {"type": "float", "low": 0.1, "high": 0.3, "step": 0.1},
     }
-    search = Search.model_validate({"sampler": {"name": "grid"}, "space": space, "trials": 6})
+    search = Search.model_validate({"sampler": {"name": "grid"}, "space": space, "trials": 9})
     return OptunaStudy("cell", search, [Objective(metric="dev/score", direction="maximize")], None)
 
 
 def test_a_grid_is_told_to_its_last_point() -> None:
     study = open_grid()
-    proposed = [study.propose(number, {}) for number in range(6)]
-    study.tell(5, replace(finished(1.0), state="failed", reason="no memory"))
-    for number in range(5):
+    proposed = [study.propose(number, {}) for number in range(9)]
+    study.tell(8, replace(finished(1.0), state="failed", reason="no memory"))
+    for number in range(8):
         study.tell(number, finished(1.0))
-    points = {(str(point["gain"]), point["share"]) for point in proposed}
-    assert points == {(gain, share) for gain in ("1", "2", "[4]") for share in (0.5, 1.0)}
-    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 5 + ["FAIL"]
+    points = {(str(point["gain"]), round(point["share"], 6)) for point in proposed}
+    assert points == {(gain, share) for gain in ("1", "2", "[4]") for share in (0.1, 0.2, 0.3)}
+    assert [trial.state.name for trial in study.trials] == ["COMPLETE"] * 8 + ["FAIL"]
 
 
 def test_a_grid_is_visited_whole_after_its_database_is_lost() -> None:
     before, after = open_grid(), open_grid()
-    proposals = {number: before.propose(number, {}) for number in range(4)}
+    proposals = {number: before.propose(number, {}) for number in range(7)}
     after.reconcile(proposals, {0: finished(1.0)})
-    visited = [*proposals.values(), *(after.propose(number, {}) for number in (4, 5))]
-    assert len({str(point) for point in visited}) == 6
+    visited = [*proposals.values(), *(after.propose(number, {}) for number in (7, 8))]
+    assert len({str(point) for point in visited}) == 9
 
 
 def test_optuna_hears_how_each_proposal_ended() -> None:
