@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.config import ArchitectureConfig, GenerationConfig
 from nlgraft.stages.config import ConfigPart, ScoreConfig
 from nlgraft.text.config import CorpusConfig
 from nlgraft.text.roles import requires
@@ -28,7 +28,7 @@ class Config(ConfigPart):
     """Longest sequence in tokens, without begin and end; longer ones are truncated and counted."""
     read: Literal["first", "second", "both"] = "both"
     """Sources that the model reads; both are encoded as one sequence."""
-    model: TransformerConfig = TransformerConfig()
+    model: ArchitectureConfig = ArchitectureConfig()
     """The encoder-decoder."""
     train: TrainConfig = TrainConfig()
     """Its training."""
@@ -36,14 +36,6 @@ class Config(ConfigPart):
     """Beam search."""
     score: ScoreConfig = ScoreConfig()
     """Measures of the output."""
-
-    @model_validator(mode="after")
-    def _read_decides_the_sources(self) -> Config:
-        if self.model.num_sources != 1:
-            raise ValueError(
-                f"model.num_sources is {self.model.num_sources}: `read` decides it; leave it out"
-            )
-        return self
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     view = View(sources=tuple(Side(stream=role) for role in config.sources))
     settings = TrainSettings(
         train=config.train,
-        model=config.model.model_copy(update={"num_sources": len(config.sources)}),
+        model=config.model.transformer(num_sources=len(config.sources)),
         view=view,
         sampling_alpha=config.tokenizer.sampling_alpha,
     )

@@ -13,7 +13,7 @@ from ruamel.yaml import YAML
 
 from nlgraft import api
 from nlgraft.errors import StudyError
-from nlgraft.nn.config import SIZES, TransformerConfig
+from nlgraft.nn.config import SIZES, ArchitectureConfig
 from nlgraft.study.data.claim import claims_of
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
@@ -41,7 +41,7 @@ def _skip_without_its_files(path: Path) -> None:
 
 def _foreign_sizes(model: Any) -> dict[str, int]:
     """Sizes of a model, other than its depth, that are not those of its preset; a tiny one has its own."""
-    if not isinstance(model, TransformerConfig) or model.preset == "tiny":
+    if not isinstance(model, ArchitectureConfig) or model.preset == "tiny":
         return {}
     sizes = {name: getattr(model, name) for name in ("d_model", "ffn_dim", "num_heads")}
     return {name: size for name, size in sizes.items() if size != SIZES[model.preset][name]}

@@ -19,6 +19,7 @@ from nlgraft.errors import NlgraftError
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
+from nlgraft.study.data import paths
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.system import load_system
 from nlgraft.text.config import CorpusConfig
@@ -197,19 +198,12 @@ def _instances(model: type[BaseModel]) -> Iterator[Any]:
 
 def _with(values: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
     name, _, rest = path.partition(".")
-    return {**values, name: _with(values[name], rest, value) if rest else value}
+    return {**values, name: _with(values.get(name) or {}, rest, value) if rest else value}
 
 
-def effect_of(
-    system: System, values: Mapping[str, Any], fingerprint: str, path: str, annotation: Any, value: Any
-) -> str:
-    """Classify another value of a setting: ``changes`` the trial, is ``refused`` or leaves it ``idle``.
-
-    ``values`` and ``fingerprint`` are the config as JSON and the trial's own.
-    """
-    plain: Any = values
-    for part in path.split("."):
-        plain = plain.get(part, value)  # a setting may be left out of the dump at its default
+def effect_of(system: System, arm: str, fingerprint: str, path: str, annotation: Any, plain: Any) -> str:
+    """Tell if another value than ``plain`` ``changes`` the trial, is ``refused`` or leaves it ``idle``."""
+    values = arms_of(system.path)[arm]
     effect = "refused"
     for other in _others(annotation, plain):
         if other == plain and type(other) is type(plain):
@@ -244,7 +238,9 @@ def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path: st
     for arm, config in distinct_arms(system).items():
         whole, fingerprint = config.model_dump(mode="json"), graph_of(system, config).fingerprint
         for knob, annotation, value in _leaves(config):
-            effect = effect_of(system, whole, fingerprint, knob, annotation, value)
+            plain = paths.get(whole, knob)
+            plain = value if plain is paths.MISSING else plain  # it may be left out at its default
+            effect = effect_of(system, arm, fingerprint, knob, annotation, plain)
             effects.setdefault(knob, set()).add(effect)
             if system.is_read(knob, whole):
                 idle += [f"{knob} has no effect in {arm}"] * (effect == "idle")

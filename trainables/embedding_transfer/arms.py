@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Literal, get_args
 
-from nlgraft.study.data.system import GIVEN, Condition
+from nlgraft.conditions import GIVEN, Condition, ReadWhen
 
 Method = Literal[
     "single_run",
@@ -69,7 +69,7 @@ def _with(methods: Iterable[str], others: Condition | None = None) -> Condition:
 _PRETRAINED = _with(name for name in _METHODS if name not in UNTRAINED_METHODS)
 _WITH_UPSTREAM_TEXT = _with(name for name in _METHODS if name != "single_run")
 _WITH_NEW_ROWS = _with(name for name in _EXCHANGING if name != "independent_encoder")
-READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
+READ_WHEN: ReadWhen = {
     "data.upstream": (_WITH_UPSTREAM_TEXT,),
     "tokenizers.upstream": (_WITH_UPSTREAM_TEXT,),
     "tokenizers.upstream.sampling_alpha": (_PRETRAINED,),
@@ -102,4 +102,4 @@ READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
     "independent": (_with(("independent_encoder",)),),
     "masked_lm.downstream_tokenizer": (_with(_EXCHANGING),),
 }
-"""Settings that only some arms read: see `nlgraft.study.data.system.System.conditions`."""
+"""Settings that only some arms read: see `nlgraft.conditions`."""

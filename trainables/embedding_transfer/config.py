@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.conditions import ReadWhen
+from nlgraft.nn.config import ArchitectureConfig, GenerationConfig
 from nlgraft.stages.config import (
     MASK_TOKEN,
     ConfigPart,
@@ -19,7 +20,6 @@ from nlgraft.stages.config import (
     VectorsConfig,
     defaulting,
 )
-from nlgraft.study.data.system import Condition
 from nlgraft.text.config import CorpusConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import role_problem
@@ -227,14 +227,14 @@ class TransferConfig(ConfigPart):
 class Config(SystemConfig):
     """A trial: pretrain on domain A, exchange the vocabulary, finetune and test on domain B."""
 
-    READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = READ_WHEN
+    READ_WHEN: ClassVar[ReadWhen] = READ_WHEN
 
     data: DataConfig
     """The two corpora."""
     tokenizers: TokenizersConfig = TokenizersConfig()
     """The two vocabularies."""
-    model: TransformerConfig = TransformerConfig()
-    """The encoder-decoder; one source, no contexts."""
+    model: ArchitectureConfig = ArchitectureConfig()
+    """The encoder-decoder."""
     upstream: UpstreamConfig = UpstreamConfig()
     """Pretraining on domain A."""
     generator: GeneratorConfig = GeneratorConfig()
@@ -258,8 +258,6 @@ class Config(SystemConfig):
         yield from self._role_problems()
         if self.masked_lm is not None:
             yield from self._masked_lm_problems()
-        if self.model.num_sources != 1 or self.model.contexts:
-            yield "model.num_sources and model.contexts belong to other systems: one source, no contexts"
         yield from self._objective_problems()
         method, upstream = self.transfer.method, self.tokenizers.upstream
         if (alpha := self.tokenizers.joint.sampling_alpha) is not None:

@@ -145,14 +145,14 @@ class _Builder:
     def upstream(self) -> Stage:
         phase = self.config.upstream
         if self.is_masked:
-            settings = Bert2BertSettings(model=None if phase.checkpoint else self.config.model)
+            settings = Bert2BertSettings(model=None if phase.checkpoint else self.config.model.transformer())
             inputs = Bert2BertInputs(masked_lm=self.masked_lm)
             return BERT2BERT.stage("upstream", settings, inputs, seed=self.upstream_seed)
         if phase.checkpoint is not None:
             return self.released.encoder_decoder("upstream", self.old[TARGET], phase.start_id)
         settings = TrainSettings(
             **self._phase("upstream", phase),
-            model=self.config.model,
+            model=self.config.model.transformer(),
             masked_spans=self._masked_spans,
             metric_prefix="upstream",
         )
@@ -169,7 +169,7 @@ class _Builder:
             train=phase.train,
             masking=self._masking,
             scoring=MaskedScoringConfig(unit="token", rate=self._masking.rate),
-            encoder=self.config.model,
+            encoder=self.config.model.transformer(),
             metric_prefix="upstream",
         )
         text = self.upstream_text
@@ -249,7 +249,7 @@ class _Builder:
             architecture = self.released.architecture("checkpoint_architecture")
         settings = TrainSettings(
             **self._phase("downstream", self.config.downstream),
-            model=None if self.is_pretrained or architecture else self.config.model,
+            model=None if self.is_pretrained or architecture else self.config.model.transformer(),
             new_rows_first_steps=transfer.new_rows_first_steps if has_new_rows else 0,
         )
         return pieces.train(

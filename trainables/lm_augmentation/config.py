@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.conditions import Condition, ReadWhen
+from nlgraft.nn.config import ArchitectureConfig, GenerationConfig
 from nlgraft.nn.context_config import (
     BiLMConfig,
     ContextConfig,
@@ -21,9 +22,7 @@ from nlgraft.stages.config import (
     ScoreConfig,
     SystemConfig,
     defaulting,
-    model_problems,
 )
-from nlgraft.study.data.system import Condition
 from nlgraft.text.config import EOS, CorpusConfig
 from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import TokenizerConfig
@@ -50,7 +49,7 @@ def _conditions(side: Side) -> dict[str, tuple[Condition, ...]]:
     }
 
 
-READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
+READ_WHEN: ReadWhen = {
     **_conditions("source"),
     **_conditions("target"),
     "source.states": ({"source.use": ("elmo",)},),
@@ -66,7 +65,7 @@ READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
         {"tokenizers.target": ("language_model",)},
     ),
 }
-"""Settings that only some arms read: see `nlgraft.study.data.system.System.conditions`."""
+"""Settings that only some arms read: see `nlgraft.conditions`."""
 
 
 class DataConfig(ConfigPart):
@@ -193,7 +192,7 @@ class DecodeConfig(GenerationConfig):
 class Config(SystemConfig):
     """A trial: pretrain language models, train an encoder-decoder on their states, test it."""
 
-    READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = READ_WHEN
+    READ_WHEN: ClassVar[ReadWhen] = READ_WHEN
 
     data: DataConfig
     """The corpora."""
@@ -205,7 +204,7 @@ class Config(SystemConfig):
     """Input of the encoder: SRC-ELMO, SRC-FT or a table."""
     target: RepresentationConfig = RepresentationConfig()
     """Input of the decoder: TGT-ELMO, TGT-FT or a table."""
-    model: TransformerConfig = TransformerConfig()
+    model: ArchitectureConfig = ArchitectureConfig()
     """The encoder-decoder. tying: none is the paper's baseline, decoder +SHDEMB, all SHARED. With SRC-ELMO
     the released recipe has source_positions none."""
     train: TrainConfig = TrainConfig()
@@ -226,7 +225,6 @@ class Config(SystemConfig):
         return self.source if side == "source" else self.target
 
     def _problems(self) -> Iterator[str]:
-        yield from model_problems(self.model, "`source` or `target`")
         yield from self._table_problems()
         yield from self._vocabulary_problems()
 

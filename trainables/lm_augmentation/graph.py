@@ -113,7 +113,7 @@ class _Builder:
     @property
     def model(self) -> TransformerConfig:
         places = {f"{side}_context": side for side in self.used}
-        return self.config.model.model_copy(update={"contexts": self.contexts, **places})
+        return self.config.model.transformer(contexts=self.contexts, **places)
 
     @property
     def states(self) -> dict[str, Stage]:

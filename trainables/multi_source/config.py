@@ -7,7 +7,16 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlgraft.nn.config import FineEncoderConfig, GenerationConfig, TransformerConfig
+from nlgraft.conditions import GIVEN, Condition, ReadWhen, as_read
+from nlgraft.nn.config import (
+    MAX_FINE_LAYERS,
+    ArchitectureConfig,
+    CrossAttention,
+    Encoding,
+    FineEncoderConfig,
+    GenerationConfig,
+    Segments,
+)
 from nlgraft.stages.config import (
     MASK_TOKEN,
     ConfigPart,
@@ -17,14 +26,11 @@ from nlgraft.stages.config import (
     UpstreamPhaseConfig,
     defaulting,
 )
-from nlgraft.study.data.system import GIVEN, Condition
 from nlgraft.text.config import BOS, EOS, CorpusConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import requires, role_problem
 from nlgraft.text.tokenizer_config import TokenizerConfig
 
-MAX_DEPTH = 12
-"""Most fine layers."""
 MAX_FOREIGN = 4
 """Most sources of which each is replaced in an adversarial test: its scores are metrics of their own."""
 MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
@@ -32,7 +38,7 @@ MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
 _MULTI_SOURCE: Condition = {"multi_source": (GIVEN,)}
 _FINE = "sources.fine_encoder"
 _NEW = {
-    f"{_FINE}.num_layers": tuple(range(1, MAX_DEPTH + 1)),
+    f"{_FINE}.num_layers": tuple(range(1, MAX_FINE_LAYERS + 1)),
     f"{_FINE}.ffn_adapter": ("per_layer", "top"),
     "sources.encoding": ("own",),
     "sources.cross_attention": ("serial",),
@@ -117,13 +123,13 @@ class UpstreamConfig(UpstreamPhaseConfig):
 class SourcesConfig(ConfigPart):
     """What a model of several sources has beyond one of a single source (sections 2.3 to 2.5)."""
 
-    encoding: Literal["joint", "separate", "own"] = "joint"
+    encoding: Encoding = "joint"
     """Coarse encoder over all sources at once (Eq. 9), once per source (Table 6), or another for every
     source."""
-    cross_attention: Literal["joint", "separated", "serial"] = "separated"
+    cross_attention: CrossAttention = "separated"
     """One attention over all sources (DualBART), one per source with shared weights and the mean of their
     results (Eqs. 15, 16), or one sublayer after the other (DualTrans)."""
-    segments: Literal["none", "halves", "interleaved", "learned"] = "halves"
+    segments: Segments = "halves"
     """Embedding of a source's index: constant, sines then cosines (released code) or alternating as Eq. 8
     prints it; learned (ours), beginning with the former; or none."""
     fine_encoder: Annotated[FineEncoderConfig, defaulting(num_layers=1)] = FineEncoderConfig(num_layers=1)
@@ -136,13 +142,10 @@ class SourcesConfig(ConfigPart):
         is_own = self.encoding == "own" or self.cross_attention == "serial" or self.segments == "learned"
         return is_own or fine.num_layers > 0 or fine.ffn_adapter != "none"
 
-    @model_validator(mode="after")
-    def _is_not_too_deep(self) -> SourcesConfig:
-        if self.fine_encoder.num_layers > MAX_DEPTH:
-            raise ValueError(
-                f"fine_encoder.num_layers is {self.fine_encoder.num_layers}: at most {MAX_DEPTH}"
-            )
-        return self
+    def wiring(self) -> dict[str, Any]:
+        """Describe this part in the fields of the whole model."""
+        fine = as_read(self.fine_encoder)
+        return {**self.model_dump(mode="json"), "fine_encoder": fine.model_dump(mode="json")}
 
 
 class SingleSourceConfig(PhaseConfig):
@@ -163,7 +166,7 @@ class MultiSourceConfig(PhaseConfig):
 class Config(SystemConfig):
     """A trial: pretrain, finetune on single sources, finetune on all sources, test."""
 
-    READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = {
+    READ_WHEN: ClassVar[ReadWhen] = {
         "sources": (_MULTI_SOURCE,),
         "multi_source.new_lr_multiplier": tuple(
             {**_MULTI_SOURCE, start: (GIVEN,), setting: values}
@@ -181,7 +184,7 @@ class Config(SystemConfig):
     """Sources that the model reads, by index; null: all."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     """Vocabulary of all languages, learned from all text."""
-    model: Annotated[TransformerConfig, defaulting(tying="all")] = TransformerConfig(tying="all")
+    model: Annotated[ArchitectureConfig, defaulting(tying="all")] = ArchitectureConfig(tying="all")
     """The encoder-decoder of a single source."""
     sources: SourcesConfig = SourcesConfig()
     """What is added for several sources; the default is TRICE."""
@@ -218,19 +221,15 @@ class Config(SystemConfig):
         """Token id of a language: they follow the mask, in the order of their names in ``data.languages``."""
         return EOS + 2 + list(self.language_tokens).index(language)
 
-    def architecture_changes(self) -> dict[str, Any]:
-        """Fields of the architecture that several sources change."""
-        return {"num_sources": len(self.read_sources), **self.sources.model_dump(mode="json")}
+    def wiring(self) -> dict[str, Any]:
+        """Fields of the model that several sources change."""
+        return {"num_sources": len(self.read_sources), **self.sources.wiring()}
 
     def _problems(self) -> Iterator[str]:
         if unread := list(self._source_problems()):
             yield from unread
             return
         yield from self._phase_problems()
-        plain = TransformerConfig()
-        for name in ("num_sources", "contexts", *SourcesConfig.model_fields):
-            if getattr(self.model, name) != getattr(plain, name):
-                yield f"model.{name} is set: `sources` adds what several sources need; leave it out"
         if not self.tokenizer.is_shared:
             yield "tokenizer.is_shared is false: all languages have one vocabulary; leave it out"
         if own := {MASK_TOKEN, *self.language_tokens.values()} & set(self.tokenizer.special_tokens):

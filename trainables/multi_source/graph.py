@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import graph as pieces
 from nlgraft.stages.config import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
@@ -149,7 +148,7 @@ class _Trial:
         side = Side(stream=TEXT)
         settings = TrainSettings(
             train=config.train,
-            model=self.config.model,
+            model=self.config.model.transformer(),
             view=View(sources=(side,), target=side, language=LANGUAGE),
             masked_spans=spans,
             metric_prefix="upstream",
@@ -169,7 +168,7 @@ class _Trial:
         return EncodedText(stage, {TEXT: self.tokenizer}, read, stage)
 
     def _bert2bert(self, config: UpstreamConfig) -> Stage:
-        settings = Bert2BertSettings(model=None if config.checkpoint else self.config.model)
+        settings = Bert2BertSettings(model=None if config.checkpoint else self.config.model.transformer())
         inputs = Bert2BertInputs(masked_lm=self._masked_lm(config))
         return BERT2BERT.stage("upstream", settings, inputs, seed=config.seed_of(self.seed))
 
@@ -181,7 +180,7 @@ class _Trial:
             train=config.train,
             masking=MaskingConfig(unit="token", rate=rate),
             scoring=MaskedScoringConfig(unit="token", rate=rate),
-            encoder=self.config.model,
+            encoder=self.config.model.transformer(),
             metric_prefix="upstream",
         )
         text = self._languages.stage
@@ -203,7 +202,7 @@ class _Trial:
             view = view.model_copy(update={"is_one_source_drawn": True, "length_source": None})
         settings = self._settings(phase, self.upstream).model_copy(
             update={
-                "model": None if self.upstream else self.config.model,
+                "model": None if self.upstream else self.config.model.transformer(),
                 "view": view,
                 "metric_prefix": "single_source" if self.config.multi_source else "",
             }
@@ -218,12 +217,11 @@ class _Trial:
             assert self.single_source is not None
             return self.single_source
         start = self.single_source or self.upstream
-        changes = self.config.architecture_changes()
-        fresh = TransformerConfig(**self.config.model.model_dump() | changes)
+        wiring = self.config.wiring()
         settings = self._settings(phase, start).model_copy(
             update={
-                "model": None if start else fresh,
-                "extension": changes if start else {},
+                "model": None if start else self.config.model.transformer(**wiring),
+                "extension": wiring if start else {},
                 "carry": CarrySettings(fresh=(NEW,) if start else ()),
                 "view": self.view(self.config.read_sources),
             }

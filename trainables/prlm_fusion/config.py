@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlgraft.nn.config import BertConfig, FusionConfig, GenerationConfig, Site, TransformerConfig
+from nlgraft.conditions import Condition, ReadWhen
+from nlgraft.nn.config import ArchitectureConfig, BertConfig, FusionConfig, GenerationConfig, Site
 from nlgraft.stages.config import (
     ConfigPart,
     ScoreConfig,
@@ -15,9 +16,7 @@ from nlgraft.stages.config import (
     UnsmoothedTrainConfig,
     UpstreamSeed,
     defaulting,
-    model_problems,
 )
-from nlgraft.study.data.system import Condition
 from nlgraft.text.config import CorpusConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import requires
@@ -33,7 +32,7 @@ _FUSED: Condition = {"fusion.merge": ("sum", "average", "gate", "dropnet", "dire
 _BRANCHED: Condition = {"fusion.merge": ("sum", "average", "gate", "dropnet")}
 _READS: Condition = {"fusion.weights": ("pretrained", "random")}
 _FROZEN: Condition = {**_READS, "fusion.is_frozen": (True,)}
-READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
+READ_WHEN: ReadWhen = {
     "data.upstream": ({**_FUSED, **_READS},),
     "pretraining": ({**_FUSED, **_READS},),
     "fusion": (_FUSED,),
@@ -48,7 +47,7 @@ READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
     "fusion.max_tokens": ({**_BRANCHED, **_READS},),
     "model.has_source_scale": ({"fusion.merge": ("none", "sum", "average", "gate", "dropnet")},),
 }
-"""Settings that only some arms read: see `nlgraft.study.data.system.System.conditions`."""
+"""Settings that only some arms read: see `nlgraft.conditions`."""
 
 
 def _has_layers(depth: int, layers: Layers) -> bool:
@@ -246,7 +245,7 @@ class PrlmFusionConfig(ConfigPart):
 class Config(SystemConfig):
     """A trial: pretrain or take language models, fuse them into a Transformer, train and test it."""
 
-    READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = READ_WHEN
+    READ_WHEN: ClassVar[ReadWhen] = READ_WHEN
 
     data: DataConfig
     """The corpora."""
@@ -258,8 +257,8 @@ class Config(SystemConfig):
     """Pretraining of those that are not released."""
     fusion: PrlmFusionConfig = PrlmFusionConfig()
     """Which are used, and how."""
-    model: TransformerConfig = TransformerConfig()
-    """The encoder-decoder; its contexts and fusion come from `fusion`."""
+    model: ArchitectureConfig = ArchitectureConfig()
+    """The encoder-decoder into which `fusion` puts the pretrained models."""
     train: TrainConfig = TrainConfig()
     """Its training."""
     decode: GenerationConfig = GenerationConfig()
@@ -277,7 +276,6 @@ class Config(SystemConfig):
         return () if self.fusion.merge == "none" else self.fusion.prlms
 
     def _problems(self) -> Iterator[str]:
-        yield from model_problems(self.model, "`fusion`")
         if self.model.tying == "all" and not self.tokenizer.is_shared:
             yield "model.tying is 'all' with tokenizer.is_shared false: one table needs one vocabulary"
         if self.decode.num_return != 1:

@@ -136,16 +136,16 @@ def transformer(config: Config) -> TransformerConfig:
     """
     fusion = config.fusion
     if not config.used:
-        return config.model
+        return config.model.transformer()
     contexts = {name: _context(config, name) for name in config.used}
-    changes: dict[str, Any] = {"contexts": {name: c.model_dump() for name, c in contexts.items()}}
+    changes: dict[str, Any] = {"contexts": contexts}
     if fusion.merge == "direct":
         changes |= {"source_context": config.used[0], "has_source_scale": False}
         if config.model.tying == "all":  # there is no source table to tie
             changes["tying"] = "decoder"
     else:
-        changes["fusion"] = fusion.branches.model_dump()
-    return TransformerConfig.model_validate({**config.model.model_dump(), **changes})
+        changes["fusion"] = fusion.branches
+    return config.model.transformer(**changes)
 
 
 def _context(config: Config, name: str) -> ContextConfig:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field
 
+from nlgraft.conditions import GIVEN, Condition, ReadWhen
 from nlgraft.stages.config import (
     ClassificationConfig,
     ConfigPart,
@@ -15,7 +16,6 @@ from nlgraft.stages.config import (
     UnsmoothedTrainConfig,
     UpstreamSeed,
 )
-from nlgraft.study.data.system import GIVEN, Condition
 from nlgraft.text.config import CorpusConfig
 from nlgraft.text.roles import requires
 
@@ -103,7 +103,7 @@ _TRAINED: tuple[Condition, ...] = (_UPSTREAM, {"intermediate": (GIVEN,)})
 class Config(SystemConfig):
     """A trial: pretrained encoder, new vocabulary, further masked-LM training if wanted, classification."""
 
-    READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = {
+    READ_WHEN: ClassVar[ReadWhen] = {
         "upstream": (_PRETRAINED,),
         "transfer.norm_match": (_EXCHANGED,),
         "masked_lm.downstream_tokenizer": ({"transfer.method": (SCRATCH, *EXCHANGING)},),

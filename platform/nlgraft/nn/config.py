@@ -1,23 +1,28 @@
 """Typed, frozen configuration of the model and of decoding. No torch here: studies are read with it.
 
-A Transformer encoder-decoder whose input embeddings, sublayers and encoder-decoder memory can be fed from
-elsewhere. Contradictory options are refused here, naming both, before anything is trained.
+A study sets an architecture (`ArchitectureConfig`); the graph of its system adds what the method puts around
+it (`TransformerConfig`): several sources, pretrained encoders, branches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, StrictConfig
+from nlgraft.conditions import Condition, ReadWhen, as_read
+from nlgraft.nn.context_config import ContextConfig, StrictConfig
 
 Activation = Literal["relu", "gelu", "silu"]
 Norm = Literal["pre", "post"]
 Positions = Literal["none", "sinusoidal", "learned"]
 Site = Literal["self", "self_norm", "ffn", "ffn_norm"]
 MergeName = Literal["sum", "average", "gate", "dropnet"]
+Preset = Literal["tiny", "small", "base", "big"]
+Encoding = Literal["joint", "separate", "own"]
+CrossAttention = Literal["joint", "separated", "serial"]
+Segments = Literal["none", "halves", "interleaved", "learned"]
 
 NORM_EPS = 1e-5
 """Default of what is added to the variance in layer norms."""
@@ -53,6 +58,10 @@ SIZES: dict[str, dict[str, Any]] = {
     },
 }
 """Sizes of each preset; explicit fields override them."""
+MAX_FINE_LAYERS = 12
+"""Most layers of a fine encoder."""
+_FINE_LAYERS: Condition = {"num_layers": tuple(range(1, MAX_FINE_LAYERS + 1))}
+_ADAPTERS: Condition = {"ffn_adapter": ("per_layer", "top")}
 
 
 def tupled(value: Any) -> Any:
@@ -65,7 +74,15 @@ def tupled(value: Any) -> Any:
 class FineEncoderConfig(StrictConfig):
     """The TRICE fine encoder over the coarse encoder's bank (Huang et al. 2021, Eqs. 11-14)."""
 
-    num_layers: int = Field(default=0, ge=0)
+    READ_WHEN: ClassVar[ReadWhen] = {
+        "cross_memory": (_FINE_LAYERS,),
+        "self_scope": (_FINE_LAYERS,),
+        "norm": (_FINE_LAYERS,),
+        "activation": (_FINE_LAYERS, _ADAPTERS),
+        "dropout": (_FINE_LAYERS, _ADAPTERS),
+    }
+
+    num_layers: int = Field(default=0, ge=0, le=MAX_FINE_LAYERS)
     """Depth N_f; 0 leaves the coarse bank unchanged (Table 5)."""
     cross_memory: Literal["same_layer", "coarse", "none"] = "same_layer"
     """Memory of the attention to other sources: their states in the same layer (paper), the coarse encoder's
@@ -117,11 +134,9 @@ class FusionConfig(StrictConfig):
         return self
 
 
-class TransformerConfig(StrictConfig):
-    """The encoder-decoder of which every system is a configuration (specification: fusion, section 4)."""
+class LayersConfig(StrictConfig):
+    """The layers and input embeddings of an encoder-decoder."""
 
-    preset: Literal["tiny", "small", "base", "big"] = "base"
-    """Default sizes; explicit sizes override them."""
     d_model: int = Field(default=512, ge=2)
     """Width of the residual stream."""
     num_encoder_layers: int = Field(default=6, ge=0)
@@ -139,16 +154,16 @@ class TransformerConfig(StrictConfig):
     activation_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout after the FFN's non-linearity."""
     activation: Activation = "relu"
-    """Non-linearity of the feed-forward blocks."""
+    """Non-linearity of the feed-forward blocks (BERT, mBART: gelu)."""
     norm: Norm = "post"
     """Residual skeleton: LN(x + f(x)), or x + f(LN(x)) with one final norm per stack."""
     source_positions: Positions = "sinusoidal"
-    """Positions of the source; they restart at 0 for every source (TRICE, Eq. 8)."""
+    """Positions of the source (BERT, mBART: learned); they restart at 0 for every source (TRICE, Eq. 8)."""
     target_positions: Positions = "sinusoidal"
     """Positions of the target."""
     position_layout: Literal["halves", "interleaved", "marian"] = "halves"
     """Sinusoids: sines then cosines (tensor2tensor, fairseq), alternating (Vaswani et al. 2017), or Marian's
-    halves with Vaswani's frequencies."""
+    halves with Vaswani's frequencies, the only ones that transformers trains on."""
     max_positions: int = Field(default=1024, ge=1)
     """Length of the table of learned positions, in tokens; sinusoids have no limit."""
     has_source_scale: bool = True
@@ -157,37 +172,8 @@ class TransformerConfig(StrictConfig):
     """Multiply target embeddings by sqrt(d_model)."""
     has_embedding_norm: bool = False
     """Layer norm after the input sum (mBART, BERT)."""
-    # excluded at its default, so that fingerprints from before this field existed stay valid
-    norm_eps: float = Field(default=NORM_EPS, gt=0, exclude_if=lambda value: value == NORM_EPS)
-    """Added to the variance in the layer norms of the model's own layers (BERT: 1e-12)."""
-    has_output_bias: bool = False
-    """A bias on the output projection (Marian's final_logits_bias)."""
     tying: Literal["none", "decoder", "all"] = "decoder"
     """Shared tables: none; decoder input and output (SHDEMB); these and the source (SHARED)."""
-    pad_id: int = Field(default=0, ge=0)
-    """Padding token; its embedding starts at zero and stays there."""
-    num_sources: int = Field(default=1, ge=1)
-    """Largest number of sources of an example (K)."""
-    encoding: Literal["joint", "separate", "own"] = "joint"
-    """Self-attention over all sources at once; the encoder once per source (TRICE Table 6); or an encoder of
-    its own for every source."""
-    cross_attention: Literal["joint", "separated", "serial"] = "joint"
-    """One attention over all memories (DualBART); one per memory with shared weights and the mean over the
-    sources that are present (TRICE); or a sublayer of its own for each source, in their order (Dual
-    Transformer, Junczys-Dowmunt and Grundkiewicz 2018)."""
-    segments: Literal["none", "halves", "interleaved", "learned"] = "none"
-    """Embedding of the source's index k: constant, the sinusoid of 1000k with sines then cosines and k from 0
-    (released code), or alternating and k from 1 (paper, Eq. 8); or learned, beginning with halves."""
-    fine_encoder: FineEncoderConfig = FineEncoderConfig()
-    """The TRICE fine encoder."""
-    contexts: dict[str, ContextConfig] = Field(default_factory=dict)
-    """Pretrained encoders by name; each feeds fusion branches or replaces an embedding table."""
-    fusion: FusionConfig = FusionConfig()
-    """Branches from contexts inside the layers."""
-    source_context: str | None = None
-    """Context whose pooled states replace the source table (SRC-ELMO, SRC-FT, Direct); none: a table."""
-    target_context: str | None = None
-    """Causal context whose pooled states replace the target table (TGT-ELMO, TGT-FT); none: a table."""
 
     @property
     def num_encoder_parameters(self) -> int:
@@ -203,66 +189,90 @@ class TransformerConfig(StrictConfig):
     @model_validator(mode="before")
     @classmethod
     def _fill_sizes(cls, data: Any) -> Any:  # pydantic hands over whatever was written
-        if isinstance(data, dict):
-            return {**SIZES.get(str(data.get("preset", "base")), {}), **tupled(data)}
-        return data
+        if not isinstance(data, dict):
+            return data
+        preset = str(data.get("preset", "base"))
+        filled = {**SIZES.get(preset, {}), **tupled(data)}
+        if preset in SIZES and "preset" not in cls.model_fields:
+            filled.pop("preset", None)
+        return filled
 
     @model_validator(mode="after")
-    def _check(self) -> TransformerConfig:
-        problems = [*self._shape_problems(), *self._source_problems(), *self._context_problems()]
-        if problems:
+    def _agrees_with_itself(self) -> Self:
+        if problems := list(self._problems()):
             raise ValueError("; ".join(problems))
         return self
 
-    def _shape_problems(self) -> Iterator[str]:
+    def _problems(self) -> Iterator[str]:
         if self.d_model % self.num_heads:
             yield f"num_heads {self.num_heads} does not divide d_model {self.d_model}"
         if self.d_model % 2:
             yield f"d_model {self.d_model} is odd: sinusoids need an even width"
 
-    def _source_problems(self) -> Iterator[str]:
-        if self.num_sources > 1:
-            return
-        for setting, value, off in (
-            ("fine_encoder.num_layers", self.fine_encoder.num_layers, 0),
-            ("segments", self.segments, "none"),
-            ("cross_attention", self.cross_attention, "joint"),
-            ("encoding", self.encoding, "joint"),
-        ):
-            if value != off:
-                yield f"{setting} '{value}' with num_sources 1: there is one source; set {setting} to '{off}'"
 
-    def _context_problems(self) -> Iterator[str]:
-        used = {"source_context": self.source_context, "target_context": self.target_context}
-        named = [
-            *((key, name) for key, name in used.items() if name),
-            *(("fusion.contexts", n) for n in self.fusion.contexts),
-        ]
-        for setting, name in named:
-            if name not in self.contexts:
-                yield f"{setting} names '{name}' but contexts has: {', '.join(self.contexts) or 'nothing'}"
+class ArchitectureConfig(LayersConfig):
+    """The encoder-decoder as a study sets it; what its method puts around it are settings of the system."""
+
+    READ_WHEN: ClassVar[ReadWhen] = {
+        "position_layout": ({"source_positions": ("sinusoidal",)}, {"target_positions": ("sinusoidal",)}),
+        "max_positions": ({"source_positions": ("learned",)}, {"target_positions": ("learned",)}),
+    }
+
+    preset: Preset = "base"
+    """Sizes that are not given."""
+
+    def transformer(self, **wiring: Any) -> TransformerConfig:
+        """Describe the whole model.
+
+        Args:
+            **wiring: Fields of `TransformerConfig` that the method decides; they win over the study's.
+        """
+        return TransformerConfig(**{**as_read(self).model_dump(exclude={"preset"}), **wiring})
+
+
+class TransformerConfig(LayersConfig):
+    """The encoder-decoder of which every system is a configuration.
+
+    Besides an architecture it has what the graph of a system decides and what released checkpoints bring. In
+    place of sizes a ``preset`` may be given.
+    """
+
+    norm_eps: float = Field(default=NORM_EPS, gt=0)
+    """Added to the variance in the layer norms of the model's own layers (BERT: 1e-12)."""
+    has_output_bias: bool = False
+    """A bias on the output projection (Marian's final_logits_bias)."""
+    pad_id: int = Field(default=0, ge=0)
+    """Padding token; its embedding starts at zero and stays there. Our tokenizers have 0."""
+    num_sources: int = Field(default=1, ge=1)
+    """Largest number of sources of an example (K)."""
+    encoding: Encoding = "joint"
+    """Self-attention over all sources at once; the encoder once per source (TRICE Table 6); or an encoder of
+    its own for every source."""
+    cross_attention: CrossAttention = "joint"
+    """One attention over all memories (DualBART); one per memory with shared weights and the mean over the
+    sources that are present (TRICE); or a sublayer of its own for each source, in their order (Dual
+    Transformer, Junczys-Dowmunt and Grundkiewicz 2018)."""
+    segments: Segments = "none"
+    """Embedding of the source's index k: constant, the sinusoid of 1000k with sines then cosines and k from 0
+    (released code), or alternating and k from 1 (paper, Eq. 8); or learned, beginning with halves."""
+    fine_encoder: FineEncoderConfig = FineEncoderConfig()
+    """The TRICE fine encoder."""
+    contexts: dict[str, ContextConfig] = Field(default_factory=dict)
+    """Pretrained encoders by name; each feeds fusion branches or replaces an embedding table."""
+    fusion: FusionConfig = FusionConfig()
+    """Branches from contexts inside the layers."""
+    source_context: str | None = None
+    """Context whose pooled states replace the source table (SRC-ELMO, SRC-FT, Direct); none: a table."""
+    target_context: str | None = None
+    """Causal context whose pooled states replace the target table (TGT-ELMO, TGT-FT); none: a table."""
+
+    def _problems(self) -> Iterator[str]:
+        """Find wiring that would train a model which sees the future, or skip a branch, without an error."""
+        yield from super()._problems()
         if self.cross_attention == "serial" and self.fusion.contexts and self.fusion.side != "source":
             yield (
                 f"cross_attention serial with fusion.side '{self.fusion.side}': a branch runs beside one "
                 "attention; set fusion.side to source"
-            )
-        for name in sorted(set(self.contexts) - {name for _, name in named}):
-            yield f"contexts.{name} is not used by fusion.contexts, source_context or target_context"
-        for name in self.fusion.contexts:
-            if name in self.contexts and self.contexts[name].prepend_id is not None:
-                yield f"fusion.contexts '{name}' with contexts.{name}.prepend_id: only embeddings prepend"
-        yield from self._embedding_problems()
-
-    def _embedding_problems(self) -> Iterator[str]:
-        if self.target_context and self.tying != "none":
-            yield (
-                f"target_context '{self.target_context}' with tying '{self.tying}': the decoder input "
-                "is not a table; set tying to none"
-            )
-        if self.source_context and self.tying == "all":
-            yield (
-                f"source_context '{self.source_context}' with tying 'all': the source input is not a table; "
-                "set tying to decoder or none"
             )
         target = self.contexts.get(self.target_context or "")
         if target and not target.encoder.is_causal:
@@ -270,37 +280,11 @@ class TransformerConfig(StrictConfig):
                 f"target_context '{self.target_context}' with a bi-directional encoder "
                 f"({target.encoder.kind}): it would see the future; use a causal one"
             )
-        for setting, name in (
-            ("source_context", self.source_context),
-            ("target_context", self.target_context),
-        ):
-            context = self.contexts.get(name or "")
-            if context is None:
-                continue
-            if context.encoder.kind == "own_embeddings":
-                yield f"{setting} '{name}' with encoder.kind 'own_embeddings': only fusion branches read them"
-            if context.pooling.kind.startswith("dynamic") and setting == "target_context":
-                yield (
-                    f"target_context '{name}' with contexts.{name}.pooling.kind '{context.pooling.kind}': "
-                    "its weights depend on the whole target; use index, output or scalar_mix"
-                )
-            if context.prepend_id is not None and setting == "target_context":
-                yield (
-                    f"target_context '{name}' with contexts.{name}.prepend_id: the decoder input has its "
-                    "start token already"
-                )
-            if context.max_tokens is not None:
-                yield f"{setting} '{name}' with contexts.{name}.max_tokens: an embedding needs every token"
-            twins = [
-                n
-                for n in self.fusion.contexts
-                if n in self.contexts
-                and isinstance(context.encoder, HuggingFaceEncoderConfig)
-                and context.encoder.checkpoint is not None
-                and self.contexts[n].encoder == context.encoder
-            ]
-            if twins:
-                yield f"{setting} '{name}' with fusion.contexts '{twins[0]}': the same model twice; keep one"
+        if target and target.pooling.kind.startswith("dynamic"):
+            yield (
+                f"target_context '{self.target_context}' with pooling.kind '{target.pooling.kind}': its "
+                "weights depend on the whole target; use index, output or scalar_mix"
+            )
 
 
 class BertConfig(StrictConfig):

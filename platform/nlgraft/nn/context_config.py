@@ -27,12 +27,11 @@ class PoolingConfig(StrictConfig):
     """Hidden state that kind index takes (0: embeddings, -1: last); -2 is best in the paper."""
     weight_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Scalar mix: dropout on the softmaxed layer weights, which removes whole layers (0.2 in the recipe)."""
-    # excluded at its default, so that fingerprints from before this field existed stay valid
-    num_last: int | None = Field(default=None, ge=1, exclude_if=lambda value: value is None)
+    num_last: int | None = Field(default=None, ge=1)
     """Sum and mean: only this many last layers; null: layers 1..L."""
     is_norm_affine: bool = True
     """Scalar mix: the layer norm shared by all layers has a gain and a bias (``--elmo-affine``)."""
-    is_centred: bool = Field(default=False, exclude_if=lambda value: not value)
+    is_centred: bool = False
     """Scalar mix of a frozen encoder: its mean over the training text is subtracted from each layer before
     the norm (ours)."""
 

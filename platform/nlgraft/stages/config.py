@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from nlgraft.evaluation.config import BleuTokenizer
-from nlgraft.nn.config import BertConfig, ClassifierConfig, TransformerConfig, tupled
+from nlgraft.nn.config import BertConfig, ClassifierConfig, tupled
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
@@ -60,14 +60,6 @@ class SystemConfig(ConfigPart):
     def _problems(self) -> Iterator[str]:
         """Yield each contradiction in one sentence that names the settings and what to do."""
         yield from ()
-
-
-def model_problems(model: TransformerConfig, deciders: str) -> Iterator[str]:
-    """Find parts of an architecture that other settings, named by ``deciders``, decide."""
-    plain = TransformerConfig()
-    for name in ("contexts", "fusion", "source_context", "target_context", "num_sources"):
-        if getattr(model, name) != getattr(plain, name):
-            yield f"model.{name} is set: {deciders} decides it; leave it out"
 
 
 class PhaseConfig(ConfigPart):

@@ -73,8 +73,9 @@ def _arms() -> dict[str, dict[str, Any]]:
         arms[method] = {**_TRANSLATION, "transfer": {"method": method}}
     upstream = {**_TRANSLATION["tokenizers"]["upstream"], "kind": "bpe", "sampling_alpha": 0.1}
     arms["bpe_dropout"]["tokenizers"] = {**_TRANSLATION["tokenizers"], "upstream": upstream}
-    arms["patt_eg, both sides, frequent tokens first"] = {
+    arms["patt_eg, both sides, frequent tokens first, learned positions"] = {
         **_TRANSLATION,
+        "model": {**_TINY, "source_positions": "learned", "max_positions": 300},
         "transfer": {"method": "patt_eg", "sides": "both", "order": "frequency"},
         "downstream": {"train": _TRAIN, "num_bleu_sentences": 4},
     }

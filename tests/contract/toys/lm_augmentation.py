@@ -51,7 +51,9 @@ ARMS: dict[str, dict[str, Any]] = {
         },
         "num_extracted_sentences": 1,
     },
-    "shared": _with(model={"tying": "all"}),
+    "shared, learned positions": _with(
+        model={"tying": "all", "target_positions": "learned", "max_positions": 300}
+    ),
     "bitext-BPE": _with(tokenizers={"source": "bitext", "target": "bitext"}),
     "src_elmo": _with(source={"use": "elmo"}, model=_ELMO_MODEL),
     "src_elmo, stored, +shdemb": _with(

@@ -12,6 +12,7 @@ _BASE: dict[str, Any] = {
     "decode": {"beam": 1, "max_length_offset": 5},
 }
 ARMS = {read: {**_BASE, "read": read} for read in ("first", "second", "both")}
+ARMS["first"]["model"] = {**_BASE["model"], "source_positions": "learned", "max_positions": 300}
 ARMS["both"] |= {
     "score": {
         "metrics": ["bleu", "bleu_zh", "chrf", "ter", "rouge1", "rouge2", "rouge_l", "rouge_lsum", "meteor"],

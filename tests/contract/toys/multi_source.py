@@ -61,8 +61,9 @@ ARMS: dict[str, dict[str, Any]] = {
         "sources": {"segments": "none", "cross_attention": "joint", "fine_encoder": {"num_layers": 0}},
         "multi_source": {"train": _TRAIN},
     },
-    "dual transformer": {
+    "dual transformer, learned positions": {
         **_BASE,
+        "model": {**_BASE["model"], "source_positions": "learned", "max_positions": 300},
         "sources": {
             "encoding": "own",
             "cross_attention": "serial",

@@ -49,6 +49,7 @@ ARMS = {
     "frozen with dropout": _arm(has_frozen_dropout=True),
     "four": _arm(prlms=["bert", "gpt", "electra", "distilbert"], layers="mean"),
 }
+ARMS["direct"]["model"] = {**_BASE["model"], "source_positions": "learned", "max_positions": 300}
 ARMS["sum"]["num_extracted_sentences"] = 1
 ARMS["sum"]["score"] = {
     "metrics": ["bleu", "bleu_zh", "chrf", "ter", "rouge1", "rouge2", "rouge_l", "rouge_lsum", "meteor"],

@@ -257,7 +257,6 @@ def test_the_system_keeps_the_contract():
         ({"model": {"tying": "all"}}, "is_shared"),
         ({"decode": {"num_return": 2}}, "num_return"),
         ({"downstream": {"train": {"best_metric": "dev/greedy_bleu"}}}, "num_bleu_sentences"),
-        ({"model": {"num_sources": 2}}, "one source"),
         (
             {"data": {**DATA, "downstream": {"corpus": "conlang", "task": "monolingual"}}},
             "data.downstream needs source 0 and target; the conlang corpus of task monolingual has source 0",

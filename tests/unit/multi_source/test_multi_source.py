@@ -39,7 +39,7 @@ def configured(**settings):
 
 
 def model_of(config):
-    return TransformerConfig(**config.model.model_dump() | config.architecture_changes())
+    return config.model.transformer(**config.wiring())
 
 
 def graph_of(config, seed=1):
@@ -107,7 +107,7 @@ def test_the_fine_encoder_has_its_own_learning_rate():
     assert group["lr_multiplier"] == 10.0
     config = configured(multi_source=faster, sources=CONCATENATION)
     assert trained(config).config["train"]["groups"] == []
-    scratch = ARMS["dual transformer"] | {"multi_source": faster}
+    scratch = ARMS["dual transformer, learned positions"] | {"multi_source": faster}
     assert trained(Config.model_validate_json(json.dumps(scratch))).config["train"]["groups"] == []
 
 
@@ -201,7 +201,6 @@ def test_the_sentence_before_by_hand():
             {"upstream": {"objective": "masked_tokens", "checkpoint": BERT | {"language_ids": {"first": 7}}}},
             "a BERT has no tokens of languages",
         ),
-        ({"model": {"num_sources": 2}}, "model.num_sources is set: `sources` adds"),
         (
             {"read": [0], "multi_source": None, "is_adversarial": True},
             "is_adversarial needs multi_source and examples of 2 to 4 sources",

@@ -39,7 +39,9 @@ def test_without_branches_it_is_the_plain_transformer():
     corpus = pieces.corpus("downstream", plain.data.downstream)
     tokenizers = pieces.tokenizers("downstream", plain.tokenizer, {"downstream": corpus})
     text = pieces.encode("downstream", corpus, tokenizers, max_tokens=plain.data.max_tokens)
-    trained = pieces.train("trained", text, TrainSettings(train=plain.train, model=plain.model), seed=1)
+    trained = pieces.train(
+        "trained", text, TrainSettings(train=plain.train, model=plain.model.transformer()), seed=1
+    )
     assert graph(merge="none").find("trained").fingerprint == trained.fingerprint
 
 
@@ -50,7 +52,7 @@ def test_a_gate_closed_on_the_branch_is_the_plain_transformer(site, side):
     fused = transformer(config(merge="gate", site=site, side=side))
     torch.manual_seed(0)
     model = Seq2Seq(fused, VOCAB, VOCAB, {"bert": HuggingFaceEncoder(hugging_face())}).eval()
-    plain = Seq2Seq(config(merge="none").model, VOCAB, VOCAB).eval()
+    plain = Seq2Seq(transformer(config(merge="none")), VOCAB, VOCAB).eval()
     plain.load_state_dict({name: p for name, p in model.state_dict().items() if name in plain.state_dict()})
     for name, parameter in model.named_parameters():
         if "merge.gate" in name:
@@ -147,8 +149,6 @@ def test_the_model_of_every_shipped_cell_can_be_described(path, scale, tmp_path)
         ({"prlms": {"bert": {"kind": "distilbert", "teacher": "gpt"}}}, "no bert among prlms"),
         ({"fusion": {"prlms": ["bert"], "layers": -9}}, "layers is -9, but prlms.bert has . layers"),
         ({"fusion": {"prlms": ["bert"], "layers": "mean_last_4"}}, "layers is mean_last_4, but prlms.bert"),
-        ({"model": {"source_context": "bert"}}, "model.source_context is set|contexts has: nothing"),
-        ({"model": {"num_sources": 2}}, "model.num_sources is set"),
         ({"model": {"tying": "all"}, "tokenizer": {"is_shared": False}}, "one table needs one vocabulary"),
         ({"pretraining": {"train": {"label_smoothing": 0.1}}}, "the objectives have none"),
         ({"decode": {"beam": 2, "num_return": 2}}, "one output per sentence is scored"),

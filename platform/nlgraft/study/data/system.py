@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import BaseModel
 
+from nlgraft.conditions import Condition, ReadWhen, are_met
 from nlgraft.errors import ContractError
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import StageGraph
@@ -18,11 +21,6 @@ SEARCH_SPLITS = ("dev",)
 """Splits on which search trials are scored."""
 REPLICATE_SPLITS = ("dev", "test")
 """Splits on which replicates are scored."""
-
-GIVEN = "given"
-"""In a condition: any value but null."""
-Condition = Mapping[str, tuple[Any, ...]]
-"""Paths of settings, each with the values that it must have."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +78,15 @@ class System:
     def conditions(self, path: str) -> tuple[Condition, ...]:
         """Return the conditions one of which must hold for a setting to have an effect; none: always.
 
-        They come from ``READ_WHEN`` of the config's class: path of a setting or a part -> conditions. The
-        longest path counts.
+        They come from ``READ_WHEN`` of the config's class and of the parts on the way to the setting. Of each
+        of these classes the longest path counts; where several have conditions, each of them must be met.
         """
-        declared: Mapping[str, tuple[Condition, ...]] = getattr(self.config_type, "READ_WHEN", {})
-        matching = [name for name in declared if path == name or path.startswith(f"{name}.")]
-        return declared[max(matching, key=len)] if matching else ()
+        found: tuple[Condition, ...] = ()
+        for declared in _declarations(self.config_type):
+            matching = [name for name in declared if path == name or path.startswith(f"{name}.")]
+            if matching and (conditions := declared[max(matching, key=len)]):
+                found = tuple({**one, **other} for one in found or ({},) for other in conditions)
+        return found
 
     def is_read(self, path: str, config: Mapping[str, Any]) -> bool:
         """Tell if a setting has an effect in a config, as far as the system declares it.
@@ -94,11 +95,7 @@ class System:
             path: Dotted path of the setting.
             config: The whole config as nested JSON values.
         """
-        conditions = self.conditions(path)
-        return not conditions or any(
-            all(_has(config, name, allowed) for name, allowed in condition.items())
-            for condition in conditions
-        )
+        return are_met(self.conditions(path), config)
 
     def validate(self, values: Mapping[str, Any], directory: str | None = None) -> BaseModel:
         """Build the config from nested JSON values, strict about types.
@@ -113,7 +110,29 @@ class System:
         return self.config_type.model_validate_json(canonical_json(values), strict=True, context=context)
 
 
-def _has(config: Any, path: str, allowed: tuple[Any, ...]) -> bool:
-    for part in path.split("."):
-        config = config[part] if isinstance(config, Mapping) else None
-    return config in allowed or (GIVEN in allowed and config is not None)
+@cache
+def _declarations(config_type: type[BaseModel]) -> tuple[ReadWhen, ...]:
+    """Collect ``READ_WHEN`` of a config and of its parts, with paths that start at the config."""
+    own: ReadWhen = getattr(config_type, "READ_WHEN", {})
+    found = [own]
+    for name, field in config_type.model_fields.items():
+        for part in _parts(field.annotation):
+            found += [_inside(name, declared) for declared in _declarations(part)]
+    return tuple(declared for declared in found if declared)
+
+
+def _parts(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    elif get_origin(annotation) in (Annotated, Union, UnionType):
+        for inner in get_args(annotation):
+            yield from _parts(inner)
+
+
+def _inside(name: str, declared: ReadWhen) -> ReadWhen:
+    return {
+        f"{name}.{path}": tuple(
+            {f"{name}.{other}": allowed for other, allowed in condition.items()} for condition in conditions
+        )
+        for path, conditions in declared.items()
+    }
