@@ -98,7 +98,8 @@ class MergeConfig(StrictConfig):
         for name, strategy in MERGE_SETTINGS.items():
             if getattr(self, name) is not None and self.merge != strategy:
                 raise ValueError(
-                    f"{name} has no effect with merge '{self.merge}': leave it out, or set merge to {strategy}"
+                    f"{name} has no effect with merge '{self.merge}': leave it out, or set merge to "
+                    f"{strategy}"
                 )
         if self.dropnet_probability is not None and self.dropnet_probabilities is not None:
             raise ValueError("dropnet_probability and dropnet_probabilities set the same thing: keep one")
