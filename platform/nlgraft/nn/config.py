@@ -406,24 +406,3 @@ class GenerationConfig(StrictConfig):
                 f"{self.max_length_offset} with max_length_ratio 0"
             )
         return self
-
-
-class SamplingConfig(StrictConfig):
-    """Ancestral sampling."""
-
-    num_return: int = Field(default=1, ge=1)
-    """Independent samples for each sentence."""
-    temperature: float = Field(default=1.0, gt=0)
-    """Divides the logits."""
-    top_k: int = Field(default=0, ge=0)
-    """Sample among this many likeliest tokens; 0: all."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample among the fewest tokens that hold this probability."""
-    max_length_ratio: float = Field(default=1.0, ge=0)
-    """Longest sample = ratio x (tokens of the longest source) + offset, without the end token."""
-    max_length_offset: int = Field(default=50, ge=0)
-    """Tokens added to the ratio."""
-    start_id: int = 2
-    """First decoder input."""
-    end_id: int = 3
-    """Token that ends a sample."""
