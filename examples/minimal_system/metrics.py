@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nlgraft.stages.metrics import NATS_PER_CHAR, output_metrics, text_metrics, training_metrics
+from nlgraft.stages.metrics import NATS_PER_CHAR, OUTPUT, TEXT, TRAINING
 
-METRICS = {**training_metrics(), **NATS_PER_CHAR, **text_metrics(), **output_metrics()}
+METRICS = {**TRAINING, **NATS_PER_CHAR, **TEXT, **OUTPUT}
 """Metrics by name."""

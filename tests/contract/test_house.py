@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import platform
 import re
@@ -14,7 +13,6 @@ from typing import get_args, get_overloads
 
 import pytest
 from ruamel.yaml import YAML
-from vulture import Vulture
 
 import nlgraft
 from nlgraft.analysis.statistics.claims import Verdict
@@ -204,55 +202,3 @@ def test_the_cluster_file_agrees_with_the_code() -> None:
     assert paths == {f"{folder}/.venv/bin/ray"}
     exported = [word for line in lines for word in line if word.startswith("PYTHONPATH=")]
     assert exported == [f"PYTHONPATH={folder}/platform:{folder}"] * 2
-
-
-# Names that no code of ours reads, by who reads them instead. A name that is read again leaves the list.
-UNREAD = {
-    "Python itself": {"__getattr__", "__dir__"},
-    "notebooks": {"_repr_html_"},
-    "Ray Tune calls its searcher and callbacks": {"suggest", "restore", "checkpoint_path", "iteration"},
-    "Optuna calls its sampler": {
-        "infer_relative_search_space", "sample_relative", "sample_independent",
-        "search_space", "param_distribution",
-    },
-    "MLflow calls its model": {"load_context", "predict"},
-    "nltk's METEOR calls its WordNet": {"synsets"},
-    "transformers, tokenizers, SentencePiece, rich and ruamel read what is set on their objects": {
-        "use_cache", "share_encoder_decoder_embeddings", "tie_encoder_decoder", "tie_word_embeddings",
-        "padding_side", "encode_special_tokens", "bos_piece", "eos_piece", "pad_piece",
-        "justify", "overflow", "default_flow_style", "allow_unicode", "sort_base_mapping_type_on_output",
-        "ignore_aliases", "no_wrap", "post_processor",
-    },
-    "whoever calls the Python API": {"from_dict", "log_probability"},
-    "fields of documents and configs, written and read whole": {
-        "schema_version", "num_read", "num_empty_lines",
-        "median_tokens", "chars_per_token",
-    },
-    "benchmarks": {"efficiency", "side_efficiency", "num_over_budget", "to_hugging_face"},
-}  # fmt: skip
-
-
-def named_stages() -> set[str]:
-    """Functions that graphs name as ``package.module:function``."""
-    found = set()
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                found |= set(re.findall(r"^[\w.]*:([A-Za-z_]\w*)$", node.value))
-    return found
-
-
-def test_nothing_is_defined_that_nobody_uses() -> None:
-    """Tests do not count as users."""
-    decorators = ["@main.*", "@vocab.*", "@_study_command", "@model_validator", "@field_validator"]
-    vulture = Vulture(ignore_decorators=decorators)
-    vulture.scavenge([str(ROOT / name) for name in ("platform/nlgraft", "trainables", "examples")])
-    unused = {
-        item.name: f"{Path(item.filename).relative_to(ROOT)}:{item.first_lineno}: {item.typ} {item.name}"
-        for item in vulture.get_unused_code(min_confidence=60)
-        if "examples" not in item.filename.parts
-    }
-    listed = set().union(*UNREAD.values())
-    known = listed | named_stages()
-    assert "\n".join(place for name, place in unused.items() if name not in known) == ""
-    assert sorted(listed - unused.keys()) == [], "these names are used now, or gone"

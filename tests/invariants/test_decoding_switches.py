@@ -8,9 +8,9 @@ import torch
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.translation import translate
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import GenerationConfig, SamplingConfig, TransformerConfig
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.decoding_rules import length_limits
-from nlgraft.nn.generation import beam_search, sample
+from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.text.batches import Ragged
 
@@ -42,14 +42,6 @@ def searched(**settings):
     )
 
 
-def sampled(**settings):
-    def search(model, config):
-        generator = torch.Generator().manual_seed(1)
-        return sample(model, [Tokens.from_lists(SOURCES)], config=config, generator=generator)
-
-    return found(search, SamplingConfig(**settings))
-
-
 BEAM = {
     "beam": (SHORT, {"beam": 2}),
     "num_return": (SHORT, {"num_return": 3}),
@@ -64,16 +56,6 @@ BEAM = {
     "end_id": (SHORT, {"end_id": 8}),
     "batch_sentences": (SHORT, {"batch_sentences": 2}),
 }
-SAMPLING = {
-    "num_return": (SHORT, {"num_return": 3}),
-    "temperature": (SHORT, {"temperature": 3.0}),
-    "top_k": (SHORT, {"top_k": 2}),
-    "top_p": (SHORT, {"top_p": 0.3}),
-    "max_length_ratio": ({"max_length_offset": 2}, {"max_length_ratio": 0.0}),
-    "max_length_offset": (SHORT, {"max_length_offset": 1}),
-    "start_id": (SHORT, {"start_id": 7}),
-    "end_id": (SHORT, {"end_id": 8}),
-}
 
 
 @pytest.mark.parametrize("switch", list(BEAM))
@@ -82,17 +64,9 @@ def test_no_switch_of_beam_search_does_nothing(switch):
     assert searched(**base) != searched(**{**base, **change})
 
 
-@pytest.mark.parametrize("switch", list(SAMPLING))
-def test_no_switch_of_sampling_does_nothing(switch):
-    base, change = SAMPLING[switch]
-    assert sampled(**base) != sampled(**{**base, **change})
-
-
 def test_every_switch_is_tested_and_none_acts_by_itself():
     assert set(BEAM) == set(GenerationConfig.model_fields)
-    assert set(SAMPLING) == set(SamplingConfig.model_fields)
     assert searched(**SHORT) == searched(**SHORT)
-    assert sampled(**SHORT) == sampled(**SHORT)
 
 
 @pytest.mark.parametrize(

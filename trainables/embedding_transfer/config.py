@@ -25,6 +25,7 @@ from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import role_problem
 from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.config import OneOfSeveral, TrainConfig
+from nlgraft.training.schedules import LrSchedule
 from trainables.embedding_transfer.arms import (
     KEPT_METHODS,
     MASKED_LM_METHODS,
@@ -139,7 +140,7 @@ class GeneratorConfig(ConfigPart, OneOfSeveral):
     """Tokens of a batch, padding included."""
     peak_lr: float = Field(default=1e-2, gt=0)
     """Learning rate at its highest."""
-    lr_schedule: Literal["linear", "inverse_sqrt", "constant"] = "linear"
+    lr_schedule: LrSchedule = "linear"
     """Its fall after warm-up: to zero, as in the authors' code for BERT; section 4.1 has the pretraining's,
     inverse_sqrt."""
     warmup_steps: int = Field(default=0, ge=0)

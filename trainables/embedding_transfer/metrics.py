@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nlgraft.stages.metrics import (
+    EXCHANGE,
+    MASKED,
+    MASKED_TEST,
     NATS_PER_CHAR,
-    exchange_metrics,
-    masked_metrics,
-    masked_step_metrics,
-    output_metrics,
-    saved_metrics,
-    text_metrics,
-    training_metrics,
+    OUTPUT,
+    SAVED,
+    TEXT,
+    TRAINING,
+    masked_at,
+    prefixed,
 )
 from nlgraft.study.data.metric import Metric
 
@@ -20,16 +22,15 @@ REPORT_STEPS = (0, 100, 500)
 """Steps of continued masked-LM training after which the loss is reported, where it is evaluated then: 0 is
 right after the exchange."""
 METRICS: Mapping[str, Metric] = {
-    **masked_metrics(),
-    **masked_metrics(("dev",), "upstream"),
-    **masked_step_metrics(REPORT_STEPS),
-    **training_metrics(),
+    **MASKED,
+    **MASKED_TEST,
+    **masked_at(REPORT_STEPS),
+    **TRAINING,
     **NATS_PER_CHAR,
-    **text_metrics(),
-    **output_metrics(),
-    **saved_metrics(),
-    **training_metrics("upstream"),
-    **text_metrics(("bleu",), ("dev",), "upstream"),
+    **TEXT,
+    **OUTPUT,
+    **SAVED,
+    **prefixed("upstream", {**MASKED, **TRAINING, "dev/bleu": TEXT["dev/bleu"]}),
     "generator/dev_loss": Metric(
         direction="minimize",
         unit="nats per token",
@@ -43,6 +44,6 @@ METRICS: Mapping[str, Metric] = {
         is_fixed=True,
         description="0, d or 6d (section 3.2).",
     ),
-    **exchange_metrics(),
+    **EXCHANGE,
 }
 """Metrics by name; arms that lack a stage lack its metrics."""

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from nlgraft.stages.metrics import (
+    EXTRACTS,
+    LANGUAGE_MODEL,
     NATS_PER_CHAR,
-    extract_metrics,
-    language_model_metrics,
-    output_metrics,
-    text_metrics,
-    training_metrics,
+    OUTPUT,
+    TEXT,
+    TRAINING,
+    prefixed,
 )
 
 METRICS = {
-    **training_metrics(),
+    **TRAINING,
     **NATS_PER_CHAR,
-    **text_metrics(),
-    **output_metrics(),
-    **extract_metrics(),
-    **language_model_metrics("source_lm"),
-    **language_model_metrics("target_lm"),
+    **TEXT,
+    **OUTPUT,
+    **EXTRACTS,
+    **prefixed("source_lm", LANGUAGE_MODEL),
+    **prefixed("target_lm", LANGUAGE_MODEL),
 }
 """Metrics by name; arms without a language model lack its metrics."""

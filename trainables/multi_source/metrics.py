@@ -5,32 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nlgraft.stages.metrics import (
+    DOCUMENTS,
+    MASKED,
     NATS_PER_CHAR,
-    document_metrics,
-    masked_metrics,
-    output_metrics,
-    start_metrics,
-    text_metrics,
-    training_metrics,
+    OUTPUT,
+    START,
+    TEXT,
+    TRAINING,
+    prefixed,
 )
 from nlgraft.study.data.metric import Metric
 from trainables.multi_source.config import MAX_FOREIGN
 
 METRICS: Mapping[str, Metric] = {
-    **training_metrics(),
-    **start_metrics(),
+    **TRAINING,
+    **START,
     **NATS_PER_CHAR,
-    **text_metrics(),
-    **document_metrics(),
-    **output_metrics(),
-    **training_metrics("upstream"),
-    "upstream/dev_mlm_unknown": masked_metrics(("dev",), "upstream")["upstream/dev_mlm_unknown"],
-    **training_metrics("single_source"),
-    **start_metrics("single_source"),
+    **TEXT,
+    **DOCUMENTS,
+    **OUTPUT,
+    **prefixed("upstream", {**TRAINING, "dev/mlm_unknown": MASKED["dev/mlm_unknown"]}),
+    **prefixed("single_source", {**TRAINING, **START}),
     **{
         name: metric
         for source in range(MAX_FOREIGN)
-        for name, metric in text_metrics(prefix=f"random_source_{source}").items()
+        for name, metric in prefixed(f"random_source_{source}", TEXT).items()
     },
 }
 """Metrics by name; arms that lack a stage lack its metrics."""

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, get_args
 
 from pydantic import Field, model_validator
 
 from nlgraft.conditions import Condition, ReadWhen
-from nlgraft.nn.config import ArchitectureConfig, BertConfig, FusionConfig, GenerationConfig, Site
+from nlgraft.nn.config import (
+    MERGE_SETTINGS,
+    ArchitectureConfig,
+    BertConfig,
+    FusionConfig,
+    GenerationConfig,
+    MergeConfig,
+    MergeName,
+    Site,
+)
 from nlgraft.stages.config import (
     ConfigPart,
     ScoreConfig,
@@ -23,13 +32,14 @@ from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import TokenizerConfig, WordTokenizerConfig
 from nlgraft.training.config import MaskingConfig, TrainConfig
 
-Merge = Literal["none", "sum", "average", "gate", "dropnet", "direct"]
+Merge = Literal["none", "direct", MergeName]
 Layers = int | Literal["mean", "mean_last_2", "mean_last_4", "scalar_mix", "dynamic_cls", "dynamic_mean"]
 States = Literal["fp32", "fp16", "live"]
 PrlmName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 
-_FUSED: Condition = {"fusion.merge": ("sum", "average", "gate", "dropnet", "direct")}
-_BRANCHED: Condition = {"fusion.merge": ("sum", "average", "gate", "dropnet")}
+_BRANCHING: tuple[MergeName, ...] = get_args(MergeName)
+_BRANCHED: Condition = {"fusion.merge": _BRANCHING}
+_FUSED: Condition = {"fusion.merge": ("direct", *_BRANCHING)}
 _READS: Condition = {"fusion.weights": ("pretrained", "random")}
 _FROZEN: Condition = {**_READS, "fusion.is_frozen": (True,)}
 READ_WHEN: ReadWhen = {
@@ -45,7 +55,8 @@ READ_WHEN: ReadWhen = {
     "fusion.has_frozen_dropout": ({**_FUSED, **_FROZEN},),
     "fusion.states": ({**_FUSED, **_FROZEN, "fusion.has_frozen_dropout": (False,)},),
     "fusion.max_tokens": ({**_BRANCHED, **_READS},),
-    "model.has_source_scale": ({"fusion.merge": ("none", "sum", "average", "gate", "dropnet")},),
+    "model.has_source_scale": ({"fusion.merge": ("none", *_BRANCHING)},),
+    **{f"fusion.{name}": ({"fusion.merge": (merge,)},) for name, merge in MERGE_SETTINGS.items()},
 }
 """Settings that only some arms read: see `nlgraft.conditions`."""
 
@@ -171,8 +182,8 @@ class PretrainingConfig(UpstreamSeed):
         return self
 
 
-class PrlmFusionConfig(ConfigPart):
-    """Pretrained states in the model (section 2, section 4; sections 1.2 and 3 of the specification)."""
+class PrlmFusionConfig(MergeConfig):
+    """Pretrained states in the model (Park and Zhao 2021, section 2)."""
 
     prlms: tuple[PrlmName, ...] = ()
     """Which of the study's pretrained models are fused (Table 4: several)."""
@@ -180,10 +191,6 @@ class PrlmFusionConfig(ConfigPart):
     """Operator (Table 3b). none: the plain Transformer; direct: the states of one model replace the source
     embeddings, its tokens the source tokens (Clinchant et al. 2019); the others merge a branch per model into
     the layers."""
-    dropnet_probability: float | None = Field(default=None, ge=0, le=1)
-    """Dropnet: p_net of Zhu et al. (2020), either flow alone with half of it each; null: 1."""
-    dropnet_probabilities: tuple[float, float] | None = None
-    """Dropnet: probabilities of the own flow and the branch alone instead; (0.5, 0.25) in released code."""
     site: Site = "ffn"
     """Place in the layer where flows meet (Table 3c): after attention, its norm, the FFN, its norm."""
     side: Literal["source", "target", "both"] = "source"
@@ -221,17 +228,11 @@ class PrlmFusionConfig(ConfigPart):
             side=self.side,
             site=self.site,
             merge=self.merge,
-            dropnet_probability=self.dropnet_probability,
-            dropnet_probabilities=self.dropnet_probabilities,
+            **{name: getattr(self, name) for name in MERGE_SETTINGS},
         )
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> PrlmFusionConfig:
-        is_dropnet_tuned = (self.dropnet_probability, self.dropnet_probabilities) != (None, None)
-        if is_dropnet_tuned and self.merge != "dropnet":
-            raise ValueError(
-                f"dropnet probabilities have no effect with merge '{self.merge}': leave them out"
-            )
         _ = self.branches  # refuses what contradicts itself
         return self
 

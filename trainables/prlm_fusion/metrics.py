@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nlgraft.stages.metrics import (
-    NATS_PER_CHAR,
-    extract_metrics,
-    output_metrics,
-    text_metrics,
-    training_metrics,
-)
+from nlgraft.stages.metrics import EXTRACTS, NATS_PER_CHAR, OUTPUT, TEXT, TRAINING
 from nlgraft.study.data.metric import Metric
 
 _PRETRAINED = {
@@ -20,11 +14,11 @@ _PRETRAINED = {
     "distilbert": ("DistilBERT, all of its terms", "nats per masked token"),
 }
 METRICS: Mapping[str, Metric] = {
-    **training_metrics(),
+    **TRAINING,
     **NATS_PER_CHAR,
-    **text_metrics(),
-    **output_metrics(),
-    **extract_metrics(),
+    **TEXT,
+    **OUTPUT,
+    **EXTRACTS,
     **{
         f"{kind}/dev_loss": Metric(
             direction="minimize",

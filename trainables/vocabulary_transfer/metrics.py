@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from nlgraft.stages.metrics import (
-    classification_metrics,
-    exchange_metrics,
-    masked_metrics,
-    training_metrics,
-)
+from nlgraft.stages.metrics import CLASSIFICATION, EXCHANGE, MASKED, TRAINING, prefixed
 from nlgraft.study.data.metric import Metric
 
 NUM_LENGTHS = 4
@@ -54,13 +49,11 @@ SPEEDS: Mapping[str, Metric] = {
     for group in range(1, NUM_LENGTHS + 1)
 }
 METRICS: Mapping[str, Metric] = {
-    **classification_metrics(),
+    **CLASSIFICATION,
     **MEASURES,
     **SPEEDS,
-    **exchange_metrics(),
-    **masked_metrics(("dev",), "upstream"),
-    **training_metrics("upstream"),
-    **masked_metrics(("dev",), "intermediate"),
-    **training_metrics("intermediate"),
+    **EXCHANGE,
+    **prefixed("upstream", {**MASKED, **TRAINING}),
+    **prefixed("intermediate", {**MASKED, **TRAINING}),
 }
 """Metrics by name; arms that lack a stage lack its metrics."""

@@ -9,18 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sacrebleu.metrics.base import Metric
-from sacrebleu.metrics.bleu import BLEU
-from sacrebleu.metrics.chrf import CHRF
-from sacrebleu.metrics.ter import TER
 
 from nlgraft.errors import DataError
 from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.evaluation.extractive import sentences
+
+if TYPE_CHECKING:  # configs name the metrics, and reading them should not load the libraries
+    from sacrebleu.metrics.base import Metric
+    from sacrebleu.metrics.bleu import BLEU
 
 RowsFunction = Callable[[Sequence[str], Sequence[str]], tuple[NDArray[np.float64], str]]
 
@@ -48,6 +48,8 @@ def check_bleu_tokenizer(tokenizer: BleuTokenizer) -> None:
 
 
 def _bleu(tokenizer: BleuTokenizer) -> BLEU:
+    from sacrebleu.metrics.bleu import BLEU
+
     try:
         # force: our texts may end in a tokenised full stop, of which sacrebleu would warn
         return BLEU(tokenize=tokenizer, force=True)
@@ -63,11 +65,19 @@ def _bleu(tokenizer: BleuTokenizer) -> BLEU:
 
 def chrf_rows(word_order: int) -> RowsFunction:
     """Make the function that computes the rows [N, 3 * (6 + word_order)] of chrF (0) or chrF++ (2)."""
-    return lambda hypotheses, references: _sacrebleu_rows(CHRF(word_order=word_order), hypotheses, references)
+
+    def rows(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[NDArray[np.float64], str]:
+        from sacrebleu.metrics.chrf import CHRF
+
+        return _sacrebleu_rows(CHRF(word_order=word_order), hypotheses, references)
+
+    return rows
 
 
 def ter_rows(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[NDArray[np.float64], str]:
     """Count TER's edits and reference words of every segment, [N, 2]."""
+    from sacrebleu.metrics.ter import TER
+
     return _sacrebleu_rows(TER(), hypotheses, references)
 
 

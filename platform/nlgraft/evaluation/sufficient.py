@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -20,7 +21,14 @@ from numpy.typing import NDArray
 
 from nlgraft.errors import DataError, nearest
 from nlgraft.evaluation.config import BleuTokenizer
-from nlgraft.evaluation.overlap import bleu_rows, chrf_rows, meteor_rows, rouge_rows, ter_rows
+from nlgraft.evaluation.overlap import (
+    RowsFunction,
+    bleu_rows,
+    chrf_rows,
+    meteor_rows,
+    rouge_rows,
+    ter_rows,
+)
 
 Statistics = NDArray[np.float64]
 Direction = Literal["maximize", "minimize"]
@@ -33,26 +41,43 @@ _LOG_OF_ZERO = -9999999999.0
 """sacrebleu's value of log 0: its exponential is exactly 0."""
 
 
-@dataclass(frozen=True, kw_only=True)
+TextMetric = Literal[
+    "bleu",
+    "bleu_zh",
+    "chrf",
+    "chrfpp",
+    "ter",
+    "rouge1",
+    "rouge2",
+    "rouge_l",
+    "rouge_lsum",
+    "rouge1_unicode",
+    "rouge2_unicode",
+    "rouge_l_unicode",
+    "rouge_lsum_unicode",
+    "meteor",
+]
+"""Metrics that compare two texts; their ``rows`` are in `STATISTIC_METRICS`."""
+
+
+@dataclass(frozen=True)
 class StatisticMetric:
     """A metric that is a function of summed per-segment statistics.
 
     Attributes:
-        name: Name without the split, e.g. ``bleu``.
         direction: Which way is better.
-        value: Maps sums [..., k] to values [...].
-        columns: The k numbers of a segment; ``k`` itself may depend on the data (classes).
+        unit: Of the value.
+        description: What is measured.
+        value: Maps sums [..., k] to values [...]; its docstring names the k numbers of a segment.
         rows: Maps hypotheses and references to statistics [N, k] and a signature; None where the statistics
             come from a model or a classifier and not from two texts.
-        unit: Of the value.
     """
 
-    name: str
     direction: Direction
+    unit: str
+    description: str
     value: Callable[[Statistics], Statistics]
-    columns: str
-    rows: Callable[[Sequence[str], Sequence[str]], Rows] | None = None
-    unit: str = "points of 100"
+    rows: RowsFunction | None = None
 
 
 def _elementwise(function: Callable[[float], float], values: Statistics) -> Statistics:
@@ -173,93 +198,74 @@ def _ece(sums: Statistics) -> Statistics:
     return 100 * _ratio(gap, bins[..., 0].sum(-1))
 
 
-_BLEU_COLUMNS = "hypothesis length, reference length, matches of 1..4-grams, totals of 1..4-grams"
-_CHRF_COLUMNS = "hypothesis count, reference count, matches; for each n-gram order"
-_MEAN_COLUMNS = "sum, count"
-_PAIR_COLUMNS = "one-hot (true class, predicted class)"
-
-_ALL = (
-    StatisticMetric(
-        name="bleu", direction="maximize", value=_bleu, columns=_BLEU_COLUMNS, rows=bleu_rows("13a")
+_more = partial(StatisticMetric, "maximize")
+_less = partial(StatisticMetric, "minimize")
+STATISTIC_METRICS: Mapping[str, StatisticMetric] = {
+    "bleu": _more(
+        "BLEU points", "Cased BLEU; its tokenizer is score.bleu_tokenizer.", _bleu, bleu_rows("13a")
     ),
-    StatisticMetric(
-        name="bleu_zh", direction="maximize", value=_bleu, columns=_BLEU_COLUMNS, rows=bleu_rows("zh")
+    "bleu_zh": _more("BLEU points", "BLEU with sacreBLEU's Chinese tokenizer.", _bleu, bleu_rows("zh")),
+    "chrf": _more("chrF points", "chrF2: n-grams of characters.", _chrf, chrf_rows(0)),
+    "chrfpp": _more(
+        "chrF points", "chrF++: n-grams of characters, words and pairs of words.", _chrf, chrf_rows(2)
     ),
-    StatisticMetric(
-        name="bleu_tokenised",
-        direction="maximize",
-        value=_bleu,
-        columns=_BLEU_COLUMNS,
-        rows=bleu_rows("none"),
+    "ter": _less("TER points", "Translation edit rate.", _ter, ter_rows),
+    "rouge1": _more("ROUGE points", "ROUGE-1 F1.", _percentage, rouge_rows("rouge1", is_unicode=False)),
+    "rouge2": _more("ROUGE points", "ROUGE-2 F1.", _percentage, rouge_rows("rouge2", is_unicode=False)),
+    "rouge_l": _more("ROUGE points", "ROUGE-L F1.", _percentage, rouge_rows("rougeL", is_unicode=False)),
+    "rouge_lsum": _more(
+        "ROUGE points",
+        "ROUGE-Lsum F1, sentence by sentence.",
+        _percentage,
+        rouge_rows("rougeLsum", is_unicode=False),
     ),
-    StatisticMetric(name="doc_bleu", direction="maximize", value=_bleu, columns=_BLEU_COLUMNS),
-    StatisticMetric(name="chrf", direction="maximize", value=_chrf, columns=_CHRF_COLUMNS, rows=chrf_rows(0)),
-    StatisticMetric(
-        name="chrfpp", direction="maximize", value=_chrf, columns=_CHRF_COLUMNS, rows=chrf_rows(2)
+    "rouge1_unicode": _more(
+        "ROUGE points",
+        "ROUGE-1 F1 of words in any script, not stemmed.",
+        _percentage,
+        rouge_rows("rouge1", is_unicode=True),
     ),
-    StatisticMetric(
-        name="ter", direction="minimize", value=_ter, columns="edits, reference length", rows=ter_rows
+    "rouge2_unicode": _more(
+        "ROUGE points",
+        "ROUGE-2 F1 of words in any script, not stemmed.",
+        _percentage,
+        rouge_rows("rouge2", is_unicode=True),
     ),
-    *(
-        StatisticMetric(
-            name=name + suffix,
-            direction="maximize",
-            value=_percentage,
-            columns=_MEAN_COLUMNS,
-            rows=rouge_rows(kind, is_unicode=bool(suffix)),
-        )
-        for suffix in ("", "_unicode")
-        for name, kind in (
-            ("rouge1", "rouge1"),
-            ("rouge2", "rouge2"),
-            ("rouge_l", "rougeL"),
-            ("rouge_lsum", "rougeLsum"),
-        )
+    "rouge_l_unicode": _more(
+        "ROUGE points",
+        "ROUGE-L F1 of words in any script, not stemmed.",
+        _percentage,
+        rouge_rows("rougeL", is_unicode=True),
     ),
-    StatisticMetric(
-        name="meteor", direction="maximize", value=_percentage, columns=_MEAN_COLUMNS, rows=meteor_rows
+    "rouge_lsum_unicode": _more(
+        "ROUGE points",
+        "ROUGE-Lsum F1, sentence by sentence, of words in any script, not stemmed.",
+        _percentage,
+        rouge_rows("rougeLsum", is_unicode=True),
     ),
-    StatisticMetric(
-        name="loss",
-        direction="minimize",
-        value=_mean,
-        columns="negative log-likelihood, tokens",
-        unit="nats per token",
+    "meteor": _more("METEOR points", "METEOR without synonyms.", _percentage, meteor_rows),
+    "doc_bleu": _more(
+        "BLEU points", "BLEU of whole documents, the sentences of each joined to one line (d-BLEU).", _bleu
     ),
-    StatisticMetric(
-        name="mlm_loss_per_char",
-        direction="minimize",
-        value=_mean,
-        columns="negative log-likelihood of masked text, masked characters",
-        unit="nats per character",
+    "loss": _less("nats per token", "Cross-entropy per token.", _mean),
+    "mlm_loss_per_char": _less(
+        "nats per character",
+        "Cross-entropy per character of masked words, one unit for all vocabularies.",
+        _mean,
     ),
-    StatisticMetric(
-        name="perplexity",
-        direction="minimize",
-        value=_perplexity,
-        columns="negative log-likelihood, tokens",
-        unit="tokens",
+    "perplexity": _less("perplexity", "Perplexity per token.", _perplexity),
+    "accuracy": _more("points", "Share of lines whose likeliest class is right.", _percentage),
+    "macro_f1": _more("points", "F1 averaged over the classes.", _macro_f1),
+    "mcc": _more("points", "Matthews' correlation of predicted and true classes.", _mcc),
+    "ece": _less("points", "Expected calibration error: confidence against being right.", _ece),
+    "hypothesis_length": _less(
+        "tokens", "Length of the output in tokens of the model, end of sentence not counted.", _mean
     ),
-    StatisticMetric(name="accuracy", direction="maximize", value=_percentage, columns="right, decisions"),
-    StatisticMetric(name="macro_f1", direction="maximize", value=_macro_f1, columns=_PAIR_COLUMNS),
-    StatisticMetric(name="mcc", direction="maximize", value=_mcc, columns=_PAIR_COLUMNS),
-    StatisticMetric(
-        name="ece", direction="minimize", value=_ece, columns="tokens, confidence, right; for each bin"
+    "reference_length": _less(
+        "tokens", "Length of the references in tokens of the model's vocabulary.", _mean
     ),
-    *(
-        StatisticMetric(
-            name=name,
-            direction="minimize",
-            value=_mean,
-            columns="tokens, segments",
-            unit="tokens per segment",
-        )
-        for name in ("hypothesis_length", "reference_length")
-    ),
-)
-
-STATISTIC_METRICS: Mapping[str, StatisticMetric] = {metric.name: metric for metric in _ALL}
-"""Every metric that can be resampled, by name."""
+}
+"""Every metric that can be resampled, by its name without the split."""
 
 
 def find_metric(name: str) -> StatisticMetric:

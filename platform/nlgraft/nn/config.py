@@ -6,8 +6,8 @@ it (`TransformerConfig`): several sources, pretrained encoders, branches.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
@@ -100,35 +100,56 @@ class FineEncoderConfig(StrictConfig):
     """Residual, attention and activation dropout (0.1 each in the released code)."""
 
 
-class FusionConfig(StrictConfig):
-    """Parallel branches from pretrained language models inside the layers (Park and Zhao 2021)."""
+class MergeConfig(StrictConfig):
+    """A merge strategy with the settings of single strategies, which begin with the strategy's name."""
 
-    contexts: tuple[str, ...] = ()
-    """Names of the contexts that feed a branch each; empty: no fusion (Table 4 for several)."""
-    side: Literal["source", "target", "both"] = "source"
-    """Encoder layers, decoder layers (parallel to cross-attention) or both (Table 3d)."""
-    site: Site = "ffn"
-    """Where the flows are merged: before or after the norm of attention or of the FFN (Table 3c)."""
-    merge: MergeName = "sum"
-    """How the flows are merged (Table 3b); sources in ``nlgraft.nn.fusion.MERGES``."""
+    merge: Any
+    """How flows are merged (Table 3b); sources in ``nlgraft.nn.fusion.MERGES``."""
     dropnet_probability: float | None = Field(default=None, ge=0, le=1)
     """Zhu et al.'s p_net: in training, either flow alone with p_net/2 each; null: 1.0."""
     dropnet_probabilities: tuple[float, float] | None = None
     """(own flow alone, branch alone) instead of p_net; (0.5, 0.25) is the released code of Park and Zhao."""
 
     @model_validator(mode="after")
-    def _check(self) -> FusionConfig:
-        is_dropnet_tuned = self.dropnet_probability is not None or self.dropnet_probabilities is not None
+    def _settings_fit_the_merge(self) -> Self:
+        for name, strategy in MERGE_SETTINGS.items():
+            if getattr(self, name) is not None and self.merge != strategy:
+                raise ValueError(
+                    f"{name} has no effect with merge '{self.merge}': leave it out, or set merge to "
+                    f"{strategy}"
+                )
         if self.dropnet_probability is not None and self.dropnet_probabilities is not None:
             raise ValueError("dropnet_probability and dropnet_probabilities set the same thing: keep one")
-        if is_dropnet_tuned and self.merge != "dropnet":
-            raise ValueError(
-                f"dropnet probabilities have no effect with merge '{self.merge}': set merge to dropnet"
-            )
         if self.dropnet_probabilities and (
             min(self.dropnet_probabilities) < 0 or sum(self.dropnet_probabilities) > 1
         ):
             raise ValueError("dropnet_probabilities must be at least 0 and sum to at most 1")
+        return self
+
+
+MERGE_SETTINGS: Mapping[str, MergeName] = {
+    name: strategy
+    for name in MergeConfig.model_fields
+    for strategy in get_args(MergeName)
+    if name.startswith(f"{strategy}_")
+}
+"""Settings that one merge strategy alone reads; null: its default."""
+
+
+class FusionConfig(MergeConfig):
+    """Parallel branches from pretrained language models inside the layers (Park and Zhao 2021)."""
+
+    merge: MergeName = "sum"
+    """How the flows are merged (Table 3b); sources in ``nlgraft.nn.fusion.MERGES``."""
+    contexts: tuple[str, ...] = ()
+    """Names of the contexts that feed a branch each; empty: no fusion (Table 4 for several)."""
+    side: Literal["source", "target", "both"] = "source"
+    """Encoder layers, decoder layers (parallel to cross-attention) or both (Table 3d)."""
+    site: Site = "ffn"
+    """Where the flows are merged: before or after the norm of attention or of the FFN (Table 3c)."""
+
+    @model_validator(mode="after")
+    def _names_a_context_once(self) -> FusionConfig:
         if len(set(self.contexts)) != len(self.contexts):
             raise ValueError(f"contexts {list(self.contexts)} names one context twice")
         return self
@@ -369,24 +390,3 @@ class GenerationConfig(StrictConfig):
                 f"{self.max_length_offset} with max_length_ratio 0"
             )
         return self
-
-
-class SamplingConfig(StrictConfig):
-    """Ancestral sampling."""
-
-    num_return: int = Field(default=1, ge=1)
-    """Independent samples for each sentence."""
-    temperature: float = Field(default=1.0, gt=0)
-    """Divides the logits."""
-    top_k: int = Field(default=0, ge=0)
-    """Sample among this many likeliest tokens; 0: all."""
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    """Sample among the fewest tokens that hold this probability."""
-    max_length_ratio: float = Field(default=1.0, ge=0)
-    """Longest sample = ratio x (tokens of the longest source) + offset, without the end token."""
-    max_length_offset: int = Field(default=50, ge=0)
-    """Tokens added to the ratio."""
-    start_id: int = 2
-    """First decoder input."""
-    end_id: int = 3
-    """Token that ends a sample."""

@@ -1,4 +1,4 @@
-"""Batched decoding of any configuration: beam search, greedy search (beam 1) and sampling.
+"""Batched decoding of any configuration: beam search, and greedy search (beam 1).
 
 Ended hypotheses leave their beam, finished sentences leave the batch. Nothing here loops over sentences or
 hypotheses except the collection of results.
@@ -10,7 +10,7 @@ T tokens so far, C candidates per row.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import GenerationConfig, SamplingConfig
+from nlgraft.nn.config import GenerationConfig
 from nlgraft.nn.decoder_state import DecoderState
 from nlgraft.nn.decoding_rules import forbid_repeats, length_limits, penalty, top_candidates
 from nlgraft.nn.model import Seq2Seq
@@ -64,46 +64,15 @@ def beam_search(
     with _evaluating(model):
         state, limits_B = _begin(model, sources, contexts, config, length_source)
         if config.beam == 1:
-            return _Paths(model, state, limits_B, config, 1, lambda scores_RV: scores_RV.argmax(1)).run()
+            return _Greedy(model, state, limits_B, config).run()
         return _Beams(model, state, limits_B, config).run()
-
-
-def sample(
-    model: Seq2Seq,
-    sources: Sequence[Tokens],
-    contexts: Mapping[str, Tokens] | None = None,
-    config: SamplingConfig | None = None,
-    generator: torch.Generator | None = None,
-) -> list[list[Hypothesis]]:
-    """Draw continuations of every sentence.
-
-    Args:
-        model: Run in evaluation mode and left in the mode it had.
-        sources: At most ``num_sources`` entries [B, T].
-        contexts: Input of each fusion context.
-        config: Temperature, top-k, top-p, length rules; None: the defaults.
-        generator: Source of randomness; None: torch's global generator.
-
-    Returns:
-        Per sentence ``num_return`` samples in the order of drawing; their score is the log-probability under
-        the model, not under the sharpened distribution.
-    """
-    config = config or SamplingConfig()
-
-    def choose(scores_RV: Tensor) -> Tensor:
-        return draw_tokens(scores_RV, config, generator)
-
-    rules = GenerationConfig(beam=1, length_penalty="none", start_id=config.start_id, end_id=config.end_id)
-    with _evaluating(model):
-        state, limits_B = _begin(model, sources, contexts, config)
-        return _Paths(model, state, limits_B, rules, config.num_return, choose).run()
 
 
 def _begin(
     model: Seq2Seq,
     sources: Sequence[Tokens],
     contexts: Mapping[str, Tokens] | None,
-    config: GenerationConfig | SamplingConfig,
+    config: GenerationConfig,
     length_source: int | None = None,
 ) -> tuple[DecoderState, Tensor]:
     """Read the sentences; compute the longest hypothesis of each, [B]."""
@@ -114,23 +83,12 @@ def _begin(
     return model.start(bank), _limits(model, limiting, config)
 
 
-def _limits(model: Seq2Seq, sources: Sequence[Tokens], config: GenerationConfig | SamplingConfig) -> Tensor:
+def _limits(model: Seq2Seq, sources: Sequence[Tokens], config: GenerationConfig) -> Tensor:
     """Compute the longest hypothesis of each sentence [B]: limited by the rules and by the position table."""
     limits_B = length_limits(sources, config.max_length_ratio, config.max_length_offset)
     if model.config.target_positions != "learned":
         return limits_B
     return limits_B.clamp(max=max(1, model.config.max_positions - 1))  # the start token takes a position, too
-
-
-def draw_tokens(scores_RV: Tensor, config: SamplingConfig, generator: torch.Generator | None) -> Tensor:
-    """Draw one token per row from logits or log-probabilities [R, V]; returns ids, int64 [R]."""
-    count = config.top_k or scores_RV.shape[1]
-    scores_RC, ids_RC = (scores_RV / config.temperature).topk(min(count, scores_RV.shape[1]), dim=1)
-    probabilities_RC = scores_RC.softmax(1)
-    if config.top_p < 1:
-        before_RC = probabilities_RC.cumsum(1) - probabilities_RC
-        probabilities_RC = probabilities_RC.masked_fill(before_RC >= config.top_p, 0.0)
-    return ids_RC.gather(1, probabilities_RC.multinomial(1, generator=generator))[:, 0]
 
 
 @contextmanager
@@ -146,20 +104,18 @@ def _evaluating(model: Seq2Seq) -> Iterator[None]:
 
 
 class _Search:
-    """Rows, rules for the next token and results, common to beam search and single paths."""
+    """Rows, rules for the next token and results of both searches, which begin with one hypothesis."""
 
     def __init__(
-        self, model: Seq2Seq, state: DecoderState, limits_B: Tensor, config: GenerationConfig, width: int
+        self, model: Seq2Seq, state: DecoderState, limits_B: Tensor, config: GenerationConfig
     ) -> None:
         self.model, self.state, self.config = model, state, config
         self.limits_B = limits_B
         self.shortest = int(limits_B.min()) if len(limits_B) else 0
         self.index_B = torch.arange(len(limits_B), device=limits_B.device)
-        self.tokens_BKT = limits_B.new_full((len(limits_B), width, 1), config.start_id)
+        self.tokens_BKT = limits_B.new_full((len(limits_B), 1, 1), config.start_id)
         self.results: list[list[Hypothesis]] = [[] for _ in range(len(limits_B))]
         self.num_generated = 0
-        if width > 1:
-            state.expand(width)
 
     def next_scores(self) -> Tensor:
         """Compute log-probabilities of the next token, minus infinity where the rules forbid it, [R, V]."""
@@ -189,54 +145,34 @@ class _Search:
         ]
 
 
-class _Paths(_Search):
-    """One continuation per row: greedy search and sampling."""
-
-    def __init__(
-        self,
-        model: Seq2Seq,
-        state: DecoderState,
-        limits_B: Tensor,
-        config: GenerationConfig,
-        width: int,
-        choose: Callable[[Tensor], Tensor],
-    ) -> None:
-        super().__init__(model, state, limits_B, config, width)
-        self.choose = choose
+class _Greedy(_Search):
+    """The likeliest continuation of each sentence, token by token."""
 
     def run(self) -> list[list[Hypothesis]]:
-        """Extend all rows until each has ended."""
-        shape = self.tokens_BKT.shape[:2]
-        logs_BK = torch.zeros(shape, device=self.limits_B.device, dtype=torch.float64)
-        lengths_BK = torch.zeros_like(self.tokens_BKT[:, :, 0])
-        is_live_BK = torch.ones_like(lengths_BK, dtype=torch.bool)
+        """Extend all sentences until each has ended."""
+        logs_B = torch.zeros(len(self.index_B), device=self.limits_B.device, dtype=torch.float64)
         while len(self.index_B):
-            scores_RV = self.next_scores()
-            chosen_R = self.choose(scores_RV)
-            gained_R = scores_RV.gather(1, chosen_R[:, None])[:, 0]
-            chosen_BK = chosen_R.view_as(lengths_BK)
-            logs_BK += gained_R.view_as(logs_BK).where(is_live_BK, 0.0)
-            is_live_BK &= chosen_BK != self.config.end_id
-            lengths_BK += is_live_BK
-            self.tokens_BKT = torch.cat([self.tokens_BKT, chosen_BK[:, :, None]], dim=2)
+            scores_BV = self.next_scores()
+            chosen_B = scores_BV.argmax(1)
+            logs_B += scores_BV.gather(1, chosen_B[:, None])[:, 0]
+            self.tokens_BKT = torch.cat([self.tokens_BKT, chosen_B[:, None, None]], dim=2)
             self.num_generated += 1
-            is_going_B = is_live_BK.any(1)
+            is_going_B = chosen_B != self.config.end_id
             if bool(is_going_B.all()):
                 continue
-            self._leave(~is_going_B, lengths_BK, logs_BK)
+            self._leave(~is_going_B, logs_B)
             kept = is_going_B.nonzero()[:, 0]
-            logs_BK, lengths_BK, is_live_BK = logs_BK[kept], lengths_BK[kept], is_live_BK[kept]
+            logs_B = logs_B[kept]
             self.tokens_BKT, self.limits_B = self.tokens_BKT[kept], self.limits_B[kept]
             self.index_B = self.index_B[kept]
             self.state.select(kept)
         return self.results
 
-    def _leave(self, is_done_B: Tensor, lengths_BK: Tensor, logs_BK: Tensor) -> None:
-        scores_BK = logs_BK / penalty(lengths_BK + 1.0, self.config.length_penalty, self.config.alpha)
+    def _leave(self, is_done_B: Tensor, logs_B: Tensor) -> None:
+        scores_B = logs_B / penalty(float(self.num_generated), self.config.length_penalty, self.config.alpha)
         for row in is_done_B.nonzero()[:, 0].tolist():
-            index = int(self.index_B[row])
-            tokens = self.tokens_BKT[row, :, 1:]
-            self.collect(index, tokens, lengths_BK[row], scores_BK[row], logs_BK[row])
+            tokens, length = self.tokens_BKT[row, :, 1:], self.tokens_BKT.new_tensor([self.num_generated - 1])
+            self.collect(int(self.index_B[row]), tokens, length, scores_B[row, None], logs_B[row, None])
 
 
 class _Beams(_Search):
@@ -245,7 +181,7 @@ class _Beams(_Search):
     def __init__(
         self, model: Seq2Seq, state: DecoderState, limits_B: Tensor, config: GenerationConfig
     ) -> None:
-        super().__init__(model, state, limits_B, config, 1)  # the search starts from one hypothesis
+        super().__init__(model, state, limits_B, config)
         shape = (len(limits_B), config.beam)
         self.logs_BK = torch.zeros(len(limits_B), 1, device=limits_B.device)
         self.ended_scores_BK = torch.full(shape, -math.inf, device=limits_B.device)

@@ -8,13 +8,13 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from nlgraft.evaluation.config import BleuTokenizer
+from nlgraft.evaluation.sufficient import TextMetric
 from nlgraft.nn.config import BertConfig, ClassifierConfig, tupled
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
 
-TextMetric = Literal["bleu", "bleu_zh", "chrf", "ter", "rouge1", "rouge2", "rouge_l", "rouge_lsum", "meteor"]
 ExtractMethod = Literal["lead", "oracle"]
 CLASS_METRICS = ("accuracy", "macro_f1", "mcc", "loss.class", "ece")
 """Measures of classification."""

@@ -46,7 +46,7 @@ from nlgraft.stages.kinds.text import (
     TokenizerInputs,
     TokenizerSettings,
 )
-from nlgraft.stages.metrics import EXTRACTS, ROUGE
+from nlgraft.stages.metrics import EXTRACT_METHODS, ROUGE
 from nlgraft.text.config import CorpusConfig, Split, digest
 from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.config import View
@@ -325,7 +325,7 @@ def scores(
 def extract_scores(corpus: Stage, splits: Sequence[str], *, num_sentences: int) -> dict[str, Stage]:
     """Score summaries that are taken from the text itself: ``further`` stages of ``scores``."""
     found = {}
-    for method in EXTRACTS:
+    for method in EXTRACT_METHODS:
         summaries = {
             split: EXTRACT.stage(
                 f"{method}_{split}",

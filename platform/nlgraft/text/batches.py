@@ -234,8 +234,3 @@ class LengthBatches:
 def batches_of(lengths: IntArray, budget: int | LengthBatches, seed: int) -> LengthBatches:
     """Draw up batches of a number of padded positions, or take those that are drawn up already."""
     return budget if isinstance(budget, LengthBatches) else LengthBatches(lengths, budget, seed)
-
-
-def shard(batch: IntArray, rank: int, world_size: int) -> IntArray:
-    """Deal every ``world_size``-th row of a global batch to a worker; none when there are too few rows."""
-    return batch[rank::world_size]

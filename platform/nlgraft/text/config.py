@@ -398,7 +398,7 @@ def digest(config: CorpusConfig) -> dict[str, Any]:
     content = config.model_dump(mode="json")
     if isinstance(config, ConlangConfig):
         return {**content, "version": CONLANG_VERSION}
-    if isinstance(config, HuggingFaceConfig):
+    if not isinstance(config, FilesConfig | SacreBleuConfig):
         return content
     content.pop("further_tests", None)
     for split, files in config.splits.items():

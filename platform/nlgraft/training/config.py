@@ -11,6 +11,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from nlgraft.nn.config import tupled
 from nlgraft.text.config import BOS, EOS
+from nlgraft.training.schedules import ENDLESS, FALLING, LrSchedule
 
 
 def _pattern(value: str) -> str:
@@ -95,14 +96,14 @@ class TrainConfig(OneOfSeveral):
 
     peak_lr: float = Field(default=5e-4, gt=0)
     """Learning rate at the end of warm-up."""
-    lr_schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
+    lr_schedule: LrSchedule = "inverse_sqrt"
     """Fall of the learning rate after warm-up; formulas in ``nlgraft.training.schedules``."""
     warmup_steps: int = Field(default=400, ge=0)
     """Steps over which the learning rate rises linearly to its peak."""
     initial_lr: float = Field(default=0.0, ge=0)
     """Learning rate from which warm-up rises."""
     final_lr_ratio: float = Field(default=0.0, ge=0, le=1)
-    """Fraction of the peak that linear and cosine end at."""
+    """Fraction of the peak at which schedules that fall to the last step end (linear, cosine)."""
     # excluded at their defaults, so that fingerprints from before these fields existed stay valid
     optimizer: Literal["adamw", "nesterov"] = Field(default="adamw", exclude_if=lambda name: name == "adamw")
     """AdamW (Loshchilov and Hutter 2019), or descent with Nesterov's momentum (Sutskever et al. 2013; the
@@ -159,11 +160,11 @@ class TrainConfig(OneOfSeveral):
                 f"average_last={self.average_last} and keep_best=true both say which weights are the result; "
                 "set keep_best: false to average, or average_last: 0"
             )
-        falls_to_end = self.lr_schedule in ("linear", "cosine")
+        falls_to_end = self.lr_schedule in FALLING
         if self.final_lr_ratio and not falls_to_end:
             raise ValueError(
                 f"final_lr_ratio={self.final_lr_ratio} means nothing for lr_schedule={self.lr_schedule}; "
-                "allowed with linear and cosine"
+                f"allowed with {' and '.join(FALLING)}"
             )
         if falls_to_end and self.max_steps is not None and self.warmup_steps > self.max_steps:
             raise ValueError(
@@ -182,6 +183,20 @@ class TrainConfig(OneOfSeveral):
         """Tokens that a step learns from, about: tokens of four characters, sentences of 25 tokens."""
         batch = self.batch_tokens or (self.batch_characters or 0) // 4 or 25 * (self.batch_sentences or 0)
         return batch * self.accumulation
+
+    def learning_rate(self, step: int) -> float:
+        """Compute the learning rate of a step, counted from 1, before group multipliers.
+
+        Source: Vaswani et al. (2017), section 5.3, with a free peak; formulas in `schedules`.
+        """
+        warmup = self.warmup_steps
+        if step <= warmup:
+            return self.initial_lr + (self.peak_lr - self.initial_lr) * step / warmup
+        if self.lr_schedule in ENDLESS:
+            return self.peak_lr * ENDLESS[self.lr_schedule](step, warmup)
+        assert self.max_steps is not None, "the training loop turns epochs into steps"
+        share = FALLING[self.lr_schedule]((step - warmup) / (self.max_steps + 1 - warmup))
+        return self.peak_lr * (self.final_lr_ratio + (1 - self.final_lr_ratio) * share)
 
     def _check_optimizer(self) -> None:
         if self.optimizer == "adamw":

@@ -27,7 +27,6 @@ from nlgraft.training.config import TrainConfig
 from nlgraft.training.losses import Objective
 from nlgraft.training.parameters import choose_trained, make_optimizer
 from nlgraft.training.rows_first import RowsFirst
-from nlgraft.training.schedules import learning_rate
 from nlgraft.training.step import Rows, Stepper, TrainData, TrainingDiverged
 from nlgraft.training.train_state import (
     Curves,
@@ -184,7 +183,7 @@ class _Loop:
             is_evaluated = is_last or progress.step % config.eval_every_steps == 0
             metrics: dict[str, float] = {}
             if is_evaluated or progress.step % config.report_every_steps == 0:
-                metrics = progress.window.metrics() | {"train/lr": learning_rate(config, progress.step)}
+                metrics = progress.window.metrics() | {"train/lr": config.learning_rate(progress.step)}
                 progress.window = Window()
             if is_evaluated:
                 metrics |= self._evaluate()

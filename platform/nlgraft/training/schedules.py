@@ -1,4 +1,4 @@
-"""Learning-rate schedules as exact formulas.
+"""Learning-rate schedules as exact formulas. No torch here: configs name them.
 
 Steps t count from 1; the rate of step t is the one its update uses. With w warm-up steps, peak p, initial
 rate i, T steps in all and final ratio f:
@@ -15,23 +15,18 @@ s would reach 1 at step T + 1, so the last step still has a positive rate.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from typing import Literal
 
-from nlgraft.training.config import TrainConfig
+LrSchedule = Literal["inverse_sqrt", "linear", "cosine", "constant"]
 
-
-def learning_rate(config: TrainConfig, step: int) -> float:
-    """Compute the learning rate of a step, counted from 1, before group multipliers.
-
-    Source: Vaswani et al. (2017), section 5.3, with a free peak; fusion.md invariant 31.
-    """
-    warmup = config.warmup_steps
-    if step <= warmup:
-        return config.initial_lr + (config.peak_lr - config.initial_lr) * step / warmup
-    if config.lr_schedule == "constant":
-        return config.peak_lr
-    if config.lr_schedule == "inverse_sqrt":
-        return config.peak_lr * math.sqrt(max(warmup, 1) / step)
-    assert config.max_steps is not None, "the training loop turns epochs into steps"
-    progress = (step - warmup) / (config.max_steps + 1 - warmup)
-    fall = 1 - progress if config.lr_schedule == "linear" else (1 + math.cos(math.pi * progress)) / 2
-    return config.peak_lr * (config.final_lr_ratio + (1 - config.final_lr_ratio) * fall)
+ENDLESS: Mapping[LrSchedule, Callable[[int, int], float]] = {
+    "inverse_sqrt": lambda step, warmup: math.sqrt(max(warmup, 1) / step),
+    "constant": lambda step, warmup: 1.0,
+}
+"""Share of the peak at step t after w warm-up steps, of schedules that know no last step."""
+FALLING: Mapping[LrSchedule, Callable[[float], float]] = {
+    "linear": lambda progress: 1 - progress,
+    "cosine": lambda progress: (1 + math.cos(math.pi * progress)) / 2,
+}
+"""Share of the way between final and peak rate at progress s, of schedules that end at the last step."""

@@ -18,7 +18,6 @@ from nlgraft.errors import DataError, NlgraftError
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.losses import Loss, Objective
 from nlgraft.training.rows_first import RowsFirst
-from nlgraft.training.schedules import learning_rate
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.workers import Workers
 
@@ -135,7 +134,7 @@ class Stepper:
         seen = self._measure(my_tokens, [sums.get(name, 0.0) for name in self._loss_names], step)
         self._scale_gradient(seen)
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self._config, step) * group["lr_multiplier"]
+            group["lr"] = self._config.learning_rate(step) * group["lr_multiplier"]
         if alone is None:
             self.optimizer.step()
         else:

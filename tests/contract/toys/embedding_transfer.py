@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+from nlgraft.evaluation.sufficient import TextMetric
 from trainables.embedding_transfer.arms import Method
 
 _TRAIN = {
@@ -48,7 +49,7 @@ _TEXT = {
         "downstream": {"vocab_size": 220, "is_shared": True},
     },
     "score": {
-        "metrics": ["bleu_zh", "rouge1", "rouge2", "rouge_l", "rouge_lsum", "meteor"],
+        "metrics": [name for name in get_args(TextMetric) if name != "bleu"],
         "is_calibrated": True,
     },
 }
@@ -64,7 +65,7 @@ _MASKED_LM = {
     "generator": {**_GENERATOR, "encoder_rates": {"min_split_chars": 3}},
     "vectors": {"epochs": 1},
 }
-_MASKED_METHODS = ("pretrain_finetune", "random_init", "focus", "patt_eg")
+_MASKED_METHODS = ("pretrain_finetune", "random_init", "focus", "att_eg", "patt_eg")
 
 
 def _arms() -> dict[str, dict[str, Any]]:
@@ -79,11 +80,16 @@ def _arms() -> dict[str, dict[str, Any]]:
         "transfer": {"method": "patt_eg", "sides": "both", "order": "frequency"},
         "downstream": {"train": _TRAIN, "num_bleu_sentences": 4},
     }
-    for objective in ("denoising", "masked_tokens"):
-        arms[f"{objective}, patt_eg"] = {
+    arms["att_eg, encoder"] = {**_TRANSLATION, "transfer": {"method": "att_eg", "sides": "encoder"}}
+    for objective, method in (
+        ("denoising", "patt_eg"),
+        ("masked_tokens", "att_eg"),
+        ("masked_tokens", "patt_eg"),
+    ):
+        arms[f"{objective}, {method}"] = {
             **_TEXT,
             "upstream": {"objective": objective, "train": _TRAIN},
-            "transfer": {"method": "patt_eg"},
+            "transfer": {"method": method},
         }
     for method in _MASKED_METHODS:
         arms[f"masked LM, {method}"] = {**_MASKED_LM, "transfer": {"method": method}}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
+
+from nlgraft.evaluation.sufficient import TextMetric
 
 _TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 2}
 _LM = {"d_model": 8, "num_layers": 1, "num_heads": 2, "ffn_dim": 8}
@@ -36,17 +38,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "baseline": {
         **_BASE,
         "score": {
-            "metrics": [
-                "bleu",
-                "bleu_zh",
-                "chrf",
-                "ter",
-                "rouge1",
-                "rouge2",
-                "rouge_l",
-                "rouge_lsum",
-                "meteor",
-            ],
+            "metrics": get_args(TextMetric),
             "is_calibrated": True,
         },
         "num_extracted_sentences": 1,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
+
+from nlgraft.evaluation.sufficient import TextMetric
 
 _BASE: dict[str, Any] = {
     "data": {"corpus": "conlang", "task": "multi_source", "train": 100, "dev": 8, "test": 6},
@@ -15,7 +17,7 @@ ARMS = {read: {**_BASE, "read": read} for read in ("first", "second", "both")}
 ARMS["first"]["model"] = {**_BASE["model"], "source_positions": "learned", "max_positions": 300}
 ARMS["both"] |= {
     "score": {
-        "metrics": ["bleu", "bleu_zh", "chrf", "ter", "rouge1", "rouge2", "rouge_l", "rouge_lsum", "meteor"],
+        "metrics": get_args(TextMetric),
         "is_calibrated": True,
     }
 }

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+from nlgraft.evaluation.sufficient import TextMetric
 
 _TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 _TEXT = {"corpus": "conlang", "task": "monolingual", "train": 40, "dev": 4, "test": 2}
@@ -20,7 +22,14 @@ _BASE: dict[str, Any] = {
     "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2, "tying": "all"},
     "decode": {"beam": 1, "max_length_offset": 5},
 }
+_UPSTREAM = {"train": _TRAIN}
 _PHASES: dict[str, Any] = {"single_source": {"train": _TRAIN}, "multi_source": {"train": _TRAIN}}
+_DUAL_TRANSFORMER = {
+    "encoding": "own",
+    "cross_attention": "serial",
+    "segments": "none",
+    "fine_encoder": {"num_layers": 0},
+}
 _DOCUMENTS = {
     "task": {"corpus": "conlang", "task": "document_translation", **_SIZES},
     "languages": ["first", "target"],
@@ -40,20 +49,38 @@ def _four_sources() -> dict[str, Any]:
     return {"task": {"corpus": "files", **splits}, "languages": list("abcde")}
 
 
-_ALL_METRICS = ["bleu", "bleu_zh", "chrf", "ter", "rouge1", "rouge2", "rouge_l", "rouge_lsum", "meteor"]
+_ALL_METRICS = get_args(TextMetric)
 
 ARMS: dict[str, dict[str, Any]] = {
     "trice": {
         **_BASE,
         **_PHASES,
-        "upstream": {"train": _TRAIN},
+        "upstream": _UPSTREAM,
         "score": {"metrics": _ALL_METRICS, "is_calibrated": True},
     },
     "single source": {
         **_BASE,
         "read": [1],
         "single_source": {"train": _TRAIN},
-        "upstream": {"train": _TRAIN},
+        "upstream": _UPSTREAM,
+    },
+    "fine encoder with an adapter per layer, learned segments": {
+        **_BASE,
+        **_PHASES,
+        "upstream": _UPSTREAM,
+        "sources": {"segments": "learned", "fine_encoder": {"ffn_adapter": "per_layer"}},
+    },
+    "fine encoder with an adapter on top": {
+        **_BASE,
+        **_PHASES,
+        "upstream": _UPSTREAM,
+        "sources": {"fine_encoder": {"ffn_adapter": "top"}},
+    },
+    "dual transformer, pretrained": {
+        **_BASE,
+        **_PHASES,
+        "upstream": _UPSTREAM,
+        "sources": _DUAL_TRANSFORMER,
     },
     "dual BERT": {
         **_BASE,
@@ -64,12 +91,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "dual transformer, learned positions": {
         **_BASE,
         "model": {**_BASE["model"], "source_positions": "learned", "max_positions": 300},
-        "sources": {
-            "encoding": "own",
-            "cross_attention": "serial",
-            "segments": "none",
-            "fine_encoder": {"num_layers": 0},
-        },
+        "sources": _DUAL_TRANSFORMER,
         "multi_source": {"train": _TRAIN},
     },
     "four sources": {

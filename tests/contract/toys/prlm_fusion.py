@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
+
+from nlgraft.evaluation.sufficient import TextMetric
 
 _TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 2}
 _SIZES = {"d_model": 16, "num_heads": 2, "ffn_dim": 32, "num_layers": 2}
@@ -44,7 +46,11 @@ ARMS = {
     "dropnet, both sides": _arm(merge="dropnet", side="both", dropnet_probabilities=[0.5, 0.25]),
     "direct": _arm(merge="direct"),
     "direct, finetuned": _arm(merge="direct", is_frozen=False),
+    "average, finetuned": _arm(merge="average", is_frozen=False),
+    "dropnet, finetuned": _arm(merge="dropnet", is_frozen=False),
+    "gate": _arm(merge="gate"),
     "random weights": _arm(weights="random"),
+    "random weights, trained": _arm(weights="random", is_frozen=False),
     "own embeddings": _arm(weights="own"),
     "frozen with dropout": _arm(has_frozen_dropout=True),
     "four": _arm(prlms=["bert", "gpt", "electra", "distilbert"], layers="mean"),
@@ -52,6 +58,6 @@ ARMS = {
 ARMS["direct"]["model"] = {**_BASE["model"], "source_positions": "learned", "max_positions": 300}
 ARMS["sum"]["num_extracted_sentences"] = 1
 ARMS["sum"]["score"] = {
-    "metrics": ["bleu", "bleu_zh", "chrf", "ter", "rouge1", "rouge2", "rouge_l", "rouge_lsum", "meteor"],
+    "metrics": get_args(TextMetric),
     "is_calibrated": True,
 }

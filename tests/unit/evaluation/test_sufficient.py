@@ -4,6 +4,7 @@ import gzip
 import math
 import os
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -13,11 +14,11 @@ from sacrebleu.metrics.ter import TER
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from nlgraft.errors import DataError
-from nlgraft.evaluation.sufficient import STATISTIC_METRICS, aggregate, find_metric, segment_rows
+from nlgraft.evaluation.sufficient import STATISTIC_METRICS, TextMetric, aggregate, find_metric, segment_rows
 
 
-def segment_statistics(metric, hypotheses, references):
-    return segment_rows(metric, hypotheses, references)[0]
+def segment_statistics(metric, hypotheses, references, **settings):
+    return segment_rows(metric, hypotheses, references, **settings)[0]
 
 
 SENTENCES = [
@@ -66,19 +67,20 @@ def corpora():
 
 
 @pytest.mark.parametrize(
-    ("name", "metric"),
+    ("name", "settings", "metric"),
     [
-        ("bleu", BLEU()),
-        ("bleu_tokenised", BLEU(tokenize="none")),
-        ("chrf", CHRF()),
-        ("chrfpp", CHRF(word_order=2)),
-        ("ter", TER()),
+        ("bleu", {}, BLEU()),
+        ("bleu", {"bleu_tokenizer": "none"}, BLEU(tokenize="none")),
+        ("bleu_zh", {}, BLEU(tokenize="zh")),
+        ("chrf", {}, CHRF()),
+        ("chrfpp", {}, CHRF(word_order=2)),
+        ("ter", {}, TER()),
     ],
 )
-def test_aggregate_equals_sacrebleu_on_noisy_text(name, metric):
+def test_aggregate_equals_sacrebleu_on_noisy_text(name, settings, metric):
     """Invariant 34: metrics against sacrebleu, on whole corpora and on every prefix length that differs."""
     for hypotheses, references in corpora():
-        rows = segment_statistics(name, hypotheses, references)
+        rows = segment_statistics(name, hypotheses, references, **settings)
         for size in (1, 2, 3, 7, 10, 50, len(rows)):
             expected = metric.corpus_score(hypotheses[:size], [references[:size]]).score
             # 1 ulp: Python >= 3.12 sums floats with compensation, so sacrebleu's own bits depend on it
@@ -100,7 +102,7 @@ def test_aggregate_is_vectorised_over_leading_axes(name):
 
 def test_bleu_by_hand():
     """Matches 4, 2, 1, 0 of 5, 4, 3, 2 n-grams: the missing order counts as half a match (exp smoothing)."""
-    rows = segment_statistics("bleu_tokenised", ["a b c x d"], ["a b c d e f"])
+    rows = segment_statistics("bleu", ["a b c x d"], ["a b c d e f"], bleu_tokenizer="none")
     assert rows.tolist() == [[5, 6, 4, 2, 1, 0, 5, 4, 3, 2]]
     expected = 100 * math.exp(1 - 6 / 5) * (4 / 5 * 2 / 4 * 1 / 3 * 1 / (2 * 2)) ** 0.25
     assert aggregate("bleu", rows.sum(0)) == pytest.approx(expected)
@@ -188,6 +190,23 @@ def test_a_variant_or_a_split_is_the_same_metric(name, metric):
 def test_a_name_that_only_ends_like_a_metric_is_refused(name):
     with pytest.raises(DataError, match=f"no metric '{name}'"):
         find_metric(name)
+
+
+@pytest.mark.parametrize("name", get_args(TextMetric))
+def test_every_metric_of_text_tells_a_copy_from_other_text(name):
+    """A copy has the best value that there is: 100, or no edits; other words are worse."""
+    reference = ["The old cat sat on a mat there today.", "Two more lines were read aloud today."]
+    copy, other = (
+        aggregate(name, segment_statistics(name, texts, reference).sum(0))
+        for texts in (reference, ["Nothing is alike here at all.", "Something else entirely."])
+    )
+    is_error = find_metric(name).direction == "minimize"
+    assert copy == pytest.approx(0 if is_error else 100, abs=0.5)  # METEOR's penalty never is 0
+    assert (other > copy + 10) if is_error else (other < copy - 10)
+
+
+def test_metrics_of_text_are_those_that_can_be_computed_from_two_texts():
+    assert {name for name, metric in STATISTIC_METRICS.items() if metric.rows} == set(get_args(TextMetric))
 
 
 def test_errors_name_what_is_allowed():

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.config import GenerationConfig, SamplingConfig, TransformerConfig
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.decoding_rules import forbid_repeats, length_limits, penalty, top_candidates
-from nlgraft.nn.generation import beam_search, draw_tokens, sample
+from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 
 SOURCES = [[5, 6, 7, 8, 3], [9, 4, 3], [4, 5, 6, 3], [8, 3]]
@@ -233,44 +233,6 @@ def test_decoding_under_autocast():
     with torch.autocast("cpu", torch.bfloat16):
         found = beam_search(model, [Tokens.from_lists(SOURCES)], config=GenerationConfig(beam=3))
     assert all(math.isfinite(best.score) for [best] in found)
-
-
-def test_samples_follow_the_model():
-    model = make_model(vocab=8, sharpness=1.0)
-    source = Tokens.from_lists(SOURCES[:1])
-    config = SamplingConfig(num_return=2000, max_length_ratio=0, max_length_offset=1)
-    [samples] = sample(model, [source], config=config, generator=torch.Generator().manual_seed(5))
-    hidden = model(Batch([source], Tokens.from_lists([[2]]), torch.tensor([[0]])))
-    logits = model.logits(hidden)[0, 0]
-    logits[0] = -math.inf
-    for token, expected in enumerate(logits.softmax(-1).tolist()):
-        wanted = [] if token == 3 else [token]
-        share = sum(s.ids == wanted for s in samples) / 2000
-        assert share == pytest.approx(expected, abs=4 * math.sqrt(expected * (1 - expected) / 2000) + 1e-9)
-    first = samples[0]
-    assert first.log_probability == pytest.approx(score(model, SOURCES[0], first.ids), abs=1e-6)
-
-
-def test_samples_of_unlike_length_have_their_own_log_probability():
-    """Two of a sentence: one ends and waits for the other."""
-    model = make_model(sharpness=1.0, end_bias=1.0)
-    config = SamplingConfig(num_return=2, max_length_ratio=0, max_length_offset=9)
-    generator = torch.Generator().manual_seed(1)
-    found = sample(model, [Tokens.from_lists(SOURCES)], config=config, generator=generator)
-    assert any(len(first.ids) != len(second.ids) for first, second in found)
-    for source, samples in zip(SOURCES, found, strict=True):
-        for one in samples:
-            assert one.score == one.log_probability
-            assert one.log_probability == pytest.approx(score(model, source, one.ids), abs=1e-9)
-
-
-def test_top_k_and_top_p_cut_the_tail():
-    logits = torch.log(torch.tensor([[0.5, 0.3, 0.15, 0.05]])).expand(500, -1)
-    generator = torch.Generator().manual_seed(0)
-    assert set(draw_tokens(logits, SamplingConfig(top_k=2), generator).tolist()) == {0, 1}
-    assert set(draw_tokens(logits, SamplingConfig(top_p=0.75), generator).tolist()) == {0, 1}
-    assert set(draw_tokens(logits, SamplingConfig(top_p=0.81), generator).tolist()) == {0, 1, 2}
-    assert set(draw_tokens(logits, SamplingConfig(temperature=0.01), generator).tolist()) == {0}
 
 
 @pytest.mark.parametrize("vocab", [2, 64, 1000, 1031])

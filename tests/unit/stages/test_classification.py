@@ -20,7 +20,7 @@ from nlgraft.stages import classification_graph, context_graph, masked_lm_graph
 from nlgraft.stages import graph as pieces
 from nlgraft.stages.config import ClassificationConfig
 from nlgraft.stages.kinds.masked_lm import TRAIN_MASKED, TrainMaskedInputs, TrainMaskedSettings
-from nlgraft.stages.metrics import classification_metrics
+from nlgraft.stages.metrics import CLASSIFICATION
 from nlgraft.stages.run.text import read_encoded
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import read_corpus
@@ -84,7 +84,7 @@ def test_scores_by_hand(store, kind):
     """Those of the artifact's model, line by line."""
     graph = classified(kind, pooling="mean" if kind == "ours" else "first")
     record = run(store, graph)
-    declared = classification_metrics()
+    declared = CLASSIFICATION
     assert set(declared) <= set(record.metrics)
     model, labels = read_classifier(artifact(store, graph, "trained"), artifact(store, graph, "upstream"))
     assert labels == ["negative", "neutral", "positive"]

@@ -14,7 +14,7 @@ from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages import graph as pieces
 from nlgraft.stages.config import LanguageModelPhaseConfig
-from nlgraft.stages.metrics import language_model_metrics
+from nlgraft.stages.metrics import LANGUAGE_MODEL, prefixed
 from nlgraft.stages.run.text import read_encoded
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import read_corpus
@@ -56,7 +56,7 @@ def test_perplexities_by_hand(store, kind):
     graph = pretrained(kind)
     record = run(store, graph)
     assert record.state == "finished", record.reason
-    assert set(record.metrics) == set(language_model_metrics("lm"))
+    assert set(record.metrics) == set(prefixed("lm", LANGUAGE_MODEL))
     model = read_language_model(artifact(store, graph, "lm"))
     sentences = [
         row.tolist() for row in read_encoded(artifact(store, graph, "lm_encoded"), "dev").stream("source 0")

@@ -17,6 +17,7 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages import graph as pieces
 from nlgraft.stages import masked_lm_graph as masked_pieces
+from nlgraft.stages import metrics
 from nlgraft.stages.config import MaskedLMConfig, UpstreamPhaseConfig, VectorsConfig
 from nlgraft.stages.kinds.exchange import (
     EXCHANGE,
@@ -36,7 +37,6 @@ from nlgraft.stages.kinds.masked_lm import (
     TrainMaskedInputs,
     TrainMaskedSettings,
 )
-from nlgraft.stages.metrics import exchange_metrics, masked_metrics, masked_step_metrics, training_metrics
 from nlgraft.stages.run.exchange import old_frequencies
 from nlgraft.stages.stage_kind import NoSettings
 from nlgraft.text.config import ConlangConfig
@@ -59,12 +59,12 @@ PHASE = UpstreamPhaseConfig(train=TRAIN)
 BERT = {"model": {"d_model": 16, "num_heads": 2, "ffn_dim": 32}, "upstream_tokenizer": {"vocab_size": 150}}
 OURS = TransformerConfig(preset="tiny", d_model=16, ffn_dim=32, num_heads=2, dropout=0.0)
 METRICS = {
-    **masked_metrics(),
-    **masked_metrics(prefix="upstream"),
-    **masked_step_metrics((0, 2)),
-    **training_metrics(),
-    **training_metrics("upstream"),
-    **exchange_metrics(),
+    **metrics.MASKED,
+    **metrics.MASKED_TEST,
+    **metrics.masked_at((0, 2)),
+    **metrics.TRAINING,
+    **metrics.prefixed("upstream", {**metrics.MASKED, **metrics.MASKED_TEST, **metrics.TRAINING}),
+    **metrics.EXCHANGE,
 }
 
 

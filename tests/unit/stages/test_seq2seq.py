@@ -27,13 +27,7 @@ from nlgraft.stages.kinds.seq2seq import (
     TranslateInputs,
     TranslateSettings,
 )
-from nlgraft.stages.metrics import (
-    NATS_PER_CHAR,
-    output_metrics,
-    saved_metrics,
-    text_metrics,
-    training_metrics,
-)
+from nlgraft.stages.metrics import NATS_PER_CHAR, OUTPUT, SAVED, TEXT, TRAINING, prefixed
 from nlgraft.stages.run.seq2seq import batches, check_positions
 from nlgraft.stages.run.text import read_encoded, vocab_sizes
 from nlgraft.stages.run.translation import model_inputs
@@ -89,10 +83,10 @@ def test_two_sources_from_pieces(store):
     settings = TrainSettings(train=TRAIN, model=model(num_sources=2), view=view)
     record, at = run(store, scored(pieces.train("trained", text, settings, seed=1), text, view))
     declared = {
-        **text_metrics(),
-        **output_metrics(),
-        **saved_metrics(),
-        **training_metrics(),
+        **TEXT,
+        **OUTPUT,
+        **SAVED,
+        **TRAINING,
         **NATS_PER_CHAR,
     }
     assert set(record.metrics) <= set(declared)
@@ -209,7 +203,7 @@ def test_text_infilling_learns_from_text_alone(store):
         train=TRAIN, model=model(), masked_spans=MaskedSpansConfig(), metric_prefix="upstream"
     )
     record, _ = run(store, StageGraph(pieces.train("upstream", text, settings, seed=1)))
-    assert set(record.metrics) == set(training_metrics("upstream"))
+    assert set(record.metrics) == set(prefixed("upstream", TRAINING))
 
 
 def test_sampled_text_and_greedy_bleu(store):
@@ -229,7 +223,7 @@ def test_an_upstream_model_is_scored_apart(store):
     settings = TrainSettings(train=TRAIN, model=model(), metric_prefix="upstream")
     upstream = pieces.train("upstream", text, settings, seed=1)
     record, _ = run(store, StageGraph(pieces.upstream_scores(upstream, text, decode=DECODE)))
-    assert set(record.metrics) == {"upstream/dev_bleu", *training_metrics("upstream")}
+    assert set(record.metrics) == {"upstream/dev_bleu", *prefixed("upstream", TRAINING)}
 
 
 LEARNED = TransformerConfig(

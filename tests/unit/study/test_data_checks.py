@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from sacrebleu.metrics.bleu import BLEU
 
 from nlgraft.api import launch
 from nlgraft.errors import DataError
@@ -126,10 +127,13 @@ def test_a_plan_warns_of_chinese_references_and_their_normalisation(study, tmp_p
 
 
 def test_a_missing_bleu_tokenizer_is_an_error_of_the_plan(study, monkeypatch):
-    def unavailable(**options):
-        raise RuntimeError("needs MeCab")
+    class WithoutMecab(BLEU):
+        def __init__(self, tokenize, force):
+            if tokenize == "ja-mecab":
+                raise RuntimeError("needs MeCab")
+            super().__init__(tokenize=tokenize, force=force)
 
-    monkeypatch.setattr("nlgraft.evaluation.overlap.BLEU", unavailable)
+    monkeypatch.setattr("sacrebleu.metrics.bleu.BLEU", WithoutMecab)
     japanese = Study.from_dict({**STUDY, "base": {"score": {"bleu_tokenizer": "ja-mecab"}}})
     with pytest.raises(DataError, match=r"scores: BLEU tokenizer ja-mecab needs `pip install"):
         japanese.plan()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nlgraft.errors import DataError, StoreError
-from nlgraft.text.batches import LengthBatches, Ragged, shard
+from nlgraft.text.batches import LengthBatches, Ragged
 from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.text.tokenizers import BOS, EOS, SentencePiece, train_sentencepiece
 
@@ -116,15 +116,6 @@ def test_evaluation_starts_with_the_longest():
     sizes = lengths()
     longest = [sizes[batch].max() for batch in LengthBatches(sizes, 300, 0).in_order()]
     assert longest == sorted(longest, reverse=True)
-
-
-def test_workers_share_one_global_batch():
-    """A batch does not depend on the number of workers; its rows are dealt out."""
-    batch = LengthBatches(lengths(), 300, seed=1).epoch(0)[0]
-    for world_size in (1, 2, 3, 50):
-        shards = [shard(batch, rank, world_size) for rank in range(world_size)]
-        assert sorted(np.concatenate(shards).tolist()) == sorted(batch.tolist())
-        assert max(map(len, shards)) - min(map(len, shards)) <= 1
 
 
 def test_a_report_by_hand():

@@ -13,7 +13,6 @@ from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.training.config import ParameterGroup, TrainConfig
 from nlgraft.training.loop import TrainingDiverged, train
 from nlgraft.training.losses import Loss, Seq2SeqObjective, segment_losses
-from nlgraft.training.schedules import learning_rate
 from nlgraft.training.weights import load_weights
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
 
@@ -54,7 +53,7 @@ def test_it_learns_and_writes_what_it_learned(tmp_path):
     dev = [value for _, value, _ in curves["dev/loss"]]
     assert dev[-1] < 0.7 * dev[0]
     assert [step for step, _, _ in curves["dev/loss"]] == list(range(4, 61, 4))
-    assert curves["train/lr"][-1][1] == learning_rate(TrainConfig(**CONFIG), 60)
+    assert curves["train/lr"][-1][1] == TrainConfig(**CONFIG).learning_rate(60)
     assert {"train/loss", "train/lr", "train/tokens_per_s", "train/gradient_norm"} < set(curves)
     assert all(unix_ms > 1e12 for points in curves.values() for _, _, unix_ms in points)
     assert (outcome.steps, outcome.end_reason) == (60, "max_steps")
@@ -163,7 +162,7 @@ def test_groups_keep_their_ratio_at_all_steps_and_frozen_weights_their_bits(tmp_
     for step, rates in enumerate(seen, start=1):
         fast, slow = rates["mix.weight", "mix.bias"], rates["target.weight", "norm.weight", "norm.bias"]
         assert fast == pytest.approx(10 * slow)
-        assert slow == learning_rate(TrainConfig(**CONFIG), step)
+        assert slow == TrainConfig(**CONFIG).learning_rate(step)
     assert torch.equal(model.source.weight, ToyModel(1).source.weight)
     assert not torch.equal(model.mix.weight, ToyModel(1).mix.weight)
 

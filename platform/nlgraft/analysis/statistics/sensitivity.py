@@ -27,7 +27,7 @@ Standings = dict[str, Standing]
 """Verdicts by the cells' labels."""
 Choice = Literal["metric", "tokenizer", "checkpoint", "seeds"]
 
-_BLEU = ("bleu", "bleu_zh", "bleu_tokenised")
+_BLEU = ("bleu", "bleu_zh")
 _TOKENIZERS: tuple[BleuTokenizer, ...] = ("13a", "intl", "char", "none")
 _UNSPACED = ("zh", "ja-mecab", "ko-mecab", "flores200", "char")
 """Tokenizers of text whose words no spaces separate; of the others only ``char`` fits it."""

@@ -110,7 +110,7 @@ def _differences(theirs: Mapping[str, Any], settings: Mapping[str, Any]) -> list
     if _value_or(theirs, "length_penalty", 1.0) < 0:
         notes.append(f"length_penalty {theirs['length_penalty']}: 0 here, negative ones are refused")
     if theirs.get("do_sample"):
-        notes.append("do_sample true: beam search here; see sample")
+        notes.append("do_sample true: beam search here")
     if "max_length_offset" not in settings:
         notes.append("no max_length: our limits, source + 50, instead of transformers' 20")
     for name in sorted(set(theirs) - _UNDERSTOOD - _NOT_ABOUT_OUTPUT):

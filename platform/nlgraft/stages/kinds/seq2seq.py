@@ -9,8 +9,9 @@ from typing import Any
 from pydantic import Field
 
 from nlgraft.evaluation.config import BleuTokenizer
+from nlgraft.evaluation.sufficient import TextMetric
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
-from nlgraft.stages.config import ExtractMethod, MaskedSpansConfig, TextMetric
+from nlgraft.stages.config import ExtractMethod, MaskedSpansConfig
 from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T, is_none, is_unset
 from nlgraft.text.config import SplitName

@@ -1,0 +1,51 @@
+"""The conditions under which systems read their settings: each of their values has an arm that is tested."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from nlgraft.study.data.system import Condition, System
+from nlgraft.study.reading.system import load_system
+from tests.contract.toy_arms import SYSTEMS, arms_of, toys_of
+
+
+def narrowed(condition: Condition) -> Iterator[Condition]:
+    """The condition with one of the values that a setting may have, for every setting and value."""
+    for path, values in condition.items():
+        # of numbers one stands for all: a depth of 7 is read as one of 2 is
+        are_numbers = all(type(value) in (int, float) for value in values)
+        for value in [values] if are_numbers else [(value,) for value in values]:
+            yield {**condition, path: value}
+
+
+def holds(system: System, condition: Condition, config: Mapping[str, Any]) -> bool:
+    declared = type("Config", (), {"READ_WHEN": {"knob": (condition,)}})
+    return System(**{**vars(system), "config_type": declared}).is_read("knob", config)
+
+
+@pytest.mark.parametrize("path", SYSTEMS)
+def test_every_value_of_a_condition_has_an_arm(path: str) -> None:
+    """Else the contract on knobs says nothing about it: whether they are read there is nowhere tried."""
+    system = load_system(path)
+    arms = [
+        system.config_type.model_validate_json(json.dumps(values)).model_dump(mode="json")
+        for values in arms_of(path).values()
+    ]
+    declared = getattr(system.config_type, "READ_WHEN", {})
+    wanted = {
+        json.dumps(one): knob
+        for knob, conditions in declared.items()
+        for condition in conditions
+        for one in narrowed(condition)
+        if not any(holds(system, one, config) for config in arms)
+    }
+    assert not wanted, "\n".join(
+        [
+            f"no arm of {toys_of(path).name} has what READ_WHEN names:",
+            *(f"  {knob} is read when {one}" for one, knob in wanted.items()),
+        ]
+    )

@@ -1,0 +1,203 @@
+"""Nothing is defined that nobody uses; tests do not count as users.
+
+Functions, classes and constants of modules are told apart by module: a use is a name that a module binds by
+import or by its own definition. Methods, attributes and fields are told apart by name alone.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from vulture import Vulture
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = {"nlgraft": ROOT / "platform", "trainables": ROOT, "examples": ROOT, "benchmarks": ROOT}
+"""Packages, and where each is imported from."""
+USERS = {"examples", "benchmarks"}
+"""Packages of `FOLDERS` that only use."""
+
+# Names that no code of ours reads, by who reads them instead. A name that is read again leaves the list.
+UNREAD = {
+    "Python itself": {"__getattr__", "__dir__"},
+    "notebooks": {"_repr_html_"},
+    "Ray Tune calls its searcher and callbacks": {"suggest", "restore", "checkpoint_path", "iteration"},
+    "Optuna calls its sampler": {
+        "infer_relative_search_space", "sample_relative", "sample_independent",
+        "search_space", "param_distribution",
+    },
+    "MLflow calls its model": {"load_context", "predict"},
+    "nltk's METEOR calls its WordNet": {"synsets"},
+    "transformers, tokenizers, SentencePiece, rich and ruamel read what is set on their objects": {
+        "use_cache", "share_encoder_decoder_embeddings", "tie_encoder_decoder", "tie_word_embeddings",
+        "padding_side", "encode_special_tokens", "bos_piece", "eos_piece", "pad_piece",
+        "justify", "overflow", "default_flow_style", "allow_unicode", "sort_base_mapping_type_on_output",
+        "ignore_aliases", "no_wrap", "post_processor",
+    },
+    "whoever calls the Python API": {"from_dict", "log_probability"},
+    "fields of documents and configs, written and read whole": {
+        "schema_version", "num_read", "num_empty_lines",
+        "median_tokens", "chars_per_token",
+    },
+    "benchmarks": {"efficiency", "side_efficiency", "num_over_budget", "to_hugging_face"},
+}  # fmt: skip
+
+
+def parsed(folders: dict[str, Path]) -> dict[str, ast.Module]:
+    """The modules of packages by their dotted names."""
+    found = {}
+    for package, root in folders.items():
+        for path in sorted((root / package).rglob("*.py")):
+            parts = path.relative_to(root).with_suffix("").parts
+            found[".".join(parts).removesuffix(".__init__")] = ast.parse(path.read_text("utf-8"))
+    return found
+
+
+def named_in_text(modules: dict[str, ast.Module]) -> set[tuple[str, str]]:
+    """Functions that are named as ``package.module:function``; the module is empty where it is a variable."""
+    texts = {
+        node.value
+        for tree in modules.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    found = (re.fullmatch(r"([\w.]*):([A-Za-z_]\w*)", text) for text in texts)
+    # of f"{STAGES}.generator:train" only the end is known
+    return {("" if match[1][:1] in ("", ".") else match[1], match[2]) for match in found if match}
+
+
+def definitions(tree: ast.Module) -> Iterator[tuple[str, ast.stmt]]:
+    """Names that a module defines at its top, each with its statement."""
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            if not node.decorator_list or isinstance(node, ast.ClassDef) or is_plain(node):
+                yield node.name, node
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                yield from ((one.id, node) for one in ast.walk(target) if isinstance(one, ast.Name))
+
+
+def is_plain(node: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """A command of click is called by click: it counts as used, whereas a cached function does not."""
+    written = " ".join(ast.unparse(decorator) for decorator in node.decorator_list)
+    return not re.search(r"\b(command|group|_study_command|callback|overload)\b", written)
+
+
+class Uses(ast.NodeVisitor):
+    """Names of modules that a statement reads, as (module, name)."""
+
+    def __init__(self, module: str, own: set[str], modules: dict[str, ast.Module]) -> None:
+        self.module, self.own, self.modules = module, own, modules
+        self.aliases: dict[str, str] = {}
+        self.hidden: list[set[str]] = []
+        self.found: set[tuple[str, str]] = set()
+
+    def visit_Import(self, node: ast.Import) -> None:
+        for alias in node.names:
+            if alias.asname and alias.name in self.modules:
+                self.aliases[alias.asname] = alias.name
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        for alias in node.names:
+            if f"{node.module}.{alias.name}" in self.modules:
+                self.aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+            elif node.module is not None:
+                self.found.add((node.module, alias.name))
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+        parameters = ast.walk(node.args)
+        self.hidden.append(
+            {one.arg for one in parameters if isinstance(one, ast.arg)}
+            | {
+                one.id
+                for statement in node.body
+                for one in ast.walk(statement)
+                if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)
+            }
+        )
+        for part in node.body:
+            self.visit(part)
+        self.hidden.pop()
+        for part in (node.args, *node.decorator_list, *filter(None, [node.returns])):
+            self.visit(part)
+
+    visit_AsyncFunctionDef = visit_FunctionDef  # type: ignore[assignment]
+
+    def visit_Name(self, node: ast.Name) -> None:
+        is_local = any(node.id in names for names in self.hidden)
+        if isinstance(node.ctx, ast.Load) and node.id in self.own and not is_local:
+            self.found.add((self.module, node.id))
+
+    def visit_Attribute(self, node: ast.Attribute) -> None:
+        if isinstance(node.value, ast.Name) and node.value.id in self.aliases:
+            self.found.add((self.aliases[node.value.id], node.attr))
+        self.generic_visit(node)
+
+
+def unused(folders: dict[str, Path]) -> list[str]:
+    """What modules define and none of them uses, as ``module.name``."""
+    modules = parsed(folders)
+    used = named_in_text(modules)
+    for module, tree in modules.items():
+        uses = Uses(module, {name for name, _ in definitions(tree)}, modules)
+        for node in ast.walk(tree):  # imports first, wherever they stand
+            if isinstance(node, ast.Import | ast.ImportFrom):
+                uses.visit(node)
+        for statement in tree.body:
+            own = {name for name, node in definitions(tree) if node is statement}
+            uses.found, before = set(), uses.found
+            uses.visit(statement)
+            # a function that calls itself, or a constant that is only bound, is not used by that
+            uses.found = before | {(where, name) for where, name in uses.found if name not in own}
+        used |= uses.found
+    exported = {
+        (module, name)
+        for module, tree in modules.items()
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        for name in ast.literal_eval(node.value)
+    }
+    return sorted(
+        f"{module}.{name}"
+        for module, tree in modules.items()
+        for name, _ in definitions(tree)
+        if not {(module, name), ("", name)} & (used | exported) and not re.fullmatch(r"__\w+__|_", name)
+    )
+
+
+def test_every_function_class_and_constant_is_used() -> None:
+    assert [name for name in unused(FOLDERS) if name.split(".")[0] not in USERS] == []
+
+
+def test_a_function_is_unused_although_a_field_has_its_name(tmp_path: Path) -> None:
+    (tmp_path / "house").mkdir()
+    (tmp_path / "house" / "__init__.py").write_text("")
+    (tmp_path / "house" / "presets.py").write_text(
+        "SIZES = {}\ndef preset(name):\n    return SIZES[name] or preset('base')\ndef tiny():\n    return 1\n"
+    )
+    (tmp_path / "house" / "config.py").write_text(
+        "from house import presets\n"
+        "class Config:\n    preset: str = 'base'\n    sizes: int = presets.tiny()\n"
+        "def build(preset):\n    return Config().preset, preset\n"
+        "print(build(1))\n"
+    )
+    assert unused({"house": tmp_path}) == ["house.presets.preset"]
+
+
+def test_nothing_is_defined_that_nobody_uses() -> None:
+    """By name; finds methods, attributes and variables, too."""
+    decorators = ["@main.*", "@vocab.*", "@_study_command", "@model_validator", "@field_validator"]
+    vulture = Vulture(ignore_decorators=decorators)
+    vulture.scavenge([str(ROOT / name) for name in ("platform/nlgraft", "trainables", "examples")])
+    unused = {
+        item.name: f"{Path(item.filename).relative_to(ROOT)}:{item.first_lineno}: {item.typ} {item.name}"
+        for item in vulture.get_unused_code(min_confidence=60)
+        if "examples" not in item.filename.parts
+    }
+    listed = set().union(*UNREAD.values())
+    known = listed | {name for _, name in named_in_text(parsed(FOLDERS))}
+    assert "\n".join(place for name, place in unused.items() if name not in known) == ""
+    assert sorted(listed - unused.keys()) == [], "these names are used now, or gone"
