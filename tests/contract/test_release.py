@@ -42,12 +42,16 @@ def in_wheel(wheel, *arguments):
     """What Python prints that finds the project in the wheel alone."""
     environment = {**os.environ, "PYTHONPATH": str(wheel)}
     command = [sys.executable, *arguments]
-    run = subprocess.run(command, cwd=wheel.parent, env=environment, check=True, capture_output=True, text=True)
+    run = subprocess.run(
+        command, cwd=wheel.parent, env=environment, check=True, capture_output=True, text=True
+    )
     return run.stdout
 
 
 def test_the_newest_release_is_the_version():
-    releases = re.findall(r"^## \[(\d.*)\] - (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    releases = re.findall(
+        r"^## \[(\d.*)\] - (.*)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M
+    )
     assert releases[0] == (PROJECT["version"], CITATION["date-released"])
     assert CITATION["version"] == PROJECT["version"]
 

@@ -114,16 +114,14 @@ def exchanged_trial(method="avg", norm_match="none", new_rows=0, splits=("dev", 
         seed=1,
     )
     transfer = EXCHANGE.stage("transfer", NoSettings(), ExchangeInputs(model=upstream, plans=plans))
-    trained = masked_pieces.continued_masked_lm(
-        "continued",
-        config,
-        TRAIN,
-        transfer,
-        new,
-        seed=1,
+    settings = TrainMaskedSettings(
+        train=TRAIN,
+        masking=config.masking,
+        scoring=config.scoring,
         report_steps=(0, 2),
         new_rows_first_steps=new_rows,
     )
+    trained = masked_pieces.continued_masked_lm("continued", transfer, new, settings, seed=1)
     return masked_pieces.masked_scores(trained, new, config, splits)
 
 
