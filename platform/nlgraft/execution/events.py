@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -164,8 +165,10 @@ class Driver:
             taken over.
         grant: Takes the planned look that is due. Returns how many seeds each cell gets now, by the cell's
             key.
+        clock: Monotonic seconds; replaced in tests.
     """
 
     observe: Observer
     poll: Callable[[], str | None] = lambda: None
     grant: Callable[[], Mapping[str, int]] = dict
+    clock: Callable[[], float] = time.monotonic

@@ -55,7 +55,6 @@ class TrialQueue:
         open_optuna: Opens the Optuna study of a cell.
         driver: Hears of every event, and is polled before every change to what drivers share.
         max_concurrent: How many trials may run at once.
-        clock: Monotonic seconds; replaced in tests.
     """
 
     def __init__(
@@ -66,14 +65,13 @@ class TrialQueue:
         open_optuna: Callable[[Cell], OptunaStudy],
         driver: Driver,
         max_concurrent: int,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._study = study
         self._store = store
         self._cells = cells
         self._driver = driver
         self._max_concurrent = max_concurrent
-        self._clock = clock
+        self._clock = driver.clock
         self._system = load_system(study.system)
         self._waiting: list[PlannedTrial] = []
         self._granted = {cell.key: study.first_seeds for cell in cells}
@@ -82,11 +80,13 @@ class TrialQueue:
         self._running: dict[str, PlannedTrial] = {}
         self._forecast = Forecast(max_concurrent, store.durations() if store.is_local else {})
         self._next_outlook_s = -math.inf
-        self._stages = StageClaims(store, clock)
+        self._stages = StageClaims(store, driver.clock)
         self._searches = (
             CellSearches(study, study.search, store, cells, open_optuna) if study.search is not None else None
         )
-        self._deadline_s = None if study.budget.wall_clock_s is None else clock() + study.budget.wall_clock_s
+        self._deadline_s = (
+            None if study.budget.wall_clock_s is None else self._clock() + study.budget.wall_clock_s
+        )
         self._stop_reason: str | None = None
         self._last_notice = ""
         self._num_started = 0

@@ -54,9 +54,8 @@ class Bench:
             self.store,
             cells(self.study),
             self.open_optuna,
-            Driver(self.events.append, **asked),
+            Driver(self.events.append, clock=lambda: self.clock_s, **asked),
             max_concurrent,
-            clock=lambda: self.clock_s,
         )
         self.queue.open()
 

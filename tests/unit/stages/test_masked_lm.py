@@ -80,7 +80,7 @@ def store(tmp_path_factory):
 
 def run(store, stage):
     graph = StageGraph(stage)
-    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True, seed=1)
+    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True)
     assert record.state == "finished", record
     assert set(record.metrics) <= set(METRICS)
     return record, lambda name: store.fetch(graph.find(name))

@@ -78,7 +78,7 @@ def store(tmp_path_factory):
 
 
 def run(store, graph):
-    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True, seed=1)
+    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True)
     assert record.state == "finished"
     return record, lambda name: store.fetch(graph.find(name))
 

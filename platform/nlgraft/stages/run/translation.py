@@ -119,14 +119,7 @@ def calibration(
     config: GenerationConfig,
 ) -> Evaluation:
     """Compare the model's confidence in its own tokens with how often they are right."""
-    confidences = token_confidences(
-        model,
-        inputs,
-        best,
-        start_id=config.start_id,
-        end_id=config.end_id,
-        device=model.output_projection.weight.device,
-    )
+    confidences = token_confidences(model, inputs, best, config)
     hypotheses, right = (
         [[str(identity) for identity in ids] for ids in side] for side in (best, tokenizer.encode(references))
     )
