@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from nlgraft.execution.events import Event, TrialEnded
+from nlgraft.execution.events import Driver, Event, TrialEnded
 from nlgraft.execution.sweep import run_sweep
 from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
@@ -87,7 +87,7 @@ def measure() -> Overhead:
 
     with tempfile.TemporaryDirectory() as directory:
         study = empty_study(Path(directory), NUM_TRIALS, 1)
-        run_sweep(study, ArtifactStore.open(directory), cells(study), observe)
+        run_sweep(study, ArtifactStore.open(directory), cells(study), Driver(observe))
     gaps = [after - before for before, after in itertools.pairwise(ends_s)][2:]
     return Overhead(statistics.median(gaps), min(gaps), max(gaps))
 

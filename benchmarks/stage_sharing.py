@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from benchmarks import overhead
-from nlgraft.execution.events import Event, TrialEnded, TrialStarted
+from nlgraft.execution.events import Driver, Event, TrialEnded, TrialStarted
 from nlgraft.execution.sweep import run_sweep
 from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
@@ -135,7 +135,7 @@ def measure() -> Sharing:
 
     with tempfile.TemporaryDirectory() as directory:
         study = _study(Path(directory))
-        run_sweep(study, ArtifactStore.open(directory), cells(study), observe)
+        run_sweep(study, ArtifactStore.open(directory), cells(study), Driver(observe))
     trials = [*graphs.values()]
     return Sharing(
         measured_s=times_s[-1] - times_s[0],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from examples.minimal_system.config import Config
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.stages import graph
-from nlgraft.stages.kinds.seq2seq import TrainSettings
+from nlgraft.stages.kinds.seq2seq import DecodingSettings, TrainSettings
 from nlgraft.training.config import Side, View
 
 
@@ -30,6 +30,5 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
         sampling_alpha=config.tokenizer.sampling_alpha,
     )
     trained = graph.train("trained", text, settings, seed=seed)
-    return StageGraph(
-        graph.scores(trained, text, splits, decode=config.decode, score=config.score, view=view)
-    )
+    decoding = DecodingSettings(decode=config.decode, view=view, is_calibrated=config.score.is_calibrated)
+    return StageGraph(graph.scores(trained, text, splits, decoding, config.score))

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nlgraft.errors import ClusterError
-from nlgraft.execution.events import Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
+from nlgraft.execution.events import Driver, Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.refusals import explained
 from nlgraft.pipeline.store import ArtifactStore
@@ -143,7 +143,8 @@ class Run:
             is_planned = self.study.sequential is not None
             return StudyResult.read(self.study, self._store).granted if is_planned else {}
 
-        outcome = run_sweep(self.study, self._store, self._cells, observe, self._address, poll, grant)
+        driver = Driver(observe, poll, grant)
+        outcome = run_sweep(self.study, self._store, self._cells, driver, self._address)
         lock.check()
         self._notify("comparing the cells and writing the report")
         result = StudyResult.read(self.study, self._store)

@@ -276,7 +276,6 @@ def test_an_arm_runs_and_declares_its_metrics(
         reporter=NullReporter(),
         config=config.model_dump(mode="json"),
         is_waiting=True,
-        seed=SEED,
     )
     assert record.state == "finished", record.reason
     assert set(record.metrics) <= set(system.metrics)

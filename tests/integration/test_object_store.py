@@ -11,6 +11,7 @@ import boto3
 import pytest
 
 from nlgraft.execution.cluster import connected
+from nlgraft.execution.events import Driver
 from nlgraft.execution.sweep import run_sweep
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
@@ -38,7 +39,8 @@ def test_a_store_with_options_in_its_uri(toy_document: dict[str, Any], s3_uri: s
     study = Study.from_dict({**toy_document, "storage": {"path": s3_uri}})
     with connected(None, study.resources):
         outcomes = [
-            run_sweep(study, ArtifactStore.open(s3_uri), cells(study), lambda event: None) for _ in range(2)
+            run_sweep(study, ArtifactStore.open(s3_uri), cells(study), Driver(lambda event: None))
+            for _ in range(2)
         ]
     assert [(outcome.num_run, outcome.num_reused, outcome.num_failed) for outcome in outcomes] == [
         (4, 0, 0),

@@ -19,7 +19,7 @@ import nlgraft
 from nlgraft.errors import StoreError
 from nlgraft.execution import sweep
 from nlgraft.execution.cluster import connected, local_capacity
-from nlgraft.execution.events import Event, LookTaken, TrialEnded, TrialStarted
+from nlgraft.execution.events import Driver, Event, LookTaken, TrialEnded, TrialStarted
 from nlgraft.execution.report_keys import OUTCOME, REASON, TRIAL_ID
 from nlgraft.execution.sweep import SweepOutcome, run_sweep
 from nlgraft.execution.sweep_board import SweepBoard
@@ -59,7 +59,9 @@ class Sweep:
         self.study = Study.from_dict(document)
         self.store = ArtifactStore.open(self.study.storage.path)
         self.events: list[Event] = []
-        self.outcome: SweepOutcome = run_sweep(self.study, self.store, cells(self.study), self.events.append)
+        self.outcome: SweepOutcome = run_sweep(
+            self.study, self.store, cells(self.study), Driver(self.events.append)
+        )
 
     def records(self) -> dict[str, Any]:
         return {event.trial.name: event.record for event in self.events if isinstance(event, TrialEnded)}
@@ -98,7 +100,7 @@ def test_trials_start_side_by_side_and_not_one_after_another(
             has_begun.append((tmp_path / "log").exists())
 
     study = Study.from_dict(toy_document)
-    run_sweep(study, ArtifactStore.open(study.storage.path), cells(study), observe)
+    run_sweep(study, ArtifactStore.open(study.storage.path), cells(study), Driver(observe))
     assert has_begun == [False, False]
 
 
@@ -272,7 +274,7 @@ def test_an_error_at_the_end_of_a_trial_ends_the_sweep_and_is_not_the_trial_s_ow
     store = ArtifactStore.open(study.storage.path)
     events: list[Event] = []
     with pytest.raises(StoreError, match="No space left"):
-        run_sweep(study, store, cells(study), events.append)
+        run_sweep(study, store, cells(study), Driver(events.append))
     assert [event.record.state for event in events if isinstance(event, TrialEnded)] == ["killed"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nlgraft.execution.cluster import connected
-from nlgraft.execution.events import Event, TrialEnded
+from nlgraft.execution.events import Driver, Event, TrialEnded
 from nlgraft.execution.sweep import run_sweep
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
@@ -29,7 +29,7 @@ def record_of(document: dict[str, Any], storage: Path, num_workers: int) -> Tria
         {**document, "storage": {"path": str(storage)}, "resources": {"workers": num_workers}}
     )
     events: list[Event] = []
-    run_sweep(study, ArtifactStore.open(study.storage.path), cells(study), events.append)
+    run_sweep(study, ArtifactStore.open(study.storage.path), cells(study), Driver(events.append))
     [ended] = [event for event in events if isinstance(event, TrialEnded)]
     assert ended.record.state == "finished", ended.record.reason
     return ended.record

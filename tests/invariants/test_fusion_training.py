@@ -17,7 +17,7 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.text.batches import Ragged
 from nlgraft.training.config import ParameterGroup, TrainConfig
 from nlgraft.training.data import Seq2SeqData
-from nlgraft.training.loop import train
+from nlgraft.training.loop import Training, train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.models import read_model, write_model
 from nlgraft.training.parameters import make_optimizer
@@ -85,7 +85,7 @@ def test_only_the_fine_encoder_learns_ten_times_as_fast(tmp_path):
     )
     frozen = {name: p.clone() for name, p in model.state_dict().items() if "fine_encoder" not in name}
     before, learned = digest(frozen), digest(dict(model.fine_encoder.state_dict()))
-    train(model, Seq2SeqObjective(), two_sources(), config, make_context(tmp_path))
+    train(Training(model, Seq2SeqObjective(), two_sources(), config), make_context(tmp_path))
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     assert trained == {name for name, _ in model.named_parameters() if name.startswith("fine_encoder.")}
     assert 0 < len(trained) < len(list(model.parameters()))
@@ -110,7 +110,7 @@ def test_the_fine_encoder_has_its_own_learning_rate(tmp_path, monkeypatch):
     monkeypatch.setattr(torch.optim.AdamW, "step", watch)
     groups = (ParameterGroup(pattern=FINE, lr_multiplier=10.0),)
     config = TrainConfig(max_steps=5, batch_tokens=60, groups=groups, keep_best=False, warmup_steps=2)
-    train(model, Seq2SeqObjective(), two_sources(), config, make_context(tmp_path))
+    train(Training(model, Seq2SeqObjective(), two_sources(), config), make_context(tmp_path))
     assert len(ratios) == 5
     for fine, other in ratios:
         assert len(fine) == len(other) == 1

@@ -12,7 +12,7 @@ from nlgraft.text.batches import Ragged
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.data import dev_loss as measure_dev_loss
-from nlgraft.training.loop import train
+from nlgraft.training.loop import Training, train
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
 from nlgraft.training.views import Encoded, Side, View
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
@@ -55,7 +55,7 @@ def run(root, reporter=None, seed=5, is_real=False, **fields):
     evaluate = measure_dev_loss(data) if is_real else dev_loss
     context = make_context(root, reporter, seed=seed)
     objective, config = Seq2SeqObjective(0.1), TrainConfig(**settings)
-    outcome = train(model, objective, data, config, context, evaluate=evaluate)
+    outcome = train(Training(model, objective, data, config), context, evaluate=evaluate)
     curves = {
         name: [(step, value) for step, value, _ in points]
         for name, points in outcome.curves.items()

@@ -8,7 +8,7 @@ from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import Corpus, write_corpus
 from nlgraft.training.config import ParameterGroup, TrainConfig
 from nlgraft.training.data import Seq2SeqData, dev_loss
-from nlgraft.training.loop import train
+from nlgraft.training.loop import Training, train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.views import Encoded, View
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
@@ -86,7 +86,7 @@ def run(root, **fields):
         return {**measure(model), "dev/other": abs(len(steps) - 2.0)}
 
     model, context = ToyModel(1), make_context(root, recorder)
-    train(model, Seq2SeqObjective.of(config), data, config, context, evaluate=evaluate)
+    train(Training(model, Seq2SeqObjective.of(config), data, config), context, evaluate=evaluate)
     latest = context.checkpoints.latest()
     reports = [
         (step, {name: value for name, value in metrics.items() if name != "train/tokens_per_s"})

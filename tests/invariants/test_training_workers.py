@@ -19,7 +19,7 @@ from nlgraft.text.batches import Ragged
 from nlgraft.training.classification import ClassificationObjective, LabelledData
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.language_model import LanguageModelObjective, TextData
-from nlgraft.training.loop import train
+from nlgraft.training.loop import Training, train
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
 from nlgraft.training.masked_lm import fresh_encoder
 from nlgraft.training.masked_text import MaskingIds
@@ -54,9 +54,8 @@ def train_worker(root, rank, world_size, stop_at=None):
     config = TrainConfig(**SETTINGS)
     # the first half with some rows alone: stopped and resumed within it
     first = RowsFirst(7, {"target.weight": torch.arange(VOCABULARY) % 2 == 0})
-    outcome = train(
-        model, Seq2SeqObjective(0.1), ToyData(), config, context, evaluate=dev_loss, rows_first=first
-    )
+    training = Training(model, Seq2SeqObjective(0.1), ToyData(), config)
+    outcome = train(training, context, evaluate=dev_loss, rows_first=first)
     return outcome, model
 
 
@@ -67,7 +66,7 @@ def train_language_model(root, rank, world_size):
     model, data = BiLM(config).double(), TextData(sentences, batch_tokens=30)
     context = make_context(root / "lm", rank=rank, world_size=world_size)
     settings = TrainConfig(**{**SETTINGS, "keep_best": False})
-    return train(model, LanguageModelObjective(), data, settings, context)
+    return train(Training(model, LanguageModelObjective(), data, settings), context)
 
 
 def train_classifier(root, rank, world_size):
@@ -82,7 +81,8 @@ def train_classifier(root, rank, world_size):
     data = LabelledData(lines, np.arange(37) % 2, ids, batch_tokens=30)
     context = make_context(root / "classifier", rank=rank, world_size=world_size)
     settings = TrainConfig(**{**SETTINGS, "keep_best": False})
-    return train(model, ClassificationObjective(), data, settings, context, save=lambda *_: None)
+    training = Training(model, ClassificationObjective(), data, settings)
+    return train(training, context, save=lambda *_: None)
 
 
 CHILD = """

@@ -23,7 +23,7 @@ from nlgraft.stages.kinds.masked_lm import (
     TrainMaskedInputs,
     TrainMaskedSettings,
 )
-from nlgraft.stages.kinds.seq2seq import TrainSettings
+from nlgraft.stages.kinds.seq2seq import DecodingSettings, TrainSettings
 from nlgraft.stages.released_graph import Released, released
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig
 from trainables.embedding_transfer.arms import (
@@ -270,12 +270,13 @@ class _Builder:
             further["upstream"] = pieces.upstream_scores(
                 self.upstream, self.upstream_text, decode=self.config.decode
             )
+        score = self.config.score
         return pieces.scores(
             self.finetuned,
             self.downstream_text,
             splits,
-            decode=self.config.decode,
-            score=self.config.score,
+            DecodingSettings(decode=self.config.decode, is_calibrated=score.is_calibrated),
+            score,
             compared_tokenizer=self.tokenizers("upstream")[TARGET] if self.is_pretrained else None,
             further=further,
         )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.stages import graph as pieces
 from nlgraft.stages import masked_lm_graph as masked_pieces
+from nlgraft.stages.kinds.masked_lm import TrainMaskedSettings
 from trainables.embedding_transfer.arms import STREAMS
 from trainables.embedding_transfer.config import Config
 from trainables.embedding_transfer.exchange_graph import VocabularyExchange
@@ -49,14 +50,13 @@ def masked_lm_graph(config: Config, *, seed: int, splits: Sequence[str]) -> Stag
         streams={"encoder": STREAMS["encoder"]},
         masking=model.masking,
     )
-    continued = masked_pieces.continued_masked_lm(
-        "continued",
-        model,
-        config.downstream.train,
-        exchange.transfer if is_exchanged else upstream,
-        new_text,
-        seed=seed,
+    settings = TrainMaskedSettings(
+        train=config.downstream.train,
+        masking=model.masking,
+        scoring=model.scoring,
         new_rows_first_steps=transfer.new_rows_first_steps if is_exchanged else 0,
         report_steps=REPORT_STEPS,
     )
+    start = exchange.transfer if is_exchanged else upstream
+    continued = masked_pieces.continued_masked_lm("continued", start, new_text, settings, seed=seed)
     return StageGraph(masked_pieces.masked_scores(continued, new_text, model, splits))

@@ -12,8 +12,8 @@ from nlgraft.nn.context_config import ContextConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import context_graph
 from nlgraft.stages import graph as pieces
-from nlgraft.stages.graph import EncodedText
-from nlgraft.stages.kinds.seq2seq import TrainSettings
+from nlgraft.stages.graph import ContextStages, EncodedText
+from nlgraft.stages.kinds.seq2seq import DecodingSettings, TrainSettings
 from nlgraft.text.config import EOS, CorpusConfig
 from nlgraft.training.config import Side as StreamSide
 from nlgraft.training.config import View
@@ -149,22 +149,18 @@ class _Builder:
             self.text,
             TrainSettings(train=self.config.train, model=self.model, view=VIEW),
             seed=self.seed,
-            encoders={**self.language_models},
-            states=self.states,
-            means=self.means,
+            contexts=ContextStages({**self.language_models}, self.states, self.means),
         )
 
     def scores(self, splits: tuple[str, ...]) -> Stage:
         further, count = {}, self.config.num_extracted_sentences
         if count is not None:
             further = pieces.extract_scores(self.corpus, splits, num_sentences=count)
-        return pieces.scores(
-            self.trained,
-            self.text,
-            splits,
+        score = self.config.score
+        decoding = DecodingSettings(
             decode=self.config.decode,
-            score=self.config.score,
             view=VIEW,
-            further=further,
             has_lm_cache=self.config.has_lm_cache,
+            is_calibrated=score.is_calibrated,
         )
+        return pieces.scores(self.trained, self.text, splits, decoding, score, further=further)

@@ -21,7 +21,14 @@ from nlgraft.stages.kinds.masked_lm import (
     TrainMaskedInputs,
     TrainMaskedSettings,
 )
-from nlgraft.stages.kinds.seq2seq import SCORE, CarrySettings, ScoreInputs, ScoreSettings, TrainSettings
+from nlgraft.stages.kinds.seq2seq import (
+    SCORE,
+    CarrySettings,
+    DecodingSettings,
+    ScoreInputs,
+    ScoreSettings,
+    TrainSettings,
+)
 from nlgraft.stages.kinds.text import EncodeSettings
 from nlgraft.stages.released_graph import Released, released
 from nlgraft.stages.stage_kind import NoSettings
@@ -266,17 +273,14 @@ class _Trial:
         """Translate a split, also with the sentences of other examples as one of the sources."""
         config = self.config
         view = self.view(config.read_sources)
-        translation = pieces.translate(
-            f"{name}_{split}",
-            self.trained,
-            self.text,
-            split,
+        decoding = DecodingSettings(
             decode=config.decode.model_copy(update={"start_id": view.target_start}),
             view=view,
             is_measured=foreign_source is None,
             is_calibrated=config.score.is_calibrated and foreign_source is None,
             foreign_source=foreign_source,
         )
+        translation = pieces.translate(f"{name}_{split}", self.trained, self.text, split, decoding)
         if config.documents != "joined":
             return translation
         inputs = TranslationInputs(translation=translation)

@@ -17,8 +17,8 @@ from nlgraft.nn.context_config import (
 )
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import context_graph, graph
-from nlgraft.stages.graph import EncodedText
-from nlgraft.stages.kinds.seq2seq import TrainSettings
+from nlgraft.stages.graph import ContextStages, EncodedText
+from nlgraft.stages.kinds.seq2seq import DecodingSettings, TrainSettings
 from nlgraft.text.files import expand
 from nlgraft.training.config import View
 from trainables.prlm_fusion.config import Config, Layers, ReleasedPrlm
@@ -63,16 +63,13 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
         view=view,
         sampling_alpha=config.tokenizer.sampling_alpha,
     )
-    encoders = {name: prlm.encoder for name, prlm in prlms.items()}
-    trained = graph.train("trained", text, settings, seed=seed, encoders=encoders, states=states)
+    contexts = ContextStages({name: prlm.encoder for name, prlm in prlms.items()}, states)
+    trained = graph.train("trained", text, settings, seed=seed, contexts=contexts)
     further = {}
     if config.num_extracted_sentences is not None:
         further = graph.extract_scores(corpus, splits, num_sentences=config.num_extracted_sentences)
-    return StageGraph(
-        graph.scores(
-            trained, text, splits, decode=config.decode, score=config.score, view=view, further=further
-        )
-    )
+    decoding = DecodingSettings(decode=config.decode, view=view, is_calibrated=config.score.is_calibrated)
+    return StageGraph(graph.scores(trained, text, splits, decoding, config.score, further=further))
 
 
 def _prlm(config: Config, name: str, seed: int) -> Prlm:

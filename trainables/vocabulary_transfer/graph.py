@@ -14,6 +14,7 @@ from nlgraft.stages import graph as pieces
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages.config import UpstreamPhaseConfig
 from nlgraft.stages.kinds.classification import ScoreClassifierInputs
+from nlgraft.stages.kinds.masked_lm import TrainMaskedSettings
 from nlgraft.stages.masked_lm_graph import MaskedText
 from nlgraft.stages.stage_kind import NoSettings
 from trainables.vocabulary_transfer.config import KEPT, PLAN_METHODS, SCRATCH, Config
@@ -148,14 +149,14 @@ class _Builder:
         config = self.config
         if config.intermediate is None:
             return self.transferred
-        return masked_pieces.continued_masked_lm(
-            "intermediate",
-            config.masked_lm,
-            config.intermediate,
-            self.transferred,
-            self.unlabelled_text,
-            seed=self.seed,
+        settings = TrainMaskedSettings(
+            train=config.intermediate,
+            masking=config.masked_lm.masking,
+            scoring=config.masked_lm.scoring,
             metric_prefix="intermediate",
+        )
+        return masked_pieces.continued_masked_lm(
+            "intermediate", self.transferred, self.unlabelled_text, settings, seed=self.seed
         )
 
     # --- results ----------------------------------------------------------------------------------------

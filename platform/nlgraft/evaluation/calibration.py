@@ -28,6 +28,7 @@ from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.scores import Evaluation, score_statistics
 from nlgraft.evaluation.sufficient import NUM_ECE_BINS, Statistics
 from nlgraft.nn.batch import Batch, Tokens
+from nlgraft.nn.config import GenerationConfig
 
 
 class _Placed(str):
@@ -123,11 +124,9 @@ def token_confidences(
     model: Any,
     inputs: Inputs,
     hypotheses: Sequence[Sequence[int]],
+    config: GenerationConfig,
     *,
-    start_id: int,
-    end_id: int,
     batch_sentences: int = 64,
-    device: torch.device | str = "cpu",
 ) -> list[list[float]]:
     """Compute the probability of each token that a model produced, given those before it.
 
@@ -135,21 +134,20 @@ def token_confidences(
         model: Put into eval mode meanwhile.
         inputs: The sentences that it translated.
         hypotheses: Ids of each output, end token not included.
-        start_id: First decoder input.
-        end_id: Token that ends a target.
+        config: First decoder input, and the token that ends a target.
         batch_sentences: Sentences at once.
-        device: Device of the model.
 
     Returns:
         Probabilities, one for each id of each hypothesis.
     """
     was_training = model.training
+    device = model.output_projection.weight.device
     model.eval()
     confidences: list[list[float]] = [[] for _ in hypotheses]
     order = np.argsort([-len(ids) for ids in hypotheses], kind="stable")
     for rows in np.array_split(order, max(1, -(-len(order) // batch_sentences))):
-        outputs = Tokens.from_lists([[*hypotheses[row], end_id] for row in rows])
-        read = Tokens.from_lists([[start_id, *hypotheses[row]] for row in rows])
+        outputs = Tokens.from_lists([[*hypotheses[row], config.end_id] for row in rows])
+        read = Tokens.from_lists([[config.start_id, *hypotheses[row]] for row in rows])
         sources, contexts = inputs.pack(rows)
         batch = Batch(sources, read, outputs.ids, contexts).to(device)
         probabilities_BJV = model.logits(model(batch)).float().softmax(-1)

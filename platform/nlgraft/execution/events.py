@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -152,3 +153,22 @@ class Notice:
 
 Event = SweepStarted | TrialStarted | TrialProgress | TrialEnded | CellSearched | LookTaken | Outlook | Notice
 Observer = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Driver:
+    """What a sweep tells and asks the process that runs it.
+
+    Attributes:
+        observe: Receives every event, in order, in the sweep's thread.
+        poll: Called often. Returns a reason to end the sweep early, or None; raises if another driver has
+            taken over.
+        grant: Takes the planned look that is due. Returns how many seeds each cell gets now, by the cell's
+            key.
+        clock: Monotonic seconds; replaced in tests.
+    """
+
+    observe: Observer
+    poll: Callable[[], str | None] = lambda: None
+    grant: Callable[[], Mapping[str, int]] = dict
+    clock: Callable[[], float] = time.monotonic

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,7 +20,7 @@ from nlgraft.execution.cluster import (
     local_capacity,
 )
 from nlgraft.execution.cluster_watch import ClusterWatch, places_of_driver
-from nlgraft.execution.events import Event, Notice, Observer, PlannedTrial, TrialEnded
+from nlgraft.execution.events import Driver, Event, Notice, PlannedTrial, TrialEnded
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
 from nlgraft.execution.memory import memory_shortage
 from nlgraft.execution.optuna_study import OptunaStudy
@@ -58,21 +58,15 @@ def run_sweep(
     study: Study,
     store: ArtifactStore,
     cells: Sequence[Cell],
-    observe: Observer,
+    driver: Driver,
     address: str | None = None,
-    poll: Callable[[], str | None] = lambda: None,
-    grant: Callable[[], Mapping[str, int]] = dict,
 ) -> SweepOutcome:
     """Run every trial of a study that the store does not hold yet.
 
     Args:
         cells: The cells to run.
-        observe: Receives every event, in order, in the calling thread.
+        driver: Hears of every event, may end the sweep and grants seeds.
         address: A running Ray cluster; None starts a local one if there is something to run.
-        poll: Called often. Returns a reason to end the sweep early, or None; raises if another driver has
-            taken over.
-        grant: Takes the planned look that is due. Returns how many seeds each cell gets now, by the cell's
-            key.
 
     Raises:
         CapacityError: A trial can never fit; nothing was started.
@@ -84,7 +78,7 @@ def run_sweep(
     def note(event: Event) -> None:
         if isinstance(event, TrialEnded) and event.record.state != "finished":
             ended.append(event)
-        observe(event)
+        driver.observe(event)
 
     def open_queue(max_concurrent: int) -> TrialQueue:
         def open_optuna(cell: Cell) -> OptunaStudy:
@@ -92,7 +86,9 @@ def run_sweep(
             name = f"{study.name}/{cell.label}@{search_key(study, cell)[:8]}"
             return OptunaStudy(name, study.search, study.objectives, _optuna_url(store))
 
-        queue = TrialQueue(study, store, list(cells), open_optuna, note, max_concurrent, poll, grant)
+        queue = TrialQueue(
+            study, store, list(cells), open_optuna, replace(driver, observe=note), max_concurrent
+        )
         queue.open()
         return queue
 
@@ -100,11 +96,11 @@ def run_sweep(
         # Before Ray is started: a completed study, or one that can never fit, must not cost that time.
         queue = open_queue(check_fit(study.resources, local_capacity(), "this machine"))
         if not queue.is_done:
-            observe(Notice("starting Ray on this machine"))
+            driver.observe(Notice("starting Ray on this machine"))
             with connected(None, study.resources):
                 _TuneSweep(study, store, queue, None).run()
     else:
-        observe(Notice("joining the Ray cluster"))
+        driver.observe(Notice("joining the Ray cluster"))
         with connected(address, study.resources) as capacity:
             queue = open_queue(check_fit(study.resources, capacity, "the cluster"))
             if not queue.is_done:
@@ -183,22 +179,15 @@ class _TuneSweep:
                     raise loss from None
                 raise
 
-    def _check(self, *, is_suspect: bool = False) -> None:
+    def check(self, *, is_suspect: bool = False) -> None:
+        """Raise if the sweep cannot go on; see `TrialRunner`."""
         self._check_signals()
         self._watch.check(is_suspect=is_suspect)
 
     def _new_searcher(self) -> Any:
         from nlgraft.execution.tune_searcher import TuneSearcher
 
-        return TuneSearcher(
-            self._queue,
-            self._store,
-            self._config_for,
-            self._forget,
-            self._request_stop,
-            self._check,
-            _TRIALS_PER_TUNER,
-        )
+        return TuneSearcher(self._queue, self._store, self, _TRIALS_PER_TUNER)
 
     def _new_tuner(self, scratch: str, scheduler: Any) -> Any:
         from ray import tune
@@ -242,7 +231,7 @@ class _TuneSweep:
         return CooperativeScheduler(
             lambda trial: self._search_cell(trial.trial_id),
             lambda: scheduler_for(spec, mode),
-            lambda trial, reason: self._request_stop(trial.trial_id, reason),
+            lambda trial, reason: self.request_stop(trial.trial_id, reason),
         )
 
     def _search_cell(self, trial_id: str) -> str | None:
@@ -250,7 +239,8 @@ class _TuneSweep:
         trial = self._searcher.trial_of(trial_id)
         return trial.cell.key if trial is not None and trial.kind == "search" else None
 
-    def _config_for(self, trial: PlannedTrial, trial_id: str) -> dict[str, Any]:
+    def config_for(self, trial: PlannedTrial, trial_id: str) -> dict[str, Any]:
+        """Put a trial on the board; its Tune config is the id under which it lies there."""
         import ray
 
         from nlgraft.execution.report_keys import TRIAL_ID
@@ -261,10 +251,12 @@ class _TuneSweep:
         ray.get(self._board.add.remote(trial_id, spec.to_text()))
         return {TRIAL_ID: trial_id}
 
-    def _forget(self, trial_id: str) -> None:
+    def forget(self, trial_id: str) -> None:
+        """Take a trial off the board."""
         self._board.remove.remote(trial_id)
 
-    def _request_stop(self, trial_id: str, reason: str) -> None:
+    def request_stop(self, trial_id: str, reason: str) -> None:
+        """Ask a trial, by way of the board, to end itself."""
         import ray
 
         ray.get(self._board.request_stop.remote(trial_id, reason))

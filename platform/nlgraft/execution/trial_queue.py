@@ -17,9 +17,9 @@ from typing import Any
 from nlgraft.errors import StoreError
 from nlgraft.execution.cell_searches import CellSearches
 from nlgraft.execution.events import (
+    Driver,
     LookTaken,
     Notice,
-    Observer,
     Outlook,
     PlannedTrial,
     SweepStarted,
@@ -29,7 +29,7 @@ from nlgraft.execution.events import (
 )
 from nlgraft.execution.forecast import Forecast
 from nlgraft.execution.optuna_study import OptunaStudy
-from nlgraft.pipeline.stage import Stage
+from nlgraft.execution.stage_claims import LOOK_SHARE, StageClaims
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import finished_record, trial_record
 from nlgraft.pipeline.trial_record import TrialRecord, TrialState
@@ -40,11 +40,7 @@ from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system import load_system
 
 _BUSY_PAUSE_S = 5.0
-_STORE_POLL_S = 0.5
 _OUTLOOK_PAUSE_S = 2.0
-_LOOK_SHARE = 0.02
-"""Share of the driver's time that may go into outlooks, and into looking up what the store holds: both go
-through every trial that is left."""
 
 
 class TrialQueue:
@@ -57,13 +53,8 @@ class TrialQueue:
 
     Args:
         open_optuna: Opens the Optuna study of a cell.
-        observe: Receives every event, in order.
+        driver: Hears of every event, and is polled before every change to what drivers share.
         max_concurrent: How many trials may run at once.
-        poll: Called before every change to what drivers share. Returns a reason to end the sweep early, or
-            None; raises if another driver has taken over.
-        grant: Takes the planned look that is due. Returns how many seeds each cell gets now, by the cell's
-            key.
-        clock: Monotonic seconds; replaced in tests.
     """
 
     def __init__(
@@ -72,37 +63,30 @@ class TrialQueue:
         store: ArtifactStore,
         cells: list[Cell],
         open_optuna: Callable[[Cell], OptunaStudy],
-        observe: Observer,
+        driver: Driver,
         max_concurrent: int,
-        poll: Callable[[], str | None] = lambda: None,
-        grant: Callable[[], Mapping[str, int]] = dict,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._study = study
         self._store = store
         self._cells = cells
-        self._observe = observe
+        self._driver = driver
         self._max_concurrent = max_concurrent
-        self._poll = poll
-        self._grant = grant
-        self._clock = clock
+        self._clock = driver.clock
         self._system = load_system(study.system)
         self._waiting: list[PlannedTrial] = []
         self._granted = {cell.key: study.first_seeds for cell in cells}
         self._params: dict[str, Mapping[str, Any]] = {}
         self._not_before: dict[str, float] = {}
         self._running: dict[str, PlannedTrial] = {}
-        self._claimed: dict[str, str] = {}
-        self._present: set[str] = set()
-        self._released: list[Stage] = []
-        self._next_poll_s = -math.inf
         self._forecast = Forecast(max_concurrent, store.durations() if store.is_local else {})
         self._next_outlook_s = -math.inf
-        self._failed_stages: dict[str, str] = {}
+        self._stages = StageClaims(store, driver.clock)
         self._searches = (
             CellSearches(study, study.search, store, cells, open_optuna) if study.search is not None else None
         )
-        self._deadline_s = None if study.budget.wall_clock_s is None else clock() + study.budget.wall_clock_s
+        self._deadline_s = (
+            None if study.budget.wall_clock_s is None else self._clock() + study.budget.wall_clock_s
+        )
         self._stop_reason: str | None = None
         self._last_notice = ""
         self._num_started = 0
@@ -121,7 +105,7 @@ class TrialQueue:
             for cell in self._cells:
                 reused += self._enqueue_replicates(cell, {}, 0)
         planned = len(self._waiting) + len(reused) + num_unproposed
-        self._observe(SweepStarted(planned, len(reused), self._max_concurrent))
+        self._driver.observe(SweepStarted(planned, len(reused), self._max_concurrent))
         for trial, record in reused:
             self._take_reused(trial, record)
         self._replicate_best()
@@ -150,7 +134,7 @@ class TrialQueue:
         """Hand out no further trial; the first reason is kept."""
         if self._stop_reason is None:
             self._stop_reason = reason
-            self._observe(Notice(f"no further trial is started: {reason}"))
+            self._driver.observe(Notice(f"no further trial is started: {reason}"))
 
     def take(self) -> PlannedTrial | None:
         """Hand out the next trial whose stages nobody else is computing, or None if none can start now."""
@@ -160,7 +144,7 @@ class TrialQueue:
             return None
         if self._stop_reason is not None or len(self._running) >= self._max_concurrent:
             return None
-        self._poll_store()
+        self._stages.look(self._waiting)
         self._fail_doomed()
         for trial in self._waiting:
             if self._is_ready(trial):
@@ -178,7 +162,7 @@ class TrialQueue:
         """Stop the sweep if its budget is spent, or if it was asked to end."""
         if self._deadline_s is not None and self._clock() >= self._deadline_s:
             self.stop(f"the budget of {self._study.budget.wall_clock_s:g} s wall clock is spent")
-        requested = self._poll()
+        requested = self._driver.poll()
         if requested is not None:
             self.stop(requested)
         budget = self._study.budget.trials
@@ -193,12 +177,12 @@ class TrialQueue:
         if running is not None:
             self._forecast.progress(trial, running, step, self._clock())
         num_steps = None if running is None else running.num_steps
-        self._observe(TrialProgress(trial, stage, step, metrics, unix_ms, num_steps))
+        self._driver.observe(TrialProgress(trial, stage, step, metrics, unix_ms, num_steps))
         self._tell_outlook()
 
     def intermediate(self, trial: PlannedTrial, value: float, step: int) -> None:
         """Pass an intermediate value of the objective of a search trial to its search."""
-        self._poll()
+        self._driver.poll()
         if self._searches is not None and trial.kind == "search":
             self._searches.intermediate(trial, value, step)
 
@@ -210,20 +194,20 @@ class TrialQueue:
         self._waiting.append(trial)
         notice = f"{trial.name} waits for a stage that {owner} is computing"
         if notice != self._last_notice:
-            self._observe(Notice(notice))
+            self._driver.observe(Notice(notice))
             self._last_notice = notice
 
     def end(self, trial: PlannedTrial, record: TrialRecord) -> None:
         """Take the record of a trial that has ended."""
-        self._poll()
+        self._driver.poll()
         self._release(trial)
         self.num_run += 1
         if record.state == "failed":
             self.num_failed += 1
-            self._remember_failed_stages(record)
+            self._stages.remember_failed(record)
         self._forecast.ended(trial, record)
         self._tell_outlook()
-        self._observe(TrialEnded(trial, record))
+        self._driver.observe(TrialEnded(trial, record))
         if self._searches is not None and trial.kind == "search":
             self._searches.end(trial, record)
             self._replicate_best()
@@ -243,7 +227,7 @@ class TrialQueue:
             record = _new_record(trial, "killed", reason)
             with suppress(StoreError):
                 self._store_record(record)
-        self._observe(TrialEnded(trial, record))
+        self._driver.observe(TrialEnded(trial, record))
 
     def lost(self, trial: PlannedTrial, reason: str) -> TrialRecord:
         """Record a trial as failed whose process died without leaving a record."""
@@ -252,7 +236,7 @@ class TrialQueue:
         return record
 
     def _store_record(self, record: TrialRecord) -> None:
-        self._poll()
+        self._driver.poll()
         self._store.write_record("trials", record.fingerprint, record.to_json())
 
     def _enqueue_replicates(
@@ -279,12 +263,12 @@ class TrialQueue:
         self.num_reused += 1
         if record.state == "failed":
             self.num_failed += 1
-        self._observe(TrialEnded(trial, record, is_reused=True))
+        self._driver.observe(TrialEnded(trial, record, is_reused=True))
 
     def _replicate_best(self) -> None:
         """Queue the replicates of every cell whose search has just ended."""
         for searched in self._searches.newly_over() if self._searches is not None else ():
-            self._observe(searched)
+            self._driver.observe(searched)
             if searched.params is not None:
                 for trial, record in self._enqueue_replicates(searched.cell, searched.params, 0):
                     self._take_reused(trial, record)
@@ -293,7 +277,7 @@ class TrialQueue:
         """Queue what planned looks grant, once all the replicates granted before have ended."""
         is_searching = self._searches is not None and not self._searches.is_over
         while not (self._waiting or self._running or is_searching or self._stop_reason is not None):
-            granted = self._grant()
+            granted = self._driver.grant()
             finished: list[tuple[PlannedTrial, TrialRecord]] = []
             for cell in self._cells:
                 start = self._granted[cell.key]
@@ -303,19 +287,12 @@ class TrialQueue:
             num_new = len(self._waiting) + len(finished)
             if num_new == 0:
                 return
-            self._observe(LookTaken(dict(self._granted), num_new))
+            self._driver.observe(LookTaken(dict(self._granted), num_new))
             for trial, record in finished:
                 self._take_reused(trial, record)
 
     def _is_ready(self, trial: PlannedTrial) -> bool:
-        return self._not_before.get(trial.key, 0.0) <= self._clock() and self._awaited(trial) is None
-
-    def _awaited(self, trial: PlannedTrial) -> Stage | None:
-        """The first stage of a trial that a running one is computing."""
-        for stage in trial.graph.stages:
-            if stage.fingerprint in self._claimed and stage.fingerprint not in self._present:
-                return stage
-        return None
+        return self._not_before.get(trial.key, 0.0) <= self._clock() and self._stages.awaited(trial) is None
 
     def _tell_outlook(self) -> None:
         """Tell the observer, every few seconds, what waits for what and how long it all takes."""
@@ -324,60 +301,35 @@ class TrialQueue:
             return
         num_unproposed = 0 if self._searches is None else self._searches.num_unproposed
         running = list(self._running.values())
-        left_s, is_bound = self._forecast.left(running, self._waiting, self._present, num_unproposed, now_s)
-        awaited = [self._awaited(trial) for trial in self._waiting]
+        left_s, is_bound = self._forecast.left(
+            running, self._waiting, self._stages.present, num_unproposed, now_s
+        )
+        awaited = [self._stages.awaited(trial) for trial in self._waiting]
         held_back = Counter(stage.name for stage in awaited if stage is not None)
         num_waiting = len(self._waiting) + num_unproposed
-        self._observe(Outlook(len(running), num_waiting, held_back, left_s or None, is_bound))
+        self._driver.observe(Outlook(len(running), num_waiting, held_back, left_s or None, is_bound))
         took_s = self._clock() - now_s
-        self._next_outlook_s = self._clock() + max(_OUTLOOK_PAUSE_S, took_s / _LOOK_SHARE)
+        self._next_outlook_s = self._clock() + max(_OUTLOOK_PAUSE_S, took_s / LOOK_SHARE)
 
     def _start(self, trial: PlannedTrial) -> PlannedTrial:
         self._running[trial.key] = trial
         self._num_started += 1
-        for stage in trial.graph.stages:
-            if stage.fingerprint not in self._present:
-                self._claimed[stage.fingerprint] = trial.key
-        self._observe(TrialStarted(trial))
+        self._stages.claim(trial)
+        self._driver.observe(TrialStarted(trial))
         return trial
 
     def _release(self, trial: PlannedTrial) -> None:
         self._running.pop(trial.key, None)
-        for stage in trial.graph.stages:
-            if self._claimed.get(stage.fingerprint) == trial.key:
-                del self._claimed[stage.fingerprint]
-                self._released.append(stage)
-
-    def _poll_store(self) -> None:
-        """Look up which claimed or wanted stages have been published since the last look."""
-        # What a trial that has ended published is seen at once, everything else by the next look.
-        self._present |= {stage.fingerprint for stage in self._released if self._store.has(stage)}
-        self._released.clear()
-        now_s = self._clock()
-        if now_s < self._next_poll_s:
-            return
-        wanted = {stage.fingerprint for trial in self._waiting for stage in trial.graph.stages}
-        wanted |= set(self._claimed)
-        self._present |= self._store.finished(wanted - self._present)
-        took_s = self._clock() - now_s
-        self._next_poll_s = self._clock() + max(_STORE_POLL_S, took_s / _LOOK_SHARE)
-
-    def _remember_failed_stages(self, record: TrialRecord) -> None:
-        """Keep the stage that failed: every trial that needs it would fail in the same way."""
-        for stage in record.stages:
-            if stage["decision"] == "failed":
-                self._failed_stages[stage["fingerprint"]] = record.reason
+        self._stages.release(trial)
 
     def _fail_doomed(self) -> None:
         """Fail, without running them, the waiting trials that need a stage which has failed."""
-        if not self._failed_stages:
-            return
         for trial in list(self._waiting):
-            doomed = [s for s in trial.graph.stages if s.fingerprint in self._failed_stages]
-            if doomed and not any(stage.fingerprint in self._claimed for stage in trial.graph.stages):
+            reason = self._stages.doom(trial)
+            if reason is not None:
                 self._waiting.remove(trial)
                 self._running[trial.key] = trial
-                self.end(trial, self.lost(trial, self._failed_stages[doomed[0].fingerprint]))
+                self.end(trial, self.lost(trial, reason))
 
     def _check_failures(self) -> None:
         limit = self._study.budget.max_failed_fraction

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from ray.tune import Callback
 from ray.tune.experiment import Trial
@@ -35,6 +34,30 @@ class BriefResults(Callback):
             del result[name]
 
 
+class TrialRunner(Protocol):
+    """Runs the trials that a searcher hands out."""
+
+    def config_for(self, trial: PlannedTrial, trial_id: str) -> dict[str, Any]:
+        """Build the Tune config of a trial under Tune's id for it."""
+        ...
+
+    def forget(self, trial_id: str) -> None:
+        """Free what `config_for` has set up."""
+        ...
+
+    def request_stop(self, trial_id: str, reason: str) -> None:
+        """Ask the trial under a Tune id to end itself."""
+        ...
+
+    def check(self, *, is_suspect: bool = False) -> None:
+        """Raise if the sweep cannot go on: a signal arrived, the cluster is lost.
+
+        Args:
+            is_suspect: There was an error of Ray.
+        """
+        ...
+
+
 class TuneSearcher(Searcher):
     """Hands Tune the trials of a queue, and the queue their results.
 
@@ -42,11 +65,7 @@ class TuneSearcher(Searcher):
 
     Args:
         store: Where trials leave their records.
-        config_for: Builds the Tune config of a trial under Tune's id for it.
-        forget: Frees what `config_for` has set up, given Tune's id.
-        request_stop: Asks the trial under a Tune id to end itself, with the reason.
-        check: Raises if the sweep cannot go on: a signal arrived, the cluster is lost. Given
-            ``is_suspect=True`` after an error of Ray.
+        runner: Prepares and stops trials.
         max_trials: How many trials Tune is handed before it is told that the search is over.
     """
 
@@ -54,19 +73,13 @@ class TuneSearcher(Searcher):
         self,
         queue: TrialQueue,
         store: ArtifactStore,
-        config_for: Callable[[PlannedTrial, str], dict[str, Any]],
-        forget: Callable[[str], None],
-        request_stop: Callable[[str, str], None],
-        check: Callable[..., None],
+        runner: TrialRunner,
         max_trials: int,
     ) -> None:
         super().__init__()
         self._queue = queue
         self._store = store
-        self._config_for = config_for
-        self._forget = forget
-        self._request_stop = request_stop
-        self._check = check
+        self._runner = runner
         self._num_left = max_trials
         self._is_stopping = False
         self._trials: dict[str, PlannedTrial] = {}
@@ -89,7 +102,7 @@ class TuneSearcher(Searcher):
         """Hand out the next trial; None makes Tune ask again later."""
         if self._failure is not None:
             raise self._failure
-        self._check()
+        self._runner.check()
         trial = None
         if self.is_spent:
             self._queue.check_budget()  # or nobody would, until the last trials have ended
@@ -98,13 +111,13 @@ class TuneSearcher(Searcher):
         if self._queue.stop_reason is not None and not self._is_stopping:
             self._is_stopping = True
             for running_id in self._trials:
-                self._request_stop(running_id, KillReason(self._queue.stop_reason))
+                self._runner.request_stop(running_id, KillReason(self._queue.stop_reason))
         if trial is None:
             is_over = not self._trials if self.is_spent else self._queue.is_done
             return Searcher.FINISHED if is_over else None
         self._num_left -= 1
         self._trials[trial_id] = trial
-        return self._config_for(trial, trial_id)
+        return self._runner.config_for(trial, trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass a report to the queue."""
@@ -124,10 +137,10 @@ class TuneSearcher(Searcher):
         """
         try:
             if error:
-                self._check(is_suspect=True)
+                self._runner.check(is_suspect=True)
             trial = self._trials.pop(trial_id, None)
             if trial is not None:
-                self._forget(trial_id)
+                self._runner.forget(trial_id)
                 self._end(trial, {} if error or result is None else result)
         except Exception as failure:
             self._failure = self._failure or failure

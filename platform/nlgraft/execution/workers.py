@@ -20,7 +20,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.execute import execute_stage
-from nlgraft.pipeline.stage import Reporter, Stage, TrialStopped
+from nlgraft.pipeline.stage import Reporter, Stage, TrialStopped, Worker
 from nlgraft.pipeline.store import ArtifactStore
 
 _POLL_S = 0.2
@@ -86,9 +86,11 @@ def _train_loop(config: dict[str, Any]) -> None:
             stage,
             ArtifactStore.open(config["store_uri"]),
             reporter=_MailReporter(mailbox, rank),
-            rank=rank,
-            world_size=context.get_world_size(),
-            device=str(get_device()) if config["is_gpu"] else "cpu",
+            worker=Worker(
+                rank=rank,
+                world_size=context.get_world_size(),
+                device=str(get_device()) if config["is_gpu"] else "cpu",
+            ),
         )
     except TrialStopped as stopped:
         if rank == 0:

@@ -6,11 +6,12 @@ import importlib
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 from nlgraft.errors import ContractError
 from nlgraft.pipeline.integrity import remove_tree
-from nlgraft.pipeline.stage import Reporter, Stage, StageContext
+from nlgraft.pipeline.stage import ALONE, Reporter, Stage, StageContext, Worker
 from nlgraft.pipeline.stage_outputs import check_results
 from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore
 
@@ -22,9 +23,7 @@ def execute_stage(
     store: ArtifactStore,
     *,
     reporter: Reporter,
-    rank: int = 0,
-    world_size: int = 1,
-    device: str = "cpu",
+    worker: Worker = ALONE,
     inputs: Mapping[str, Path] | None = None,
     reason: str = "",
 ) -> None:
@@ -37,9 +36,7 @@ def execute_stage(
         stage: The stage; its inputs are stored.
         store: The artifact store.
         reporter: Receives progress.
-        rank: This process's number in the worker group.
-        world_size: Size of the worker group.
-        device: ``cpu``, ``cuda`` or ``cuda:0``...
+        worker: This process's place in the worker group, and its device.
         inputs: Directories of its inputs by name; None: they are fetched from the store.
         reason: Why it runs, for the manifest.
 
@@ -53,22 +50,20 @@ def execute_stage(
     if inputs is None:
         inputs = {name: _fetch_or_discard(upstream, store) for name, upstream in stage.inputs.items()}
     scratch = store.new_scratch(stage)
-    checkpoints = store.checkpoints(stage, is_writable=rank == 0)
+    checkpoints = store.checkpoints(stage, is_writable=worker.rank == 0)
     context = StageContext(
         stage=stage,
         directory=scratch,
         inputs=dict(inputs),
         checkpoints=checkpoints,
         reporter=reporter,
-        rank=rank,
-        world_size=world_size,
-        device=device,
+        **asdict(worker),
     )
     started_at = time.time()
     started = time.perf_counter()
     try:
         function(context)
-        if rank == 0:
+        if worker.rank == 0:
             check_results(scratch)
             duration_s = time.perf_counter() - started
             store.publish(stage, scratch, started_at=started_at, duration_s=duration_s, reason=reason)

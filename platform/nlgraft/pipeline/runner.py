@@ -14,7 +14,7 @@ from typing import Any
 from nlgraft.errors import ContractError, StageBusy, StoreError, TrialFailed
 from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.execute import execute_stage
-from nlgraft.pipeline.stage import KillReason, Stage, TrialStopped
+from nlgraft.pipeline.stage import KillReason, Stage, TrialStopped, Worker
 from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore, Decision, Verdict
 
@@ -183,8 +183,9 @@ class StageRunner:
             return
         inputs = {name: self._fetch(upstream) for name, upstream in stage.inputs.items()}
         self.current = stage.name
+        worker = Worker(device=self._device)
         execute_stage(
-            stage, self._store, reporter=self._reporter, device=self._device, inputs=inputs, reason=reason
+            stage, self._store, reporter=self._reporter, worker=worker, inputs=inputs, reason=reason
         )
 
     def _fetch(self, stage: Stage) -> Path:

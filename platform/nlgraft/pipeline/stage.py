@@ -234,7 +234,25 @@ class NullReporter:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageContext:
+class Worker:
+    """A process that computes a stage, alone or in a group.
+
+    Attributes:
+        rank: Its number in the worker group.
+        world_size: Size of the worker group.
+        device: ``cpu``, ``cuda`` or ``cuda:0``...
+    """
+
+    rank: int = 0
+    world_size: int = 1
+    device: str = "cpu"
+
+
+ALONE = Worker()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageContext(Worker):
     """The argument of a stage's function.
 
     Attributes:
@@ -243,9 +261,6 @@ class StageContext:
         inputs: Directories of the input artifacts, by input name; read only.
         checkpoints: Training state that outlives a crash of this stage.
         reporter: Receives progress.
-        rank: This process's number in the worker group.
-        world_size: Size of the worker group.
-        device: ``cpu``, ``cuda`` or ``cuda:0``...
     """
 
     stage: Stage
@@ -253,9 +268,6 @@ class StageContext:
     inputs: Mapping[str, Path] = field(default_factory=dict)
     checkpoints: Checkpoints
     reporter: Reporter = field(default_factory=NullReporter)
-    rank: int = 0
-    world_size: int = 1
-    device: str = "cpu"
 
     @property
     def config(self) -> dict[str, Any]:

@@ -40,7 +40,6 @@ def run_trial(
     is_waiting: bool,
     distribute: Callable[[Stage], None] | None = None,
     device: str = "cpu",
-    seed: int | None = None,
 ) -> TrialRecord:
     """Run the missing stages of a trial and leave its record in the store, however it ends.
 
@@ -52,12 +51,11 @@ def run_trial(
         store: The artifact store.
         reporter: Receives progress; a `RecordingReporter` (one per trial) is used as it is, so that a caller
             whose workers report elsewhere can feed it.
-        config: The resolved config, for the record.
+        config: The resolved config, for the record; the seed there is that of the last stage that has one.
         is_waiting: If true, wait for a stage that another owner computes; else raise at once.
         distribute: Runs a distributed stage on a worker group, each worker calling `execute_stage`; raises
             `TrialStopped` when the stage was stopped. Left out, such a stage runs in this process.
         device: Where stages of this process compute.
-        seed: The trial's seed, for the record; by default that of its last stage that has one.
 
     Returns:
         The record; its state is ``finished``, ``stopped`` if the reporter asked to stop, or ``killed`` if it
@@ -71,8 +69,7 @@ def run_trial(
     if known is not None and store.verify(graph.result).decision is Decision.HIT:
         return known
     recorder = reporter if isinstance(reporter, RecordingReporter) else RecordingReporter(reporter)
-    if seed is None:
-        seed = next((stage.seed for stage in reversed(graph.stages) if stage.seed is not None), None)
+    seed = next((stage.seed for stage in reversed(graph.stages) if stage.seed is not None), None)
     runner = StageRunner(store, recorder, is_waiting=is_waiting, distribute=distribute, device=device)
     writer = _RecordWriter(graph, store, recorder, runner, config, seed)
     try:

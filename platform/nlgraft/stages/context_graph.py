@@ -24,7 +24,6 @@ from nlgraft.stages.kinds.masked_lm import CHECKPOINT_TOKENIZER, CheckpointSetti
 from nlgraft.stages.kinds.text import NoInputs
 from nlgraft.stages.masked_lm_graph import checkpoint_settings
 from nlgraft.stages.stage_kind import NoSettings
-from nlgraft.text.config import Split
 from nlgraft.training.config import Side
 
 
@@ -66,7 +65,6 @@ def frozen_states(
     side: Side,
     encoder: Stage,
     *,
-    splits: tuple[Split, ...] = ("train", "dev"),
     precision: Precision = "fp32",
 ) -> Stage:
     """Compute the states of a frozen context on one stream of encoded text.
@@ -81,7 +79,7 @@ def frozen_states(
             "stored; run it live"
         )
     read = _reading(context, side).model_dump()
-    settings = FrozenStatesSettings(**read, splits=splits, precision=precision)
+    settings = FrozenStatesSettings(**read, precision=precision)
     return FROZEN_STATES.stage(name, settings, FrozenStatesInputs(encoded=text.stage, encoder=encoder))
 
 

@@ -1,13 +1,13 @@
 """Pieces of stage graphs, without torch: corpus, tokenizers, encoded text, training, translation, scores.
 
-A piece builds stages from configs; what it does not know is told by keyword. Stage names begin with the name
-that a piece is given, so a graph may use a piece several times.
+A piece builds stages from configs. Stage names begin with the name that a piece is given, so a graph may use
+a piece several times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nlgraft.nn.config import GenerationConfig
 from nlgraft.pipeline.stage import Stage
@@ -24,6 +24,7 @@ from nlgraft.stages.kinds.seq2seq import (
     SCORE,
     TRAIN,
     TRANSLATE,
+    DecodingSettings,
     ExtractInputs,
     ExtractSettings,
     ScoreInputs,
@@ -49,7 +50,6 @@ from nlgraft.stages.kinds.text import (
 from nlgraft.stages.metrics import EXTRACT_METHODS, ROUGE
 from nlgraft.text.config import CorpusConfig, Split, digest
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.config import View
 
 TARGET = "target"
 
@@ -144,25 +144,39 @@ def encode(
     return EncodedText(corpus, tokenizers, settings, ENCODED.stage(f"{name}_encoded", settings, inputs))
 
 
+@dataclass(frozen=True)
+class ContextStages:
+    """What a model reads of pretrained encoders.
+
+    Attributes:
+        encoders: Pretrained encoder of each context.
+        states: Their precomputed states, by stream.
+        means: What a centred pooling subtracts, by context.
+    """
+
+    encoders: Mapping[str, Stage] = field(default_factory=dict)
+    states: Mapping[str, Stage] = field(default_factory=dict)
+    means: Mapping[str, Stage] = field(default_factory=dict)
+
+
 def train_inputs(
     text: EncodedText,
     *,
     start: Stage | None = None,
     architecture: Stage | None = None,
-    encoders: Mapping[str, Stage] | None = None,
-    states: Mapping[str, Stage] | None = None,
-    means: Mapping[str, Stage] | None = None,
+    contexts: ContextStages | None = None,
 ) -> TrainInputs[Stage]:
     """Name the inputs of a training on encoded text."""
+    contexts = contexts or ContextStages()
     return TrainInputs(
         encoded=text.stage,
         corpus=text.corpus,
         tokenizers=text.tokenizers,
         start=start,
         architecture=architecture,
-        encoders=encoders or {},
-        states=states or {},
-        means=means or {},
+        encoders=contexts.encoders,
+        states=contexts.states,
+        means=contexts.means,
     )
 
 
@@ -192,14 +206,10 @@ def train(
     seed: int,
     start: Stage | None = None,
     architecture: Stage | None = None,
-    encoders: Mapping[str, Stage] | None = None,
-    states: Mapping[str, Stage] | None = None,
-    means: Mapping[str, Stage] | None = None,
+    contexts: ContextStages | None = None,
 ) -> Stage:
-    """Train an encoder-decoder, fresh or from an earlier model; families of inputs as in ``TrainInputs``."""
-    inputs = train_inputs(
-        text, start=start, architecture=architecture, encoders=encoders, states=states, means=means
-    )
+    """Train an encoder-decoder, fresh or from an earlier model; inputs as in ``TrainInputs``."""
+    inputs = train_inputs(text, start=start, architecture=architecture, contexts=contexts)
     return TRAIN.stage(name, train_settings(text, settings), inputs, seed=seed)
 
 
@@ -237,35 +247,16 @@ def untrained_language_model(
     return UNTRAINED_LANGUAGE_MODEL.stage(name, settings, inputs, seed=config.seed_of(seed))
 
 
-def translate(
-    name: str,
-    model: Stage,
-    text: EncodedText,
-    split: str,
-    *,
-    decode: GenerationConfig,
-    view: View | None = None,
-    is_measured: bool = True,
-    is_calibrated: bool = False,
-    foreign_source: int | None = None,
-    has_lm_cache: bool = True,
-    states: Mapping[str, Stage] | None = None,
-) -> Stage:
-    """Translate a split of a corpus; settings as in ``TranslateSettings``."""
-    view = view or View()
-    sides = (*view.sources, *view.contexts.values())
+def translate(name: str, model: Stage, text: EncodedText, split: str, decoding: DecodingSettings) -> Stage:
+    """Translate a split of a corpus, whose sources are cut where those of training were."""
+    sides = (*decoding.view.sources, *decoding.view.contexts.values())
     settings = TranslateSettings(
+        **{name: getattr(decoding, name) for name in DecodingSettings.model_fields},
         split=split,
-        decode=decode,
-        view=view,
         streams={side.stream: text.settings.streams[side.stream] for side in sides},
         max_tokens=text.settings.max_tokens,
-        is_measured=is_measured,
-        is_calibrated=is_calibrated,
-        foreign_source=foreign_source,
-        has_lm_cache=has_lm_cache,
     )
-    inputs = TranslateInputs(model=model, corpus=text.corpus, tokenizers=text.tokenizers, states=states or {})
+    inputs = TranslateInputs(model=model, corpus=text.corpus, tokenizers=text.tokenizers)
     return TRANSLATE.stage(name, settings, inputs)
 
 
@@ -273,14 +264,11 @@ def scores(
     trained: Stage,
     text: EncodedText,
     splits: Sequence[str],
-    *,
-    decode: GenerationConfig,
+    decoding: DecodingSettings,
     score: ScoreConfig,
-    view: View | None = None,
+    *,
     compared_tokenizer: Stage | None = None,
     further: Mapping[str, Stage] | None = None,
-    has_lm_cache: bool = True,
-    states: Mapping[str, Stage] | None = None,
 ) -> Stage:
     """Translate and score splits with the trial's model: the last stage of a trial.
 
@@ -288,32 +276,17 @@ def scores(
         trained: Training of the model.
         text: The corpus.
         splits: Splits to translate.
-        decode: Beam and length rules.
+        decoding: What the model reads, and how it is searched.
         score: Measures.
-        view: What the model reads.
         compared_tokenizer: Tokenizer of the target against which the model's saves tokens.
         further: Stages whose metrics belong to the trial although nothing else reads them.
-        has_lm_cache: See ``TranslateSettings``.
-        states: Precomputed states by stream.
     """
-    translations = {
-        split: translate(
-            f"translation_{split}",
-            trained,
-            text,
-            split,
-            decode=decode,
-            view=view,
-            is_calibrated=score.is_calibrated,
-            has_lm_cache=has_lm_cache,
-            states=states,
-        )
-        for split in splits
-    }
     inputs = ScoreInputs(
         corpus=text.corpus,
-        translations=translations,
-        target_tokenizer=text.tokenizers[(view or View()).target.stream],
+        translations={
+            split: translate(f"translation_{split}", trained, text, split, decoding) for split in splits
+        },
+        target_tokenizer=text.tokenizers[decoding.view.target.stream],
         compared_tokenizer=compared_tokenizer,
         trained=trained,
         further=further or {},
@@ -346,7 +319,8 @@ def upstream_scores(
     model: Stage, text: EncodedText, *, decode: GenerationConfig, prefix: str = "upstream"
 ) -> Stage:
     """Score an upstream model by BLEU on dev of its own corpus."""
-    translation = translate(f"{prefix}_translation", model, text, "dev", decode=decode, is_measured=False)
+    decoding = DecodingSettings(decode=decode, is_measured=False)
+    translation = translate(f"{prefix}_translation", model, text, "dev", decoding)
     return SCORE.stage(
         f"{prefix}_scores",
         ScoreSettings(metrics=("bleu",), bleu_tokenizer="13a", metric_prefix=prefix),

@@ -34,7 +34,6 @@ from nlgraft.stages.kinds.text import NoInputs
 from nlgraft.stages.stage_kind import NoSettings
 from nlgraft.text.files import expand
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
-from nlgraft.training.config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -167,27 +166,10 @@ def exchanged_masked_lm(
 
 
 def continued_masked_lm(
-    name: str,
-    config: MaskedLMConfig,
-    train: TrainConfig,
-    start: Stage,
-    text: MaskedText,
-    *,
-    seed: int,
-    new_rows_first_steps: int = 0,
-    report_steps: Sequence[int] = (),
-    metric_prefix: str = "",
+    name: str, start: Stage, text: MaskedText, settings: TrainMaskedSettings, *, seed: int
 ) -> Stage:
-    """Continue the training of a masked language model on other text."""
-    settings = TrainMaskedSettings(
-        train=train,
-        masking=config.masking,
-        scoring=config.scoring,
-        sampling=text.sampling,
-        new_rows_first_steps=new_rows_first_steps,
-        report_steps=tuple(report_steps),
-        metric_prefix=metric_prefix,
-    )
+    """Continue the training of a masked language model on other text, segmented as that text is."""
+    settings = settings.model_copy(update={"sampling": text.sampling})
     inputs = TrainMaskedInputs(
         encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer, start=start
     )

@@ -76,12 +76,8 @@ def projected_cross_entropy(
     Source: slicing as in Wijmans et al. (2025), Cut Your Losses. Differs: the gradient is computed in the
     forward pass.
     """
-    vocabulary = len(weight_Vd)
-    mass = _mass_over_all(smoothing, kind, vocabulary)
-    rows = max(1, _SLICE_ELEMENTS.get(hidden_Rd.device.type, 2**22) // vocabulary)
-    loss: Tensor = _Projected.apply(
-        hidden_Rd, weight_Vd, bias_V, target_R, mass, rows, torch.is_grad_enabled()
-    )
+    mass = _mass_over_all(smoothing, kind, len(weight_Vd))
+    loss: Tensor = _Projected.apply(hidden_Rd, weight_Vd, bias_V, target_R, mass, torch.is_grad_enabled())
     return loss
 
 
@@ -100,10 +96,10 @@ class _Projected(torch.autograd.Function):
         bias_V: Tensor | None,
         target_R: Tensor,
         mass: float,
-        rows: int,
         is_differentiated: bool,
     ) -> Tensor:
         device = hidden_Rd.device.type
+        rows = max(1, _SLICE_ELEMENTS.get(device, 2**22) // len(weight_Vd))
         wide = torch.promote_types(weight_Vd.dtype, torch.float32)
         narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_Vd.dtype
         with torch.autocast(device, enabled=False):
@@ -152,4 +148,4 @@ class _Projected(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad_loss: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         scaled = [None if grad is None else grad * grad_loss.to(grad.dtype) for grad in ctx.gradients]
-        return (*scaled, None, None, None, None)
+        return (*scaled, None, None, None)

@@ -13,21 +13,18 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from nlgraft.errors import ContractError, DataError
 from nlgraft.evaluation.efficiency import count_parameters
 from nlgraft.pipeline.stage import StageContext, TrialStopped
-from nlgraft.training.config import TrainConfig
-from nlgraft.training.losses import Objective
 from nlgraft.training.parameters import choose_trained, make_optimizer
 from nlgraft.training.rows_first import RowsFirst
-from nlgraft.training.step import Rows, Stepper, TrainData, TrainingDiverged
+from nlgraft.training.step import Rows, Stepper, TrainData, Training, TrainingDiverged
 from nlgraft.training.train_state import (
     Curves,
     TrainState,
@@ -40,7 +37,7 @@ from nlgraft.training.train_state import (
 from nlgraft.training.weights import average_weights, save_model
 from nlgraft.training.workers import Workers
 
-__all__ = ["TrainData", "TrainOutcome", "TrainingDiverged", "train"]
+__all__ = ["TrainData", "TrainOutcome", "Training", "TrainingDiverged", "train"]
 
 CURVES_FILE = "curves.json"
 Evaluate = Callable[[Any], Mapping[str, float]]
@@ -76,10 +73,7 @@ class TrainOutcome:
 
 
 def train(
-    model: nn.Module,
-    objective: Objective,
-    data: TrainData,
-    config: TrainConfig,
+    training: Training,
     context: StageContext,
     *,
     evaluate: Evaluate | None = None,
@@ -89,11 +83,7 @@ def train(
     """Train a model, from its last checkpoint if there is one, and write it into the stage's artifact.
 
     Args:
-        model: Initialised from the stage's seed; moved to the context's device and changed in place. It ends
-            with the resulting weights on every worker.
-        objective: Loss of a batch, summed over tokens, and their number.
-        data: Batches.
-        config: Length, learning rates, evaluation, selection of the result.
+        training: Model, loss, batches and settings.
         context: Seed, device, workers, checkpoints, reporter, artifact directory.
         evaluate: Dev metrics of the model, called on the first worker with the model in eval mode and without
             gradients.
@@ -106,7 +96,7 @@ def train(
         ContractError: The stage has no seed, a pattern matches nothing, the best weights are requested but
             cannot be determined, or rows that are to be trained first cannot be.
     """
-    loop = _Loop(model, objective, data, config, context, evaluate, rows_first)
+    loop = _Loop(training, context, evaluate, rows_first)
     cuda = [loop.device] if loop.device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):  # training must not shift the caller's own draws
         loop.run()
@@ -114,7 +104,7 @@ def train(
     if loop.workers.is_first:
         text = json.dumps(loop.state.progress.curves, allow_nan=False)
         (context.directory / CURVES_FILE).write_text(text + "\n", encoding="utf-8")
-        save(model, context.directory)
+        save(training.model, context.directory)
     return loop.outcome()
 
 
@@ -123,14 +113,12 @@ class _Loop:
 
     def __init__(
         self,
-        model: nn.Module,
-        objective: Objective,
-        data: TrainData,
-        config: TrainConfig,
+        training: Training,
         context: StageContext,
         evaluate: Evaluate | None,
         rows_first: RowsFirst | None,
     ) -> None:
+        model, config, data = training.model, training.config, training.data
         if context.seed is None:
             raise ContractError(f"stage {context.stage.name} trains but has no seed; give its Stage one")
         if evaluate is None and (config.patience is not None or config.keep_best):
@@ -151,7 +139,7 @@ class _Loop:
         self.state = TrainState(model, make_optimizer(model, config))
         self._resume()
         self.stepper = Stepper(
-            model, objective, data, config, self.state.optimizer, self.workers, context.seed, rows_first
+            replace(training, config=config), self.state.optimizer, self.workers, context.seed, rows_first
         )
         self._epoch: tuple[int, Sequence[Rows]] | None = None
 

@@ -71,14 +71,29 @@ class _Objective(nn.Module):
         return result if isinstance(result, Loss) else Loss(result[0], result[1])
 
 
+@dataclass(frozen=True)
+class Training:
+    """What is trained, and how.
+
+    Attributes:
+        model: Initialised from the stage's seed; moved to the context's device and changed in place. It ends
+            with the resulting weights on every worker.
+        objective: Loss of a batch, summed over tokens, and their number.
+        data: Makes the batches.
+        config: Length, precision, learning rates, evaluation, selection of the result.
+    """
+
+    model: nn.Module
+    objective: Objective
+    data: TrainData
+    config: TrainConfig
+
+
 class Stepper:
     """Takes optimiser steps.
 
     Args:
-        model: The model.
-        objective: Loss of a batch.
-        data: Makes the batches.
-        config: Precision, clipping, learning rate.
+        training: Model, loss, batches and settings.
         optimizer: That of ``make_optimizer``.
         workers: The worker group.
         seed: Seed of dropout and any other draw of a forward pass.
@@ -87,18 +102,15 @@ class Stepper:
 
     def __init__(
         self,
-        model: nn.Module,
-        objective: Objective,
-        data: TrainData,
-        config: TrainConfig,
+        training: Training,
         optimizer: torch.optim.Optimizer,
         workers: Workers,
         seed: int,
         rows_first: RowsFirst | None = None,
     ) -> None:
         self.optimizer, self.workers = optimizer, workers
-        self._data, self._config, self._seed = data, config, seed
-        self._module: nn.Module = _Objective(model, objective)
+        self._data, self._config, self._seed = training.data, training.config, seed
+        self._module: nn.Module = _Objective(training.model, training.objective)
         if workers.size > 1:
             self._module = DistributedDataParallel(self._module, broadcast_buffers=False)
         self._loss_names: list[str] | None = None

@@ -180,9 +180,7 @@ def run_unit(study, store, cell, seed, params=None, splits=("dev", "test")):
     config = resolve_config(study, cell, params or {})
     graph = load_system(study.system).stage_graph(config, seed=seed, splits=splits)
     try:
-        run_trial(
-            graph, store, reporter=NullReporter(), config=config.model_dump(), is_waiting=False, seed=seed
-        )
+        run_trial(graph, store, reporter=NullReporter(), config=config.model_dump(), is_waiting=False)
     except TrialFailed:
         return graph.fingerprint
     return graph.fingerprint

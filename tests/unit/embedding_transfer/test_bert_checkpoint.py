@@ -72,7 +72,7 @@ def store(tmp_path_factory):
 def run(store, config):
     graph = stage_graph(config, seed=1, splits=("dev",))
     resolved = config.model_dump(mode="json")
-    record = run_trial(graph, store, reporter=NullReporter(), config=resolved, is_waiting=True, seed=1)
+    record = run_trial(graph, store, reporter=NullReporter(), config=resolved, is_waiting=True)
     assert record.state == "finished"
     assert set(record.metrics) <= set(METRICS)
     return record, lambda name: store.fetch(graph.find(name))
@@ -406,9 +406,7 @@ def test_a_real_checkpoint_reads_captions(tmp_path, multi30k):
             lines += [line.strip() for line, _ in zip(file, range(6), strict=False)]
     store = ArtifactStore.open(str(tmp_path))
     upstream = graph_of(configured(checkpoint, "pretrain_finetune")).find("upstream")
-    record = run_trial(
-        StageGraph(upstream), store, reporter=NullReporter(), config={}, is_waiting=True, seed=1
-    )
+    record = run_trial(StageGraph(upstream), store, reporter=NullReporter(), config={}, is_waiting=True)
     assert record.metrics == {"upstream/parameters_total": pytest.approx(22.56e6, rel=1e-3)}
     at = store.fetch(upstream)
     masked = upstream.inputs["masked_lm"]

@@ -70,7 +70,7 @@ def store(tmp_path_factory):
 def run(store, config):
     graph = stage_graph(config, seed=1, splits=("dev",))
     document = config.model_dump(mode="json")
-    record = run_trial(graph, store, reporter=NullReporter(), config=document, is_waiting=True, seed=1)
+    record = run_trial(graph, store, reporter=NullReporter(), config=document, is_waiting=True)
     assert record.state == "finished"
     return record, lambda name: store.fetch(graph.find(name))
 
@@ -174,7 +174,7 @@ def test_languages_of_an_mbart_get_tokens_behind_the_mask(mbart, tmp_path):
     tokenizer = checkpoint.tokenizer("tokenizer", ("<one>", "<other>"))
     graph = StageGraph(checkpoint.encoder_decoder("model", tokenizer, 122, (121, 123)))
     store = ArtifactStore.open(str(tmp_path))
-    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True, seed=1)
+    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True)
     assert record.state == "finished"
     pieces = SentencePiece(store.fetch(tokenizer) / "tokenizer.model")
     assert [pieces.id(token) for token in ("<mask>", "<one>", "<other>")] == [4, 5, 6]

@@ -62,7 +62,7 @@ def run(store, method, **changes):
     config = Config(**(SMALL | {"transfer": {"method": method}} | changes))
     graph = stage_graph(config, seed=1, splits=SPLITS)
     settings = config.model_dump(mode="json")
-    record = run_trial(graph, store, reporter=NullReporter(), config=settings, is_waiting=True, seed=1)
+    record = run_trial(graph, store, reporter=NullReporter(), config=settings, is_waiting=True)
     assert record.state == "finished"
     return graph, record
 

@@ -51,7 +51,7 @@ def run(store, method, sides="decoder"):
     config = Config(**BASE, transfer={"method": method, "sides": sides})
     graph = stage_graph(config, seed=1, splits=("dev",))
     settings = config.model_dump(mode="json")
-    record = run_trial(graph, store, reporter=NullReporter(), config=settings, is_waiting=True, seed=1)
+    record = run_trial(graph, store, reporter=NullReporter(), config=settings, is_waiting=True)
     assert record.state == "finished"
     assert {"dev/bleu", "dev/length_saved", "upstream/dev_bleu"} <= set(record.metrics) <= set(METRICS)
     return lambda name: store.fetch(graph.find(name))

@@ -63,9 +63,7 @@ def run(store, method, seed=1, splits=SPLITS, **changes):
     chosen = config(method, **changes)
     graph = stage_graph(chosen, seed=seed, splits=splits)
     settings = chosen.model_dump(mode="json")
-    return graph, run_trial(
-        graph, store, reporter=NullReporter(), config=settings, is_waiting=True, seed=seed
-    )
+    return graph, run_trial(graph, store, reporter=NullReporter(), config=settings, is_waiting=True)
 
 
 BPE = {"tokenizers": {"upstream": {"kind": "bpe", "sampling_alpha": 0.1}}}

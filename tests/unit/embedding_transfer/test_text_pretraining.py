@@ -69,7 +69,7 @@ def store(tmp_path_factory):
 def run(store, config):
     graph = stage_graph(config, seed=1, splits=("dev",))
     settings = config.model_dump(mode="json")
-    record = run_trial(graph, store, reporter=NullReporter(), config=settings, is_waiting=True, seed=1)
+    record = run_trial(graph, store, reporter=NullReporter(), config=settings, is_waiting=True)
     assert record.state == "finished"
     assert set(record.metrics) <= set(METRICS)
     return record, lambda name: store.fetch(graph.find(name))

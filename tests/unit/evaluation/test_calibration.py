@@ -14,7 +14,7 @@ from nlgraft.evaluation.calibration import (
 )
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.sufficient import aggregate
-from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.text.batches import Ragged
 
@@ -77,9 +77,8 @@ def test_confidences_are_the_models_probabilities():
     model = Seq2Seq(TransformerConfig(preset="tiny", d_model=16, num_heads=2, ffn_dim=16), 12, 12).train()
     sources = Ragged.of([[5, 6, 3], [7, 3], [8, 9, 10, 3]])
     hypotheses = [[4, 5], [], [6, 7, 8]]
-    confidences = token_confidences(
-        model, Inputs([sources]), hypotheses, start_id=2, end_id=3, batch_sentences=2
-    )
+    config = GenerationConfig(start_id=2, end_id=3)
+    confidences = token_confidences(model, Inputs([sources]), hypotheses, config, batch_sentences=2)
     assert model.training
     assert [len(values) for values in confidences] == [2, 0, 3]
     model.eval()

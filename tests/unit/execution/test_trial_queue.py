@@ -14,6 +14,7 @@ from pydantic import TypeAdapter
 from nlgraft.errors import StoreError, StudyLockedError, TrialFailed
 from nlgraft.execution.events import (
     CellSearched,
+    Driver,
     Event,
     LookTaken,
     Notice,
@@ -42,8 +43,7 @@ class Bench:
         self,
         document: dict[str, Any],
         max_concurrent: int = 2,
-        poll: Callable[[], str | None] = lambda: None,
-        grant: Callable[[], Mapping[str, int]] = dict,
+        **asked: Callable[[], Any],
     ) -> None:
         self.study = Study.from_dict(document)
         self.store = ArtifactStore.open(self.study.storage.path)
@@ -54,11 +54,8 @@ class Bench:
             self.store,
             cells(self.study),
             self.open_optuna,
-            self.events.append,
+            Driver(self.events.append, clock=lambda: self.clock_s, **asked),
             max_concurrent,
-            poll,
-            grant,
-            clock=lambda: self.clock_s,
         )
         self.queue.open()
 

@@ -45,15 +45,19 @@ def trial(name: str) -> Any:
 class Bench:
     def __init__(self, store: ArtifactStore, *trials: Any, max_trials: int = 100) -> None:
         self.queue, self.requests, self.checks, self.forgotten = Queue(*trials), [], [], []
-        self.searcher = TuneSearcher(
-            self.queue,
-            store,
-            lambda trial, trial_id: {"spec": f"{trial.fingerprint} under {trial_id}"},
-            self.forgotten.append,
-            lambda trial_id, reason: self.requests.append((trial_id, reason)),
-            lambda **flags: self.checks.append(flags),
-            max_trials,
-        )
+        self.searcher = TuneSearcher(self.queue, store, self, max_trials)
+
+    def config_for(self, trial: Any, trial_id: str) -> dict[str, Any]:
+        return {"spec": f"{trial.fingerprint} under {trial_id}"}
+
+    def forget(self, trial_id: str) -> None:
+        self.forgotten.append(trial_id)
+
+    def request_stop(self, trial_id: str, reason: str) -> None:
+        self.requests.append((trial_id, reason))
+
+    def check(self, **flags: bool) -> None:
+        self.checks.append(flags)
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def test_every_transition_is_reported(store):
     """Invariants 10 and 12: only the fine encoder is new, and what is frozen stays as it was."""
     frozen = {**TRICE["multi_source"]["train"], "train_only": ["^fine_encoder"]}
     graph = graph_of(configured(multi_source={"train": frozen}))
-    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True, seed=1)
+    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True)
     assert record.state == "finished"
     reports = {
         name: json.loads((store.fetch(graph.find(name)) / "carried.json").read_text())
@@ -155,7 +155,7 @@ def test_a_released_bert_is_both_sides_of_dual_bert(store, tmp_path):
         single_source=None,
     )
     graph = graph_of(config)
-    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True, seed=1)
+    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True)
     assert record.state == "finished", record.reason
     tokenizer = open_tokenizer(store.fetch(graph.find("shared_tokenizer")))
     assert tokenizer.pieces[4:7] == ["<mask>", "<first>", "<target>"]

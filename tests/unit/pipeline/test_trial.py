@@ -11,7 +11,7 @@ import pytest
 from pipeline_stages import alone, number, total
 
 from nlgraft.errors import ContractError, StageBusy, TrialFailed
-from nlgraft.pipeline.stage import KillReason, NullReporter, Stage, StageGraph
+from nlgraft.pipeline.stage import KillReason, NullReporter, Stage, StageGraph, Worker
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import (
     RecordingReporter,
@@ -236,7 +236,7 @@ def test_distributed_stage_goes_to_the_workers(store: ArtifactStore):
     def distribute(stage: Stage) -> None:
         requested.append(stage.name)
         for rank in (1, 0):
-            execute_stage(stage, store, reporter=NullReporter(), rank=rank, world_size=2)
+            execute_stage(stage, store, reporter=NullReporter(), worker=Worker(rank=rank, world_size=2))
 
     record = run(graph, store, distribute=distribute)
     assert requested == ["number", "ranked"]
@@ -383,7 +383,9 @@ def test_full_disk_leaves_no_record_but_the_reason(store: ArtifactStore, monkeyp
 
 
 def test_rank_above_zero_drops_contract_errors_with_its_output(store: ArtifactStore):
-    execute_stage(alone("worded").result, store, reporter=NullReporter(), rank=1, world_size=2)
+    execute_stage(alone("worded").result, store, reporter=NullReporter(), worker=Worker(rank=1, world_size=2))
     assert not store.has(alone("worded").result)
     with pytest.raises(ContractError):
-        execute_stage(alone("worded").result, store, reporter=NullReporter(), rank=0, world_size=2)
+        execute_stage(
+            alone("worded").result, store, reporter=NullReporter(), worker=Worker(rank=0, world_size=2)
+        )

@@ -20,7 +20,7 @@ class StopsAt(NullReporter):
 
 
 def run(store, graph, reporter=None):
-    return run_trial(graph, store, reporter=reporter or NullReporter(), config={}, is_waiting=True, seed=1)
+    return run_trial(graph, store, reporter=reporter or NullReporter(), config={}, is_waiting=True)
 
 
 def artifact(store, graph, name):

@@ -20,7 +20,8 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages import context_graph
 from nlgraft.stages import graph as pieces
 from nlgraft.stages.config import LanguageModelPhaseConfig, ScoreConfig
-from nlgraft.stages.kinds.seq2seq import TrainSettings
+from nlgraft.stages.graph import ContextStages
+from nlgraft.stages.kinds.seq2seq import DecodingSettings, TrainSettings
 from nlgraft.stages.run.text import read_encoded
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus, read_corpus
@@ -90,14 +91,12 @@ def fused(checkpoint, context=None, *, is_stored, merge="sum", scored=False, ran
     if is_stored:
         states = {SIDE.stream: context_graph.frozen_states("prlm_states", text, context, SIDE, encoder)}
     settings = TrainSettings(train=TRAIN, model=config, view=view)
-    trained = pieces.train("trained", text, settings, seed=1, encoders={"prlm": encoder}, states=states)
+    contexts = ContextStages({"prlm": encoder}, states)
+    trained = pieces.train("trained", text, settings, seed=1, contexts=contexts)
     if not scored:
         return StageGraph(trained)
-    return StageGraph(
-        pieces.scores(
-            trained, text, ("test",), decode=DECODE, score=ScoreConfig(metrics=("bleu",)), view=view
-        )
-    )
+    decoding = DecodingSettings(decode=DECODE, view=view)
+    return StageGraph(pieces.scores(trained, text, ("test",), decoding, ScoreConfig(metrics=("bleu",))))
 
 
 def test_tokens_are_those_of_transformers(store, checkpoint):
@@ -230,15 +229,10 @@ def test_a_language_model_of_ours_takes_the_place_of_a_table(store, kind, is_cen
         states = {}
         if is_stored:
             states = {stream: context_graph.frozen_states("lm_states", text, context, read, lm)}
-        trained = pieces.train(
-            "trained", text, settings, seed=1, encoders={"lm": lm}, states=states, means=means
-        )
-        decode = DECODE.model_copy(update={"start_id": 3})
-        graph = StageGraph(
-            pieces.scores(
-                trained, text, ("test",), decode=decode, score=ScoreConfig(metrics=("bleu",)), view=view
-            )
-        )
+        contexts = ContextStages({"lm": lm}, states, means)
+        trained = pieces.train("trained", text, settings, seed=1, contexts=contexts)
+        decoding = DecodingSettings(decode=DECODE.model_copy(update={"start_id": 3}), view=view)
+        graph = StageGraph(pieces.scores(trained, text, ("test",), decoding, ScoreConfig(metrics=("bleu",))))
         record = run(store, graph)
         losses.append(record.metrics["dev/loss"])
         used = read_model(artifact(store, graph, "trained")).named_contexts()["lm"]

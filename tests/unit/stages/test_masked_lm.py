@@ -80,7 +80,7 @@ def store(tmp_path_factory):
 
 def run(store, stage):
     graph = StageGraph(stage)
-    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True, seed=1)
+    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True)
     assert record.state == "finished", record
     assert set(record.metrics) <= set(METRICS)
     return record, lambda name: store.fetch(graph.find(name))
@@ -114,16 +114,14 @@ def exchanged_trial(method="avg", norm_match="none", new_rows=0, splits=("dev", 
         seed=1,
     )
     transfer = EXCHANGE.stage("transfer", NoSettings(), ExchangeInputs(model=upstream, plans=plans))
-    trained = masked_pieces.continued_masked_lm(
-        "continued",
-        config,
-        TRAIN,
-        transfer,
-        new,
-        seed=1,
+    settings = TrainMaskedSettings(
+        train=TRAIN,
+        masking=config.masking,
+        scoring=config.scoring,
         report_steps=(0, 2),
         new_rows_first_steps=new_rows,
     )
+    trained = masked_pieces.continued_masked_lm("continued", transfer, new, settings, seed=1)
     return masked_pieces.masked_scores(trained, new, config, splits)
 
 

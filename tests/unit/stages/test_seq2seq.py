@@ -22,6 +22,7 @@ from nlgraft.stages import graph as pieces
 from nlgraft.stages.config import MaskedSpansConfig, ScoreConfig
 from nlgraft.stages.kinds.seq2seq import (
     CarrySettings,
+    DecodingSettings,
     TrainInputs,
     TrainSettings,
     TranslateInputs,
@@ -58,9 +59,8 @@ def texts(task="multi_source", num_sources=2, size=200, max_tokens=60, **tokeniz
 
 
 def scored(trained, text, view=None, splits=("dev", "test"), **score):
-    return StageGraph(
-        pieces.scores(trained, text, splits, decode=DECODE, score=ScoreConfig(**score), view=view)
-    )
+    decoding = DecodingSettings(decode=DECODE, view=view or View())
+    return StageGraph(pieces.scores(trained, text, splits, decoding, ScoreConfig(**score)))
 
 
 BOTH = View(sources=(Side(stream="source 0"), Side(stream="source 1")))
@@ -72,7 +72,7 @@ def store(tmp_path_factory):
 
 
 def run(store, graph):
-    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True, seed=1)
+    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True)
     assert record.state == "finished"
     return record, lambda name: store.fetch(graph.find(name))
 
@@ -266,7 +266,7 @@ def test_sources_to_translate_are_cut_to_the_position_table(store, caplog):
 
 def test_sources_to_translate_are_cut_as_those_of_training(store, caplog):
     text = texts(max_tokens=4)
-    stage = pieces.translate("translation", text.corpus, text, "dev", decode=DECODE)
+    stage = pieces.translate("translation", text.corpus, text, "dev", DecodingSettings(decode=DECODE))
     assert stage.config["max_tokens"] == 4
     inputs = inputs_of(store, text)
     trained = read_encoded(store.fetch(text.stage), "dev").stream("source 0")

@@ -11,7 +11,7 @@ from nlgraft.errors import ContractError, DataError
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.stage import TrialStopped
 from nlgraft.training.config import ParameterGroup, TrainConfig
-from nlgraft.training.loop import TrainingDiverged, train
+from nlgraft.training.loop import Training, TrainingDiverged, train
 from nlgraft.training.losses import Loss, Seq2SeqObjective, segment_losses
 from nlgraft.training.weights import load_weights
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
@@ -34,14 +34,9 @@ def dev_loss(model):
 def run(root, model=None, data=None, objective=None, reporter=None, evaluate=None, **fields):
     model = model or ToyModel(1)
     context = make_context(root, reporter)
-    outcome = train(
-        model,
-        objective or Seq2SeqObjective(0.1),
-        data or ToyData(),
-        TrainConfig(**{**CONFIG, **fields}),
-        context,
-        evaluate=evaluate,
-    )
+    config = TrainConfig(**{**CONFIG, **fields})
+    training = Training(model, objective or Seq2SeqObjective(0.1), data or ToyData(), config)
+    outcome = train(training, context, evaluate=evaluate)
     return model, outcome, context
 
 
@@ -314,11 +309,11 @@ def test_what_cannot_be_trained_is_refused(tmp_path):
         run(tmp_path, keep_best=True)
     with pytest.raises(ContractError, match="best_metric=dev/loss is not measured; measured: dev/bleu"):
         run(tmp_path, keep_best=True, evaluate=lambda model: {"dev/bleu": 1.0})
-    usual = (ToyModel(), Seq2SeqObjective(), ToyData(), TrainConfig(**CONFIG))
+    usual = Training(ToyModel(), Seq2SeqObjective(), ToyData(), TrainConfig(**CONFIG))
     with pytest.raises(ContractError, match="no seed"):
-        train(*usual, make_context(tmp_path, seed=None))
+        train(usual, make_context(tmp_path, seed=None))
     with pytest.raises(ContractError, match="2 workers but no torch process group"):
-        train(*usual, make_context(tmp_path, world_size=2))
+        train(usual, make_context(tmp_path, world_size=2))
     with pytest.raises(DataError, match="has no batches"):
         run(tmp_path / "empty", data=ToyData(num=0))
     with pytest.raises(DataError, match="hold no token"):

@@ -11,7 +11,7 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.text.batches import Ragged
 from nlgraft.training.config import TrainConfig
 from nlgraft.training.data import Seq2SeqData
-from nlgraft.training.loop import train
+from nlgraft.training.loop import Training, train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.parameters import choose_trained, make_optimizer
 from nlgraft.training.rows_first import RowsFirst
@@ -37,7 +37,7 @@ def run(root, num_steps, num_alone, reporter=None, rows=None, **fields):
     config = TrainConfig(**(SETTINGS | {"max_steps": num_steps} | fields))
     first = RowsFirst(num_alone, rows or {TABLE: NEW}) if num_alone else None
     context = make_context(root, reporter)
-    train(model, Seq2SeqObjective(0.1), ToyData(), config, context, rows_first=first)
+    train(Training(model, Seq2SeqObjective(0.1), ToyData(), config), context, rows_first=first)
     return before, model.state_dict()
 
 
@@ -101,7 +101,7 @@ def test_one_table_for_all(tmp_path):
     is_new = torch.arange(30) % 3 == 0
     config = TrainConfig(**(SETTINGS | {"max_steps": 3}))
     first = RowsFirst(3, {"source_embedding.table.weight": is_new})
-    train(model, Seq2SeqObjective(0.1), data, config, make_context(tmp_path), rows_first=first)
+    train(Training(model, Seq2SeqObjective(0.1), data, config), make_context(tmp_path), rows_first=first)
     after = model.state_dict()
     tables = {"source_embedding.table.weight", "target_embedding.table.weight", "output_projection.weight"}
     assert {name for name in before if not torch.equal(before[name], after[name])} == tables

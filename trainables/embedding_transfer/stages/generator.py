@@ -18,7 +18,7 @@ from nlgraft.stages.run.exchange import old_frequencies, write_plans
 from nlgraft.stages.run.seq2seq import masked_spans
 from nlgraft.stages.run.text import read_encoded
 from nlgraft.training.config import View
-from nlgraft.training.loop import train
+from nlgraft.training.loop import Training, train
 from nlgraft.training.masked_lm import read_masked_lm
 from nlgraft.training.masked_text import Masker, MaskingIds
 from nlgraft.training.models import read_model
@@ -73,10 +73,7 @@ def train_generator(context: StageContext) -> None:
     options = _change_options(settings, inputs, body, context.seed)
     data, dev = (_data(split, settings, inputs, options) for split in ("train", "dev"))
     outcome = train(
-        GeneratorModel(body, generators),
-        objective,
-        data,
-        settings.train,
+        Training(GeneratorModel(body, generators), objective, data, settings.train),
         context,
         evaluate=_evaluation(objective, dev, context.device),
         save=write_generators,

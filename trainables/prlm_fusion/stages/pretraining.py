@@ -20,6 +20,7 @@ from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.text import read_encoded, training_budget
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE
 from nlgraft.training.config import MaskingConfig
+from nlgraft.training.loop import Training
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.losses import Loss
 from nlgraft.training.masked_text import SCORING_SEED, MaskedData, Masker, MaskingIds
@@ -75,7 +76,7 @@ def pretrain(context: StageContext) -> None:
         write_tokenizer(inputs.tokenizer / TOKENIZER_FILE, names, settings.max_tokens + 2, directory)
 
     config = settings.train.model_copy(update={"best_metric": name})
-    run_loop(model, _loss, data, config, context, evaluate=evaluate, save=save)
+    run_loop(Training(model, _loss, data, config), context, evaluate=evaluate, save=save)
     score = Score("loss", _dev_loss(model, dev, context.device), 1, "minimize", _SIGNATURE)
     write_metrics(context.directory, {name: score})
 

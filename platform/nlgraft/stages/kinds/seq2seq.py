@@ -68,8 +68,7 @@ class TrainInputs(Inputs[T]):
     """Encoded text with the corpus and the tokenizers it was made of, and the model to start from.
 
     ``start`` is a model, also one after an exchange of its vocabulary; ``architecture`` a model's description
-    without weights; without either the model begins fresh. ``encoders`` are pretrained encoders by context,
-    ``states`` their precomputed states by stream, ``means`` what a centred pooling subtracts, by context.
+    without weights; without either the model begins fresh. The rest is that of ``ContextStages``.
     """
 
     encoded: T
@@ -82,19 +81,13 @@ class TrainInputs(Inputs[T]):
     means: Mapping[str, T] = field(default_factory=dict)
 
 
-class TranslateSettings(Settings):
-    """Beam search on one split."""
+class DecodingSettings(Settings):
+    """How a model translates, whatever the text."""
 
-    split: SplitName
-    """Split to translate."""
     decode: GenerationConfig
     """Beam and length rules."""
     view: View = View()
     """Sources and contexts that the model reads."""
-    streams: Mapping[str, str]
-    """Role of the text of each source and context."""
-    max_tokens: int | None = Field(default=None, ge=1, exclude_if=is_none)
-    """Longest source, as in training; longer ones are cut and counted."""
     foreign_source: int | None = Field(default=None, ge=0, exclude_if=is_none)
     """Source that is another example's sentence everywhere, by index: an adversarial test."""
     has_lm_cache: bool = Field(default=True, exclude_if=bool)
@@ -105,6 +98,17 @@ class TranslateSettings(Settings):
     """If true, measure the inference ECE."""
 
 
+class TranslateSettings(DecodingSettings):
+    """Beam search on one split."""
+
+    split: SplitName
+    """Split to translate."""
+    streams: Mapping[str, str]
+    """Role of the text of each source and context."""
+    max_tokens: int | None = Field(default=None, ge=1, exclude_if=is_none)
+    """Longest source, as in training; longer ones are cut and counted."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TranslateInputs(Inputs[T]):
     """A model, the corpus it translates and the tokenizer of each stream, ``target`` among them."""
@@ -112,7 +116,6 @@ class TranslateInputs(Inputs[T]):
     model: T
     corpus: T
     tokenizers: Mapping[str, T]
-    states: Mapping[str, T] = field(default_factory=dict)
 
 
 class ExtractSettings(Settings):

@@ -35,7 +35,7 @@ from nlgraft.training.classification import (
     write_classifier,
 )
 from nlgraft.training.config import TrainConfig
-from nlgraft.training.loop import TrainOutcome
+from nlgraft.training.loop import Training, TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.masked_text import TEXT, MaskingIds
 from nlgraft.training.sampled_lines import SampledLines
@@ -74,10 +74,7 @@ def train(context: StageContext) -> None:
         return metrics
 
     outcome = run_loop(
-        model,
-        ClassificationObjective.of(settings.train),
-        data,
-        settings.train,
+        Training(model, ClassificationObjective.of(settings.train), data, settings.train),
         context,
         evaluate=evaluate,
         save=lambda model, directory: write_classifier(model, labels, directory),

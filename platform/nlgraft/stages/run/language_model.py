@@ -26,6 +26,7 @@ from nlgraft.training.language_model import (
     fresh_language_model,
     write_language_model,
 )
+from nlgraft.training.loop import Training
 from nlgraft.training.loop import train as run_loop
 
 
@@ -60,10 +61,7 @@ def train(context: StageContext) -> None:
         return {metric_name(f"dev/{name}", prefix): score.value for name, score in scores.items()}
 
     outcome = run_loop(
-        model,
-        LanguageModelObjective.of(config),
-        text,
-        config,
+        Training(model, LanguageModelObjective.of(config), text, config),
         context,
         evaluate=evaluate,
         save=write_language_model,

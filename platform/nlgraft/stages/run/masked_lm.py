@@ -37,7 +37,7 @@ from nlgraft.stages.run.text import read_encoded, text_of, training_budget
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.config import MaskedScoringConfig, TrainConfig
-from nlgraft.training.loop import TrainOutcome
+from nlgraft.training.loop import Training, TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.masked_lm import (
     MaskedLosses,
@@ -84,11 +84,10 @@ def train(context: StageContext) -> None:
         losses = masked_losses(model, dev, context.device)
         return {metric_name(f"dev/{name}", prefix): score.value for name, score in _scores(losses).items()}
 
+    budget = training_budget(config, inputs.corpus, "train", context.seed)
+    data = _train_data(settings, inputs, masker, budget)
     outcome = run_loop(
-        model,
-        MaskedObjective.of(config),
-        _train_data(settings, inputs, masker, training_budget(config, inputs.corpus, "train", context.seed)),
-        config,
+        Training(model, MaskedObjective.of(config), data, config),
         context,
         evaluate=evaluate,
         save=write_masked_lm,

@@ -24,7 +24,7 @@ from nlgraft.stages.run.text import open_tokenizer, read_encoded, text_of, train
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.config import View
 from nlgraft.training.data import EpochStream, SampledText, Seq2SeqData, dev_loss
-from nlgraft.training.loop import TrainOutcome
+from nlgraft.training.loop import Training, TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.losses import SegmentLosses, Seq2SeqObjective, segment_losses
 from nlgraft.training.masked_spans import MaskedSpans
@@ -132,10 +132,7 @@ def train_model(
         return {metric_name(name, prefix): value for name, value in metrics.items()}
 
     outcome = run_loop(
-        model,
-        Seq2SeqObjective.of(config),
-        data,
-        config,
+        Training(model, Seq2SeqObjective.of(config), data, config),
         context,
         evaluate=evaluate,
         save=write_model,

@@ -26,7 +26,6 @@ from nlgraft.evaluation.scores import Evaluation, Score, evaluate_documents, eva
 from nlgraft.evaluation.translation import Translations
 from nlgraft.evaluation.translation import translate as decode
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
-from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.rereading import without_language_model_cache
 from nlgraft.pipeline.stage import StageContext
@@ -82,14 +81,12 @@ def model_inputs(
     corpus = read_corpus(inputs.corpus / split)
     if config.source_positions == "learned":
         view = view.model_copy(update={"sources": tuple(_fitting(side, config) for side in view.sources)})
-    states = {stream: FrozenStates(path / f"{split}.safetensors") for stream, path in inputs.states.items()}
     streams, num_cut = {}, Counter[str]()
     for side in (*view.sources, *view.contexts.values()):
-        if side.stream not in states:
-            lines = text_of(corpus, [settings.streams[side.stream]])
-            tokenizer = open_tokenizer(inputs.tokenizers[side.stream])
-            streams[side.stream], num_cut[side.stream] = encode_lines(lines, tokenizer, settings.max_tokens)
-    prepared, num_cut_by_view = prepare_inputs(Encoded(streams), view, states)
+        lines = text_of(corpus, [settings.streams[side.stream]])
+        tokenizer = open_tokenizer(inputs.tokenizers[side.stream])
+        streams[side.stream], num_cut[side.stream] = encode_lines(lines, tokenizer, settings.max_tokens)
+    prepared, num_cut_by_view = prepare_inputs(Encoded(streams), view)
     for stream, count in (num_cut | Counter(num_cut_by_view)).items():
         if count:
             _LOG.warning("%s, %s: %d of %d sequences were cut", split, stream, count, len(prepared))
@@ -122,14 +119,7 @@ def calibration(
     config: GenerationConfig,
 ) -> Evaluation:
     """Compare the model's confidence in its own tokens with how often they are right."""
-    confidences = token_confidences(
-        model,
-        inputs,
-        best,
-        start_id=config.start_id,
-        end_id=config.end_id,
-        device=model.output_projection.weight.device,
-    )
+    confidences = token_confidences(model, inputs, best, config)
     hypotheses, right = (
         [[str(identity) for identity in ids] for ids in side] for side in (best, tokenizer.encode(references))
     )

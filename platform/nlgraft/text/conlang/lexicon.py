@@ -174,32 +174,20 @@ class Lexicon:
             lexicon.inventories[domain] = lexicon._inventory(domain, rng)
         return lexicon
 
-    def _add(
-        self,
-        category: Category,
-        derivation: str | None,
-        parts: tuple[int, ...],
-        *,
-        is_animate: bool,
-        gender: int,
-        field: int,
-        valence: int,
-    ) -> int:
-        new = Lexeme(len(self.lexemes), category, derivation, parts, is_animate, gender, field, valence)
-        self.lexemes.append(new)
-        return new.id
-
     def _root(self, category: Category, rng: random.Random) -> int:
         charge = {"noun": 0.0, "verb": 0.4, "adjective": 0.7, "adverb": 0.0}[category]
-        return self._add(
-            category,
-            None,
-            (),
+        root = Lexeme(
+            id=len(self.lexemes),
+            category=category,
+            derivation=None,
+            parts=(),
             is_animate=category == "noun" and rng.random() < 0.45,
             gender=rng.randrange(NUM_GENDERS),
             field=rng.randrange(NUM_FIELDS),
             valence=rng.choice((-1, 1)) if rng.random() < charge else 0,
         )
+        self.lexemes.append(root)
+        return root.id
 
     def _build(self, rng: random.Random) -> None:
         taken: set[tuple[str, tuple[int, ...]]] = set()
@@ -237,15 +225,18 @@ class Lexicon:
         taken.add((name, parts))
         head = self.lexemes[parts[-1]]
         way = DERIVATIONS.get(name, Derivation("noun", "noun"))
-        return self._add(
-            category,
-            name,
-            parts,
+        word = Lexeme(
+            id=len(self.lexemes),
+            category=category,
+            derivation=name,
+            parts=parts,
             is_animate=head.is_animate if way.is_animate is None else way.is_animate,
             gender=head.gender if way.gender is None else way.gender,
             field=head.field,
             valence=-head.valence if way.flips else head.valence,
         )
+        self.lexemes.append(word)
+        return word.id
 
     def _inventory(self, domain: Domain, rng: random.Random) -> Inventory:
         which = 0 if domain == "a" else 1
