@@ -10,7 +10,7 @@ from nlgraft.errors import DataError
 from nlgraft.nn.identity import checkpoint_identity
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config import MaskedLMConfig, UpstreamPhaseConfig
-from nlgraft.stages.kinds.exchange import EXCHANGE, PLAN, ExchangeInputs, PlanInputs, PlanSettings
+from nlgraft.stages.kinds.exchange import EXCHANGE, PLAN, SIDE, ExchangeInputs, PlanInputs, PlanSettings
 from nlgraft.stages.kinds.masked_lm import (
     BEGIN_MASKED,
     CHECKPOINT_TOKENIZER,
@@ -161,7 +161,7 @@ def exchanged_masked_lm(
 ) -> Stage:
     """Give a masked language model another vocabulary by a method that needs no training."""
     settings = PlanSettings(method=method, norm_match=norm_match)
-    inputs = PlanInputs(model=model, old={"encoder": old}, new={"encoder": new})
+    inputs = PlanInputs(model=model, old={SIDE: old}, new={SIDE: new})
     plans = PLAN.stage("transfer_plan", settings, inputs, seed=seed)
     return EXCHANGE.stage("transfer", NoSettings(), ExchangeInputs(model=model, plans=plans))
 

@@ -22,6 +22,7 @@ from nlgraft.nn.masked_lm import (
     load_checkpoint,
 )
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.kinds.exchange import SIDE
 from nlgraft.stages.kinds.masked_lm import (
     BEGIN_MASKED,
     BERT2BERT,
@@ -58,8 +59,6 @@ from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 LOSS, PER_CHARACTER = "loss", "mlm_loss_per_char"
-SIDE = "encoder"
-"""Side of the one vocabulary of a masked language model."""
 _SIGNATURE = "all tokens of the units masked, the same units in every trial"
 _SCORING_TOKENS = 4096
 """Positions of a batch that is only read."""
