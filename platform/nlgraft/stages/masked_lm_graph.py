@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nlgraft.errors import DataError
-from nlgraft.nn.identity import checkpoint_identity
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config import MaskedLMConfig, UpstreamPhaseConfig
 from nlgraft.stages.kinds.exchange import EXCHANGE, PLAN, SIDE, ExchangeInputs, PlanInputs, PlanSettings
@@ -20,7 +18,6 @@ from nlgraft.stages.kinds.masked_lm import (
     WORD_TOKENIZER,
     BeginMaskedInputs,
     BeginMaskedSettings,
-    CheckpointSettings,
     EncodeWordsInputs,
     EncodeWordsSettings,
     ScoreMaskedInputs,
@@ -31,8 +28,8 @@ from nlgraft.stages.kinds.masked_lm import (
     WordTokenizerSettings,
 )
 from nlgraft.stages.kinds.text import NoInputs
+from nlgraft.stages.released_graph import checkpoint_settings
 from nlgraft.stages.stage_kind import NoSettings
-from nlgraft.text.files import expand
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 from nlgraft.training.config import TrainConfig
 
@@ -51,25 +48,6 @@ class MaskedText:
     tokenizer: Stage
     encoded: Stage
     sampling: WordSampling | None = None
-
-
-def checkpoint_settings(checkpoint: str | None, revision: str | None) -> CheckpointSettings | None:
-    """Identify a released model: the digests of a directory's files, name and revision of one on the hub.
-
-    Raises:
-        DataError: A local directory is given a revision.
-    """
-    if checkpoint is None:
-        return None
-    identity = checkpoint_identity(checkpoint)
-    if not expand(checkpoint).is_dir():
-        return CheckpointSettings(content=identity | {"revision": revision or "main"})
-    if revision is not None:
-        raise DataError(
-            f"checkpoint {checkpoint} is a directory, and its revision is {revision!r}: a directory has no "
-            "revisions; leave it out"
-        )
-    return CheckpointSettings(content=identity)
 
 
 def _locations(config: MaskedLMConfig) -> dict[str, Any]:

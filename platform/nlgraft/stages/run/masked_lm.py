@@ -33,7 +33,6 @@ from nlgraft.stages.kinds.masked_lm import (
 )
 from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.new_rows import new_rows_first
-from nlgraft.stages.run.seq2seq import outcome_scores
 from nlgraft.stages.run.text import read_encoded, text_of, training_budget
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
@@ -98,7 +97,7 @@ def train(context: StageContext) -> None:
     scores = {name: score_statistics(name, rows, _SIGNATURE) for name, rows in statistics.items()}
     scores |= _step_scores(settings, outcome, len(losses.nats)) | _amounts(losses)
     write_segments(context.directory, "dev", statistics)
-    named = {f"dev/{name}": score for name, score in scores.items()} | outcome_scores(outcome)
+    named = {f"dev/{name}": score for name, score in scores.items()} | outcome.scores
     write_metrics(context.directory, {metric_name(name, prefix): score for name, score in named.items()})
 
 
