@@ -13,7 +13,7 @@ from torch import Tensor
 
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.masked_lm import MaskedBatch
-from nlgraft.stages.run.masked_lm import SIDE
+from nlgraft.stages.kinds.exchange import SIDE
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.tokenizers import BOS, EOS
 from nlgraft.training.config import View

@@ -19,8 +19,8 @@ from torch.func import functional_call
 from nlgraft.nn.batch import Batch
 from nlgraft.nn.masked_lm import MaskedBatch, MaskedLM
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.stages.kinds.exchange import SIDE
 from nlgraft.stages.run.exchange import embedding_tables
-from nlgraft.stages.run.masked_lm import SIDE
 from nlgraft.stages.run.new_rows import EXCHANGED
 from nlgraft.training.cross_entropy import SmoothingKind, smoothed_cross_entropy
 from nlgraft.training.losses import Loss, freeze_module

@@ -20,9 +20,10 @@ from nlgraft.stages.kinds.contexts import (
     RandomEncoderInputs,
     StateMeansSettings,
 )
-from nlgraft.stages.kinds.masked_lm import CHECKPOINT_TOKENIZER, CheckpointSettings
+from nlgraft.stages.kinds.masked_lm import CHECKPOINT_TOKENIZER
+from nlgraft.stages.kinds.released import CheckpointSettings
 from nlgraft.stages.kinds.text import NoInputs
-from nlgraft.stages.masked_lm_graph import checkpoint_settings
+from nlgraft.stages.released_graph import checkpoint_settings
 from nlgraft.stages.stage_kind import NoSettings
 from nlgraft.training.config import Side
 

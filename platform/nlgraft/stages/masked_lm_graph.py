@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from nlgraft.errors import DataError
-from nlgraft.nn.identity import checkpoint_identity
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config import MaskedLMConfig, UpstreamPhaseConfig
-from nlgraft.stages.kinds.exchange import EXCHANGE, PLAN, ExchangeInputs, PlanInputs, PlanSettings
+from nlgraft.stages.kinds.exchange import EXCHANGE, PLAN, SIDE, ExchangeInputs, PlanInputs, PlanSettings
 from nlgraft.stages.kinds.masked_lm import (
     BEGIN_MASKED,
     CHECKPOINT_TOKENIZER,
@@ -20,7 +18,6 @@ from nlgraft.stages.kinds.masked_lm import (
     WORD_TOKENIZER,
     BeginMaskedInputs,
     BeginMaskedSettings,
-    CheckpointSettings,
     EncodeWordsInputs,
     EncodeWordsSettings,
     ScoreMaskedInputs,
@@ -31,8 +28,8 @@ from nlgraft.stages.kinds.masked_lm import (
     WordTokenizerSettings,
 )
 from nlgraft.stages.kinds.text import NoInputs
+from nlgraft.stages.released_graph import checkpoint_settings
 from nlgraft.stages.stage_kind import NoSettings
-from nlgraft.text.files import expand
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 
 
@@ -50,25 +47,6 @@ class MaskedText:
     tokenizer: Stage
     encoded: Stage
     sampling: WordSampling | None = None
-
-
-def checkpoint_settings(checkpoint: str | None, revision: str | None) -> CheckpointSettings | None:
-    """Identify a released model: the digests of a directory's files, name and revision of one on the hub.
-
-    Raises:
-        DataError: A local directory is given a revision.
-    """
-    if checkpoint is None:
-        return None
-    identity = checkpoint_identity(checkpoint)
-    if not expand(checkpoint).is_dir():
-        return CheckpointSettings(content=identity | {"revision": revision or "main"})
-    if revision is not None:
-        raise DataError(
-            f"checkpoint {checkpoint} is a directory, and its revision is {revision!r}: a directory has no "
-            "revisions; leave it out"
-        )
-    return CheckpointSettings(content=identity)
 
 
 def _locations(config: MaskedLMConfig) -> dict[str, Any]:
@@ -160,7 +138,7 @@ def exchanged_masked_lm(
 ) -> Stage:
     """Give a masked language model another vocabulary by a method that needs no training."""
     settings = PlanSettings(method=method, norm_match=norm_match)
-    inputs = PlanInputs(model=model, old={"encoder": old}, new={"encoder": new})
+    inputs = PlanInputs(model=model, old={SIDE: old}, new={SIDE: new})
     plans = PLAN.stage("transfer_plan", settings, inputs, seed=seed)
     return EXCHANGE.stage("transfer", NoSettings(), ExchangeInputs(model=model, plans=plans))
 

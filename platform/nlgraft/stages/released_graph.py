@@ -8,24 +8,43 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nlgraft.errors import DataError
+from nlgraft.nn.identity import checkpoint_identity
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages.kinds.masked_lm import CheckpointSettings
 from nlgraft.stages.kinds.released import (
     BERT_ARCHITECTURE,
     BERT_MASKED_LM,
     BERT_TOKENIZER,
     MBART,
     MBART_TOKENIZER,
+    CheckpointSettings,
     MbartSettings,
     ReleasedInputs,
     ReleasedTokenizerSettings,
 )
 from nlgraft.stages.kinds.text import NoInputs
-from nlgraft.stages.masked_lm_graph import checkpoint_settings
 from nlgraft.text.files import expand
 
 _HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 _DEFAULT_POSITIONS = 512
+
+
+def checkpoint_settings(checkpoint: str | None, revision: str | None) -> CheckpointSettings | None:
+    """Identify a released model: the digests of a directory's files, name and revision of one on the hub.
+
+    Raises:
+        DataError: A local directory is given a revision.
+    """
+    if checkpoint is None:
+        return None
+    identity = checkpoint_identity(checkpoint)
+    if not expand(checkpoint).is_dir():
+        return CheckpointSettings(content=identity | {"revision": revision or "main"})
+    if revision is not None:
+        raise DataError(
+            f"checkpoint {checkpoint} is a directory, and its revision is {revision!r}: a directory has no "
+            "revisions; leave it out"
+        )
+    return CheckpointSettings(content=identity)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ import torch
 
 from nlgraft.errors import ContractError, DataError
 from nlgraft.evaluation.efficiency import count_parameters
+from nlgraft.evaluation.scores import Score
 from nlgraft.pipeline.stage import StageContext, TrialStopped
 from nlgraft.training.parameters import choose_trained, make_optimizer
 from nlgraft.training.rows_first import RowsFirst
@@ -70,6 +71,18 @@ class TrainOutcome:
     num_parameters: int
     num_trained_parameters: int
     curves: Curves
+
+    @property
+    def scores(self) -> dict[str, Score]:
+        """Size of the model, amount of training and time, as scores of one segment."""
+        found = {
+            "parameters/total": (self.num_parameters, "tied parameters once"),
+            "parameters/trained": (self.num_trained_parameters, "tied parameters once"),
+            "train_examples": (self.num_examples, "as often as they were seen"),
+            "train_tokens": (self.num_tokens, "tokens whose loss was taken, as often as they were seen"),
+            "train_s": (self.seconds, "seconds of training steps"),
+        }
+        return {name: Score(name, value, 1, "minimize", text) for name, (value, text) in found.items()}
 
 
 def train(

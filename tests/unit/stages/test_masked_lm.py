@@ -37,6 +37,7 @@ from nlgraft.stages.kinds.masked_lm import (
     TrainMaskedInputs,
     TrainMaskedSettings,
 )
+from nlgraft.stages.released_graph import checkpoint_settings
 from nlgraft.stages.run.exchange import old_frequencies
 from nlgraft.stages.stage_kind import NoSettings
 from nlgraft.text.config import ConlangConfig
@@ -257,13 +258,11 @@ def test_a_checkpoint_learns_its_missing_head(store, tmp_path):
     assert record.metrics["upstream/parameters_trained"] < record.metrics["upstream/parameters_total"]
     assert upstream.config["checkpoint"]["content"]["files"].keys() >= {"config.json", "model.safetensors"}
     with pytest.raises(DataError, match="a directory has no revisions"):
-        masked_pieces.checkpoint_settings(str(tmp_path), "v1")
+        checkpoint_settings(str(tmp_path), "v1")
 
 
 def test_a_checkpoint_on_the_hub_is_known_by_its_revision():
-    settings = [
-        masked_pieces.checkpoint_settings("owner/name", revision) for revision in (None, "main", "v1")
-    ]
+    settings = [checkpoint_settings("owner/name", revision) for revision in (None, "main", "v1")]
     assert settings[0] == settings[1] != settings[2]
     assert settings[2].revision == "v1"
 

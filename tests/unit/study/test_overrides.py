@@ -76,16 +76,16 @@ def test_bad_overrides_are_problems(good, problems, override, path, message):
 
 def test_scales_are_merged_in_order_and_pairs_win(good):
     good["scales"] = {
-        "tiny": {"base": {"train.max_steps": 1, "model": {"num_layers": 1}}, "seeds": [1]},
+        "tiny": {"base": {"train.max_steps": 1, "model": {"dropout": 0.2}}, "seeds": [1]},
         "slow": {"base": {"train": {"max_steps": 9, "peak_lr": 0.5}}},
     }
     plain = Study.from_dict(good)
     assert plain.base == {"train": {"max_steps": 5}}
     tiny = Study.from_dict(good, ["@tiny"])
-    assert tiny.base == {"train": {"max_steps": 1}, "model": {"num_layers": 1}}
+    assert tiny.base == {"train": {"max_steps": 1}, "model": {"dropout": 0.2}}
     assert tiny.seeds == [1]
     both = Study.from_dict(good, ["train.peak_lr=0.25", "@tiny", "@slow"])
-    assert both.base == {"train": {"max_steps": 9, "peak_lr": 0.25}, "model": {"num_layers": 1}}
+    assert both.base == {"train": {"max_steps": 9, "peak_lr": 0.25}, "model": {"dropout": 0.2}}
     assert plain.fingerprint != tiny.fingerprint != both.fingerprint
 
 

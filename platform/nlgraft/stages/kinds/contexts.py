@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nlgraft.nn.context_config import PoolingConfig, Precision
-from nlgraft.stages.kinds.masked_lm import CheckpointSettings
+from nlgraft.stages.kinds.released import CheckpointSettings
 from nlgraft.stages.kinds.text import NoInputs
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.config import Split

@@ -2,7 +2,7 @@
 
 A plan says where each new row comes from. It is made here by a method of ``nlgraft.vocab.methods``, or by any
 other stage that writes ``plan-encoder`` and ``plan-decoder`` as ``TransferPlan.save`` does. A model with one
-table for all has the side ``encoder`` alone.
+table for all has the side `SIDE` alone.
 """
 
 from __future__ import annotations
@@ -13,6 +13,9 @@ from typing import Literal
 
 from nlgraft.stages.config import VectorsConfig
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
+
+SIDE = "encoder"
+"""The side of a model with one table for all, such as a masked language model."""
 
 
 class VectorSettings(Settings):

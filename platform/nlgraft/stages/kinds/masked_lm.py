@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from nlgraft.nn.config import BertConfig, TransformerConfig
+from nlgraft.stages.kinds.released import CheckpointSettings
 from nlgraft.stages.kinds.text import NoInputs
 from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.config import Split
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig
-
-
-class CheckpointSettings(Settings):
-    """A released model. Where it lies is among the stage's locations, as ``checkpoint``."""
-
-    content: dict[str, Any]
-    """Digests of its files, or its name and ``revision`` on the hub."""
-
-    @property
-    def revision(self) -> str | None:
-        """Revision of a hub name; None for a directory."""
-        return self.content.get("revision")
 
 
 class WordTokenizerSettings(Settings):

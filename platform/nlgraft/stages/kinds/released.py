@@ -1,14 +1,26 @@
-"""Released checkpoints that become encoder-decoders of ours: settings and inputs of their stages."""
+"""Released checkpoints: their identity as settings, and the kinds of stages that make them models of ours."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from pydantic import Field
 
-from nlgraft.stages.kinds.masked_lm import CheckpointSettings
 from nlgraft.stages.kinds.text import NoInputs
-from nlgraft.stages.stage_kind import Inputs, StageKind, T, is_unset
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T, is_unset
+
+
+class CheckpointSettings(Settings):
+    """A released model. Where it lies is among the stage's locations, as ``checkpoint``."""
+
+    content: dict[str, Any]
+    """Digests of its files, or its name and ``revision`` on the hub."""
+
+    @property
+    def revision(self) -> str | None:
+        """Revision of a hub name; None for a directory."""
+        return self.content.get("revision")
 
 
 class ReleasedTokenizerSettings(CheckpointSettings):

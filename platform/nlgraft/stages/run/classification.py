@@ -19,7 +19,6 @@ from nlgraft.stages.kinds.classification import (
     ScoreClassifierInputs,
     TrainClassifierInputs,
 )
-from nlgraft.stages.run.seq2seq import outcome_scores
 from nlgraft.stages.run.text import read_encoded, text_of, training_budget
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
@@ -83,7 +82,7 @@ def train(context: StageContext) -> None:
     known = best.get(outcome.best_value) if outcome.best_value is not None else None
     _write(context.directory, "dev", known or measure(model))
     mean = Score("accuracy.curve", _curve_mean(outcome), len(dev), "maximize", "trapezoids over steps|points")
-    write_metrics(context.directory, {"dev/accuracy.curve": mean, **outcome_scores(outcome)})
+    write_metrics(context.directory, {"dev/accuracy.curve": mean, **outcome.scores})
 
 
 def _keep_best(

@@ -19,8 +19,7 @@ from nlgraft.evaluation.scores import Score
 from nlgraft.nn.masked_lm import TransformersMaskedLM
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.kinds.exchange import EXCHANGE, PLAN, VECTORS, PlanInputs, PlanSettings
-from nlgraft.stages.run.masked_lm import SIDE
+from nlgraft.stages.kinds.exchange import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
 from nlgraft.stages.run.new_rows import TABLES
 from nlgraft.stages.run.text import REPORT_FILE, read_encoded
 from nlgraft.text.batches import Ragged

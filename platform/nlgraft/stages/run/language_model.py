@@ -13,7 +13,6 @@ from nlgraft.evaluation.scores import Evaluation, Score
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.language_model import LANGUAGE_MODEL, UNTRAINED_LANGUAGE_MODEL
 from nlgraft.stages.metrics import metric_name
-from nlgraft.stages.run.seq2seq import outcome_scores
 from nlgraft.stages.run.text import read_encoded, text_of, training_budget, vocab_sizes
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import read_corpus
@@ -71,7 +70,7 @@ def train(context: StageContext) -> None:
         write_segments(context.directory, "dev", evaluation.statistics)
     scores = {f"dev/{name}": score for name, score in evaluation.scores.items()}
     scores["dev/char_perplexity"] = char_perplexity(model, evaluation, characters_N, is_whole_N)
-    scores |= outcome_scores(outcome)
+    scores |= outcome.scores
     write_metrics(context.directory, {metric_name(name, prefix): score for name, score in scores.items()})
 
 

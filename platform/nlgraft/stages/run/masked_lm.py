@@ -22,6 +22,7 @@ from nlgraft.nn.masked_lm import (
     load_checkpoint,
 )
 from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.kinds.exchange import SIDE
 from nlgraft.stages.kinds.masked_lm import (
     BEGIN_MASKED,
     BERT2BERT,
@@ -32,7 +33,6 @@ from nlgraft.stages.kinds.masked_lm import (
 )
 from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.new_rows import new_rows_first
-from nlgraft.stages.run.seq2seq import outcome_scores
 from nlgraft.stages.run.text import read_encoded, text_of, training_budget
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
@@ -58,8 +58,6 @@ from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 
 LOSS, PER_CHARACTER = "loss", "mlm_loss_per_char"
-SIDE = "encoder"
-"""Side of the one vocabulary of a masked language model."""
 _SIGNATURE = "all tokens of the units masked, the same units in every trial"
 _SCORING_TOKENS = 4096
 """Positions of a batch that is only read."""
@@ -98,7 +96,7 @@ def train(context: StageContext) -> None:
     scores = {name: score_statistics(name, rows, _SIGNATURE) for name, rows in statistics.items()}
     scores |= _step_scores(settings, outcome, len(losses.nats)) | _amounts(losses)
     write_segments(context.directory, "dev", statistics)
-    named = {f"dev/{name}": score for name, score in scores.items()} | outcome_scores(outcome)
+    named = {f"dev/{name}": score for name, score in scores.items()} | outcome.scores
     write_metrics(context.directory, {metric_name(name, prefix): score for name, score in named.items()})
 
 

@@ -51,7 +51,7 @@ def train(context: StageContext) -> None:
     prefix = settings.metric_prefix
     if not prefix:
         write_segments(context.directory, "dev", {"loss": losses.statistics})
-    scores = {"dev/loss": loss_score(losses), **outcome_scores(outcome)}
+    scores = {"dev/loss": loss_score(losses), **outcome.scores}
     scores |= step_scores(settings, outcome, len(losses.statistics))
     write_metrics(context.directory, {metric_name(name, prefix): score for name, score in scores.items()})
 
@@ -227,15 +227,3 @@ def step_scores(settings: TrainSettings, outcome: TrainOutcome, num_segments: in
         for step, value, _ in curve
         if step in settings.report_steps
     }
-
-
-def outcome_scores(outcome: TrainOutcome) -> dict[str, Score]:
-    """Make the scores of a training's size, amount and time."""
-    found = {
-        "parameters/total": (outcome.num_parameters, "tied parameters once"),
-        "parameters/trained": (outcome.num_trained_parameters, "tied parameters once"),
-        "train_examples": (outcome.num_examples, "as often as they were seen"),
-        "train_tokens": (outcome.num_tokens, "tokens whose loss was taken, as often as they were seen"),
-        "train_s": (outcome.seconds, "seconds of training steps"),
-    }
-    return {name: Score(name, value, 1, "minimize", signature) for name, (value, signature) in found.items()}

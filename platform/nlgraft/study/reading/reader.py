@@ -19,6 +19,7 @@ from nlgraft.study.reading.draft import read_draft
 from nlgraft.study.reading.faults import describe, faults_of
 from nlgraft.study.reading.idle_rules import idle_problems
 from nlgraft.study.reading.rules import number_problems, seed_problems, study_problems
+from nlgraft.study.reading.shadow_rules import shadow_problems
 
 _OF_CELLS = ("system", "data", "base", "factors", "components", "design", "exclude", "search", "seeds")
 """Fields that determine the trials of a cell."""
@@ -60,6 +61,7 @@ def read_study(
         document.problems += study_problems(draft)
         document.problems += claim_problems(draft)
         document.problems += system_rules.system_problems(draft)
+        document.problems += shadow_problems(draft, applied)
         if not any(problem.path.startswith(_OF_CELLS) for problem in document.problems):
             document.problems += idle_problems(draft.study)
     if document.problems:
