@@ -40,8 +40,8 @@ class Lab:
         correlation: Correlation of the metrics.
 
     Attributes:
-        today: True if a report on the way was significant after its own correction.
-        is_significant: True if one was after the ledger's.
+        today: True if a report on the way had a false verdict after its own correction.
+        is_significant: True if one had after the ledger's.
     """
 
     rng: np.random.Generator
@@ -50,7 +50,6 @@ class Lab:
     segments: Segments = field(default_factory=lambda: SEGMENTS)
     today: bool = False
     is_significant: bool = False
-    found: set[tuple[str, str]] = field(default_factory=set)
     _scores: dict[tuple[str, int], dict[str, Measured]] = field(default_factory=dict)
     _compared: dict[tuple[object, ...], Comparison] = field(default_factory=dict)
     _entries: dict[int, Entry] = field(default_factory=dict)
@@ -118,10 +117,10 @@ class Lab:
         related = {n: one for n, one in self._entries.items() if one.segments.overlaps(entry.segments)}
         answers = corrected(entry, History(related, len(self._entries)))
         self._entries[len(self._entries) + 1] = entry
-        for one, answer in zip(asked, answers, strict=True):
-            if one.family and answer.p is not None and answer.p <= ALPHA:
-                self.found.add((one.cells[0], one.cells[1]))
-        self.is_significant = bool(self.found)
+        self.is_significant |= any(
+            one.family and answer.p is not None and answer.p <= ALPHA and self._is_null(*one.cells)
+            for one, answer in zip(asked, answers, strict=True)
+        )
         return [1.0 if one.p is None else one.p for one in own]
 
     def p(self, arm: str, seeds: Sequence[int], baseline: str = "base", metric: str = METRICS[0]) -> float:
@@ -130,10 +129,16 @@ class Lab:
         return 1.0 if found.p is None else found.p
 
     def _judge(self, asked: Sequence[Asked], arms: Sequence[str], is_holm: bool) -> None:
-        """Note whether today's report has a verdict: corrected over what has finished."""
-        raw = [one.p for one in asked if one.family and one.cells[0] in arms]
-        adjusted = holm(raw) if is_holm else raw
-        self.today |= any(p is not None and p <= ALPHA for p in adjusted)
+        """Note whether today's report has a false verdict: corrected over what has finished."""
+        own = [one for one in asked if one.family and one.cells[0] in arms]
+        raw = [one.p for one in own]
+        self.today |= any(
+            p is not None and p <= ALPHA and self._is_null(*one.cells)
+            for one, p in zip(own, holm(raw) if is_holm else raw, strict=True)
+        )
+
+    def _is_null(self, arm: str, baseline: str) -> bool:
+        return self.effects.get(arm, 0.0) == self.effects.get(baseline, 0.0)
 
     def _ask(
         self,
@@ -207,6 +212,13 @@ def _arms_one_by_one(num: int) -> Path:
     def walk(lab: Lab) -> None:
         for arm in range(num):
             lab.report([f"arm{arm}"], range(3))
+
+    return walk
+
+
+def _once(num_arms: int, num_seeds: int) -> Path:
+    def walk(lab: Lab) -> None:
+        lab.report([f"arm{number}" for number in range(num_arms)], range(num_seeds))
 
     return walk
 
@@ -330,9 +342,17 @@ def _anything(lab: Lab) -> None:
     lab.report([*arms, "arm2", "arm3"], range(3))
 
 
+def _real_then_more(lab: Lab) -> None:
+    """An arm with a huge effect frees its budget; the arms after it have none."""
+    lab.effects["real"] = 1000.0
+    lab.report(["real"], range(3))
+    for number in range(4):
+        lab.report(["real", *(f"arm{one}" for one in range(number + 1))], range(3))
+
+
 WAYS: dict[str, Path] = {
-    "one study, run once, 1 arm": lambda lab: void(lab.report(["arm"], range(3))),
-    "one study, run once, 4 arms": lambda lab: void(lab.report([f"arm{n}" for n in range(4)], range(5))),
+    "one study, run once, 1 arm": _once(1, 3),
+    "one study, run once, 4 arms": _once(4, 5),
     "`--only`: one arm at a time of two": _only,
     "arms added to the file, 2": _arms_one_by_one(2),
     "arms swapped in the file, 4": _arms_one_by_one(4),
@@ -358,11 +378,8 @@ WAYS: dict[str, Path] = {
     "own: best three of six seeds": _best_subset,
     "own: number of seeds chosen afterwards": _best_moment,
     "own: best pair, metric and number, then new arms": _anything,
+    "own: a real effect, then four arms without, one by one": _real_then_more,
 }
-
-
-def void(_: object) -> None:
-    """Drop a value."""
 
 
 def rates(walk: Path, num: int, seed: int = RANDOM_SEED) -> tuple[float, float]:
