@@ -1,7 +1,7 @@
 """The artifact store: immutable artifacts by fingerprint, checkpoints, leases and records in one place.
 
 Layout below the root: ``artifacts/<stage name>/<fingerprint>/manifest.json`` and the folder that it names,
-``checkpoints/<fingerprint>/<step>/``, ``leases/``, ``records/<kind>/<key>.json`` and, on a local store,
+``checkpoints/<fingerprint>/<step>/``, ``leases/``, ``records/<kind>/<key>.json``, ``ledger/`` and, on a local store,
 ``tmp/`` for what is being written.
 """
 
@@ -23,6 +23,7 @@ from nlgraft.pipeline.clock import PlaceClock
 from nlgraft.pipeline.decision import Decision, StageCost, Verdict
 from nlgraft.pipeline.files import Files, LocalFiles
 from nlgraft.pipeline.integrity import ArtifactDamaged, describe_files
+from nlgraft.pipeline.journal import Journal
 from nlgraft.pipeline.leases import EXPIRY_S, Lease, Leases
 from nlgraft.pipeline.manifest import Manifest, describe_artifact, explain_miss
 from nlgraft.pipeline.object_files import ObjectFiles
@@ -230,6 +231,10 @@ class ArtifactStore:
     def list_records(self, kind: str, form: TypeAdapter[_Form], prefix: str = "") -> dict[str, _Form]:
         """Read all records of a kind; see `Records.list`."""
         return self.records.list(kind, form, prefix)
+
+    def journal(self, name: str, form: type[_Form]) -> Journal[_Form]:
+        """Open an append-only list of documents."""
+        return Journal(self._files, name, form)
 
     def durations(self) -> dict[str, StageCost]:
         """Return mean costs by stage name, over at most 64 artifacts each (16 in an object store)."""

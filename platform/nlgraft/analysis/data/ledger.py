@@ -1,0 +1,169 @@
+"""The ledger: what was asked of this store, and what it answered, one entry for each analysis that was shown.
+
+An entry is about one set of test segments; a study that is scored on two sets leaves two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from nlgraft.pipeline.journal import Journal
+from nlgraft.pipeline.store import ArtifactStore
+
+_SKETCH = 32
+_DIGITS = 12
+_SHARED = 2
+
+Basis = Literal["declared", "afterthought", "described"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segments:
+    """A set of test segments.
+
+    Attributes:
+        num: Number of segments.
+        digest: SHA-256 over them, in order.
+        sketch: The smallest hashes of single segments, 12 hexadecimal digits each, by which sets are found to
+            overlap (Broder 1997).
+    """
+
+    num: int
+    digest: str
+    sketch: str
+
+    @classmethod
+    def of(cls, segments: Sequence[str]) -> Segments:
+        """Describe segments, each a text that holds everything a system is scored on."""
+        whole = hashlib.sha256()
+        hashes = set()
+        for text in segments:
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            whole.update(digest.encode())
+            hashes.add(digest[:_DIGITS])
+        return cls(num=len(segments), digest=whole.hexdigest(), sketch="".join(sorted(hashes)[:_SKETCH]))
+
+    def overlaps(self, other: Segments) -> bool:
+        """True for the same set, and for sets that share more than a stray segment.
+
+        Of two sets that share the part s of their union, 32 s of the smallest hashes are expected to be shared.
+        """
+        return self.digest == other.digest or len(self._hashes & other._hashes) >= _SHARED
+
+    @property
+    def _hashes(self) -> set[str]:
+        return {self.sketch[at : at + _DIGITS] for at in range(0, len(self.sketch), _DIGITS)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A question of an analysis, and its answer.
+
+    Attributes:
+        metric: Name of the metric.
+        cells: Digests of the configs without seeds: two cells, one against a published figure, or four.
+        labels: The cells as the report names them.
+        differs: What the configs differ in, readable.
+        null: Difference under the null hypothesis.
+        second_metric: The metric of the second cell where it is another.
+        signature: How the metric is computed; None without a signature.
+        family: Name of the declared family that decides; None if the question belongs to none.
+        seeds: Seeds that finished in all cells.
+        left_out: Seeds that finished in all cells and are not the study's.
+        is_complete: True if ``p`` is what the plan asks for: with fixed seeds, all of them finished in all cells;
+            with planned looks, all seeds of the looks taken; at any time, no seed is left out.
+        difference: The observed difference; None before a seed finished.
+        p: p-value by the study's own test and plan, before any family.
+        p_anytime: p-value that holds at every number of seeds; None where there is none.
+        p_ledger: ``p`` or ``p_anytime`` after correction, to be compared with alpha; None where not judged.
+        basis: What the answer rests on.
+        verdict: The verdict shown.
+    """
+
+    metric: str
+    cells: tuple[str, ...]
+    labels: tuple[str, ...] = ()
+    differs: str = ""
+    null: float = 0.0
+    second_metric: str | None = None
+    signature: str | None = None
+    family: str | None = None
+    seeds: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()
+    is_complete: bool = True
+    difference: float | None = None
+    p: float | None = None
+    p_anytime: float | None = None
+    p_ledger: float | None = None
+    basis: Basis = "described"
+    verdict: Literal["significant", "open"] = "open"
+
+    @property
+    def hypothesis(self) -> tuple[object, ...]:
+        """What is asked, which two cells share from either side."""
+        is_symmetric = len(self.cells) == 2 and self.null == 0 and self.second_metric is None
+        cells = tuple(sorted(self.cells)) if is_symmetric else self.cells
+        return (self.metric, self.second_metric, self.null, cells)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """An analysis that was shown.
+
+    Attributes:
+        time: When, UTC, ISO 8601.
+        study: Name of the study.
+        variant: Its name with overrides.
+        system: Its system.
+        segments: The test segments.
+        baseline: Digest of the baseline.
+        cells: Digests of all cells of the study, in its order.
+        metrics: All metrics of the system that are scored on the segments, the one that decides first.
+        plan: Seeds or looks, and the test: what determines a p-value apart from the question.
+        alpha: Level that the study declares.
+        asked: The questions.
+    """
+
+    time: str
+    study: str
+    variant: str
+    system: str
+    segments: Segments
+    baseline: str
+    cells: tuple[str, ...]
+    metrics: tuple[str, ...]
+    plan: str
+    alpha: float
+    asked: tuple[Asked, ...]
+
+
+@dataclass(frozen=True)
+class History:
+    """The entries on one set of test segments.
+
+    Attributes:
+        entries: By number, ascending.
+        last: The highest number of the whole ledger.
+        problems: Entries that could not be read, as sentences.
+    """
+
+    entries: dict[int, Entry]
+    last: int = 0
+    problems: tuple[str, ...] = ()
+
+
+def open_ledger(store: ArtifactStore) -> Journal[Entry]:
+    """Open the ledger of a store."""
+    return store.journal("ledger", Entry)
+
+
+def history(store: ArtifactStore, segments: Segments) -> History:
+    """Read the entries on segments that overlap with these."""
+    pages = open_ledger(store).read()
+    found = {number: one for number, one in pages.documents.items() if one.segments.overlaps(segments)}
+    return History(found, pages.last, pages.problems)
+
+

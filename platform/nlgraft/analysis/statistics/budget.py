@@ -1,0 +1,267 @@
+"""The error budget of a set of test segments: what verdicts cost, replayed from the ledger.
+
+The rule is that of ``docs/validity.md``. What is declared before anything is seen is *frozen* and judged at the
+declared level by Holm's procedure; a frozen family that is decided gives its level back (the fallback
+procedure of Wiens and Dmitrienko 2005; online: Tian and Ramdas 2021). All other questions share a tenth of alpha
+in parts that are fixed when cells first appear, and are judged by a test that holds at every number of seeds,
+so that nobody gains by choosing what to ask, or when.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+
+from nlgraft.analysis.data.ledger import Asked, Basis, Entry, History, history, open_ledger
+from nlgraft.analysis.statistics.resampling import holm
+from nlgraft.pipeline.store import ArtifactStore
+
+ALPHA = 0.05
+"""What all frozen families of a set of segments may spend together, unless the first declares more."""
+
+AFTERTHOUGHTS = 0.1
+"""What all other questions may spend together, as a share of that."""
+
+_FAVOURED = Fraction(3, 4)
+"""Share of the metric that decides among metrics, and of comparisons with the baseline among pairs of cells."""
+
+_TINY = 1e-9
+
+Slot = tuple[Hashable, ...]
+"""A question together with its plan."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The answer to a question over the ledger.
+
+    Attributes:
+        p: To be compared with the study's alpha; None where no verdict is possible.
+        basis: ``declared``: frozen before anything was seen; ``afterthought``; ``described``: not judged.
+        share: Level that a single p-value has to reach, as a share of the study's alpha.
+        reason: Why it is not judged, or by what; a clause.
+    """
+
+    p: float | None
+    basis: Basis
+    share: float = 1.0
+    reason: str = ""
+
+
+@dataclass
+class Frozen:
+    """Families that were declared before their results were seen.
+
+    Attributes:
+        number: Number of the entry that declared them.
+        entry: That entry.
+        level: Level of each family.
+        families: Questions by the name of their family.
+        p_values: p-values of the questions that have all their seeds.
+    """
+
+    number: int
+    entry: Entry
+    level: float
+    families: Mapping[str, tuple[Slot, ...]]
+    p_values: dict[Slot, float] = field(default_factory=dict)
+
+    def adjusted(self, alpha: float) -> dict[Slot, float]:
+        """Adjust p-values after Holm for comparison with ``alpha``; a question without one counts as p = 1."""
+        found = {}
+        for slots in self.families.values():
+            raw = holm([self.p_values.get(slot, 1.0) for slot in slots])
+            pairs = zip(slots, raw, strict=True)
+            found |= {slot: min(1.0, (p or 0.0) * (alpha / self.level)) for slot, p in pairs}
+        return found
+
+    @property
+    def is_decided(self) -> bool:
+        """True if every question is."""
+        return all(p <= self.entry.alpha for p in self.adjusted(self.entry.alpha).values())
+
+
+@dataclass(frozen=True)
+class _Arrival:
+    """Cells that were seen first in one entry."""
+
+    order: int
+    new: frozenset[str]
+    known: frozenset[str]
+    baseline: str
+    metrics: tuple[str, ...]
+
+    def share(self, pair: frozenset[str], metric: str) -> Fraction | None:
+        """Part of the afterthoughts' budget that a pair of cells, one of them new, owns on a metric."""
+        if metric not in self.metrics:
+            return None
+        first, num_others = metric == self.metrics[0], len(self.metrics) - 1
+        by_metric = _split(first, 1, num_others)
+        num_new, num_known = len(self.new), len(self.known)
+        num_pairs = num_new * num_known + num_new * (num_new - 1) // 2
+        with_baseline = num_new + num_known - 1 if self.baseline in self.new else num_new
+        by_pair = _split(self.baseline in pair, with_baseline, num_pairs - with_baseline)
+        return Fraction(1, self.order * (self.order + 1)) * by_metric * by_pair
+
+
+class Budget:
+    """The error budget of one set of test segments.
+
+    Args:
+        entries: The ledger's entries on these segments, by number, ascending.
+    """
+
+    def __init__(self, entries: Mapping[int, Entry]) -> None:
+        self.frozen: list[Frozen] = []
+        self._of_slot: dict[Slot, Frozen] = {}
+        self._arrivals: list[_Arrival] = []
+        self._arrived: dict[str, _Arrival] = {}
+        self._signatures: dict[str, str] = {}
+        self._seen: dict[tuple[str, ...], set[int]] = {}
+        for number, entry in entries.items():
+            self.add(number, entry)
+
+    @property
+    def alpha(self) -> float:
+        """What frozen families may spend together."""
+        return max(ALPHA, self.frozen[0].entry.alpha) if self.frozen else ALPHA
+
+    @property
+    def free(self) -> float:
+        """What is left of it for the next declaration."""
+        return self.alpha - sum(one.level for one in self.frozen if not one.is_decided)
+
+    def add(self, number: int, entry: Entry) -> None:
+        """Take the next entry into account."""
+        if all(one.difference is None for one in entry.asked):
+            return  # nothing was seen
+        self._freeze(number, entry)
+        self._place(entry)
+        for one in entry.asked:
+            slot = _slot(entry, one)
+            if slot in self._of_slot and one.is_complete and one.p is not None and not self._is_other(one):
+                self._of_slot[slot].p_values[slot] = one.p
+            self._seen.setdefault(_cells(one), set()).update(one.seeds)
+
+    def answer(self, entry: Entry, asked: Asked) -> Answer:
+        """Answer a question of an entry that has been added."""
+        slot = _slot(entry, asked)
+        frozen = self._of_slot.get(slot)
+        if self._is_other(asked):
+            return Answer(None, "described", reason=f"{asked.metric} was computed in another way before")
+        if frozen is not None:
+            if slot not in frozen.p_values:
+                return Answer(None, "declared", reason="not all declared seeds have finished")
+            p = frozen.adjusted(entry.alpha)[slot]
+            return Answer(p, "declared", frozen.level / entry.alpha, f"as declared by {frozen.entry.variant}")
+        return self._afterthought(entry, asked)
+
+    def _afterthought(self, entry: Entry, asked: Asked) -> Answer:
+        share = self._share(asked)
+        if share is None:
+            return Answer(None, "described", reason="chosen after results were seen")
+        missing = {*asked.left_out, *self._seen[_cells(asked)]} - set(asked.seeds)
+        if missing:
+            listed = ", ".join(map(str, sorted(missing)))
+            return Answer(None, "described", reason=f"seeds that were seen are left out: {listed}")
+        level = float(share) * AFTERTHOUGHTS * self.alpha / entry.alpha
+        if asked.p_anytime is None:
+            return Answer(None, "described", level, "chosen after results were seen")
+        return Answer(min(1.0, asked.p_anytime / level), "afterthought", level, "chosen after results were seen")
+
+    def _share(self, asked: Asked) -> Fraction | None:
+        if len(asked.cells) != 2 or asked.second_metric is not None:
+            return None
+        later = max((self._arrived[cell] for cell in asked.cells), key=lambda arrival: arrival.order)
+        return later.share(frozenset(asked.cells), asked.metric)
+
+    def _is_other(self, asked: Asked) -> bool:
+        """True if the metric is computed in another way than when it was first seen."""
+        return asked.signature not in (None, self._signatures.get(asked.metric, asked.signature))
+
+    def _freeze(self, number: int, entry: Entry) -> None:
+        level = min(entry.alpha, self.free if self.frozen else entry.alpha)
+        families: dict[str, list[Slot]] = {}
+        for one in entry.asked:
+            slot = _slot(entry, one)
+            if one.family is not None and slot not in self._of_slot and self._is_fresh(entry, one):
+                families.setdefault(one.family, []).append(slot)
+        if not families or level < _TINY:
+            return
+        unique = {name: tuple(dict.fromkeys(slots)) for name, slots in families.items()}
+        frozen = Frozen(number, entry, level, unique)
+        self.frozen.append(frozen)
+        self._of_slot |= {slot: frozen for slots in unique.values() for slot in slots}
+
+    def _is_fresh(self, entry: Entry, asked: Asked) -> bool:
+        """True if nothing that was seen can have led to the question, its plan or its metric."""
+        if asked.left_out:
+            return False
+        seen = [cell for cell in asked.cells if cell in self._arrived]
+        if not self._arrived:
+            return True
+        if not self.frozen or asked.metric != self.frozen[0].entry.metrics[0]:
+            return False
+        shared = [one.entry for one in self.frozen if [one.entry.baseline] == seen]
+        return not seen or any(one.plan == entry.plan for one in shared)
+
+    def _place(self, entry: Entry) -> None:
+        """Give the pairs that new cells make their share of the afterthoughts' budget."""
+        for one in entry.asked:
+            if one.signature is not None:
+                self._signatures.setdefault(one.metric, one.signature)
+        new = frozenset(entry.cells) - self._arrived.keys()
+        if new:
+            known = frozenset(self._arrived)
+            arrival = _Arrival(len(self._arrivals) + 1, new, known, entry.baseline, entry.metrics)
+            self._arrivals.append(arrival)
+            self._arrived |= dict.fromkeys(new, arrival)
+
+
+def corrected(entry: Entry, past: History) -> list[Answer]:
+    """Answer the questions of an analysis over everything that was asked of its segments before."""
+    budget = Budget(past.entries)
+    budget.add(past.last + 1, entry)
+    return [budget.answer(entry, one) for one in entry.asked]
+
+
+def record(store: ArtifactStore, entry: Entry) -> tuple[Entry, History]:
+    """Answer the questions of an analysis and write it to the ledger, before it is shown.
+
+    An analysis that says nothing new is not written again.
+
+    Returns:
+        The entry with its answers, and the entries before it.
+    """
+    ledger = open_ledger(store)
+    while True:
+        past = history(store, entry.segments)
+        answered = _answered(entry, past)
+        is_known = any(replace(one, time=entry.time) == answered for one in past.entries.values())
+        if is_known or ledger.append(past.last + 1, answered):
+            return answered, past
+
+
+def _answered(entry: Entry, past: History) -> Entry:
+    asked = []
+    for one, answer in zip(entry.asked, corrected(entry, past), strict=True):
+        is_significant = answer.p is not None and answer.p <= entry.alpha
+        verdict = "significant" if is_significant else "open"
+        asked.append(replace(one, p_ledger=answer.p, basis=answer.basis, verdict=verdict))
+    return replace(entry, asked=tuple(asked))
+
+
+def _slot(entry: Entry, asked: Asked) -> Slot:
+    return (*asked.hypothesis, entry.plan)
+
+
+def _cells(asked: Asked) -> tuple[str, ...]:
+    return tuple(sorted(asked.cells))
+
+
+def _split(is_favoured: bool, num_favoured: int, num_others: int) -> Fraction:
+    """Share of one of several, of which some are favoured together."""
+    if num_others == 0 or num_favoured == 0:
+        return Fraction(1, num_favoured or num_others)
+    return _FAVOURED / num_favoured if is_favoured else (1 - _FAVOURED) / num_others
