@@ -122,6 +122,11 @@ class CellResult:
         return next(state for state in worst_first if state in states)
 
     @property
+    def has_started(self) -> bool:
+        """True unless no trial has been started, as where ``--only`` leaves the cell out."""
+        return any(trial.state != "planned" for trial in (*self.search, *self.trials))
+
+    @property
     def reasons(self) -> list[str]:
         """Why replicates are not finished, each reason once."""
         texts = [f"seed {trial.seed}: {trial.reason}" for trial in self.trials if trial.reason]
@@ -148,6 +153,20 @@ class CellResult:
         wanted = [trial for trial in self.trials if seeds is None or trial.seed in seeds]
         found = {trial.seed: trial.measured(metric) for trial in wanted}
         return {seed: measured for seed, measured in found.items() if measured is not None}
+
+    def lacks(self, metric: str) -> bool:
+        """True if replicates have finished and none of them has the metric, not even as NaN."""
+        finished = [trial for trial in self.trials if trial.state == "finished"]
+        return bool(finished) and not any(metric in trial.metrics for trial in finished)
+
+    def lost(self, metric: str) -> list[int]:
+        """List the seeds that failed, or whose value of a metric that others have is not finite."""
+        is_lost = {
+            trial.seed: trial.state == "failed"
+            or (trial.state == "finished" and not math.isfinite(trial.metrics.get(metric, 0.0)))
+            for trial in self.trials
+        }
+        return [seed for seed, lost in is_lost.items() if lost]
 
     def mean(self, metric: str) -> float | None:
         """Average a metric over the finished replicates; None when there is none."""

@@ -37,7 +37,6 @@ def result_document(result: ComparedResults) -> dict[str, Any]:
         "main_metric": result.main_metric,
         "baseline": dict(result.baseline.cell.levels),
         "seeds": list(study.seeds),
-        "earlier_looks": list(result.earlier_looks),
         "looks": {
             label: {"num_seeds": stop.num_seeds, "stopped_because": stop.reason}
             for label, stop in result.stops.items()

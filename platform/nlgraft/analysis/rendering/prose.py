@@ -116,7 +116,7 @@ def method(result: ComparedResults) -> list[str]:
     correction = "p is not corrected for multiple comparisons"
     if result.is_corrected:
         level = " at the level that Holm's correction leaves to the open comparisons of the family"
-        correction = f"p (Holm) is corrected over the family of {family}"
+        correction = f"p (Holm) is corrected over the declared family, run or not: {family}"
     merged = idle_note(result.study)
     return [
         *([f"{merged}."] if merged is not None else []),
@@ -163,13 +163,15 @@ def _looks_method(result: ComparedResults) -> list[str]:
             "its comparisons are significant or become so by the last look with a probability below "
             f"{FUTILE:g}."
         )
-    if result.earlier_looks:
-        seen = ", ".join(map(str, result.earlier_looks))
+    compared = [result.compare(cell.cell) for cell in result.cells[1:]]
+    if any(one.earlier_looks for one in compared):
+        seen = sorted({look for one in compared for look in one.earlier_looks})
+        factor = max(one.penalty for one in compared)
         found.append(
-            f"The study was extended without a plan after results at {seen} seeds had been seen. Extending "
-            "until a result is significant rejects more often than alpha: all p-values are multiplied by "
-            f"{result.penalty}, so that all looks after the first spend at most half of alpha, and intervals "
-            "do not allow for it. Plan looks instead: sequential."
+            f"Comparisons were extended without a plan after results at {', '.join(map(str, seen))} seeds had "
+            "been seen. Extending until a result is significant rejects more often than alpha: their p-values "
+            f"are multiplied by up to {factor}, so that all looks after the first spend at most half of alpha, "
+            "and intervals do not allow for it. Plan looks instead: sequential."
         )
     return found
 

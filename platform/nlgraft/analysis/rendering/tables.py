@@ -23,9 +23,10 @@ from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import ONE_SEED, Comparison
 from nlgraft.analysis.statistics.expected_best import expected_best
 from nlgraft.analysis.statistics.power import MAX_SEEDS
-from nlgraft.analysis.statistics.sensitivity import sensitivities
+from nlgraft.analysis.statistics.sensitivity import WithoutSeeds, sensitivities
 from nlgraft.study.data.claim import gain
 from nlgraft.study.data.design import level_text
+from nlgraft.wording import count
 
 _FEW_LEVELS = 2
 _WORDS = {"better": "better", "worse": "worse", "open": "undecided"}
@@ -193,7 +194,7 @@ def looks_table(result: ComparedResults) -> Table:
 def sensitivity_table(result: ComparedResults) -> Table | None:
     """Tabulate by cell and choice which alternatives change the verdict; None without alternatives."""
     found = sensitivities(result)
-    if not found.rows:
+    if not found.rows and not found.without_seeds:
         return None
     rows: list[list[Entry | str]] = []
     for one in found.rows:
@@ -201,10 +202,20 @@ def sensitivity_table(result: ComparedResults) -> Table | None:
         stands = f"{len(one.others) - len(one.changes)} of {len(one.others)}"
         verdict = Entry(_WORDS[one.standing], one.standing)
         rows.append([one.label, verdict, one.choice, stands, changes or NOTHING])
+    rows += [_without_seeds(result, one) for one in found.without_seeds]
     alternatives = {one.choice: ", ".join(one.others) for one in found.rows}
     notes = [f"{choice}: {names}." for choice, names in alternatives.items()]
     header = ["cell", "verdict", "choice", "stands in", "otherwise"]
     return make_table(header, rows, num_text=5, notes=[*notes, *found.missing])
+
+
+def _without_seeds(result: ComparedResults, one: WithoutSeeds) -> list[Entry | str]:
+    """Say in a row whether the difference keeps its sign without each seed, and how far it moves."""
+    kind = result.standing(result.compare(one.label))
+    decimals = num_decimals(cell.mean(result.main_metric) for cell in result.cells)
+    low, high = (number(end, decimals, is_signed=True) for end in (one.low, one.high))
+    sign = "same sign" if one.has_one_sign else "sign changes"
+    return [one.label, Entry(_WORDS[kind], kind), "seeds", sign, f"{low} to {high} without one seed"]
 
 
 def trials_table(result: ComparedResults) -> Table:
@@ -302,7 +313,17 @@ def _notes(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) 
         for note in found.notes:
             if note != ONE_SEED:
                 notes.setdefault(note, []).append(label)
-    return [*marks, *_scopes(compared), *(f"{', '.join(labels)}: {note}." for note, labels in notes.items())]
+    return [*marks, *_family(compared), *_scopes(compared), *(f"{', '.join(labels)}: {note}." for note, labels in notes.items())]
+
+
+def _family(compared: Sequence[tuple[str, Comparison]]) -> list[str]:
+    """Say how much of the family has been tested, unless all of it has."""
+    sizes = {found.family for _, found in compared if found.family[1] < found.family[0]}
+    return [
+        f"p (Holm) is corrected over the declared family of {count(size, 'question')}, {tested} tested; the "
+        "others count as p = 1."
+        for size, tested in sizes
+    ]
 
 
 def _scopes(compared: Sequence[tuple[str, Comparison]]) -> list[str]:

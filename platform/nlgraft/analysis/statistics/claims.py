@@ -22,11 +22,14 @@ from nlgraft.analysis.statistics.comparison import Comparison, rounded
 from nlgraft.analysis.statistics.power import MAX_SEEDS
 from nlgraft.study.data.claim import Claim
 
-Verdict = Literal["supported", "contradicted", "undecided", "same direction", "opposite direction"]
+Verdict = Literal[
+    "supported", "contradicted", "undecided", "not run", "same direction", "opposite direction"
+]
 _ON_OTHER_DATA: Mapping[Verdict, Verdict] = {
     "supported": "same direction",
     "contradicted": "opposite direction",
     "undecided": "undecided",
+    "not run": "not run",
 }
 
 _NOT_COMPARED = frozenset({"version", "seed", "bs", "ar"})
@@ -127,6 +130,7 @@ def judge(
     is_corrected: bool,
     other_data: str,
     why_not: str,
+    has_run: bool = True,
 ) -> ClaimResult:
     """Judge a claim.
 
@@ -140,8 +144,9 @@ def judge(
         is_corrected: If true, Holm-adjusted p-values decide.
         other_data: How our data differ from the claim's; empty if they are the same.
         why_not: Why the published figures are not shown beside ours; empty when they are.
+        has_run: False if no trial of one of the claim's cells has been started.
     """
-    verdict: Verdict = "undecided"
+    verdict: Verdict = "undecided" if has_run else "not run"
     seeds_more = None
     if comparison.difference is None:
         explanation = "; ".join(comparison.notes)

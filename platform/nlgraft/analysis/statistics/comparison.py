@@ -30,7 +30,9 @@ class Comparison:
         p_randomisation: The same by approximate randomisation.
         p_segments: By paired bootstrap over segments alone: these trained models, as papers report it.
         p_holm: ``p`` adjusted for the study's family of comparisons.
+        family: Size of the family that ``p_holm`` is adjusted for, and how many of its questions were tested.
         level: Level that a p-value must reach to decide: alpha, or alpha over the open part of the family.
+        earlier_looks: Numbers of seeds at which the comparison was seen before it was extended without a plan.
         seed_variance: Variance between the seeds' differences; None below two seeds or for constants.
         segment_variance: Variance of ``difference`` from the choice of segments.
         scope: Sources of variation in the interval and the p-value.
@@ -53,7 +55,9 @@ class Comparison:
     p_randomisation: float | None = None
     p_segments: float | None = None
     p_holm: float | None = None
+    family: tuple[int, int] = (0, 0)
     level: float = 0.05
+    earlier_looks: tuple[int, ...] = ()
     seed_variance: float | None = None
     segment_variance: float = 0.0
     scope: Literal["seeds and segments", "seeds", "segments", "nothing"] = "nothing"
@@ -66,6 +70,25 @@ class Comparison:
     def num_seeds(self) -> int:
         """Number of paired seeds."""
         return len(self.seeds)
+
+    @property
+    def is_certain(self) -> bool:
+        """True for a difference that no seed changes, which leaves nothing to test."""
+        return (
+            self.p is None
+            and self.difference is not None
+            and self.num_seeds >= 2
+            and self.seed_variance is None
+        )
+
+    @property
+    def penalty(self) -> int:
+        """Factor on the p-value of a comparison that was extended j - 1 times without a plan: j (j + 1).
+
+        All looks after the first together then spend at most half of alpha.
+        """
+        number = len(self.earlier_looks) + 1
+        return number * (number + 1) if self.earlier_looks else 1
 
     @cached_property
     def smallest_detectable(self) -> float | None:
@@ -120,7 +143,9 @@ class Comparison:
             "p_bootstrap": rounded(self.p_bootstrap),
             "p_randomisation": rounded(self.p_randomisation),
             "p_segments": rounded(self.p_segments),
+            "family": {"declared": self.family[0], "tested": self.family[1]},
             "level": rounded(self.level),
+            "earlier_looks": list(self.earlier_looks),
             "smallest_detectable": rounded(self.smallest_detectable),
             "detectable_ci": _rounded_ends(self.detectable_ci),
             "seeds_needed": self.seeds_needed,
