@@ -286,7 +286,7 @@ def test_nothing_has_run_yet(make_small_study, store):
     assert {cell.state for cell in empty.cells} == {"planned"}
     assert empty.metrics == {}
     assert empty.best() is None
-    assert {claim.verdict for claim in empty.claims} == {"undecided"}
+    assert {claim.verdict for claim in empty.claims} == {"not run"}
     assert empty.compare("patt_eg").difference is None
     assert empty.to_json()["cells"][1]["metrics"] == {}
     assert len(empty.frame()) == 6
@@ -369,6 +369,9 @@ def test_one_pretraining_decides_nothing_between_cells_that_do_not_share_it(make
     same, other = found.compare("a"), found.compare("b")
     assert (same.trained_once, same.open_because) == (("upstream",), "")
     assert (found.standing(same), found.claims[0].verdict) == ("better", "supported")
+    assert found.claims[0].text == "supported for this one pretraining (upstream)"
+    assert "On test/bleu, for this one pretraining (upstream): 1 cell better" in found.note()
+    assert "On test/bleu, for this one pretraining (upstream): 1 cell better" in found.render("md")
     assert other.p <= 0.05
     assert (found.standing(other), other.open_because) == ("open", "one pretraining only")
     speed = found.compare("b", metric="test/sentences_per_s")
@@ -389,6 +392,7 @@ def test_a_pretraining_per_seed_is_in_the_interval(make_study, run, store):
     assert found.compare("b").trained_once == ()
     assert found.standing(found.compare("b")) == "better"
     assert "Intervals cover variation over seeds and segments." in found.render("md")
+    assert "one pretraining" not in found.render("md")
 
 
 def test_a_published_figure_is_not_predicted_from_one_pretraining(make_study, run, store):

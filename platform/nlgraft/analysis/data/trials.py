@@ -35,7 +35,29 @@ class Measured:
     signature: str | None = None
 
 
+def by_document(rows: Array, documents: Sequence[str] | None) -> Array:
+    """Sum the statistics of the lines of each document, which are too alike to be drawn one by one.
+
+    Args:
+        rows: Statistics, shape (N, k).
+        documents: Document of each line; None where lines belong to none.
+
+    Returns:
+        Shape (documents, k); ``rows`` itself where they are not of lines.
+    """
+    if documents is None or len(documents) != len(rows):
+        return rows
+    names, index = np.unique(np.array(documents), return_inverse=True)
+    summed = np.zeros((len(names), rows.shape[1]))
+    np.add.at(summed, index, rows)
+    return summed
+
+
 def _no_texts(_: str) -> Texts | None:
+    return None
+
+
+def _no_stream(_split: str, _role: str) -> list[str] | None:
     return None
 
 
@@ -53,10 +75,12 @@ class TrialResult:
         params: Searched values by dotted path.
         number: Number of the proposal; None for replicates.
         record: Its record; None before the trial has ended once.
-        segments: Per-segment statistics by metric name.
+        segments: Statistics by metric name, of each segment: a line, or a document where lines belong to one.
+        num_documents: Number of test documents; 0 where lines belong to none.
         derived: Values computed from the learning curves of several trials, by metric name.
         seeded: Names of the stages that draw random numbers, by fingerprint.
         read_texts: Reads the scored text of a split; None if the store has none.
+        read_stream: Reads a role of the scored corpus, by split and role; None if it has none.
     """
 
     kind: Literal["search", "replicate"]
@@ -69,9 +93,11 @@ class TrialResult:
     number: int | None = None
     record: TrialRecord | None = field(default=None, repr=False)
     segments: Mapping[str, Array] = field(default_factory=dict, repr=False)
+    num_documents: int = 0
     derived: Mapping[str, float] = field(default_factory=dict, repr=False)
     seeded: Mapping[str, str] = field(default_factory=dict, repr=False)
     read_texts: Callable[[str], Texts | None] = field(default=_no_texts, repr=False)
+    read_stream: Callable[[str, str], list[str] | None] = field(default=_no_stream, repr=False)
     _measured: dict[str, Measured] = field(default_factory=dict, repr=False)
 
     @property

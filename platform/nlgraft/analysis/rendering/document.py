@@ -42,6 +42,8 @@ def result_document(result: ComparedResults) -> dict[str, Any]:
             for label, stop in result.stops.items()
         },
         "analysis": {**study.analysis.model_dump(mode="json"), "samples": result.samples},
+        "trivial": None if result.trivial is None else vars(result.trivial),
+        "stability": {one.label: one.to_json() for one in result.stabilities},
         "cells": [_cell(result, cell) for cell in result.cells],
         "effects": [
             {

@@ -68,6 +68,11 @@ class ClaimResult:
         return () if self.why_not_comparable else self.claim.published
 
     @property
+    def is_bounded(self) -> bool:
+        """True for two cells whose difference is undecided, but certain to be small."""
+        return self.claim.is_ordering and self.comparison.equal_within is not None
+
+    @property
     def text(self) -> str:
         """The verdict in words, with the number of seeds that an undecided one lacks."""
         text: str = self.verdict
@@ -75,6 +80,10 @@ class ClaimResult:
             text += f": {self.comparison.open_because}"
         if self.verdict == "undecided" and self.seeds_more is not None:
             text += f" ({self.seeds_more} {'seed' if self.seeds_more == 1 else 'seeds'} more)"
+        elif self.verdict == "undecided" and self.is_bounded:
+            text += f" (equal within {self.comparison.equal_within:g} {self.comparison.unit})"
+        elif self.verdict not in ("undecided", "not run") and self.comparison.condition:
+            text += f" {self.comparison.condition}"
         return f"{text}, other data" if self.other_data else text
 
     def to_json(self) -> dict[str, Any]:

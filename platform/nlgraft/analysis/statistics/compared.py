@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from nlgraft.analysis.data.results import Results
+from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.statistics.claims import ClaimResult, judge, signatures_differ
 from nlgraft.analysis.statistics.comparer import Comparer
 from nlgraft.analysis.statistics.comparison import Comparison
@@ -19,6 +20,8 @@ from nlgraft.analysis.statistics.limits import Term, limited
 from nlgraft.analysis.statistics.question import Question
 from nlgraft.analysis.statistics.resampling import holm, normal_p
 from nlgraft.analysis.statistics.spending import look_levels, overall_p
+from nlgraft.analysis.statistics.stability import Stability, stability
+from nlgraft.analysis.statistics.trivial import Trivial, has_learned, trivial_output
 from nlgraft.errors import NlgraftError, nearest
 from nlgraft.study.data.claim import Claim, claims_of
 from nlgraft.study.data.design import Cell, axes_of, gain_cells
@@ -55,7 +58,8 @@ class ComparedResults(Results):
             NlgraftError: The system has no such metric.
             StudyError: The study has no such cell.
         """
-        return self._ask(Question(self._known(metric), (self.cell(a).cell.label, self.cell(b).cell.label)))
+        found = self._ask(Question(self._known(metric), (self.cell(a).cell.label, self.cell(b).cell.label)))
+        return replace(found, standing=self.standing(found))
 
     def effects(self, metric: str | None = None) -> list[Effect]:
         """Estimate the main effect of each level and the interactions of two.
@@ -196,7 +200,36 @@ class ComparedResults(Results):
 
     def _limited(self, found: Comparison, terms: Sequence[Term]) -> Comparison:
         """Leave open what no number of seeds can decide, and name the stages that were trained once."""
-        return limited(found, self.system.metrics[found.metric], terms, self.provenance.crowded)
+        metric = self.system.metrics[found.metric]
+        found = limited(replace(found, unit=metric.unit), metric, terms, self.provenance.crowded)
+        is_blind = found.metric == self.main_metric and terms
+        if found.open_because or not is_blind or not all(self.unlearned(term.cell) for term in terms):
+            return found
+        return replace(found, open_because="no cell of it has learned")
+
+    @cached_property
+    def trivial(self) -> Trivial | None:
+        """The best trivial output on the main metric."""
+        return trivial_output(self.cells, self.main_metric)
+
+    def unlearned(self, cell: CellResult) -> bool:
+        """True if a cell is on average hardly better than a trivial output, or worse."""
+        mean = cell.mean(self.main_metric)
+        return (
+            self.trivial is not None
+            and mean is not None
+            and not has_learned(mean, self.trivial, self.main_metric)
+        )
+
+    @cached_property
+    def stabilities(self) -> list[Stability]:
+        """How stable the finished cells are on the main metric."""
+        main = self.main_metric
+        if main not in self.metrics:
+            return []
+        floor = self.trivial.value if self.trivial is not None and main.endswith("/accuracy") else 0.0
+        found = [stability(cell, main, self.metrics[main], floor) for cell in self.cells]
+        return [one for one in found if one is not None]
 
     def _tested(self, question: Question, seeds: Sequence[int] | None = None) -> Comparison:
         metric, null = question.metric, question.null

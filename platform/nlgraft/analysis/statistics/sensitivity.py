@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Literal
 
-from nlgraft.analysis.data.trials import Measured, TrialResult
+from nlgraft.analysis.data.trials import Measured, TrialResult, by_document
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.evaluation.overlap import RowsFunction, bleu_rows, chrf_rows
@@ -191,7 +191,8 @@ def _rescored(trial: TrialResult, metric: str, rows: RowsFunction) -> Measured |
     if texts is None:
         return None
     statistics, signature = rows(*texts)
-    return Measured(float(aggregate(name, statistics.sum(axis=0))), statistics, signature)
+    value = float(aggregate(name, statistics.sum(axis=0)))
+    return Measured(value, by_document(statistics, trial.read_stream(split, "document")), signature)
 
 
 def _alternatives(result: ComparedResults) -> dict[str, RowsFunction]:
