@@ -148,7 +148,7 @@ class Run:
         lock.check()
         self._notify("comparing the cells and writing the report")
         result = StudyResult.read(self.study, self._store)
-        record_look(self.study, self._store, result.common_seeds)
+        record_look(self.study, self._store, result.shown)
         directory = report_directory(self.study, self._store)
         result.invocation = Invocation(
             outcome.num_run,

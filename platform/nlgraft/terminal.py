@@ -135,11 +135,12 @@ def _corpus_rows(corpora: Mapping[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def show_result(result: StudyResult) -> None:
-    """Print the comparison table, effects, test metrics, claims, and the places of report and runs."""
+    """Print headline, comparison table, effects, test metrics, claims, and the places of report and runs."""
     document = result.to_json()
     console = _console()
     tables = (result.comparison(), result.effects_on_main_metric(), result.test_metrics())
     console.print(Text(f"{document['study']}: {document['main_metric']}", style="bold"))
+    console.print(Text(result.headline()))
     for table in filter(None, tables):
         _show_table(console, table)
     if document["claims"]:

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from nlgraft.analysis.rendering.document import result_document
-from nlgraft.analysis.rendering.tables import comparison_table, effects_table, metrics_table, short_note
+from nlgraft.analysis.rendering.prose import headline, short_note
+from nlgraft.analysis.rendering.tables import comparison_table, effects_table, metrics_table
 from nlgraft.analysis.rendering.typesetting import Table
 from nlgraft.analysis.statistics.sequential import SequentialResults
 from nlgraft.wording import count
@@ -42,6 +43,10 @@ class StudyResult(SequentialResults):
     def to_json(self) -> dict[str, Any]:
         """Return the JSON of ``run --json`` and ``report --format json``."""
         return result_document(self)
+
+    def headline(self) -> str:
+        """Summarise the verdicts in a few sentences."""
+        return headline(self)
 
     def comparison(self) -> Table:
         """Tabulate the difference of every cell from the baseline on the main metric."""

@@ -273,7 +273,7 @@ def write_corpus(corpus: Corpus, directory: Path) -> None:
             raise DataError(
                 f"{role}: {error}; the text holds a lone surrogate, which UTF-8 cannot encode"
             ) from error
-        (directory / _file_name(role)).write_bytes(content)
+        (directory / stream_file(role)).write_bytes(content)
     selected = asdict(corpus.selected) if corpus.selected else None
     document = {"format": _FORMAT, "examples": len(corpus), "streams": list(streams), "selected": selected}
     (directory / "corpus.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
@@ -287,7 +287,7 @@ def read_corpus(directory: Path) -> Corpus:
     """
     try:
         document = json.loads((directory / "corpus.json").read_text(encoding="utf-8"))
-        streams = {role: _stored_lines(directory / _file_name(role)) for role in document["streams"]}
+        streams = {role: _stored_lines(directory / stream_file(role)) for role in document["streams"]}
     except (OSError, ValueError, KeyError) as error:
         raise StoreError(f"{directory}: not a corpus ({error})") from error
     wrong = [role for role, lines in streams.items() if len(lines) != document["examples"]]
@@ -296,7 +296,8 @@ def read_corpus(directory: Path) -> Corpus:
     return Corpus.from_streams(streams, Selected(**document["selected"]) if document["selected"] else None)
 
 
-def _file_name(role: str) -> str:
+def stream_file(role: str) -> str:
+    """Name the file of a role in a stored corpus: ``source-0.txt``."""
     return role.replace(" ", "-") + ".txt"
 
 

@@ -286,7 +286,7 @@ def test_nothing_has_run_yet(make_small_study, store):
     assert {cell.state for cell in empty.cells} == {"planned"}
     assert empty.metrics == {}
     assert empty.best() is None
-    assert {claim.verdict for claim in empty.claims} == {"undecided"}
+    assert {claim.verdict for claim in empty.claims} == {"not run"}
     assert empty.compare("patt_eg").difference is None
     assert empty.to_json()["cells"][1]["metrics"] == {}
     assert len(empty.frame()) == 6
@@ -369,6 +369,9 @@ def test_one_pretraining_decides_nothing_between_cells_that_do_not_share_it(make
     same, other = found.compare("a"), found.compare("b")
     assert (same.trained_once, same.open_because) == (("upstream",), "")
     assert (found.standing(same), found.claims[0].verdict) == ("better", "supported")
+    assert found.claims[0].text == "supported for this one pretraining (upstream)"
+    assert "On test/bleu, for this one pretraining (upstream): 1 cell better" in found.note()
+    assert "On test/bleu, for this one pretraining (upstream): 1 cell better" in found.render("md")
     assert other.p <= 0.05
     assert (found.standing(other), other.open_because) == ("open", "one pretraining only")
     speed = found.compare("b", metric="test/sentences_per_s")
@@ -389,6 +392,7 @@ def test_a_pretraining_per_seed_is_in_the_interval(make_study, run, store):
     assert found.compare("b").trained_once == ()
     assert found.standing(found.compare("b")) == "better"
     assert "Intervals cover variation over seeds and segments." in found.render("md")
+    assert "one pretraining" not in found.render("md")
 
 
 def test_a_published_figure_is_not_predicted_from_one_pretraining(make_study, run, store):
@@ -523,3 +527,63 @@ def test_speeds_of_trials_that_ran_beside_others_get_no_verdict(make_small_study
     compared = found.compare("patt_eg", metric="test/sentences_per_s")
     assert found.standing(compared) == ("open" if is_crowded else "better")
     assert any("timed beside other stages" in note for note in compared.notes) == is_crowded
+
+
+@pytest.fixture
+def family(make_study, scored):
+    """Four arms and three claims of which one is between arms: five questions on test/bleu."""
+    study = make_study(
+        claims=[
+            {"better": "patt_eg", "worse": "random_init", "metric": "test/bleu", "source": "a table"},
+            {"better": "patt_eg", "worse": "avg_eg", "metric": "test/bleu", "source": "a table"},
+            {"better": "att_eg", "worse": "random_init", "metric": "test/bleu", "source": "a table"},
+        ],
+        published=[],
+    )
+    base = np.array([20.0, 20.3, 19.8])
+    gaps = {
+        "baseline": np.zeros(3), "arm=single_run": np.array([0.3, -0.2, 0.4]),
+        "arm=avg_eg": np.array([0.8, 1.2, 1.1]), "arm=att_eg": np.array([0.5, 1.4, -0.3]),
+        "arm=patt_eg": np.array([2.0, 2.2, 2.5]),
+    }  # fmt: skip
+
+    def build(ran=tuple(gaps), state="planned"):
+        found = scored(study, {label: {"test/bleu": base + gap} for label, gap in gaps.items()})
+        changed = [
+            cell if cell.cell.label in ran
+            else replace(cell, trials=tuple(replace(t, state=state, record=None, _measured={}) for t in cell.trials))
+            for cell in found.cells
+        ]  # fmt: skip
+        return replace(found, cells=tuple(changed))
+
+    return build
+
+
+@pytest.mark.parametrize("state", ["planned", "failed", "running"])
+def test_what_has_not_run_or_failed_stays_in_the_family(family, state):
+    """Running one arm of four with --only must not make its p-value smaller than the whole study's."""
+    raw = family().compare("patt_eg").p
+    whole, alone = family(), family(("baseline", "arm=patt_eg"), state)
+    assert whole.compare("patt_eg").p_holm == pytest.approx(5 * raw)
+    assert alone.compare("patt_eg").p_holm == pytest.approx(5 * raw)
+    assert alone.compare("patt_eg").family == (5, 1)
+    assert alone.compare("single_run").p_holm is None
+    text = alone.render("md")
+    assert "family of 5 questions, 1 tested" in text
+    assert "5 tested" not in text
+    assert "tested" not in whole.render("md").split("## Claims")[0]
+    assert alone.to_json()["cells"][4]["comparison"]["test/bleu"]["family"] == {"declared": 5, "tested": 1}
+
+
+def test_a_claim_about_cells_that_did_not_run_says_so(family):
+    claims = family(("baseline", "arm=patt_eg")).claims
+    assert [claim.text for claim in claims][1:] == ["not run, other data", "not run, other data"]
+    assert "2 not run" in family(("baseline", "arm=patt_eg")).render("md")
+
+
+def test_a_metric_that_a_finished_cell_does_not_have_asks_nothing_of_it(family):
+    found = family()
+    for trial in found.cells[1].trials:
+        trial.record.metrics["test/accuracy"] = 1.0 + trial.seed
+        del trial.record.metrics["test/bleu"]
+    assert found.compare("patt_eg", metric="test/bleu").family == (4, 4)

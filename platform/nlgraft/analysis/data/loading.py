@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from safetensors.numpy import load
 
-from nlgraft.analysis.data.trials import Array, CellResult, State, Texts, TrialResult
+from nlgraft.analysis.data.trials import Array, CellResult, State, Texts, TrialResult, by_document
 from nlgraft.errors import DataError, StoreError
 from nlgraft.evaluation.artifact import parse_lines
 from nlgraft.evaluation.sufficient import aggregate
@@ -24,6 +24,7 @@ from nlgraft.study.planning.selection import Proposal, best_proposal, load_propo
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system import load_system
 from nlgraft.text.config import further_tests
+from nlgraft.text.corpora import stream_file
 
 _AGREEMENT = 1e-6
 
@@ -111,7 +112,9 @@ def _replicates(
                 record=record,
                 derived=_test_means(record, system) if record and is_finished else {},
                 segments=_segments(graph, store, system, record) if record and is_finished else {},
+                num_documents=len(set(_stream(graph, store, "test", "document") or ())) if is_finished else 0,
                 read_texts=partial(_texts, graph, store),
+                read_stream=partial(_stream, graph, store),
                 seeded={stage.fingerprint: stage.name for stage in graph.stages if stage.seed is not None},
             )
         )
@@ -144,7 +147,8 @@ def _segments(
             for name, rows in load(data).items() if data else ():
                 metric = f"{split}/{name}"
                 if metric in system.metrics and metric not in found and _agree(name, rows, record, metric):
-                    found[metric] = rows.astype(np.float64)
+                    documents = _stream(graph, store, split, "document")
+                    found[metric] = by_document(rows.astype(np.float64), documents)
     return found
 
 
@@ -158,6 +162,18 @@ def _texts(graph: StageGraph, store: ArtifactStore, split: str) -> Texts | None:
         hypotheses, references = (None if data is None else parse_lines(data) for data in found)
         if hypotheses and references and len(hypotheses) == len(references):
             return hypotheses, references
+    return None
+
+
+def _stream(graph: StageGraph, store: ArtifactStore, split: str, role: str) -> list[str] | None:
+    """Read a role of the corpus that the result was scored on; None if it has no such role."""
+    for stage in sorted(graph.stages, key=graph.depth, reverse=True):
+        if (corpus := stage.inputs.get("corpus")) is not None:
+            try:
+                data = store.read_file(corpus, f"{split}/{stream_file(role)}")
+            except StoreError:
+                return None
+            return None if data is None else parse_lines(data)
     return None
 
 

@@ -35,7 +35,29 @@ class Measured:
     signature: str | None = None
 
 
+def by_document(rows: Array, documents: Sequence[str] | None) -> Array:
+    """Sum the statistics of the lines of each document, which are too alike to be drawn one by one.
+
+    Args:
+        rows: Statistics, shape (N, k).
+        documents: Document of each line; None where lines belong to none.
+
+    Returns:
+        Shape (documents, k); ``rows`` itself where they are not of lines.
+    """
+    if documents is None or len(documents) != len(rows):
+        return rows
+    names, index = np.unique(np.array(documents), return_inverse=True)
+    summed = np.zeros((len(names), rows.shape[1]))
+    np.add.at(summed, index, rows)
+    return summed
+
+
 def _no_texts(_: str) -> Texts | None:
+    return None
+
+
+def _no_stream(_split: str, _role: str) -> list[str] | None:
     return None
 
 
@@ -53,10 +75,12 @@ class TrialResult:
         params: Searched values by dotted path.
         number: Number of the proposal; None for replicates.
         record: Its record; None before the trial has ended once.
-        segments: Per-segment statistics by metric name.
+        segments: Statistics by metric name, of each segment: a line, or a document where lines belong to one.
+        num_documents: Number of test documents; 0 where lines belong to none.
         derived: Values computed from the learning curves of several trials, by metric name.
         seeded: Names of the stages that draw random numbers, by fingerprint.
         read_texts: Reads the scored text of a split; None if the store has none.
+        read_stream: Reads a role of the scored corpus, by split and role; None if it has none.
     """
 
     kind: Literal["search", "replicate"]
@@ -69,9 +93,11 @@ class TrialResult:
     number: int | None = None
     record: TrialRecord | None = field(default=None, repr=False)
     segments: Mapping[str, Array] = field(default_factory=dict, repr=False)
+    num_documents: int = 0
     derived: Mapping[str, float] = field(default_factory=dict, repr=False)
     seeded: Mapping[str, str] = field(default_factory=dict, repr=False)
     read_texts: Callable[[str], Texts | None] = field(default=_no_texts, repr=False)
+    read_stream: Callable[[str, str], list[str] | None] = field(default=_no_stream, repr=False)
     _measured: dict[str, Measured] = field(default_factory=dict, repr=False)
 
     @property
@@ -122,6 +148,11 @@ class CellResult:
         return next(state for state in worst_first if state in states)
 
     @property
+    def has_started(self) -> bool:
+        """True unless no trial has been started, as where ``--only`` leaves the cell out."""
+        return any(trial.state != "planned" for trial in (*self.search, *self.trials))
+
+    @property
     def reasons(self) -> list[str]:
         """Why replicates are not finished, each reason once."""
         texts = [f"seed {trial.seed}: {trial.reason}" for trial in self.trials if trial.reason]
@@ -148,6 +179,20 @@ class CellResult:
         wanted = [trial for trial in self.trials if seeds is None or trial.seed in seeds]
         found = {trial.seed: trial.measured(metric) for trial in wanted}
         return {seed: measured for seed, measured in found.items() if measured is not None}
+
+    def lacks(self, metric: str) -> bool:
+        """True if replicates have finished and none of them has the metric, not even as NaN."""
+        finished = [trial for trial in self.trials if trial.state == "finished"]
+        return bool(finished) and not any(metric in trial.metrics for trial in finished)
+
+    def lost(self, metric: str) -> list[int]:
+        """List the seeds that failed, or whose value of a metric that others have is not finite."""
+        is_lost = {
+            trial.seed: trial.state == "failed"
+            or (trial.state == "finished" and not math.isfinite(trial.metrics.get(metric, 0.0)))
+            for trial in self.trials
+        }
+        return [seed for seed, lost in is_lost.items() if lost]
 
     def mean(self, metric: str) -> float | None:
         """Average a metric over the finished replicates; None when there is none."""

@@ -37,12 +37,13 @@ def result_document(result: ComparedResults) -> dict[str, Any]:
         "main_metric": result.main_metric,
         "baseline": dict(result.baseline.cell.levels),
         "seeds": list(study.seeds),
-        "earlier_looks": list(result.earlier_looks),
         "looks": {
             label: {"num_seeds": stop.num_seeds, "stopped_because": stop.reason}
             for label, stop in result.stops.items()
         },
         "analysis": {**study.analysis.model_dump(mode="json"), "samples": result.samples},
+        "trivial": None if result.trivial is None else vars(result.trivial),
+        "stability": {one.label: one.to_json() for one in result.stabilities},
         "cells": [_cell(result, cell) for cell in result.cells],
         "effects": [
             {

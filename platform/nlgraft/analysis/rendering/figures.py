@@ -131,7 +131,7 @@ def gain_curves(result: ComparedResults, metric: str) -> str | None:
 
 
 def learning_curves(result: ComparedResults) -> list[tuple[str, str]]:
-    """Draw the learning curves of all cells as pairs of name and SVG, at most six, dev curves first."""
+    """Draw the learning curves of all cells as pairs of title and SVG, at most six, dev curves first."""
     names = {
         name: None
         for cell in result.cells
@@ -143,8 +143,18 @@ def learning_curves(result: ComparedResults) -> list[tuple[str, str]]:
     for name in sorted(names, key=_curve_rank):
         bands = share([band for cell in result.cells if (band := make_band(cell, name)) is not None])
         if bands and len(drawn) < _MAX_PANELS and _curve_rank(name)[0] < _NOT_DRAWN:
-            drawn.append((name, _draw_bands(result, f"Learning curves of {name}", "optimiser steps", bands)))
+            title = f"{name}{_unlike_units(result, name)}"
+            drawn.append((title, _draw_bands(result, f"Learning curves of {title}", "optimiser steps", bands)))
     return drawn
+
+
+def _unlike_units(result: ComparedResults, curve: str) -> str:
+    """Mark the curves of a mean over tokens, of train as of dev, where the cells' tokens differ."""
+    metric = result.system.metrics.get(f"dev/{curve.rpartition('/')[2]}") if curve.count("/") == 1 else None
+    means = [one.mean(metric.counted_by) for one in result.cells] if metric and metric.counted_by else []
+    if len({round(mean, 9) for mean in means if mean is not None}) < 2:
+        return ""
+    return ": tokens of different vocabularies, curves of cells cannot be compared"
 
 
 def expected_best_curves(result: ComparedResults) -> list[tuple[str, str]]:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
+from nlgraft.analysis.rendering.tables import comparison_table, effects_table
+from nlgraft.analysis.rendering.typesetting import num_decimals, number, to_markdown
 from nlgraft.analysis.statistics.compared import ComparedResults
+from nlgraft.analysis.statistics.comparison import Comparison
 from nlgraft.analysis.statistics.sequential import FUTILE
 from nlgraft.analysis.statistics.spending import look_levels
+from nlgraft.analysis.statistics.trivial import NEAR
 from nlgraft.study.data.design import idle_note
 from nlgraft.wording import count, duration
 
@@ -37,10 +42,39 @@ def headline(result: ComparedResults) -> str:
         for kind, labels in by_kind.items()
         if labels
     ]
-    text = f"On {main}: {', '.join(parts) or 'no cell is compared with the baseline'}."
+    text = f"On {main}{_condition(known)}: {', '.join(parts) or 'no cell is compared with the baseline'}."
     if max(found.num_seeds for found in known) < 2:
         text += " One seed says nothing about training noise, so nothing is decided."
-    return text + _effects_headline(result) + _claims_headline(result)
+    warnings = _unlearned(result) + _unstable(result)
+    return warnings + text + _effects_headline(result) + _claims_headline(result)
+
+
+def _unlearned(result: ComparedResults) -> str:
+    """Say first that no cell, or which ones, have learned more than a trivial output gives."""
+    trivial, main = result.trivial, result.main_metric
+    scored = [cell for cell in result.cells if cell.measured(main)]
+    blind = [cell.cell.label for cell in scored if result.unlearned(cell)]
+    if trivial is None or not blind:
+        return ""
+    who = "No cell has learned" if len(blind) == len(scored) else f"Nothing learned in {'; '.join(blind)}"
+    value = number(trivial.value, num_decimals([trivial.value]))
+    return f"{who}: a trivial output ({trivial.output}) scores {value} on {main}, within {NEAR:g} or better. "
+
+
+def _unstable(result: ComparedResults) -> str:
+    """Name the cells that lost seeds or whose seeds diverged."""
+    parts = []
+    for one in result.stabilities:
+        for seeds, word in ((one.diverged, "diverged"), (one.lost, "failed")):
+            if seeds:
+                parts.append(f"{len(seeds)} of {count(one.num_seeds, 'seed')} of {one.label} {word}")
+    return f"Unstable: {'; '.join(parts)}. " if parts else ""
+
+
+def _condition(known: Sequence[Comparison]) -> str:
+    """Name the pretrainings that all seeds share: verdicts hold for these, whatever the number of seeds."""
+    once = sorted({stage for found in known for stage in found.trained_once})
+    return f", for this one pretraining ({', '.join(once)})" if once else ""
 
 
 def _claims_headline(result: ComparedResults) -> str:
@@ -59,6 +93,19 @@ def _effects_headline(result: ComparedResults) -> str:
         labels = [one.contrast.label for one in shown if one.is_interaction == is_interaction]
         parts.append(f"{title}: {'; '.join(labels) or 'none'}")
     return f" Significant {', '.join(parts)}."
+
+
+def short_note(result: ComparedResults) -> str:
+    """Write headline, comparison table and claims as Markdown, short enough for MLflow's note."""
+    main = result.main_metric
+    parts = [headline(result), f"**{main}**", to_markdown(comparison_table(result, main))]
+    if (effects := effects_table(result, main)) is not None:
+        parts += ["**Effects**", to_markdown(effects)]
+    if result.is_constructed:
+        parts.insert(0, "The data is constructed (conlang), not natural language.")
+    if result.claims:
+        parts += ["**Claims**", *(f"- {claim.claim.text}: {claim.text}" for claim in result.claims)]
+    return "\n\n".join(parts) + "\n"
 
 
 def fairness(result: ComparedResults) -> str:
@@ -116,7 +163,7 @@ def method(result: ComparedResults) -> list[str]:
     correction = "p is not corrected for multiple comparisons"
     if result.is_corrected:
         level = " at the level that Holm's correction leaves to the open comparisons of the family"
-        correction = f"p (Holm) is corrected over the family of {family}"
+        correction = f"p (Holm) is corrected over the declared family, run or not: {family}"
     merged = idle_note(result.study)
     return [
         *([f"{merged}."] if merged is not None else []),
@@ -127,6 +174,8 @@ def method(result: ComparedResults) -> list[str]:
         "are far too narrow.",
         f"p is two-sided, by {settings.test.replace('_', ' ')} with both sources of variation, and at least "
         f"1 / {result.samples + 1:,}; {correction}; an asterisk marks significance at {settings.alpha:g}.",
+        *_documents_method(result),
+        *_stability_method(result),
         *_looks_method(result),
         *_effects_method(result),
         *_figures_method(result),
@@ -136,6 +185,26 @@ def method(result: ComparedResults) -> list[str]:
         "probability.",
         "Search and selection use dev only; test scores come from the replicates of the chosen config.",
         *_search_method(result),
+    ]
+
+
+def _documents_method(result: ComparedResults) -> list[str]:
+    number_of = max((trial.num_documents for trial in result.trials), default=0)
+    if not number_of:
+        return []
+    return [
+        f"Test lines are resampled by document ({number_of:,} documents), since those of one document are alike."
+    ]
+
+
+def _stability_method(result: ComparedResults) -> list[str]:
+    if not result.stabilities:
+        return []
+    return [
+        "A seed diverged if it reached less than half of what the best seed of its cell reached; it stays in "
+        "every figure. A seed is lost if it failed or has no finite value; where one of two cells lost a seed "
+        "that the other did not, the comparison is left open. The interquartile mean is that of the middle "
+        "half of the seeds (Agarwal et al. 2021)."
     ]
 
 
@@ -163,13 +232,15 @@ def _looks_method(result: ComparedResults) -> list[str]:
             "its comparisons are significant or become so by the last look with a probability below "
             f"{FUTILE:g}."
         )
-    if result.earlier_looks:
-        seen = ", ".join(map(str, result.earlier_looks))
+    compared = [result.compare(cell.cell) for cell in result.cells[1:]]
+    if any(one.earlier_looks for one in compared):
+        seen = sorted({look for one in compared for look in one.earlier_looks})
+        factor = max(one.penalty for one in compared)
         found.append(
-            f"The study was extended without a plan after results at {seen} seeds had been seen. Extending "
-            "until a result is significant rejects more often than alpha: all p-values are multiplied by "
-            f"{result.penalty}, so that all looks after the first spend at most half of alpha, and intervals "
-            "do not allow for it. Plan looks instead: sequential."
+            f"Comparisons were extended without a plan after results at {', '.join(map(str, seen))} seeds had "
+            "been seen. Extending until a result is significant rejects more often than alpha: their p-values "
+            f"are multiplied by up to {factor}, so that all looks after the first spend at most half of alpha, "
+            "and intervals do not allow for it. Plan looks instead: sequential."
         )
     return found
 

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 
 from nlgraft.analysis.data.provenance import corpora
-from nlgraft.analysis.rendering import figures, prose, tables, typesetting
+from nlgraft.analysis.rendering import figures, prose, search_tables, tables, typesetting
 from nlgraft.analysis.rendering.document import result_document
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import rounded
@@ -91,9 +91,10 @@ def describe(result: ComparedResults) -> dict[str, Any]:
         ],
         "lengths": tables.length_table(result, on_test or lengths) if lengths else None,
         "claims": tables.claims_table(result) if result.claims else None,
-        "search": tables.search_table(result) if result.study.search else None,
-        "expected_best": tables.expected_best_table(result) if result.study.search else None,
+        "search": search_tables.search_table(result) if result.study.search else None,
+        "expected_best": search_tables.expected_best_table(result) if result.study.search else None,
         "sensitivity": tables.sensitivity_table(result),
+        "stability": tables.stability_table(result),
         "looks": tables.looks_table(result) if result.stops else None,
         "trials": tables.trials_table(result),
         "fairness": prose.fairness(result),

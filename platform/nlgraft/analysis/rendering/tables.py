@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
-
 from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
@@ -16,16 +14,15 @@ from nlgraft.analysis.rendering.typesetting import (
     num_decimals,
     number,
     probability,
-    to_markdown,
 )
 from nlgraft.analysis.statistics.claims import ClaimResult
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import ONE_SEED, Comparison
-from nlgraft.analysis.statistics.expected_best import expected_best
 from nlgraft.analysis.statistics.power import MAX_SEEDS
-from nlgraft.analysis.statistics.sensitivity import sensitivities
+from nlgraft.analysis.statistics.sensitivity import WithoutSeeds, sensitivities
 from nlgraft.study.data.claim import gain
 from nlgraft.study.data.design import level_text
+from nlgraft.wording import count
 
 _FEW_LEVELS = 2
 _WORDS = {"better": "better", "worse": "worse", "open": "undecided"}
@@ -46,7 +43,7 @@ def comparison_table(result: ComparedResults, metric: str) -> Table:
     rows: list[list[Entry | str]] = []
     compared: list[tuple[str, Comparison]] = []
     for cell in result.cells:
-        row: list[Entry | str] = [_cell_entry(cell), str(len(cell.measured(metric)))]
+        row: list[Entry | str] = [cell_entry(cell), str(len(cell.measured(metric)))]
         row.append(mean_and_std(cell, metric, decimals))
         if cell is result.baseline or metric not in result.metrics:
             rows.append([*row, *[NOTHING] * (len(header) - 3)])
@@ -84,7 +81,7 @@ def metrics_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
     """Tabulate mean ± standard deviation over seeds of several metrics, one row per cell."""
     decimals = {name: num_decimals(cell.mean(name) for cell in result.cells) for name in metrics}
     rows = [
-        [_cell_entry(cell), *(mean_and_std(cell, name, decimals[name]) for name in metrics)]
+        [cell_entry(cell), *(mean_and_std(cell, name, decimals[name]) for name in metrics)]
         for cell in result.cells
     ]
     return make_table(["cell", *metrics], rows)
@@ -101,7 +98,7 @@ def length_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
         header += [name] if name in shares else [name, "against baseline"]
     rows = []
     for cell in result.cells:
-        row: list[Entry | str] = [_cell_entry(cell)]
+        row: list[Entry | str] = [cell_entry(cell)]
         for name in metrics:
             mean, base = cell.mean(name), result.baseline.mean(name)
             if name in shares:
@@ -137,51 +134,28 @@ def claims_table(result: ComparedResults) -> Table:
     )
 
 
-def search_table(result: ComparedResults) -> Table:
-    """Tabulate the search of each cell and the values it chose."""
-    assert result.study.search is not None
-    space = list(result.study.search.space)
-    objective = result.study.objectives[0].metric
-    rows = []
-    for cell in result.cells:
-        states = [trial.state for trial in cell.search]
-        counts = f"{states.count('finished')} + {states.count('stopped')} + {states.count('failed')}"
-        chosen = [trial for trial in cell.search if cell.params and trial.params == cell.params]
-        value = chosen[0].metrics.get(objective) if chosen else None
-        decimals = 4 if value is None else num_decimals([value])
-        row: list[Entry | str] = [_cell_entry(cell), counts, str(cell.num_distinct), number(value, decimals)]
-        rows.append([*row, *(_param(cell.params.get(path)) for path in space)])
-    header = ["cell", "finished + stopped + failed", "distinct", f"best {objective}", *space]
-    return make_table(header, rows, notes=_pareto_notes(result))
+def stability_table(result: ComparedResults) -> Table | None:
+    """Tabulate lost and diverged seeds, and means that they do not move; None before a seed has finished."""
+    decimals = num_decimals(one.mean for one in result.stabilities)
+    rows = [
+        [
+            one.label,
+            str(one.num_seeds),
+            _share(one.lost, one.num_seeds),
+            _share(one.diverged, one.num_seeds),
+            *(number(value, decimals) for value in (one.mean, one.median, one.interquartile_mean)),
+        ]
+        for one in result.stabilities
+    ]
+    header = ["cell", "seeds ended", "lost", "diverged", "mean", "median", "interquartile mean"]
+    return make_table(header, rows) if rows else None
 
 
-def expected_best_table(result: ComparedResults) -> Table | None:
-    """Tabulate the expected best of several numbers of search trials; None where no cell has two values."""
-    found = [one for cell in result.cells if (one := expected_best(result, cell)) is not None]
-    if not found:
-        return None
-    most = max(len(one.mean) for one in found)
-    budgets = [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
-    decimals = num_decimals(value for one in found for value in one.mean)
-    rows = []
-    for one in found:
-        row = [one.label, number(one.steps_per_trial, 0), number(one.worker_s_per_trial, 1)]
-        for budget in budgets:
-            index = budget - 1
-            is_known = budget <= len(one.mean)
-            ends = (float(one.low[index]), float(one.high[index])) if is_known else None
-            band = f"{NO_BREAK}{interval(ends, decimals, is_signed=False)}" if is_known else ""
-            row.append(number(float(one.mean[index]) if is_known else None, decimals) + band)
-        rows.append(row)
-    header = ["cell", "steps of a trial", "worker seconds of a trial", *(f"best of {n}" for n in budgets)]
-    lacking = [f"{one.label} {one.num_without_value}" for one in found if one.num_without_value]
-    counted = (
-        f" Trials without a value count as the worst finished one: {', '.join(lacking)}." if lacking else ""
-    )
-    note = (
-        f"Expected {result.study.objectives[0].metric} of the best of so many trials, with its band.{counted}"
-    )
-    return make_table(header, rows, notes=[note])
+def _share(seeds: Sequence[int], among: int) -> str:
+    """Format some of the seeds: share and names."""
+    if not seeds:
+        return "0 %"
+    return f"{100 * len(seeds) / among:.0f} % (seed {', '.join(map(str, seeds))})"
 
 
 def looks_table(result: ComparedResults) -> Table:
@@ -193,7 +167,7 @@ def looks_table(result: ComparedResults) -> Table:
 def sensitivity_table(result: ComparedResults) -> Table | None:
     """Tabulate by cell and choice which alternatives change the verdict; None without alternatives."""
     found = sensitivities(result)
-    if not found.rows:
+    if not found.rows and not found.without_seeds:
         return None
     rows: list[list[Entry | str]] = []
     for one in found.rows:
@@ -201,10 +175,20 @@ def sensitivity_table(result: ComparedResults) -> Table | None:
         stands = f"{len(one.others) - len(one.changes)} of {len(one.others)}"
         verdict = Entry(_WORDS[one.standing], one.standing)
         rows.append([one.label, verdict, one.choice, stands, changes or NOTHING])
+    rows += [_without_seeds(result, one) for one in found.without_seeds]
     alternatives = {one.choice: ", ".join(one.others) for one in found.rows}
     notes = [f"{choice}: {names}." for choice, names in alternatives.items()]
     header = ["cell", "verdict", "choice", "stands in", "otherwise"]
     return make_table(header, rows, num_text=5, notes=[*notes, *found.missing])
+
+
+def _without_seeds(result: ComparedResults, one: WithoutSeeds) -> list[Entry | str]:
+    """Say in a row whether the difference keeps its sign without each seed, and how far it moves."""
+    kind = result.standing(result.compare(one.label))
+    decimals = num_decimals(cell.mean(result.main_metric) for cell in result.cells)
+    low, high = (number(end, decimals, is_signed=True) for end in (one.low, one.high))
+    sign = "same sign" if one.has_one_sign else "sign changes"
+    return [one.label, Entry(_WORDS[kind], kind), "seeds", sign, f"{low} to {high} without one seed"]
 
 
 def trials_table(result: ComparedResults) -> Table:
@@ -216,18 +200,6 @@ def trials_table(result: ComparedResults) -> Table:
     return make_table(header, rows, num_text=5)
 
 
-def short_note(result: ComparedResults) -> str:
-    """Write the comparison table and the claims as Markdown, short enough for MLflow's note."""
-    parts = [f"**{result.main_metric}**", to_markdown(comparison_table(result, result.main_metric))]
-    if (effects := effects_table(result, result.main_metric)) is not None:
-        parts += ["**Effects**", to_markdown(effects)]
-    if result.is_constructed:
-        parts.insert(0, "The data is constructed (conlang), not natural language.")
-    if result.claims:
-        parts += ["**Claims**", *(f"- {claim.claim.text}: {claim.text}" for claim in result.claims)]
-    return "\n\n".join(parts) + "\n"
-
-
 def cell_name(cell: CellResult) -> str:
     """Name a cell; the baseline by its levels, too, when these are few."""
     levels = [f"{name}={level_text(level)}" for name, level in cell.cell.levels.items()]
@@ -236,7 +208,8 @@ def cell_name(cell: CellResult) -> str:
     return f"{cell.cell.label} ({', '.join(levels)})"
 
 
-def _cell_entry(cell: CellResult) -> Entry:
+def cell_entry(cell: CellResult) -> Entry:
+    """Name a cell with its state unless it has finished, and why not."""
     mark = "" if cell.state == "finished" else f" ({cell.state})"
     return Entry(cell_name(cell) + mark, "", "; ".join(cell.reasons))
 
@@ -286,6 +259,8 @@ def _power_entries(found: Comparison, decimals: int) -> list[Entry | str]:
     if found.num_seeds < _FEW_SEEDS:
         low, high = (number(end, decimals) for end in found.detectable_ci)
         detectable = f"{low}{NO_BREAK}to{NO_BREAK}{high}"
+    if found.open_because:  # more seeds would not decide it
+        return [detectable, NOTHING]
     is_known = found.seeds_needed is not None
     return [detectable, str(found.seeds_needed) if is_known else f">{NO_BREAK}{MAX_SEEDS:,}"]
 
@@ -296,13 +271,44 @@ def _notes(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) 
     if any(result.standing(found) != "open" for _, found in compared):
         marks.append(f"* significant at {result.study.analysis.alpha:g}.")
     if any(found.scope == "segments" for _, found in compared):
-        marks.append(f"† {ONE_SEED}.")
+        marks.append(f"† {ONE_SEED}; nothing is decided.")
+    if any(found.smallest_detectable is not None for _, found in compared):
+        marks.append(
+            "Detectable: the true difference that so many seeds find in four of five such studies; below "
+            f"{_FEW_SEEDS} seeds only a range is known. Seeds needed: to find the observed difference so often."
+        )
     notes: dict[str, list[str]] = {}
     for label, found in compared:
         for note in found.notes:
             if note != ONE_SEED:
                 notes.setdefault(note, []).append(label)
-    return [*marks, *_scopes(compared), *(f"{', '.join(labels)}: {note}." for note, labels in notes.items())]
+    return [*marks, *_equal_within(result, compared), *_family(compared), *_scopes(compared), *(f"{', '.join(labels)}: {note}." for note, labels in notes.items())]
+
+
+def _equal_within(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) -> list[str]:
+    """Say of undecided cells within which margin they are equal: good news where it is small."""
+    margins = [
+        f"{label} {found.equal_within:g}"
+        for label, found in compared
+        if found.equal_within is not None and result.standing(found) == "open"
+    ]
+    if not margins:
+        return []
+    unit = result.system.metrics[compared[0][1].metric].unit
+    return [
+        f"Undecided, but equal within ({unit}): {'; '.join(margins)}. A larger difference is unlikely: these are the "
+        "farther ends of the intervals, not corrected for their number."
+    ]
+
+
+def _family(compared: Sequence[tuple[str, Comparison]]) -> list[str]:
+    """Say how much of the family has been tested, unless all of it has."""
+    sizes = {found.family for _, found in compared if found.family[1] < found.family[0]}
+    return [
+        f"p (Holm) is corrected over the declared family of {count(size, 'question')}, {tested} tested; the "
+        "others count as p = 1."
+        for size, tested in sizes
+    ]
 
 
 def _scopes(compared: Sequence[tuple[str, Comparison]]) -> list[str]:
@@ -350,24 +356,6 @@ def _percent(share: float | None, *, is_signed: bool = False) -> str:
     if share is None:
         return NOTHING
     return f"{number(100 * share, 1, is_signed=is_signed)} %"
-
-
-def _param(value: Any) -> str:
-    if value is None:
-        return NOTHING
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _pareto_notes(result: ComparedResults) -> list[str]:
-    objectives = result.study.objectives
-    if len(objectives) < 2:
-        return []
-    names = " and ".join(objective.metric for objective in objectives)
-    notes = []
-    for cell in result.cells:
-        best = ", ".join(str(trial.number) for trial in cell.pareto(objectives)) or "none"
-        notes.append(f"{cell.cell.label}: Pareto-optimal trials on {names}: {best}.")
-    return notes
 
 
 def _trial_row(trial: TrialResult, metrics: Sequence[str]) -> list[Entry | str]:

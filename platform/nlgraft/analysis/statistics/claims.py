@@ -22,11 +22,14 @@ from nlgraft.analysis.statistics.comparison import Comparison, rounded
 from nlgraft.analysis.statistics.power import MAX_SEEDS
 from nlgraft.study.data.claim import Claim
 
-Verdict = Literal["supported", "contradicted", "undecided", "same direction", "opposite direction"]
+Verdict = Literal[
+    "supported", "contradicted", "undecided", "not run", "same direction", "opposite direction"
+]
 _ON_OTHER_DATA: Mapping[Verdict, Verdict] = {
     "supported": "same direction",
     "contradicted": "opposite direction",
     "undecided": "undecided",
+    "not run": "not run",
 }
 
 _NOT_COMPARED = frozenset({"version", "seed", "bs", "ar"})
@@ -65,6 +68,11 @@ class ClaimResult:
         return () if self.why_not_comparable else self.claim.published
 
     @property
+    def is_bounded(self) -> bool:
+        """True for two cells whose difference is undecided, but certain to be small."""
+        return self.claim.is_ordering and self.comparison.equal_within is not None
+
+    @property
     def text(self) -> str:
         """The verdict in words, with the number of seeds that an undecided one lacks."""
         text: str = self.verdict
@@ -72,6 +80,10 @@ class ClaimResult:
             text += f": {self.comparison.open_because}"
         if self.verdict == "undecided" and self.seeds_more is not None:
             text += f" ({self.seeds_more} {'seed' if self.seeds_more == 1 else 'seeds'} more)"
+        elif self.verdict == "undecided" and self.is_bounded:
+            text += f" (equal within {self.comparison.equal_within:g} {self.comparison.unit})"
+        elif self.verdict not in ("undecided", "not run") and self.comparison.condition:
+            text += f" {self.comparison.condition}"
         return f"{text}, other data" if self.other_data else text
 
     def to_json(self) -> dict[str, Any]:
@@ -127,6 +139,7 @@ def judge(
     is_corrected: bool,
     other_data: str,
     why_not: str,
+    has_run: bool = True,
 ) -> ClaimResult:
     """Judge a claim.
 
@@ -140,8 +153,9 @@ def judge(
         is_corrected: If true, Holm-adjusted p-values decide.
         other_data: How our data differ from the claim's; empty if they are the same.
         why_not: Why the published figures are not shown beside ours; empty when they are.
+        has_run: False if no trial of one of the claim's cells has been started.
     """
-    verdict: Verdict = "undecided"
+    verdict: Verdict = "undecided" if has_run else "not run"
     seeds_more = None
     if comparison.difference is None:
         explanation = "; ".join(comparison.notes)

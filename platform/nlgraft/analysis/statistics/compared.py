@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Literal
@@ -16,47 +16,19 @@ from nlgraft.analysis.statistics.claims import ClaimResult, judge, signatures_di
 from nlgraft.analysis.statistics.comparer import Comparer
 from nlgraft.analysis.statistics.comparison import Comparison
 from nlgraft.analysis.statistics.effects import Contrast, Effect, GainCurve, contrasts
+from nlgraft.analysis.statistics.limits import Term, limited
+from nlgraft.analysis.statistics.question import Question
 from nlgraft.analysis.statistics.resampling import holm, normal_p
 from nlgraft.analysis.statistics.spending import look_levels, overall_p
+from nlgraft.analysis.statistics.stability import Stability, stability
+from nlgraft.analysis.statistics.trivial import Trivial, has_learned, trivial_output
 from nlgraft.errors import NlgraftError, nearest
 from nlgraft.study.data.claim import Claim, claims_of
 from nlgraft.study.data.design import Cell, axes_of, gain_cells
+from nlgraft.study.planning.looks import earlier_looks
 
-_CANCELLED = 1e-9
 _SAMPLES_AT_LEVEL = 10
 """Resamples expected beyond a difference whose p-value just passes Holm's first step."""
-
-
-@dataclass(frozen=True)
-class Question:
-    """A difference to test: of two cells, of two gains, or of a cell from its published figure.
-
-    Attributes:
-        metric: Name of the metric.
-        cells: Labels of one, two or four cells.
-        second_metric: The metric of the second of two cells where it is another; may be the same cell.
-        null: Difference under the null hypothesis.
-        value: The published figure of a single cell.
-        margin: Difference from ``value`` that does not matter.
-    """
-
-    metric: str
-    cells: tuple[str, ...]
-    null: float = 0.0
-    value: float = 0.0
-    margin: float = 0.0
-    second_metric: str | None = None
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The metric of each cell."""
-        return (self.metric, *[self.second_metric or self.metric] * (len(self.cells) - 1))
-
-    @property
-    def key(self) -> Hashable:
-        """The hypothesis, which two cells share from either side."""
-        is_symmetric = len(self.cells) == 2 and self.null == 0
-        return frozenset(zip(self.metrics, self.cells, strict=True)) if is_symmetric else self
 
 
 @dataclass(eq=False)
@@ -86,7 +58,8 @@ class ComparedResults(Results):
             NlgraftError: The system has no such metric.
             StudyError: The study has no such cell.
         """
-        return self._ask(Question(self._known(metric), (self.cell(a).cell.label, self.cell(b).cell.label)))
+        found = self._ask(Question(self._known(metric), (self.cell(a).cell.label, self.cell(b).cell.label)))
+        return replace(found, standing=self.standing(found))
 
     def effects(self, metric: str | None = None) -> list[Effect]:
         """Estimate the main effect of each level and the interactions of two.
@@ -105,17 +78,13 @@ class ComparedResults(Results):
         known = contrasts(axes_of(self.study), [found.cell for found in self.cells])
         trials = [trial for found in self.cells for trial in found.measured(metric).values()]
         self._comparer.prepare(metric, trials)
-        compared = [
-            self._limited(
-                self._over_looks(self._effect(metric, contrast), partial(self._effect, metric, contrast)),
-                [(weight, self.cell(cell)) for weight, cell in contrast.terms],
-            )
-            for contrast in known
-        ]
+        compared = []
+        for contrast in known:
+            terms = [Term(weight, self.cell(cell), metric) for weight, cell in contrast.terms]
+            test = partial(self._effect, metric, contrast)
+            compared.append(self._limited(self._over_looks(test(), terms, test), terms))
         if self.is_corrected:
-            adjusted, level = self._corrected([found.p for found in compared])
-            pairs = zip(compared, adjusted, strict=True)
-            compared = [replace(found, p_holm=p, level=level) for found, p in pairs]
+            compared = self._corrected(compared)
         return [Effect(contrast, found) for contrast, found in zip(known, compared, strict=True)]
 
     def gains(self, metric: str | None = None) -> list[GainCurve]:
@@ -169,8 +138,8 @@ class ComparedResults(Results):
         """Answer a question, with Holm's correction if it belongs to a family."""
         found = self._compared(question)
         if question.key in self._adjusted:
-            p_holm, level = self._adjusted[question.key]
-            return replace(found, p_holm=p_holm, level=level)
+            one = self._adjusted[question.key]
+            return replace(found, p_holm=one.p_holm, level=one.level, family=one.family)
         if self.is_corrected and found.p is not None:
             note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
             return replace(found, notes=(*found.notes, note))
@@ -182,23 +151,26 @@ class ComparedResults(Results):
             for metric in {*question.metrics}:
                 trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
                 self._comparer.prepare(metric, trials)
-            found = self._over_looks(self._tested(question), partial(self._tested, question))
-            self._answers[question] = self._limited(found, self._terms(question))
+            terms, test = self._terms(question), partial(self._tested, question)
+            self._answers[question] = self._limited(self._over_looks(test(), terms, test), terms)
         return self._answers[question]
 
-    def over_seeds(self, question: Question, seeds: Sequence[int]) -> Comparison:
-        """Answer a question from some of the seeds, without correction."""
-        return self._limited(self._tested(question, seeds), self._terms(question))
+    def _terms(self, question: Question) -> list[Term]:
+        """The question's cells, one, two or four, with their weights and metrics."""
+        cells = map(self.cell, question.cells)
+        return [
+            Term(weight, cell, metric)
+            for weight, cell, metric in zip((1.0, -1.0, -1.0, 1.0), cells, question.metrics, strict=False)
+        ]
 
-    def _terms(self, question: Question) -> list[tuple[float, CellResult]]:
-        """The question's two or four cells with their weights."""
-        return list(zip((1.0, -1.0, -1.0, 1.0), map(self.cell, question.cells), strict=False))
-
-    def _over_looks(self, found: Comparison, test: Callable[[Sequence[int]], Comparison]) -> Comparison:
+    def _over_looks(
+        self, found: Comparison, terms: Sequence[Term], test: Callable[[Sequence[int]], Comparison]
+    ) -> Comparison:
         """Replace the p-value by one that allows for every look at the results, planned or not.
 
         Args:
             found: The comparison over all finished seeds.
+            terms: Its cells.
             test: The same over some seeds.
         """
         if found.p is None:
@@ -210,59 +182,54 @@ class ComparedResults(Results):
             found = replace(found, p=float(overall_p(looks, p_values)) if p_values else None)
             taken = ", ".join(map(str, p_values)) or f"none, the first is at {looks[0]} seeds"
             found = replace(found, notes=(*found.notes, f"looks taken: {taken}"))
-        if self.earlier_looks and found.p is not None:
-            note = f"extended after results at {', '.join(map(str, self.earlier_looks))} seeds: p corrected"
-            p = min(1.0, found.p * self.penalty)
-            found = replace(found, p=p, notes=(*found.notes, note))
-        return replace(found, level=self._level(found.level))
+        earlier = earlier_looks(
+            [self.looks.get(term.cell.cell.label, {}) for term in terms],
+            [term.metric for term in terms],
+            found.seeds,
+        )
+        if earlier and found.p is not None:
+            note = f"extended after results at {', '.join(map(str, earlier))} seeds: p corrected"
+            found = replace(found, earlier_looks=earlier, notes=(*found.notes, note))
+            found = replace(found, p=min(1.0, (found.p or 0.0) * found.penalty))
+        return replace(found, level=self._level(found.level, found))
 
-    @property
-    def penalty(self) -> int:
-        """Factor on the p-values of a study that was extended j - 1 times without a plan: j (j + 1).
-
-        All looks after the first together then spend at most half of alpha.
-        """
-        number = len(self.earlier_looks) + 1
-        return number * (number + 1) if self.earlier_looks else 1
-
-    def _level(self, level: float) -> float:
+    def _level(self, level: float, found: Comparison) -> float:
         """Return the level of the last look that belongs to an overall level."""
-        level /= self.penalty
+        level /= found.penalty
         return level if self.study.sequential is None else look_levels(self.study.sequential.looks, level)[-1]
 
-    def _limited(self, found: Comparison, terms: Sequence[tuple[float, CellResult]]) -> Comparison:
-        """Leave open what no number of seeds can decide, and note which stages were trained once for all.
-
-        Where a cell has a stage that its opposite lacks, the noise of that one training is in the difference,
-        and no number of seeds shows it.
-        """
+    def _limited(self, found: Comparison, terms: Sequence[Term]) -> Comparison:
+        """Leave open what no number of seeds can decide, and name the stages that were trained once."""
         metric = self.system.metrics[found.metric]
-        if metric.is_fixed:
+        found = limited(replace(found, unit=metric.unit), metric, terms, self.provenance.crowded)
+        is_blind = found.metric == self.main_metric and terms
+        if found.open_because or not is_blind or not all(self.unlearned(term.cell) for term in terms):
             return found
-        if metric.counted_by and _differ(metric.counted_by, [cell for _, cell in terms]):
-            note = f"undecided, {metric.unit} of different vocabularies; compare a metric per character"
-            return replace(found, open_because="different vocabularies", notes=(*found.notes, note))
-        if metric.is_time and self._is_crowded(cell for _, cell in terms):
-            note = "undecided, timed beside other stages on the same machine; resources.max_concurrent: 1"
-            return replace(found, open_because="timed beside other stages", notes=(*found.notes, note))
-        if metric.is_time:  # which weights a pretraining ended with costs no time
-            return found
-        names = {stage: name for _, cell in terms for stage, name in cell.trained_once.items()}
-        weights = {
-            stage: sum(weight for weight, cell in terms if stage in cell.trained_once) for stage in names
-        }
-        differing = {names[stage] for stage, weight in weights.items() if abs(weight) > _CANCELLED}
-        found = replace(found, trained_once=tuple(sorted({*names.values()} - differing)))
-        if not differing:
-            return found
-        note = f"undecided, one pretraining only: {', '.join(sorted(differing))} trained once for all seeds"
-        return replace(found, open_because="one pretraining only", notes=(*found.notes, note))
+        return replace(found, open_because="no cell of it has learned")
 
-    def _is_crowded(self, cells: Iterable[CellResult]) -> bool:
-        """True if a stage of the cells' finished trials shared its machine."""
-        trials = [trial for cell in cells for trial in cell.trials if trial.state == "finished"]
-        stages = {stage["fingerprint"] for trial in trials if trial.record for stage in trial.record.stages}
-        return not stages.isdisjoint(self.provenance.crowded)
+    @cached_property
+    def trivial(self) -> Trivial | None:
+        """The best trivial output on the main metric."""
+        return trivial_output(self.cells, self.main_metric)
+
+    def unlearned(self, cell: CellResult) -> bool:
+        """True if a cell is on average hardly better than a trivial output, or worse."""
+        mean = cell.mean(self.main_metric)
+        return (
+            self.trivial is not None
+            and mean is not None
+            and not has_learned(mean, self.trivial, self.main_metric)
+        )
+
+    @cached_property
+    def stabilities(self) -> list[Stability]:
+        """How stable the finished cells are on the main metric."""
+        main = self.main_metric
+        if main not in self.metrics:
+            return []
+        floor = self.trivial.value if self.trivial is not None and main.endswith("/accuracy") else 0.0
+        found = [stability(cell, main, self.metrics[main], floor) for cell in self.cells]
+        return [one for one in found if one is not None]
 
     def _tested(self, question: Question, seeds: Sequence[int] | None = None) -> Comparison:
         metric, null = question.metric, question.null
@@ -304,7 +271,8 @@ class ComparedResults(Results):
         """The questions that are corrected together; none without a correction.
 
         ``all_cells``: one family per metric, of every cell against the baseline and the claims on that
-        metric. ``claims``: one family of the claims.
+        metric. ``claims``: one family of the claims. A family is what the study declares, whether it has been
+        run or not; there is no question about a metric that a finished cell does not have.
         """
         if not self.is_corrected:
             return []
@@ -317,23 +285,42 @@ class ComparedResults(Results):
                 [*(Question(name, pair) for pair in cells), *(one for one in claimed if one.metric == name)]
                 for name in self.metrics
             ]
-        return [list({one.key: one for one in family}.values()) for family in families]
+        return [list({one.key: one for one in family if self._exists(one)}.values()) for family in families]
+
+    def _exists(self, question: Question) -> bool:
+        """True unless one of the question's cells has finished without the metric."""
+        asked = zip(question.metrics, question.cells, strict=True)
+        return not any(self.cell(label).lacks(name) for name, label in asked)
 
     @cached_property
-    def _adjusted(self) -> dict[Hashable, tuple[float | None, float]]:
-        """Holm-adjusted p-value and level of the families' questions, by their keys."""
-        found: dict[Hashable, tuple[float | None, float]] = {}
+    def _adjusted(self) -> dict[Hashable, Comparison]:
+        """The families' comparisons with Holm's correction, by the keys of their questions."""
+        found: dict[Hashable, Comparison] = {}
         for family in self._families:
-            adjusted, level = self._corrected([self._compared(question).p for question in family])
-            found |= {one.key: (p, level) for one, p in zip(family, adjusted, strict=True)}
+            corrected = self._corrected([self._compared(question) for question in family])
+            found |= {one.key: comparison for one, comparison in zip(family, corrected, strict=True)}
         return found
 
-    def _corrected(self, raw: Sequence[float | None]) -> tuple[list[float | None], float]:
-        """Adjust p-values after Holm, and return the level that the smallest open one must reach."""
+    def _corrected(self, family: Sequence[Comparison]) -> list[Comparison]:
+        """Adjust p-values after Holm, and set the level that the smallest open one must reach.
+
+        A question that is unfinished, or whose cells failed, counts as p = 1: the family is what was asked,
+        not what has finished. Certain differences need no test and do not count.
+        """
+        raw = [None if one.is_certain else 1.0 if one.p is None else one.p for one in family]
         adjusted = holm(raw)
         alpha = self.study.analysis.alpha
         num_open = sum(p is not None and p > alpha for p in adjusted)
-        return adjusted, self._level(alpha / max(1, num_open))
+        size = (len(raw) - raw.count(None), sum(one.p is not None for one in family))
+        return [
+            replace(
+                one,
+                p_holm=None if one.p is None else p,
+                level=self._level(alpha / max(1, num_open), one),
+                family=size,
+            )
+            for one, p in zip(family, adjusted, strict=True)
+        ]
 
     def _question(self, claim: Claim) -> Question:
         cells = tuple(self.cell(text).cell.label for text in claim.cells)
@@ -347,8 +334,10 @@ class ComparedResults(Results):
         return claims_of(self.study)
 
     def _is_tested(self, claim: Claim) -> bool:
-        """True unless the claim is a figure that ours cannot be compared with."""
-        return claim.is_ordering or not self._why_not(claim)
+        """True unless the claim is a figure that ours, once it is known, cannot be compared with."""
+        has_ours = bool(self.cell(claim.cells[0]).measured(claim.metric))
+        why_not = self._why_not(claim) if has_ours else claim.other_data(self.study.data)
+        return claim.is_ordering or not why_not
 
     def _why_not(self, claim: Claim) -> str:
         """Say why the published figures of a claim are not shown beside ours."""
@@ -374,6 +363,7 @@ class ComparedResults(Results):
             is_corrected=self.is_corrected,
             other_data=claim.other_data(self.study.data),
             why_not=why_not,
+            has_run=all(cell.has_started for cell in cells),
         )
 
 
@@ -390,11 +380,3 @@ def _p_at(look: int, at_look: Comparison, now: Comparison) -> float | None:
     if shift * (now.difference - now.null) < 0:
         return None
     return float(normal_p(np.array(shift), at_look.seed_variance, at_look.segment_variance, look))
-
-
-def _differ(metric: str, cells: Sequence[CellResult]) -> bool:
-    """True if cells have different values of a metric with the same seed."""
-    measured = [cell.measured(metric) for cell in cells]
-    return any(
-        len({found[seed].value for found in measured if seed in found}) > 1 for seed in set().union(*measured)
-    )

@@ -8,11 +8,13 @@ from functools import cached_property
 from typing import Any, Literal
 
 from nlgraft.analysis.statistics import power
+from nlgraft.wording import count
 
+_ROUNDING = 1e-9
 ONE_SEED = "one seed: the interval and p cover test-set sampling only, not training noise"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Comparison:
     """Cell ``a`` minus cell ``b`` on one metric, or minus a published figure.
 
@@ -30,13 +32,17 @@ class Comparison:
         p_randomisation: The same by approximate randomisation.
         p_segments: By paired bootstrap over segments alone: these trained models, as papers report it.
         p_holm: ``p`` adjusted for the study's family of comparisons.
+        family: Size of the family that ``p_holm`` is adjusted for, and how many of its questions were tested.
         level: Level that a p-value must reach to decide: alpha, or alpha over the open part of the family.
+        earlier_looks: Numbers of seeds at which the comparison was seen before it was extended without a plan.
         seed_variance: Variance between the seeds' differences; None below two seeds or for constants.
         segment_variance: Variance of ``difference`` from the choice of segments.
         scope: Sources of variation in the interval and the p-value.
         trained_once: Names of stages that all seeds and cells share; their noise is not in the interval.
         open_because: Reason why no verdict may rest on the comparison, whatever its p-value; else empty.
         is_exact: True for a difference of constants, which no seed changes.
+        unit: Unit of the metric.
+        standing: The verdict on the first cell; None where none was asked for.
         notes: Reasons for what is missing or limited, as sentences.
     """
 
@@ -53,19 +59,91 @@ class Comparison:
     p_randomisation: float | None = None
     p_segments: float | None = None
     p_holm: float | None = None
+    family: tuple[int, int] = (0, 0)
     level: float = 0.05
+    earlier_looks: tuple[int, ...] = ()
     seed_variance: float | None = None
     segment_variance: float = 0.0
     scope: Literal["seeds and segments", "seeds", "segments", "nothing"] = "nothing"
     trained_once: tuple[str, ...] = ()
     open_because: str = ""
     is_exact: bool = False
+    unit: str = ""
+    standing: Literal["better", "worse", "open"] | None = None
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Read the comparison out: the verdict, the difference with its uncertainty, and what limits it."""
+        lines = [f"{self.a} against {self.b} on {self.metric}: {self._verdict}"]
+        if self.difference is not None:
+            ends = "" if self.ci is None else f", interval [{self.ci[0]:+.4g}, {self.ci[1]:+.4g}]"
+            over = "" if self.scope == "nothing" else f" over {self.scope}"
+            among = f" ({count(self.num_seeds, 'seed')})"
+            lines.append(f"difference {self.difference:+.4g} {self.unit}{ends}{over}{among}")
+        if self.p is not None:
+            corrected = f", Holm {self.p_holm:.3g} in a family of {self.family[0]}" if self.family[0] else ""
+            lines.append(f"p {self.p:.3g}{corrected}")
+        return "\n  ".join([*lines, *self.notes])
+
+    @property
+    def _verdict(self) -> str:
+        if self.difference is None:
+            return "not known"
+        if self.standing in ("better", "worse"):
+            return " ".join(filter(None, (self.standing, self.condition)))
+        parts = ["undecided"]
+        if self.open_because:
+            parts.append(self.open_because)
+        elif self.equal_within is not None:
+            parts.append(f"equal within {self.equal_within:g} {self.unit}")
+        if self.seeds_needed is not None and not self.open_because:
+            parts.append(f"{self.seeds_needed} seeds would find a true difference of this size")
+        return ", ".join(parts)
+
+    @property
+    def equal_within(self) -> float | None:
+        """Smallest margin within which the interval shows both to be equal, rounded up to two digits.
+
+        None with fewer than two seeds, without an interval, or where ``open_because`` gives a reason.
+        """
+        if self.ci is None or self.num_seeds < 2 or self.open_because or self.is_exact:
+            return None
+        farthest = max(map(abs, self.ci))
+        if farthest == 0:
+            return 0.0
+        unit = 10.0 ** (math.floor(math.log10(farthest)) - 1)
+        return float(f"{math.ceil(farthest / unit - _ROUNDING) * unit:.2g}")
 
     @property
     def num_seeds(self) -> int:
         """Number of paired seeds."""
         return len(self.seeds)
+
+    @property
+    def condition(self) -> str:
+        """What a verdict is limited to: ``for this one pretraining (upstream)``; empty if to nothing."""
+        if not self.trained_once:
+            return ""
+        return f"for this one pretraining ({', '.join(self.trained_once)})"
+
+    @property
+    def is_certain(self) -> bool:
+        """True for a difference that no seed changes, which leaves nothing to test."""
+        return (
+            self.p is None
+            and self.difference is not None
+            and self.num_seeds >= 2
+            and self.seed_variance is None
+        )
+
+    @property
+    def penalty(self) -> int:
+        """Factor on the p-value of a comparison that was extended j - 1 times without a plan: j (j + 1).
+
+        All looks after the first together then spend at most half of alpha.
+        """
+        number = len(self.earlier_looks) + 1
+        return number * (number + 1) if self.earlier_looks else 1
 
     @cached_property
     def smallest_detectable(self) -> float | None:
@@ -120,10 +198,13 @@ class Comparison:
             "p_bootstrap": rounded(self.p_bootstrap),
             "p_randomisation": rounded(self.p_randomisation),
             "p_segments": rounded(self.p_segments),
+            "family": {"declared": self.family[0], "tested": self.family[1]},
             "level": rounded(self.level),
+            "earlier_looks": list(self.earlier_looks),
             "smallest_detectable": rounded(self.smallest_detectable),
             "detectable_ci": _rounded_ends(self.detectable_ci),
             "seeds_needed": self.seeds_needed,
+            "equal_within": rounded(self.equal_within),
             "num_seeds": self.num_seeds,
             "num_segments": self.num_segments,
             "scope": self.scope,

@@ -1,7 +1,9 @@
 """Sensitivity of the verdicts: does each stand under choices that could have been others?
 
-Four choices are varied, one at a time: the metric; for BLEU its tokenizer, from the stored hypotheses; the
-checkpoint, on the dev curves, since only one was tested; and the seeds, each left out once. Nothing is run.
+Three choices are varied, one at a time: the metric; for BLEU its tokenizer, from the stored hypotheses; and
+the checkpoint, on the dev curves, since only one was tested. Nothing is run. Beside them stands the range of
+the difference when each seed is left out once: a verdict on the fewer seeds would be lost for lack of power
+alone, so it is none.
 """
 
 from __future__ import annotations
@@ -13,10 +15,8 @@ from functools import lru_cache, partial
 from operator import itemgetter
 from typing import Literal
 
-from nlgraft.analysis.data.trials import Measured, TrialResult
-from nlgraft.analysis.statistics.compared import ComparedResults, Question
-from nlgraft.analysis.statistics.comparison import Comparison
-from nlgraft.analysis.statistics.resampling import holm
+from nlgraft.analysis.data.trials import Measured, TrialResult, by_document
+from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.evaluation.overlap import RowsFunction, bleu_rows, chrf_rows
 from nlgraft.evaluation.sufficient import aggregate
@@ -25,7 +25,7 @@ from nlgraft.study.data.metric import CURVE
 Standing = Literal["better", "worse", "open"]
 Standings = dict[str, Standing]
 """Verdicts by the cells' labels."""
-Choice = Literal["metric", "tokenizer", "checkpoint", "seeds"]
+Choice = Literal["metric", "tokenizer", "checkpoint"]
 
 _BLEU = ("bleu", "bleu_zh")
 _TOKENIZERS: tuple[BleuTokenizer, ...] = ("13a", "intl", "char", "none")
@@ -59,15 +59,37 @@ class Sensitivity:
 
 
 @dataclass(frozen=True)
+class WithoutSeeds:
+    """How the difference of one cell from the baseline changes when one seed is left out.
+
+    Attributes:
+        label: Label of the cell.
+        low: Smallest difference without one seed.
+        high: Largest one.
+    """
+
+    label: str
+    low: float
+    high: float
+
+    @property
+    def has_one_sign(self) -> bool:
+        """True if all of these differences are on one side of zero."""
+        return self.low > 0 or self.high < 0
+
+
+@dataclass(frozen=True)
 class Sensitivities:
     """The verdicts of a study under other choices.
 
     Attributes:
         rows: By cell and choice; none for a choice without alternatives.
+        without_seeds: By cell, where three seeds or more have finished beside the baseline's.
         missing: Choices that could not be varied and why, as sentences.
     """
 
     rows: tuple[Sensitivity, ...] = ()
+    without_seeds: tuple[WithoutSeeds, ...] = ()
     missing: tuple[str, ...] = ()
 
 
@@ -82,9 +104,9 @@ def sensitivities(result: ComparedResults) -> Sensitivities:
         "metric": {f"on {name}": _standings(result, name) for name in _other_metrics(result)},
         "tokenizer": dict(_under_tokenizers(result, missing)),
         "checkpoint": dict(_at_checkpoints(result, missing)),
-        "seeds": {f"without seed {seed}": found for seed, found in _without_each_seed(result)},
     }
-    if not by_choice["seeds"]:
+    without_seeds = tuple(_without_each_seed(result))
+    if not without_seeds:
         missing.append(f"Seeds are left out from {_FEW_SEEDS} common seeds on.")
     stands = _standings(result, main)
     rows = [
@@ -93,7 +115,7 @@ def sensitivities(result: ComparedResults) -> Sensitivities:
         for choice, others in by_choice.items()
         if others
     ]
-    return Sensitivities(tuple(rows), tuple(missing))
+    return Sensitivities(tuple(rows), without_seeds, tuple(missing))
 
 
 def _standings(result: ComparedResults, metric: str) -> Standings:
@@ -117,7 +139,10 @@ def _other_metrics(result: ComparedResults) -> list[str]:
 def _with_scores(
     result: ComparedResults, metric: str, score: Callable[[TrialResult], Measured | None]
 ) -> ComparedResults | None:
-    """Give the finished replicates other scores of a metric, and no other metrics.
+    """Give the finished replicates other scores of a metric, beside those that are fixed.
+
+    What config and data determine does not change with the scores, and counts of tokens among it say which
+    cells may be compared.
 
     Returns:
         Results corrected and tested as the study's own; None unless every replicate that has the main metric
@@ -132,8 +157,12 @@ def _with_scores(
             found = score(trial)
             if found is None:
                 return None
+            fixed = [name for name, known in result.system.metrics.items() if known.is_fixed]
+            metrics = {name: trial.record.metrics[name] for name in fixed if name in trial.record.metrics}
             signatures = {} if found.signature is None else {metric: found.signature}
-            record = replace(trial.record, metrics={metric: found.value}, signatures=signatures)
+            record = replace(
+                trial.record, metrics={**metrics, metric: found.value}, signatures=signatures
+            )
             segments = {} if found.segments is None else {metric: found.segments}
             trials.append(replace(trial, record=record, segments=segments, derived={}, _measured={}))
         cells.append(replace(cell, trials=tuple(trials)))
@@ -162,7 +191,8 @@ def _rescored(trial: TrialResult, metric: str, rows: RowsFunction) -> Measured |
     if texts is None:
         return None
     statistics, signature = rows(*texts)
-    return Measured(float(aggregate(name, statistics.sum(axis=0))), statistics, signature)
+    value = float(aggregate(name, statistics.sum(axis=0)))
+    return Measured(value, by_document(statistics, trial.read_stream(split, "document")), signature)
 
 
 def _alternatives(result: ComparedResults) -> dict[str, RowsFunction]:
@@ -207,26 +237,12 @@ def _at_step(trial: TrialResult, name: str, choose: Callable[[list[float]], floa
     return Measured(choose([values[step] for step in sorted(values)]))
 
 
-def _without_each_seed(result: ComparedResults) -> Iterator[tuple[int, Standings]]:
-    """Judge all cells anew without each seed, corrected over them; looks are not counted again."""
-    base = result.baseline.cell.label
-    questions = [Question(result.main_metric, (cell.cell.label, base)) for cell in result.cells[1:]]
-    for seed in result.common_seeds if len(result.common_seeds) >= _FEW_SEEDS else ():
-        kept = [one for one in result.study.seeds if one != seed]
-        compared = [result.over_seeds(question, kept) for question in questions]
-        p_values = [one.p for one in compared]
-        adjusted = holm(p_values) if result.is_corrected else p_values
-        yield (
-            seed,
-            {
-                question.cells[0]: _standing(result, one, p)
-                for question, one, p in zip(questions, compared, adjusted, strict=True)
-            },
-        )
-
-
-def _standing(result: ComparedResults, found: Comparison, p: float | None) -> Standing:
-    if found.difference is None or found.open_because or p is None or p > result.study.analysis.alpha:
-        return "open"
-    is_up = result.system.metrics[found.metric].direction == "maximize"
-    return "better" if (found.difference > 0) == is_up else "worse"
+def _without_each_seed(result: ComparedResults) -> Iterator[WithoutSeeds]:
+    """Compute the mean difference of each cell from the baseline without each of the common seeds."""
+    main = result.main_metric
+    base = result.baseline.measured(main)
+    for cell in result.cells[1:]:
+        gaps = [one.value - base[seed].value for seed, one in cell.measured(main).items() if seed in base]
+        if len(gaps) >= _FEW_SEEDS:
+            means = [(sum(gaps) - gap) / (len(gaps) - 1) for gap in gaps]
+            yield WithoutSeeds(cell.cell.label, min(means), max(means))

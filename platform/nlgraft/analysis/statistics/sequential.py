@@ -14,8 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from nlgraft.analysis.data.results import Stop
-from nlgraft.analysis.statistics.compared import ComparedResults, Question
+from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.power import predictive_power
+from nlgraft.analysis.statistics.question import Question
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.study import Study
 

@@ -1,0 +1,84 @@
+"""The tables of a search, as text entries for every format."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nlgraft.analysis.rendering.tables import cell_entry
+from nlgraft.analysis.rendering.typesetting import (
+    NO_BREAK,
+    NOTHING,
+    Entry,
+    Table,
+    interval,
+    make_table,
+    num_decimals,
+    number,
+)
+from nlgraft.analysis.statistics.compared import ComparedResults
+from nlgraft.analysis.statistics.expected_best import expected_best
+
+
+def search_table(result: ComparedResults) -> Table:
+    """Tabulate the search of each cell and the values it chose."""
+    assert result.study.search is not None
+    space = list(result.study.search.space)
+    objective = result.study.objectives[0].metric
+    rows = []
+    for cell in result.cells:
+        states = [trial.state for trial in cell.search]
+        counts = f"{states.count('finished')} + {states.count('stopped')} + {states.count('failed')}"
+        chosen = [trial for trial in cell.search if cell.params and trial.params == cell.params]
+        value = chosen[0].metrics.get(objective) if chosen else None
+        decimals = 4 if value is None else num_decimals([value])
+        row: list[Entry | str] = [cell_entry(cell), counts, str(cell.num_distinct), number(value, decimals)]
+        rows.append([*row, *(_param(cell.params.get(path)) for path in space)])
+    header = ["cell", "finished + stopped + failed", "distinct", f"best {objective}", *space]
+    return make_table(header, rows, notes=_pareto_notes(result))
+
+
+def expected_best_table(result: ComparedResults) -> Table | None:
+    """Tabulate the expected best of several numbers of search trials; None where no cell has two values."""
+    found = [one for cell in result.cells if (one := expected_best(result, cell)) is not None]
+    if not found:
+        return None
+    most = max(len(one.mean) for one in found)
+    budgets = [*(2**power for power in range(most.bit_length()) if 2**power < most), most]
+    decimals = num_decimals(value for one in found for value in one.mean)
+    rows = []
+    for one in found:
+        row = [one.label, number(one.steps_per_trial, 0), number(one.worker_s_per_trial, 1)]
+        for budget in budgets:
+            index = budget - 1
+            is_known = budget <= len(one.mean)
+            ends = (float(one.low[index]), float(one.high[index])) if is_known else None
+            band = f"{NO_BREAK}{interval(ends, decimals, is_signed=False)}" if is_known else ""
+            row.append(number(float(one.mean[index]) if is_known else None, decimals) + band)
+        rows.append(row)
+    header = ["cell", "steps of a trial", "worker seconds of a trial", *(f"best of {n}" for n in budgets)]
+    lacking = [f"{one.label} {one.num_without_value}" for one in found if one.num_without_value]
+    counted = (
+        f" Trials without a value count as the worst finished one: {', '.join(lacking)}." if lacking else ""
+    )
+    note = (
+        f"Expected {result.study.objectives[0].metric} of the best of so many trials, with its band.{counted}"
+    )
+    return make_table(header, rows, notes=[note])
+
+
+def _param(value: Any) -> str:
+    if value is None:
+        return NOTHING
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _pareto_notes(result: ComparedResults) -> list[str]:
+    objectives = result.study.objectives
+    if len(objectives) < 2:
+        return []
+    names = " and ".join(objective.metric for objective in objectives)
+    notes = []
+    for cell in result.cells:
+        best = ", ".join(str(trial.number) for trial in cell.pareto(objectives)) or "none"
+        notes.append(f"{cell.cell.label}: Pareto-optimal trials on {names}: {best}.")
+    return notes

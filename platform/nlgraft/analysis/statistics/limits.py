@@ -1,0 +1,107 @@
+"""Reasons for which no number of seeds decides a comparison."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from nlgraft.analysis.data.trials import CellResult
+from nlgraft.analysis.statistics.comparison import Comparison
+from nlgraft.study.data.metric import Metric
+
+_CANCELLED = 1e-9
+
+
+@dataclass(frozen=True)
+class Term:
+    """A cell's part in a comparison: its weight, and the metric on which it counts."""
+
+    weight: float
+    cell: CellResult
+    metric: str
+
+
+def limited(found: Comparison, metric: Metric, terms: Sequence[Term], crowded: Collection[str]) -> Comparison:
+    """Leave open what no number of seeds can decide, and name the stages that were trained once for all.
+
+    Args:
+        found: The comparison.
+        metric: Its metric.
+        terms: Its cells.
+        crowded: Fingerprints of the stages that shared their machine.
+    """
+    if metric.is_fixed:
+        return found
+    cells = [term.cell for term in terms]
+    if metric.counted_by and (why := _not_alike(metric, cells)):
+        return _left_open(found, *why)
+    if metric.is_time:  # which weights a pretraining ended with costs no time
+        if not _is_crowded(cells, crowded):
+            return found
+        note = "timed beside other stages on the same machine; resources.max_concurrent: 1"
+        return _left_open(found, "timed beside other stages", note)
+    return _trained_once(_without_lost(found, terms), terms)
+
+
+def _left_open(found: Comparison, because: str, note: str) -> Comparison:
+    return replace(found, open_because=because, notes=(*found.notes, f"undecided, {note}"))
+
+
+def _not_alike(metric: Metric, cells: Sequence[CellResult]) -> tuple[str, str] | None:
+    """Say why a mean over tokens cannot be compared: other counts with the same seed, or none on record."""
+    advice = "compare a metric per character"
+    measured = [cell.measured(metric.counted_by) for cell in cells]
+    for seed in set().union(*measured):
+        if len({found[seed].value for found in measured if seed in found}) > 1:
+            return "different vocabularies", f"{metric.unit} of different vocabularies; {advice}"
+    if any(_is_unknown(cell, metric.counted_by) for cell in cells):
+        note = f"{metric.counted_by} is not on record, so the units may differ; {advice}"
+        return "vocabularies not on record", note
+    return None
+
+
+def _is_unknown(cell: CellResult, count: str) -> bool:
+    """True if finished replicates lack a count that the others do not all agree on."""
+    finished = [trial for trial in cell.trials if trial.state == "finished"]
+    known = [one.value for one in cell.measured(count).values()]
+    return len(known) < len(finished) and len(set(known)) != 1
+
+
+def _is_crowded(cells: Sequence[CellResult], crowded: Collection[str]) -> bool:
+    """True if a stage of the cells' finished trials shared its machine."""
+    trials = [trial for cell in cells for trial in cell.trials if trial.state == "finished"]
+    stages = {stage["fingerprint"] for trial in trials if trial.record for stage in trial.record.stages}
+    return not stages.isdisjoint(crowded)
+
+
+def _without_lost(found: Comparison, terms: Sequence[Term]) -> Comparison:
+    """Leave a comparison open if a cell lost seeds that another one did not.
+
+    A seed that crashed or diverged to no finite value is rarely a good one, and without it the others look
+    better than the recipe is.
+    """
+    lost = {term.cell.cell.label: set(term.cell.lost(term.metric)) for term in terms}
+    common = set.intersection(*lost.values())
+    uneven = {label: sorted(seeds - common) for label, seeds in lost.items() if seeds - common}
+    if not uneven or len(lost) == 1:
+        return found
+    named = "; ".join(f"{label} lost seed {', '.join(map(str, seeds))}" for label, seeds in uneven.items())
+    return _left_open(found, "seeds lost", f"{named}, and what is left flatters it")
+
+
+def _trained_once(found: Comparison, terms: Sequence[Term]) -> Comparison:
+    """Name the stages that all seeds share.
+
+    Where a cell has such a stage and its opposite lacks it, the noise of that one training is in the
+    difference, no number of seeds shows it, and the comparison stays open.
+    """
+    names = {stage: name for term in terms for stage, name in term.cell.trained_once.items()}
+    weights = {
+        stage: sum(term.weight for term in terms if stage in term.cell.trained_once) for stage in names
+    }
+    differing = {names[stage] for stage, weight in weights.items() if abs(weight) > _CANCELLED}
+    found = replace(found, trained_once=tuple(sorted({*names.values()} - differing)))
+    if not differing or found.open_because:
+        return found
+    note = f"one pretraining only: {', '.join(sorted(differing))} trained once for all seeds"
+    return _left_open(found, "one pretraining only", note)

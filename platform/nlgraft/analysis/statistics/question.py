@@ -1,0 +1,38 @@
+"""What a comparison asks: the hypothesis of a claim, or of a cell against the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Question:
+    """A difference to test: of two cells, of two gains, or of a cell from its published figure.
+
+    Attributes:
+        metric: Name of the metric.
+        cells: Labels of one, two or four cells.
+        second_metric: The metric of the second of two cells where it is another; may be the same cell.
+        null: Difference under the null hypothesis.
+        value: The published figure of a single cell.
+        margin: Difference from ``value`` that does not matter.
+    """
+
+    metric: str
+    cells: tuple[str, ...]
+    null: float = 0.0
+    value: float = 0.0
+    margin: float = 0.0
+    second_metric: str | None = None
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metric of each cell."""
+        return (self.metric, *[self.second_metric or self.metric] * (len(self.cells) - 1))
+
+    @property
+    def key(self) -> Hashable:
+        """The hypothesis, which two cells share from either side."""
+        is_symmetric = len(self.cells) == 2 and self.null == 0
+        return frozenset(zip(self.metrics, self.cells, strict=True)) if is_symmetric else self

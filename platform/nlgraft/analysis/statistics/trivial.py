@@ -1,0 +1,97 @@
+"""What an output scores that reads nothing: the floor below which no cell has learned anything.
+
+Of text, two kinds are tried: the most frequent reference for every line, and each source copied; of classes,
+the most frequent one for every line. The best of them counts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import cast
+
+import numpy as np
+
+from nlgraft.analysis.data.trials import Array, CellResult, TrialResult
+from nlgraft.evaluation.config import BleuTokenizer
+from nlgraft.evaluation.sufficient import STATISTIC_METRICS, StatisticMetric, aggregate, segment_rows
+
+NEAR = 1.0
+"""Points of 100 by which a cell must beat a trivial output to have learned anything."""
+_OF_CLASSES = ("accuracy", "macro_f1", "mcc")
+
+
+@dataclass(frozen=True)
+class Trivial:
+    """A trivial output: what it is, and its score."""
+
+    output: str
+    value: float
+
+
+def trivial_output(cells: Sequence[CellResult], metric: str) -> Trivial | None:
+    """Find the best trivial output on the first finished replicate; all are scored on the same lines.
+
+    Args:
+        cells: The cells.
+        metric: A metric on a split, in points of 100.
+
+    Returns:
+        None for a metric that compares neither texts nor classes, or where the store has none of them.
+    """
+    trials = (trial for cell in cells for trial in cell.trials if trial.measured(metric) is not None)
+    trial = next(trials, None)
+    split, _, name = metric.partition("/")
+    known = STATISTIC_METRICS.get(name)
+    if trial is None or known is None:
+        return None
+    found = list(_of_classes(trial, split, name) if name in _OF_CLASSES else _of_text(trial, split, known))
+    best = max if known.direction == "maximize" else min
+    return best(found, key=lambda one: one.value) if found else None
+
+
+def has_learned(value: float, trivial: Trivial, metric: str) -> bool:
+    """True if a score is better than a trivial output's by more than `NEAR`."""
+    sign = 1.0 if STATISTIC_METRICS[metric.partition("/")[2]].direction == "maximize" else -1.0
+    return sign * (value - trivial.value) > NEAR
+
+
+def _of_classes(trial: TrialResult, split: str, name: str) -> Iterator[Trivial]:
+    pairs = trial.segments.get(f"{split}/mcc", trial.segments.get(f"{split}/macro_f1"))
+    if pairs is None:
+        return
+    num_classes = round(pairs.shape[1] ** 0.5)
+    truth = pairs.sum(axis=0).reshape(num_classes, num_classes).sum(axis=1)
+    predicted = np.zeros((num_classes, num_classes))
+    predicted[:, truth.argmax()] = truth
+    sums: Array = predicted.ravel() if name != "accuracy" else np.array([truth.max(), truth.sum()])
+    yield Trivial("the most frequent class for every line", float(aggregate(name, sums)))
+
+
+def _of_text(trial: TrialResult, split: str, known: StatisticMetric) -> Iterator[Trivial]:
+    texts = trial.read_texts(split)
+    if known.rows is None or texts is None:
+        return
+    _, references = texts
+    tokenizer = _tokenizer(trial, f"{split}/{known.name}")
+
+    def scored(what: str, lines: Sequence[str]) -> Trivial:
+        rows, _ = segment_rows(known.name, lines, references, bleu_tokenizer=tokenizer)
+        return Trivial(what, float(aggregate(known.name, rows.sum(axis=0))))
+
+    frequent = Counter(references).most_common(1)[0][0]
+    yield scored("the most frequent reference for every line", [frequent] * len(references))
+    for number in count():
+        source = trial.read_stream(split, f"source {number}")
+        if source is None or len(source) != len(references):
+            break
+        yield scored(f"source {number}, copied", source)
+
+
+def _tokenizer(trial: TrialResult, metric: str) -> BleuTokenizer:
+    """Read BLEU's tokenizer from the signature."""
+    measured = trial.measured(metric)
+    parts = (measured.signature or "").split("|") if measured is not None else []
+    return cast("BleuTokenizer", next((one[4:] for one in parts if one.startswith("tok:")), "13a"))
