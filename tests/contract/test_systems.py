@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import json
 import subprocess
@@ -196,8 +197,9 @@ def _instances(model: type[BaseModel]) -> Iterator[Any]:
 
 
 def _with(values: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    name, _, rest = path.partition(".")
-    return {**values, name: _with(values.get(name) or {}, rest, value) if rest else value}
+    changed = copy.deepcopy(dict(values))
+    paths.put(changed, path, value)
+    return changed
 
 
 def effect_of(system: System, arm: str, fingerprint: str, path: str, annotation: Any, plain: Any) -> str:

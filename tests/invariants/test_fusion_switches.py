@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nlgraft.nn.config import FineEncoderConfig, FusionConfig, TransformerConfig
+from nlgraft.nn.config import ArchitectureConfig, FineEncoderConfig, FusionConfig, TransformerConfig
 from nlgraft.nn.context_config import (
     BiLMConfig,
     ContextConfig,
@@ -179,6 +179,39 @@ def test_no_switch_does_nothing(switch):
     with_it = Case(TransformerConfig(**{**SIZES, **base, **change}), {})
     assert differs(build(without), build(with_it))
     assert not differs(build(without), build(without))
+
+
+UNREAD_SWITCHES = {
+    "max_positions": ({}, {"max_positions": 20}),
+    "position_layout": (
+        {"source_positions": "learned", "target_positions": "none"},
+        {"position_layout": "marian"},
+    ),
+    "fine_encoder.cross_memory": (TWO | fine(num_layers=0), fine(num_layers=0, cross_memory="none")),
+    "fine_encoder.self_scope": (TWO | fine(num_layers=0), fine(num_layers=0, self_scope="joint")),
+    "fine_encoder.norm": (
+        TWO | fine(num_layers=0, ffn_adapter="top"),
+        fine(num_layers=0, ffn_adapter="top", norm="pre"),
+    ),
+    "fine_encoder.activation": (TWO | fine(num_layers=0), fine(num_layers=0, activation="gelu")),
+    "fine_encoder.dropout": (TWO | fine(num_layers=0), fine(num_layers=0, dropout=0.5)),
+}
+"""Settings where the conditions under which they are read do not hold."""
+
+
+@pytest.mark.parametrize("switch", list(UNREAD_SWITCHES))
+def test_a_switch_that_is_said_to_be_unread_does_nothing(switch):
+    """Graphs reset such settings to their defaults, which may not change the model."""
+    base, change = UNREAD_SWITCHES[switch]
+    without, with_it = ({**SIZES, **base, **changes} for changes in ({}, change))
+    assert not differs(*(build(Case(TransformerConfig(**one), {})) for one in (without, with_it)))
+
+
+def test_every_conditional_switch_is_tested():
+    assert set(UNREAD_SWITCHES) == {
+        *ArchitectureConfig.READ_WHEN,
+        *(f"fine_encoder.{name}" for name in FineEncoderConfig.READ_WHEN),
+    }
 
 
 def test_every_switch_is_tested():

@@ -109,7 +109,7 @@ def test_paths_that_exist(path):
 @pytest.mark.parametrize(
     "path, message",
     [
-        ("sorce.dim", "Did you mean 'source'? Allowed: source, branches"),
+        ("sorce.dim", "Did you mean 'source.dim'? Allowed here: source, branches"),
         ("source.dimm", "no 'source.dimm'. Did you mean 'source.dim'? Allowed: source.kind, source.dim"),
         ("dim", "Did you mean 'source.dim'? Allowed here: source"),
         ("width.x", "the system's config has no 'width.x'"),

@@ -193,14 +193,16 @@ def miss(model: type[BaseModel], path: str) -> str | None:
 
 
 def _suggest(model: type[BaseModel], path: str, parts: list[str], index: int, siblings: list[str]) -> str:
-    beside = nearest(".".join(parts[: index + 1]), siblings)
-    if "Did you mean" in beside:
-        return beside
+    """Name the setting of another part that is called so, or else the nearest one here, or anywhere."""
     known = [knob.path for knob in knobs(model)]
-    alike = [other for other in known if other.rsplit(".", 1)[-1] == parts[-1]]
+    ends = (".".join(parts[index:]), parts[-1])
+    elsewhere = [other for end in ends for other in known if f".{other}".endswith(f".{end}")]
+    beside = nearest(".".join(parts[: index + 1]), siblings)
+    if not elsewhere and "Did you mean" in beside:
+        return beside
     whole = nearest(path, known).partition("? ")
-    if alike or whole[1]:
-        meant = f"Did you mean '{alike[0]}'" if alike else whole[0]
+    if elsewhere or whole[1]:
+        meant = f"Did you mean '{elsewhere[0]}'" if elsewhere else whole[0]
         return f"{meant}? Allowed here: {', '.join(siblings) or 'nothing'}"
     return beside
 

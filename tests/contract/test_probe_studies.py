@@ -1,0 +1,102 @@
+"""A study whose factor has no effect is refused before anything runs, and the message names the factor.
+
+The factors are settings of the model that only graphs decide, and settings that nothing reads in the study.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nlgraft.errors import StudyError
+from nlgraft.study.data import paths
+from nlgraft.study.public import Study
+from tests.contract.test_systems import arms_of
+
+UNKNOWN, IDLE = "the system's config has no", "have no effect|has no effect"
+LEARNED = {"source_positions": "learned"}
+PROBES: list[tuple[str, str, str, list[Any], str, dict[str, Any]]] = [
+    ("embedding_transfer", "patt_eg", "model.fusion.side", ["source", "both"], UNKNOWN, {}),
+    ("embedding_transfer", "patt_eg", "model.fine_encoder.norm", ["post", "pre"], UNKNOWN, {}),
+    ("embedding_transfer", "patt_eg", "model.max_positions", [512, 1024], IDLE, {}),
+    ("embedding_transfer", "mean", "transfer.cap", [5, 10], IDLE, {}),
+    ("lm_augmentation", "baseline", "model.fusion.site", ["ffn", "self"], UNKNOWN, {}),
+    ("lm_augmentation", "baseline", "model.source_context", ["source", "target"], UNKNOWN, {}),
+    ("lm_augmentation", "src_elmo", "model.max_positions", [512, 1024], IDLE, {}),
+    ("lm_augmentation", "baseline", "source.dropout", [0.0, 0.1], IDLE, {}),
+    ("multi_source", "trice", "model.fine_encoder.norm", ["post", "pre"], UNKNOWN, {}),
+    ("multi_source", "trice", "model.num_sources", [1, 2], UNKNOWN, {}),
+    ("multi_source", "trice", "model.max_positions", [512, 1024], IDLE, {}),
+    ("multi_source", "dual BERT", "sources.fine_encoder.norm", ["post", "pre"], IDLE, {}),
+    ("prlm_fusion", "sum", "model.fusion.side", ["source", "both"], UNKNOWN, {}),
+    ("prlm_fusion", "sum", "model.contexts", [{}], UNKNOWN, {}),
+    ("prlm_fusion", "sum", "model.max_positions", [512, 1024], IDLE, {}),
+    ("prlm_fusion", "plain", "fusion.site", ["ffn", "self"], IDLE, {}),
+    ("vocabulary_transfer", "vipi", "model.d_model", [16, 32], UNKNOWN, {}),
+    ("vocabulary_transfer", "vipi", "masked_lm.model.max_positions", [512, 1024], UNKNOWN, {}),
+    ("vocabulary_transfer", "old_vocabulary", "transfer.norm_match", ["none", "median"], IDLE, {}),
+    ("vocabulary_transfer", "from_scratch", "masked_lm.num_scoring_rounds", [1, 2], IDLE, {}),
+    # the same settings where they are read
+    (
+        "embedding_transfer",
+        "patt_eg",
+        "model.max_positions",
+        [512, 1024],
+        "",
+        LEARNED,
+    ),
+    ("multi_source", "trice", "sources.fine_encoder.norm", ["post", "pre"], "", {}),
+    ("prlm_fusion", "sum", "fusion.site", ["ffn", "self"], "", {}),
+]
+
+
+def _study(system: str, arm: str, target: str, levels: list[Any], model: dict[str, Any]) -> dict[str, Any]:
+    values = dict(arms_of(f"trainables.{system}")[arm])
+    data = values.pop("data")
+    is_classification = system == "vocabulary_transfer"
+    return {
+        "schema_version": 1,
+        "name": "probe",
+        "description": "Is this factor refused?",
+        "system": f"trainables.{system}",
+        "data": data,
+        "base": paths.merge(values, {"model": model}) if model else values,
+        "factors": {"probe": {"target": target, "levels": levels, "baseline": levels[0]}},
+        "objective": {
+            "metric": "dev/accuracy" if is_classification else "dev/bleu",
+            "direction": "maximize",
+        },
+        "seeds": [1],
+    }
+
+
+@pytest.mark.parametrize(
+    ("system", "arm", "target", "levels", "message", "model"),
+    PROBES,
+    ids=[f"{probe[0]}-{probe[2]}-{probe[4][:4] or 'read'}" for probe in PROBES],
+)
+def test_a_factor_without_effect_is_refused_by_its_name(
+    system: str, arm: str, target: str, levels: list[Any], message: str, model: dict[str, Any]
+) -> None:
+    document = _study(system, arm, target, levels, model)
+    if not message:
+        assert len(Study.from_dict(document).plan(capacity={"CPU": 1.0, "GPU": 0.0}).cells) == len(levels)
+        return
+    with pytest.raises(StudyError) as caught:
+        Study.from_dict(document)
+    [problem] = caught.value.problems
+    assert problem.path.startswith("factors.probe.")
+    assert target in problem.message
+    assert any(text in problem.message for text in message.split("|"))
+
+
+def test_the_refusal_of_a_wiring_setting_names_the_setting_of_its_system() -> None:
+    for system, target, meant in (
+        ("prlm_fusion", "model.fusion.side", "fusion.side"),
+        ("multi_source", "model.fine_encoder.norm", "sources.fine_encoder.norm"),
+        ("multi_source", "model.cross_attention", "sources.cross_attention"),
+    ):
+        arm = "sum" if system == "prlm_fusion" else "trice"
+        with pytest.raises(StudyError, match=f"Did you mean '{meant}'"):
+            Study.from_dict(_study(system, arm, target, ["a", "b"], {}))
