@@ -10,7 +10,9 @@ A kind is declared once::
         encoded: T
         start: T | None = None
 
-    TRAIN = StageKind("nlgraft.stages.run.seq2seq:train", TrainSettings, TrainInputs, is_distributed=True)
+    TRAIN = StageKind(
+        "nlgraft.stages.run.seq2seq:train", TrainSettings, TrainInputs, is_distributed=True
+    )
 
 A graph builds a stage with ``TRAIN.stage("finetuned", TrainSettings(...), TrainInputs(encoded=encoded))``,
 whose inputs are stages. The function begins with ``settings, inputs = TRAIN.read(context)``, whose inputs are
