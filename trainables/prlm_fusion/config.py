@@ -173,7 +173,7 @@ class PretrainingConfig(UpstreamSeed):
 
 
 class PrlmFusionConfig(ConfigPart):
-    """Pretrained states in the model (section 2, section 4; sections 1.2 and 3 of the specification)."""
+    """Pretrained states in the model (sections 2 and 4)."""
 
     prlms: tuple[PrlmName, ...] = ()
     """Which of the study's pretrained models are fused (Table 4: several)."""

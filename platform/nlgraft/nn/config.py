@@ -118,7 +118,7 @@ class FusionConfig(StrictConfig):
 
 
 class TransformerConfig(StrictConfig):
-    """The encoder-decoder of which every system is a configuration (specification: fusion, section 4)."""
+    """The encoder-decoder of which every system is a configuration."""
 
     preset: Literal["tiny", "small", "base", "big"] = "base"
     """Default sizes; explicit sizes override them."""

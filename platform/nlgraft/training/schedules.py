@@ -22,7 +22,7 @@ from nlgraft.training.config import TrainConfig
 def learning_rate(config: TrainConfig, step: int) -> float:
     """Compute the learning rate of a step, counted from 1, before group multipliers.
 
-    Source: Vaswani et al. (2017), section 5.3, with a free peak; fusion.md invariant 31.
+    Source: Vaswani et al. (2017), section 5.3, with a free peak.
     """
     warmup = config.warmup_steps
     if step <= warmup:
