@@ -40,7 +40,7 @@ BATCH_SENTENCES = 64
 NUM_ROUNDS = 7
 LIMIT, HUGGING_FACE, CTRANSLATE2 = "GEMM limit", "Hugging Face generate", "CTranslate2 fp32"
 AIMS = {HUGGING_FACE: 1.3, CTRANSLATE2: 0.8}
-"""How many times their sentences ours should decode (shared/specs/performance.md, section 2)."""
+"""How many times their sentences ours should decode."""
 
 
 def chunks_of(material: Material, num_sentences: int = NUM_SENTENCES) -> list[Tokens]:

@@ -1,4 +1,4 @@
-"""Tiny random models of every family, and examples for them; for the invariants of the specification."""
+"""Tiny random models of every family, and examples for them."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ CASES = {
     "tgt_elmo_gpt2": lambda: _case("tgt_elmo", "gpt2"),
     "one_lm_both_sides": lambda: _case("tgt_ft", "uni", source_context="lm"),
 }
-"""Every family of the specification's section 4, most of them twice."""
+"""Every family of presets, most of them twice."""
 
 
 def build(case: Case | str, seed: int = 0) -> Seq2Seq:

@@ -1,32 +1,57 @@
-"""The tables in tests/invariants/README.md name tests that exist, for every invariant."""
+"""docs/invariants.md: every row names tests that exist, every test of tests/invariants stands in a row."""
 
 from __future__ import annotations
 
 import re
+from itertools import groupby
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).resolve().parents[1]
-ROW = re.compile(r"^\| (\d+) \| .+? \| (.+) \|$", re.MULTILINE)
-NUM_INVARIANTS = {"Fusion": 39, "Embedding transfer": 55}
+ROW = re.compile(r"^\| ([A-Z])(\d+) \| (.+?) \| (.+?) \| (.+) \|$", re.MULTILINE)
+ROWS = ROW.findall((TESTS.parent / "docs" / "invariants.md").read_text(encoding="utf-8"))
+CITED = re.compile(r"(?:\b[Ii]nvariants? |\"\"\")((?:[FVR]\d+(?:, | and | to )?)+)")
 
 
-def entries(heading):
-    """Number and parts of the last column, of every row of a table."""
-    text = (TESTS / "invariants" / "README.md").read_text(encoding="utf-8")
-    (section,) = re.findall(rf"^## {heading}$(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
-    return [(int(number), entry.split("; ")) for number, entry in ROW.findall(section)]
+def named():
+    """File and test of every row."""
+    return {
+        (file, name)
+        for *_, tests in ROWS
+        for file, names in (part.split(": ") for part in tests.split("; "))
+        for name in names.split(", ")
+    }
 
 
-@pytest.mark.parametrize("heading", NUM_INVARIANTS)
-def test_every_invariant_has_its_tests(heading):
-    found = entries(heading)
-    assert [number for number, _ in found] == [*range(1, NUM_INVARIANTS[heading] + 1)]
-    missing = []
-    for number, parts in found:
-        for part in parts:
-            file, names = part.split(": ")
-            text = (TESTS / file).read_text(encoding="utf-8") if (TESTS / file).is_file() else ""
-            missing += [(number, file, name) for name in names.split(", ") if f"\ndef {name}" not in text]
-    assert missing == []
+def written(files):
+    """File and test of every test function."""
+    return {
+        (path.relative_to(TESTS).as_posix(), name)
+        for path in files
+        for name in re.findall(r"^def (test_\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+
+
+def test_rows_are_numbered_and_say_one_sentence_with_its_source():
+    numbers = {letter: [int(row[1]) for row in rows] for letter, rows in groupby(ROWS, lambda row: row[0])}
+    assert numbers == {letter: [*range(1, len(found) + 1)] for letter, found in numbers.items()}
+    assert set(numbers) == {"F", "V", "R"}
+    assert [row for row in ROWS if not re.fullmatch(r"[A-Z][^.]*(?:\.\d[^.]*)*\.", row[2])] == []
+    assert [row for row in ROWS if not re.search(r"\(\d{4}\)|^ours$", row[3])] == []
+
+
+def test_every_named_test_exists():
+    assert named() - written(TESTS.rglob("test_*.py")) == set()
+
+
+def test_every_test_of_the_invariants_is_named():
+    assert written((TESTS / "invariants").glob("test_*.py")) - named() == set()
+
+
+def test_numbers_in_docstrings_are_those_of_rows():
+    known = {f"{letter}{number}" for letter, number, *_ in ROWS}
+    texts = [path.read_text(encoding="utf-8") for path in TESTS.rglob("*.py")]
+    cited = {
+        number for text in texts for span in CITED.findall(text) for number in re.findall(r"[A-Z]\d+", span)
+    }
+    assert len(cited) > len(known) / 2
+    assert cited - known == set()

@@ -1,4 +1,4 @@
-"""Acceptance f of the modelling core: the docstring of every public function of tensors says their shapes."""
+"""The docstring of every public function of tensors says their shapes."""
 
 from __future__ import annotations
 

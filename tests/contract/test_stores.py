@@ -189,7 +189,7 @@ def test_many_writers_at_once(open_store: OpenStore):
 
 @pytest.mark.parametrize("data", [b"2", b"", b"22"])
 def test_damage_is_found_and_repaired(open_store: OpenStore, data: bytes):
-    """platform.md F27: other bytes of the same length, none, too many."""
+    """Other bytes of the same length, none, too many."""
     publish(open_store())
     damage(open_store(), "deep/number.txt", data)
     store = open_store()

@@ -83,7 +83,7 @@ def random_lines(count: int) -> list[str]:
     [(600, 64, 4, 100_000), pytest.param(32_000, 2048, 15, 400_000_000, marks=pytest.mark.slow)],
 )
 def test_a_checkpoint_in_many_files(size, width, num_layers, shard_bytes, is_tied, tmp_path):
-    """Acceptance d of vocabulary transfer: 1.5 GB in files of 400 MB, memory of one file and the tables.
+    """1.5 GB in files of 400 MB, memory of one file and the tables.
 
     This holds for the exchange, for doctor and for verify.
     """
@@ -135,7 +135,7 @@ def test_a_checkpoint_in_many_files(size, width, num_layers, shard_bytes, is_tie
 
 @pytest.mark.slow
 def test_a_vocabulary_of_150_000_tokens(tmp_path):
-    """Acceptance d: pruned and extended, every token is reachable and text of kept tokens is as before."""
+    """Pruned and extended, every token is reachable and text of kept tokens is as before."""
     if not DATA.is_dir():
         pytest.skip(f"real text is missing: set NLGRAFT_DATA (looked at {DATA})")
     files = [*DATA.glob("*/train.body.gz"), *DATA.glob("*/train.short.gz"), *DATA.glob("*/train.??.gz")]

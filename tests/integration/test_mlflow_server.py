@@ -241,7 +241,7 @@ def test_values_that_are_not_finite_pass_through_a_server(recorded, server):
 
 @pytest.mark.parametrize("fault", ["500", "429", "refuse", "lose the answer", "slow"])
 def test_faults_in_the_middle_of_a_study(recorded, proxy, fault):
-    """F11: training does not stop; everything is recorded in the end, and once."""
+    """Training does not stop; everything is recorded in the end, and once."""
     tracker = recorded.start(proxy.address)
     proxy.fault = fault
     began = time.monotonic()
@@ -320,7 +320,7 @@ print(json.dumps(tracker.close(600)))
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_sixteen_processes_meet_at_one_empty_database(tmp_path):
-    """F13: one experiment, no half-migrated schema; F12: nothing in Default."""
+    """One experiment, no half-migrated schema, nothing in Default."""
     from mlflow import MlflowClient
 
     uri = f"sqlite:///{tmp_path}/new/mlflow.db"

@@ -85,7 +85,7 @@ def states_and_logits(model, ids):
 
 
 def test_reversed_ids_change_nothing(checkpoint, tmp_path):
-    """Number 40 and acceptance d: all hidden states are equal, logits after re-indexing."""
+    """Invariant V40: all hidden states are equal, logits after re-indexing."""
     reverse_ids(checkpoint, tmp_path / "reversed")
     plan = tmp_path / "plan"
     counts = json.loads(
@@ -112,7 +112,7 @@ def test_reversed_ids_change_nothing(checkpoint, tmp_path):
 
 @pytest.mark.parametrize("new_kind", ["sentencepiece", "wordpiece"])
 def test_a_new_vocabulary_loads_encodes_and_generates(checkpoint, new_kind, tmp_path):
-    """Acceptance d: saved, reloaded by transformers with its tokenizer, generating, verified."""
+    """Saved, reloaded by transformers with its tokenizer, generating, verified."""
     if new_kind == "sentencepiece":
         new = train_spm(tmp_path / "new", OTHER_LINES, control_symbols=["<mask>"])
     else:

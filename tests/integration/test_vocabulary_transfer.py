@@ -97,7 +97,7 @@ def probe(train: torch.Tensor, train_classes: torch.Tensor, test: torch.Tensor) 
 
 @pytest.mark.slow
 def test_rows_of_partitions_keep_what_the_encoder_knows(checkpoint, lines, tmp_path):
-    """Acceptance c of vocabulary transfer: cosines to the old states, and a probe, over three draws of rows.
+    """Cosines to the old states, and a probe, over three draws of rows.
 
     An exchange with VIPI is nearer to the old model by .1 and more than one that draws the rows of new
     tokens, and a frozen body tells the sections apart no worse.

@@ -1,4 +1,4 @@
-"""Invariants 2 and 38 of the fusion specification for checkpoints of transformers: mBART and Marian."""
+"""Invariants F2 and F38 for checkpoints of transformers: mBART and Marian."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def our_logits(model, batch):
 
 @pytest.mark.parametrize("name", CASES)
 def test_logits_equal_those_of_transformers(name):
-    """Invariant 2, section 5: fp32 logits within 1e-4 (measured: below 1e-6), in mixed lengths and alone."""
+    """Invariant F2: fp32 logits within 1e-4 (measured: below 1e-6), in mixed lengths and alone."""
     theirs = theirs_of(name)
     model, _ = from_hugging_face(theirs)
     batch = random_batch(theirs)
@@ -90,7 +90,7 @@ def test_logits_equal_those_of_transformers(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_round_trip_is_equal_to_the_bit(name, tmp_path):
-    """Invariant 38: read, written and read by transformers, every tensor and setting is what it was."""
+    """Invariant F38: read, written and read by transformers, every tensor and setting is what it was."""
     import transformers
 
     theirs = theirs_of(name)
@@ -158,7 +158,7 @@ def learn_to_copy(model, start, end, pad):
     ],
 )
 def test_models_trained_on_generate_the_same(name, tmp_path):
-    """Acceptance d: converted, trained and exported, with greedy and beam search as the files say."""
+    """Converted, trained and exported, with greedy and beam search as the files say."""
     original = theirs_of(name)
     model, info = from_hugging_face(original)
     ids = {"start_id": original.config.decoder_start_token_id, "end_id": original.config.eos_token_id}
@@ -192,7 +192,7 @@ def test_models_trained_on_generate_the_same(name, tmp_path):
     ],
 )
 def test_models_trained_here_can_be_loaded_by_transformers(settings, tmp_path):
-    """Section 5: a plain model that never was a checkpoint has the same logits and greedy output there."""
+    """A plain model that never was a checkpoint has the same logits and greedy output there."""
     import transformers
 
     torch.manual_seed(0)
@@ -219,7 +219,7 @@ def test_models_trained_here_can_be_loaded_by_transformers(settings, tmp_path):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_checkpoints_load_in_fp32(dtype, tmp_path):
-    """Section 5: whatever type the file has, ours is fp32 with exactly the file's values."""
+    """Whatever type the file has, ours is fp32 with exactly the file's values."""
     theirs = tiny_translator("mbart").to(dtype)
     theirs.save_pretrained(tmp_path)
     model, info = from_hugging_face(tmp_path)
@@ -245,7 +245,7 @@ def test_sharded_checkpoints(tmp_path):
 
 
 def test_multi_source_models_begin_as_mbart():
-    """Invariants 2 and 10: TRICE adds its fine encoder to a converted mBART; with K = 1 it is that mBART."""
+    """F2 and F10: TRICE adds its fine encoder to a converted mBART; with K = 1 it is that mBART."""
     theirs = tiny_translator("mbart")
     plain, _ = from_hugging_face(theirs)
     settings = {"num_sources": 2, "cross_attention": "separated", "fine_encoder": {"num_layers": 1}}

@@ -1,4 +1,4 @@
-"""Invariant 36 for decoding: every switch changes hypotheses or their search; three papers' rules."""
+"""Invariant F36 for decoding: every switch changes hypotheses or their search; three papers' rules."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_every_switch_is_tested_and_none_acts_by_itself():
     ],
 )
 def test_contradictions_are_refused(settings, message):
-    """Issue item 7: both settings are named."""
+    """Both settings are named."""
     with pytest.raises(ValueError) as caught:
         GenerationConfig(**settings)
     assert all(name in str(caught.value) for name in message)

@@ -1,4 +1,4 @@
-"""Invariants 7, 25 and 28 of embedding_transfer.md section 5, on a small model with a real tokenizer."""
+"""Invariants V7, V25 and V28, on a small model with a real tokenizer."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def digest(module):
     ],
 )
 def test_nothing_but_the_generator_learns(text, sides, tying, num_tables):
-    """Number 7: 6d parameters for each table; body and embeddings bit-identical after ten steps."""
+    """Invariant V7: 6d parameters for each table; body and embeddings bit-identical after ten steps."""
     model, data = setting(text, sides, tying=tying)
     assert sum(p.numel() for p in model.parameters()) == 6 * D_MODEL * num_tables
     before, start = digest(model.body), digest(model)
@@ -96,7 +96,7 @@ def test_nothing_but_the_generator_learns(text, sides, tying, num_tables):
 @pytest.mark.parametrize("align", ["input", "target"])
 @pytest.mark.parametrize("sides", [("decoder",), ("encoder", "decoder")])
 def test_distillation_is_zero_without_perturbation(text, sides, align):
-    """Number 25: exactly 0.0, although the model has dropout and the module was put into training mode."""
+    """V25: exactly 0.0, although the model has dropout and the module was put into training mode."""
     model, data = setting(text, sides, rates=NO_CHANGE)
     model.train()
     objective = GeneratorObjective(0.5, align=align)
@@ -115,7 +115,7 @@ def test_distillation_sees_a_perturbation(text, align):
 
 
 def test_output_layer_is_extended_by_the_new_tokens(text):
-    """Number 28: V + N columns; the bias is kept for the first V; a generated token's label is V or more."""
+    """V28: V + N columns; the bias is kept for the first V; a generated token's label is V or more."""
     model, data = setting(text, has_output_bias=True)
     body = model.body.model
     with torch.no_grad():
@@ -147,7 +147,7 @@ def test_both_segmentations_have_the_same_words(text):
 
 
 def test_batches_do_not_depend_on_what_was_made_before(text):
-    """Number 23 for the training data: any row, alone or in a batch, changes the same way."""
+    """Invariant V23 for the training data: any row, alone or in a batch, changes the same way."""
     _, data = setting(text)
     rows = data.epoch(1)[0]
     together = data.batch(rows, 1)

@@ -1,4 +1,4 @@
-"""Invariants 1-6 of embedding_transfer.md section 5: generators, by hand. E(a)=[1,0], E(b)=[0,1], S={a,b}."""
+"""Invariants V1 to V6: generators, by hand. E(a)=[1,0], E(b)=[0,1], S={a,b}."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def rows(made, members=MEMBERS, relations=PREFIX_SUFFIX, table=TABLE):
 
 
 def test_average():
-    """Number 1."""
+    """Invariant V1."""
     assert rows(generator("avg")).tolist() == [[0.5, 0.5]]
 
 
 def test_attention_weighs_by_similarity_to_its_vector():
-    """Number 2: softmax of [ln 3, 0] is [.75, .25]; a further 1/|S| only with scale inv_size."""
+    """Invariant V2: softmax of [ln 3, 0] is [.75, .25]; a further 1/|S| only with scale inv_size."""
     assert rows(generator("att", LN3))[0].tolist() == pytest.approx([0.75, 0.25])
     literal = generator("att", LN3, scale="inv_size")
     assert rows(literal)[0].tolist() == pytest.approx([0.375, 0.125])
@@ -42,7 +42,7 @@ def test_attention_weighs_by_similarity_to_its_vector():
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 10])
 def test_zero_weights_are_the_average_exactly(size):
-    """Number 3: with W=0, ATT and PATT equal AVG bit for bit; the literal scale divides it by |S|."""
+    """Invariant V3: with W=0, ATT and PATT equal AVG bit for bit; the literal scale divides it by |S|."""
     torch.manual_seed(0)
     table = torch.randn(30, 8)
     members = torch.randint(0, 30, (20, size))
@@ -56,7 +56,7 @@ def test_zero_weights_are_the_average_exactly(size):
 
 
 def test_each_relation_has_its_own_row():
-    """Number 4: only the prefix row is ln 3, so `a` counts three times as prefix and no more as suffix."""
+    """V4: only the prefix row is ln 3, so `a` counts three times as prefix and no more as suffix."""
     weight = torch.zeros(6, 2)
     weight[Relation.SUB_PREFIX] = LN3
     made = generator("patt", weight)
@@ -65,7 +65,7 @@ def test_each_relation_has_its_own_row():
 
 
 def test_six_equal_rows_are_attention():
-    """Number 4, second half."""
+    """Invariant V4, second half."""
     torch.manual_seed(1)
     table, weight = torch.randn(30, 8), torch.randn(8)
     members, relations = torch.randint(0, 30, (50, 5)), torch.randint(0, 7, (50, 5))
@@ -80,7 +80,7 @@ def test_six_equal_rows_are_attention():
 
 @pytest.mark.parametrize("kind", ["avg", "att", "patt"])
 def test_padded_slots_have_no_influence(kind):
-    """Number 5: E(pad)=[100,100] in padded slots changes nothing, gradients included."""
+    """Invariant V5: E(pad)=[100,100] in padded slots changes nothing, gradients included."""
     torch.manual_seed(2)
     made = EmbeddingGenerator(kind, 2, init="normal")
     padded_members = torch.tensor([[0, 1, 2, 2]])
@@ -97,7 +97,7 @@ def test_padded_slots_have_no_influence(kind):
 
 @pytest.mark.parametrize("kind", ["avg", "att", "patt"])
 def test_a_single_similar_token_gives_its_row_exactly(kind):
-    """Number 6: the authors' code gives the unknown token's row instead."""
+    """Invariant V6: the authors' code gives the unknown token's row instead."""
     made = EmbeddingGenerator(kind, 2, init="normal")
     one = made(TABLE, torch.tensor([[1, 0]]), torch.tensor([[3, int(Relation.PAD)]]))
     assert torch.equal(one, TABLE[1:2])
@@ -105,7 +105,7 @@ def test_a_single_similar_token_gives_its_row_exactly(kind):
 
 @pytest.mark.parametrize("kind", ["avg", "att", "patt"])
 def test_no_similar_token_gives_zero_and_no_nan(kind):
-    """Number 13 in the generator: an empty set is handled by the plan's fallback, never by NaN."""
+    """Invariant V13 in the generator: an empty set is handled by the plan's fallback, never by NaN."""
     made = EmbeddingGenerator(kind, 2, init="normal")
     pad = int(Relation.PAD)
     empty = made(TABLE, torch.tensor([[0, 0], [0, 1]]), torch.tensor([[pad, pad], [0, 1]]))
@@ -116,5 +116,5 @@ def test_no_similar_token_gives_zero_and_no_nan(kind):
 
 @pytest.mark.parametrize(("kind", "expected"), [("avg", 0), ("att", 768), ("patt", 4608)])
 def test_number_of_parameters(kind, expected):
-    """Number 7, first half: 0, d and 6d parameters; 4,608 at d=768."""
+    """Invariant V7, first half: 0, d and 6d parameters; 4,608 at d=768."""
     assert sum(p.numel() for p in EmbeddingGenerator(kind, 768).parameters()) == expected

@@ -1,4 +1,4 @@
-"""Numbers 3, 7 and 17-28 of embedding_transfer.md section 5 for masked language models."""
+"""Invariants V3, V7 and V17-V28 for masked language models."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def train_steps(model, data, objective, num_steps=10):
 @pytest.mark.parametrize("body_kind", ["bert", "ours"])
 @pytest.mark.parametrize(("kind", "expected"), [("att", WIDTH), ("patt", 6 * WIDTH)])
 def test_nothing_but_the_generator_learns(tokenizer, kind, expected, body_kind):
-    """Number 7: d or 6d parameters; the model is bit-identical after ten steps and has no gradient."""
+    """Invariant V7: d or 6d parameters; the model is bit-identical after ten steps and has no gradient."""
     body = masked_lm(len(tokenizer.vocabulary), body_kind)
     model = generators(body, kind)
     assert sum(p.numel() for p in model.parameters()) == expected
@@ -92,7 +92,7 @@ def test_distillation_changes_what_is_learned(tokenizer):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_extended_output_layer_by_hand(kind):
-    """Number 28: V + N columns, the bias kept for the first V; the new column is G with the mean bias."""
+    """Invariant V28: V + N columns, the bias kept for the first V; the new column is G with the mean bias."""
     size = 8
     body = masked_lm(size, kind)
     head = body.model.output_projection if kind == "ours" else body.model.get_output_embeddings()
@@ -125,7 +125,7 @@ def test_extended_output_layer_by_hand(kind):
 @pytest.mark.parametrize("unit", ["word", "token"])
 @pytest.mark.parametrize("kind", ["bert", "ours"])
 def test_distillation_is_zero_without_perturbation(tokenizer, kind, unit):
-    """Number 25: exactly 0.0, although the model has dropout and was put into training mode."""
+    """Invariant V25: exactly 0.0, although the model has dropout and was put into training mode."""
     model = generators(masked_lm(len(tokenizer.vocabulary), kind))
     model.train()
     objective = GeneratorObjective(0.5)
@@ -136,7 +136,7 @@ def test_distillation_is_zero_without_perturbation(tokenizer, kind, unit):
 
 
 def test_a_word_hidden_in_one_segmentation_only_is_not_compared(tokenizer):
-    """Number 27; and with every new token hidden, no changed word is left to compare."""
+    """Invariant V27; and with every new token hidden, no changed word is left to compare."""
     data = changed_data(tokenizer, new_mask_rate=1.0)
     model = generators(masked_lm(len(tokenizer.vocabulary)), "avg")
     size = len(tokenizer.vocabulary)
@@ -178,7 +178,7 @@ def test_both_segmentations_have_the_same_masks(tokenizer, unit):
 
 
 def test_the_text_never_changes(tokenizer):
-    """Numbers 17, 18 and 22: pieces of one word are joined or cut with their marks, and spell the line."""
+    """V17, V18 and V22: pieces of one word are joined or cut with their marks, and spell the line."""
     vocabulary = tokenizer.vocabulary
     rates = RatesConfig(split=0.5, cut=0.3, cut_edge=0.3, min_split_chars=3, merge=0.7)
     data = changed_data(tokenizer, rates, mask_rate=0.2)
@@ -204,7 +204,7 @@ def test_no_line_outgrows_the_model(tokenizer):
 
 
 def test_batches_do_not_depend_on_what_was_made_before(tokenizer):
-    """Number 23: a line alone or among others, first or last, has the same holes and changes."""
+    """Invariant V23: a line alone or among others, first or last, has the same holes and changes."""
     rows = np.arange(6)
     together = changed_data(tokenizer).batch(rows, 2)
     other = changed_data(tokenizer)

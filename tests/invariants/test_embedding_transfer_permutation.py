@@ -1,4 +1,4 @@
-"""Invariant 40 of embedding_transfer.md, section 5: the same vocabulary with its ids reversed."""
+"""Invariant V40: the same vocabulary with its ids reversed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invariants 18-23 of embedding_transfer.md section 5: splitting and merging; 24-27: distillation."""
+"""Invariants V18 to V23: splitting and merging; V24 to V27: distillation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def generator(*place):
 
 
 def test_merging_never_crosses_a_word():
-    """Number 18: [ima, ##gine, the] can become [imagine, the] and nothing else."""
+    """Invariant V18: [ima, ##gine, the] can become [imagine, the] and nothing else."""
     known = vocabulary(["ima", "##gine", "the"], WORDPIECE)
     perturber = Perturber(known, RatesConfig(split=0, merge=0.5))
     seen = {tuple(surfaces_of(perturber.perturb([0, 1, 2], generator(i)), known)) for i in range(200)}
@@ -42,7 +42,7 @@ def test_merging_never_crosses_a_word():
 
 
 def test_rates_of_splitting():
-    """Number 19: seven characters, cut .2, nothing known: P(split)=1-.8^6, 2.2 pieces; .4 of it overall."""
+    """V19: seven characters, cut .2, nothing known: P(split)=1-.8^6, 2.2 pieces; .4 of it overall."""
     known = vocabulary(["abcdefg"], WORDPIECE)
     always = Perturber(known, RatesConfig(split=1, cut=0.2, cut_edge=0.2, merge=0))
     source = generator(19)
@@ -62,7 +62,7 @@ def test_cuts_at_the_edge_are_rarer():
 
 
 def test_rates_of_merging():
-    """Number 20: three pieces, p=.5: unchanged, abc, ab and bc a quarter each."""
+    """Invariant V20: three pieces, p=.5: unchanged, abc, ab and bc a quarter each."""
     known = vocabulary(["a", "##b", "##c"], WORDPIECE)
     perturber = Perturber(known, RatesConfig(split=0, merge=0.5))
     source = generator(20)
@@ -74,7 +74,7 @@ def test_rates_of_merging():
 
 
 def test_a_cut_that_makes_a_known_token_is_refused():
-    """Number 21: the left piece must be new; the last piece may exist and then keeps its own row."""
+    """Invariant V21: the left piece must be new; the last piece may exist and then keeps its own row."""
     known = vocabulary(["abcdefg", "abc", "##fg"], WORDPIECE)
     perturber = Perturber(known, RatesConfig(split=1, cut=0.5, cut_edge=0.5, merge=0))
     all_pieces = [perturber.perturb([0], generator(i)).tokens for i in range(300)]
@@ -88,7 +88,7 @@ def test_a_cut_that_makes_a_known_token_is_refused():
 
 @pytest.mark.parametrize("marking", [WORDPIECE, SENTENCEPIECE, SUBWORD_NMT])
 def test_the_text_never_changes(marking):
-    """Number 22: tokens and words before and after spell the same text."""
+    """Invariant V22: tokens and words before and after spell the same text."""
     rng = random.Random(22)
     toks = set()
     for _ in range(60):
@@ -113,7 +113,7 @@ def test_the_text_never_changes(marking):
 
 
 def test_draws_depend_on_seed_epoch_and_sentence_alone():
-    """Number 23: any order and any number of workers give the same sentences."""
+    """Invariant V23: any order and any number of workers give the same sentences."""
     known = vocabulary(["abcdefgh", "##ijk", "##lmnopqrst"], WORDPIECE)
     perturber = Perturber(known, RatesConfig())
     one = [perturber.perturb([0, 1, 2], generator(7, 0, index)) for index in range(64)]
@@ -132,7 +132,7 @@ STUDENT_WORDS = torch.tensor([[NO_WORD, 0, 1, NO_WORD]])
 
 
 def test_distillation_by_hand():
-    """Number 24: [2,1] against [2,3] and an equal word: (4+0)/2=2, lambda .5 adds 1; mean_dim 1 and .5."""
+    """V24: [2,1] against [2,3] and an equal word: (4+0)/2=2, lambda .5 adds 1; mean_dim 1 and .5."""
     loss = distillation_loss(TEACHER, TEACHER_WORDS, STUDENT, STUDENT_WORDS)
     assert loss.tolist() == [2.0]
     assert (0.5 * loss).tolist() == [1.0]
@@ -141,14 +141,14 @@ def test_distillation_by_hand():
 
 
 def test_distillation_counts_words_not_tokens():
-    """Number 26: one more token in an equal word changes nothing."""
+    """Invariant V26: one more token in an equal word changes nothing."""
     longer = torch.cat([STUDENT[:, :3], STUDENT[:, 2:]], 1)
     words = torch.tensor([[NO_WORD, 0, 1, 1, NO_WORD]])
     assert distillation_loss(TEACHER, TEACHER_WORDS, longer, words).tolist() == [2.0]
 
 
 def test_distillation_leaves_out_words_that_are_not_compared():
-    """Number 27: a word masked in one sequence only is no word of the sum and not of its size."""
+    """Invariant V27: a word masked in one sequence only is no word of the sum and not of its size."""
     only_second = torch.tensor([[False, True]])
     only_first = torch.tensor([[True, False]])
     arguments = (TEACHER, TEACHER_WORDS, STUDENT, STUDENT_WORDS)

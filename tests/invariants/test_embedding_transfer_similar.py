@@ -1,4 +1,4 @@
-"""Invariants 8-16 of embedding_transfer.md section 5: similar tokens, by hand and against brute force."""
+"""Invariants V8 to V16: similar tokens, by hand and against brute force."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ def members(surface, old, **options):
 
 
 def test_suffix_finds_its_words_but_not_a_word_that_only_begins_so():
-    """Number 8: `##er`."""
+    """Invariant V8: `##er`."""
     old = vocabulary(PAPER, WORDPIECE)
     expected = [("##e", 0), ("##r", 1), ("worker", 4), ("writer", 4), ("singer", 4), ("##ers", 3)]
     assert members("##er", old) == expected
 
 
 def test_word_finds_its_parts_and_its_plural():
-    """Number 9: `motorcycle`; `motorcyclist` does not contain it."""
+    """Invariant V9: `motorcycle`; `motorcyclist` does not contain it."""
     old = vocabulary(PAPER, WORDPIECE)
     assert members("motorcycle", old) == [("motor", 0), ("##cycle", 1), ("motorcycles", 3)]
 
 
 def test_cap_keeps_all_subwords_then_lowest_ids():
-    """Number 10: two subwords and twelve hyperwords under a cap of ten."""
+    """Invariant V10: two subwords and twelve hyperwords under a cap of ten."""
     hyperwords = [f"abc{letter}" for letter in "zyxwvutsrqpo"]
     old = vocabulary(["ab", "##c", *hyperwords], WORDPIECE)
     expected = [("ab", 0), ("##c", 1), *((word, 3) for word in hyperwords[:8])]
@@ -57,26 +57,26 @@ def test_cap_keeps_all_subwords_then_lowest_ids():
 
 
 def test_relations_of_subwords_come_from_their_place():
-    """Number 11: `motor@@ cycle` are first and last piece (string tests on marks say infix)."""
+    """Invariant V11: `motor@@ cycle` are first and last piece (string tests on marks say infix)."""
     old = vocabulary(["motor@@", "cycle"], SUBWORD_NMT)
     assert members("motorcycle", old) == [("motor@@", 0), ("cycle", 1)]
 
 
 def test_digits_survive_segmentation():
-    """Number 12: `##110` is spelled by pieces of 110."""
+    """Invariant V12: `##110` is spelled by pieces of 110."""
     old = vocabulary(["##11", "##0", "##1"], WORDPIECE)
     assert members("##110", old) == [("##11", 0), ("##0", 1)]
 
 
 def test_an_unknown_token_has_no_similar_tokens():
-    """Number 13, first half: what cannot be spelled contributes nothing."""
+    """Invariant V13, first half: what cannot be spelled contributes nothing."""
     old = vocabulary(["a", "##b"], WORDPIECE)
     assert members("qqq", old) == []
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "unigram"])
 def test_the_unknown_token_is_no_similar_token(kind):
-    """Number 13: where the tokenizer itself says `[UNK]`, S_m is empty, and the plan has a fallback."""
+    """Invariant V13: where the tokenizer itself says `[UNK]`, S_m is empty, and the plan has a fallback."""
     tokens = ["[UNK]", "a", "##b"] if kind == "wordpiece" else ["[UNK]", "▁a", "b"]
     settings = {"type": "WordPiece", "unk_token": "[UNK]", "vocab": {t: i for i, t in enumerate(tokens)}}
     if kind == "unigram":
@@ -114,7 +114,7 @@ def brute_force(tok, old):
 
 @pytest.mark.parametrize(("marking", "seed"), [(SENTENCEPIECE, 14), (WORDPIECE, 15), (SUBWORD_NMT, 16)])
 def test_similar_tokens_equal_brute_force(marking, seed):
-    """Number 14: 1,002 random vocabularies in all, with the bare word mark and accents among the tokens."""
+    """V14: 1,002 random vocabularies in all, with the bare word mark and accents among the tokens."""
     rng = random.Random(seed)
     for _ in range(334):
         words = {"".join(rng.choices("abé", k=rng.randint(1, 6))) for _ in range(rng.randint(1, 25))}
@@ -130,7 +130,7 @@ def test_similar_tokens_equal_brute_force(marking, seed):
 
 
 def test_same_text_is_found_across_tokenizers():
-    """Number 15: `Ġthe` is `▁the`; `Ã©` is `é` in bytes; half a character is harmless."""
+    """Invariant V15: `Ġthe` is `▁the`; `Ã©` is `é` in bytes; half a character is harmless."""
     old = vocabulary(["▁the", "é", "the"], SENTENCEPIECE)
     assert old.find(BYTE_LEVEL.canonical("Ġthe")) == 0
     assert old.find(BYTE_LEVEL.canonical("the")) == 2
@@ -142,7 +142,7 @@ def test_same_text_is_found_across_tokenizers():
 
 
 def test_the_old_tokenizers_normalisation_applies():
-    """Number 16: an uncased old tokenizer reaches `motor` from `Motor`."""
+    """Invariant V16: an uncased old tokenizer reaches `motor` from `Motor`."""
     old = vocabulary(["motor", "##cycle"], WORDPIECE, normalise=str.lower)
     assert old.find(old.normalised(WORDPIECE.canonical("Motor"))) == 0
     assert members("MotorCycle", old) == [("motor", 0), ("##cycle", 1)]

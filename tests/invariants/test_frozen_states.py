@@ -1,4 +1,4 @@
-"""Section 5 of the fusion specification: states of a frozen encoder are a pure function of the sentence."""
+"""Invariant R4: states of a frozen encoder are a pure function of the sentence."""
 
 from __future__ import annotations
 

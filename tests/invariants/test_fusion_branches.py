@@ -1,4 +1,4 @@
-"""Invariants 14-22 of the fusion specification: branches, merges, layer pooling, freezing."""
+"""Invariants F14 to F22: branches, merges, layer pooling, freezing."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def branches_of(model):
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_silent_branches_change_nothing(site, side, norm):
-    """Invariant 14: with the branch's last map at zero and merge sum, logits are the plain model's."""
+    """Invariant F14: with the branch's last map at zero and merge sum, logits are the plain model's."""
     model = build(fused(norm, site=site, side=side))
     plain = Seq2Seq(TransformerConfig(**SIZES, norm=norm), VOCAB, VOCAB).double().eval()
     kept = {name: p for name, p in model.state_dict().items() if name in plain.state_dict()}
@@ -70,7 +70,7 @@ def test_silent_branches_change_nothing(site, side, norm):
 @pytest.mark.parametrize("site", SITES)
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_a_gate_closed_on_the_branch_gives_the_plain_model(norm, site, side):
-    """Invariant 15 on a whole model: a gate that lets the layer's own flow alone through."""
+    """Invariant F15 on a whole model: a gate that lets the layer's own flow alone through."""
     model = build(fused(norm, site=site, side=side, merge="gate"))
     plain = Seq2Seq(TransformerConfig(**SIZES, norm=norm), VOCAB, VOCAB).double().eval()
     plain.load_state_dict({name: p for name, p in model.state_dict().items() if name in plain.state_dict()})
@@ -133,7 +133,7 @@ def merge(strategy, num_branches=1, **settings):
 
 
 def test_merges_by_hand():
-    """Invariant 15: gate(W=0) and dropnet in evaluation are the average, gate(b=50) is the own flow."""
+    """Invariant F15: gate(W=0) and dropnet in evaluation are the average, gate(b=50) is the own flow."""
     own, flow, other = torch.randn(3, 2, 5, 4, dtype=torch.float64)
     average = (own + flow) / 2
     assert torch.equal(merge("average")(own, [flow]), average)
@@ -173,7 +173,7 @@ def test_gate_is_per_channel():
     ],
 )
 def test_dropnet_frequencies(settings, expected):
-    """Invariant 15: one draw for each call, equal across the batch; within four standard errors."""
+    """Invariant F15: one draw for each call, equal across the batch; within four standard errors."""
     torch.manual_seed(0)
     dropnet, draws = merge("dropnet", **settings).train(), 2000
     own, flow = torch.zeros(3, 2, 4), torch.full((3, 2, 4), 2.0)
@@ -195,7 +195,7 @@ def test_dropnet_picks_each_of_several_branches():
 
 @pytest.mark.parametrize("side", SIDES)
 def test_context_tokens_have_no_order(side):
-    """Invariant 16: shuffling the context's states with their mask changes nothing; lengths are free."""
+    """Invariant F16: shuffling the context's states with their mask changes nothing; lengths are free."""
     model = build(fused(side=side))
     batch = batch_of(examples(model))
     expected = logits_of(model, batch)
@@ -209,7 +209,7 @@ def test_context_tokens_have_no_order(side):
 
 
 def test_contexts_of_several_widths_work_together():
-    """Invariant 16: two contexts of width 20 and 12 at once, each of which matters."""
+    """Invariant F16: two contexts of width 20 and 12 at once, each of which matters."""
     contexts = {
         "wide": {"encoder": checkpoint("bert")},
         "narrow": {"encoder": UNI, "pooling": {"kind": "mean"}},
@@ -226,7 +226,7 @@ def test_contexts_of_several_widths_work_together():
 
 
 def test_dynamic_weights_belong_to_their_sentence():
-    """Invariant 18: sums of 1, no other sentence, one-hot picks a layer, pads are not averaged."""
+    """Invariant F18: sums of 1, no other sentence, one-hot picks a layer, pads are not averaged."""
     for kind in ("dynamic_cls", "dynamic_mean"):
         torch.manual_seed(0)
         pooling = build_pooling(PoolingConfig(kind=kind), EncoderShape(4, 6, 6)).double()
@@ -246,7 +246,7 @@ def test_dynamic_weights_belong_to_their_sentence():
 
 
 def test_branch_parameters_by_site():
-    """Invariant 19: attention; + norm; + FFN; + second norm, at d=16, f=24 and a context of width 20."""
+    """Invariant F19: attention; + norm; + FFN; + second norm, at d=16, f=24 and a context of width 20."""
     attention = 16 * 16 + 16 + 2 * (HIDDEN * 16 + 16) + 16 * 16 + 16
     norm, ffn = 32, 16 * 24 + 24 + 24 * 16 + 16
     expected = [attention, attention + norm, attention + norm + ffn, attention + 2 * norm + ffn]
@@ -258,7 +258,7 @@ def test_branch_parameters_by_site():
 
 @pytest.mark.parametrize("site", SITES)
 def test_sites_by_hand(site):
-    """Invariant 19: a post-norm encoder layer written out; the own flow's residual at ffn_norm is H and U."""
+    """F19: a post-norm encoder layer written out; the own flow's residual at ffn_norm is H and U."""
     model = build(fused(site=site))
     layer, branch = model.encoder[0], model.encoder[0].fusion.branches[0]
     tokens, other = Tokens.from_lists([[9, 9, 9]]), Tokens.from_lists([[9, 9]])
@@ -283,7 +283,7 @@ def test_sites_by_hand(site):
 
 
 def test_target_side_reads_the_source_only():
-    """Invariant 20: what the target's branches read does not depend on the target."""
+    """Invariant F20: what the target's branches read does not depend on the target."""
     model = build(fused(side="target"))
     batch = batch_of(examples(model))
     seen = []
@@ -295,7 +295,7 @@ def test_target_side_reads_the_source_only():
 
 
 def test_frozen_context_is_frozen():
-    """Invariant 21: no gradient, evaluation mode, equal forwards, bit-identical after training."""
+    """Invariant F21: no gradient, evaluation mode, equal forwards, bit-identical after training."""
     model = build(fused()).train()
     context = model.contexts["prlm"]
     assert not context.encoder.training
@@ -313,7 +313,7 @@ def test_frozen_context_is_frozen():
 
 
 def test_frozen_dropout_is_a_choice():
-    """Invariant 21: what the released code of Park and Zhao does can be had."""
+    """Invariant F21: what the released code of Park and Zhao does can be had."""
     config = ContextConfig(encoder=checkpoint("bert"), has_frozen_dropout=True)
     context = Context(config, HuggingFaceEncoder(hugging_face("bert"))).train()
     tokens = Tokens.from_lists([[9, 10, 11]])
@@ -323,7 +323,7 @@ def test_frozen_dropout_is_a_choice():
 
 @pytest.mark.parametrize("kind", ["bert", "electra", "distilbert", "gpt2", "xlm_roberta", "mbart"])
 def test_finetuned_context_trains_the_layers_it_uses(kind):
-    """Invariant 21: the second-to-last state trains every layer but the last."""
+    """Invariant F21: the second-to-last state trains every layer but the last."""
     config = ContextConfig(encoder=checkpoint(kind), is_frozen=False)
     context = Context(config, HuggingFaceEncoder(hugging_face(kind)))
     trained = {name for name, p in context.encoder.named_parameters() if p.requires_grad}
@@ -334,7 +334,7 @@ def test_finetuned_context_trains_the_layers_it_uses(kind):
 
 
 def test_direct_has_no_source_table():
-    """Invariant 22: the source is the encoder's tokens, and no table of the NMT model reads it."""
+    """Invariant F22: the source is the encoder's tokens, and no table of the NMT model reads it."""
     model = build("direct")
     batch = batch_of(examples(model))
     memory = model.encode(batch.sources).bank[0]

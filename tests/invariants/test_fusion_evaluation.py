@@ -1,4 +1,4 @@
-"""Invariant 34 of the fusion specification: paired tests on statistics of BLEU."""
+"""Invariant F34: paired tests on statistics of BLEU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invariants of the fusion specification that hold for every family."""
+"""Invariants that hold for every family."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def precomputed(model, batch):
 
 @pytest.mark.parametrize(("family", "view"), list(views()))
 def test_each_sentence_alone_equals_the_batch(family, view):
-    """Invariants 5, 17 and 37: padding, by the batch or by hand, changes nothing in any view."""
+    """Invariants F5, F17 and F37: padding, by the batch or by hand, changes nothing in any view."""
     model = build(family)
     rows = examples(model, num_sources=1 if view == "one_source" else None)
     batch = batch_of(rows, extra_padding=3)
@@ -50,7 +50,7 @@ def test_each_sentence_alone_equals_the_batch(family, view):
 
 @every_family
 def test_logits_do_not_see_the_future(family):
-    """Invariants 20 and 26: changing y from j on leaves the logits before j."""
+    """Invariants F20 and F26: changing y from j on leaves the logits before j."""
     model = build(family)
     rows = examples(model)
     batch = batch_of(rows)
@@ -63,7 +63,7 @@ def test_logits_do_not_see_the_future(family):
 
 @every_family
 def test_cached_equals_uncached(family):
-    """Invariant 27: step by step equals one pass."""
+    """Invariant F27: step by step equals one pass."""
     model = build(family)
     batch = batch_of(examples(model))
     expected = logits_of(model, batch)
@@ -76,7 +76,7 @@ def test_cached_equals_uncached(family):
 
 @every_family
 def test_cached_equals_uncached_under_random_reorders(family):
-    """Invariant 27: beams that are shuffled at every step, sentences that leave, against whole prefixes."""
+    """Invariant F27: beams that are shuffled at every step, sentences that leave, against whole prefixes."""
     model = build(family)
     rows = examples(model)
     beam, draw = 3, torch.Generator().manual_seed(7)
@@ -105,7 +105,7 @@ def test_cached_equals_uncached_under_random_reorders(family):
 
 @every_family
 def test_beam_search_equals_itself_on_single_sentences(family):
-    """Invariants 27 and 37 under the real search; scores equal teacher-forced ones."""
+    """Invariants F27 and F37 under the real search; scores equal teacher-forced ones."""
     model = build(family)
     rows = examples(model, count=4)
     batch = batch_of(rows)
@@ -125,7 +125,7 @@ def test_beam_search_equals_itself_on_single_sentences(family):
 
 @every_family
 def test_every_trainable_parameter_gets_a_gradient(family):
-    """Invariants 21 and 24, and DDP without unused-parameter tricks."""
+    """Invariants F21 and F24, and DDP without unused-parameter tricks."""
     model = build(family).train()
     logits_of(model, batch_of(examples(model))).square().sum().backward()
     for name, parameter in model.named_parameters():
@@ -134,7 +134,7 @@ def test_every_trainable_parameter_gets_a_gradient(family):
 
 @every_family
 def test_absent_context_or_source_is_never_nan(family):
-    """Invariant 7: a sentence without tokens in a source or context; gradients are numbers too."""
+    """Invariant F7: a sentence without tokens in a source or context; gradients are numbers too."""
     model = build(family)
     rows = examples(model)
     empty = type(rows[0])(
@@ -167,7 +167,7 @@ def test_bf16_autocast_trains(family):
 
 @every_family
 def test_same_weights_same_logits_after_a_round_trip(family):
-    """Invariant 38, the model's half: a state dictionary carries everything."""
+    """Invariant F38, the model's half: a state dictionary carries everything."""
     model, other = build(family), build(family, seed=1)
     batch = batch_of(examples(model))
     assert not torch.allclose(logits_of(model, batch), logits_of(other, batch))

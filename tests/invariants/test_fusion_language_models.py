@@ -1,4 +1,4 @@
-"""Invariants 23-26 and 29 of the fusion specification: our language models and ELMo's mix."""
+"""Invariants F23 to F26 and F29: our language models and ELMo's mix."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def mix(**settings):
 
 
 def test_scalar_mix_by_hand():
-    """Invariant 23: equal weights give the mean of normalised layers; shifts, limits and gamma behave."""
+    """Invariant F23: equal weights give the mean of normalised layers; shifts, limits and gamma behave."""
     pooling, layers, valid = mix()
     mean = torch.nn.functional.layer_norm(layers, (6,)).mean(0)
     torch.testing.assert_close(pooling(layers, valid), mean, **EXACT)
@@ -48,7 +48,7 @@ def test_scalar_mix_by_hand():
 
 
 def test_scalar_mix_weights_only_compete():
-    """Invariant 23: the gradients of the layer weights sum to zero."""
+    """Invariant F23: the gradients of the layer weights sum to zero."""
     pooling, layers, valid = mix()
     pooling(layers, valid).square().sum().backward()
     assert abs(float(pooling.mix.grad.sum())) < 1e-9
@@ -56,7 +56,7 @@ def test_scalar_mix_weights_only_compete():
 
 
 def test_scalar_mix_drops_whole_layers():
-    """Section 1.3: dropout falls on the softmaxed weights and rescales what is left."""
+    """Dropout falls on the softmaxed weights and rescales what is left."""
     pooling, layers, valid = mix(weight_dropout=0.5)
     layers = torch.eye(4, 6, dtype=torch.float64)[:, None, None].expand(4, 1, 1, 6).contiguous()
     pooling.norm = torch.nn.Identity()
@@ -66,7 +66,7 @@ def test_scalar_mix_drops_whole_layers():
 
 
 def test_number_of_states():
-    """Invariant 23: L+1 left to right (13 for 12 layers), L+3 of double width for two towers (15)."""
+    """Invariant F23: L+1 left to right (13 for 12 layers), L+3 of double width for two towers (15)."""
     uni, bi = make(UNI), make(BI)
     states = uni(TOKENS)
     assert len(states.layers) == uni.shape.num_states == 3
@@ -81,7 +81,7 @@ def test_number_of_states():
 
 
 def test_paper_sizes():
-    """Section 1.3: 189.0M and 352.8M parameters with one 37K table."""
+    """189.0M and 352.8M parameters with one 37K table."""
     with torch.device("meta"):
         uni = UniLM(
             UNI.model_copy(update={"vocab_size": 37_000, "d_model": 1024, "ffn_dim": 4096, "num_layers": 12})
@@ -97,7 +97,7 @@ def test_paper_sizes():
     "family", ["src_elmo", "src_ft", "tgt_elmo", "tgt_ft", "src_elmo_bert", "tgt_elmo_gpt2"]
 )
 def test_what_is_trained(family):
-    """Invariant 24: the mix and not the model in *_elmo, every layer of the model in *_ft."""
+    """Invariant F24: the mix and not the model in *_elmo, every layer of the model in *_ft."""
     model = build(family).train()
     logits_of(model, batch_of(examples(model))).square().sum().backward()
     embedding = model.source_embedding if family.startswith("src") else model.target_embedding
@@ -115,7 +115,7 @@ def test_what_is_trained(family):
 
 @pytest.mark.parametrize("combiner", ["attention", "linear"])
 def test_cloze_sees_all_but_itself(combiner):
-    """Invariant 25: logits_i depend on every embedding but the i-th."""
+    """Invariant F25: logits_i depend on every embedding but the i-th."""
     model = make(BiLMConfig(**LM, combiner=combiner))
     x = model.input(model.embedding(TOKENS)).detach().requires_grad_()
     ahead, back = model.towers(x, TOKENS.valid)
@@ -127,7 +127,7 @@ def test_cloze_sees_all_but_itself(combiner):
 
 
 def test_extraction_sees_itself():
-    """Invariant 25: at extraction position i sees itself too."""
+    """Invariant F25: at extraction position i sees itself too."""
     model = make(BI)
     x = model.input(model.embedding(TOKENS)).detach().requires_grad_()
     ahead, back = model.towers(x, TOKENS.valid)
@@ -138,7 +138,7 @@ def test_extraction_sees_itself():
 
 
 def test_towers_look_one_way():
-    """Invariant 25: the forward tower never sees the right, the backward tower never the left."""
+    """Invariant F25: the forward tower never sees the right, the backward tower never the left."""
     model = make(BI)
     x = model.input(model.embedding(TOKENS)).detach().requires_grad_()
     for tower, states in enumerate(model.towers(x, TOKENS.valid)):
@@ -149,7 +149,7 @@ def test_towers_look_one_way():
 
 
 def test_one_token_alone():
-    """Invariant 25: nothing to predict from is not NaN, alone and beside longer sentences."""
+    """Invariant F25: nothing to predict from is not NaN, alone and beside longer sentences."""
     model = make(BI)
     alone, beside = Tokens.from_lists([[3]]), Tokens.from_lists([[3], [3, 9, 3]])
     for read in (model.cloze, lambda tokens: model(tokens).output):
@@ -159,7 +159,7 @@ def test_one_token_alone():
 
 @pytest.mark.parametrize("config", [UNI, BI], ids=["uni", "bi"])
 def test_states_do_not_depend_on_neighbouring_sentences(config):
-    """Invariant 37 for every state of our own models."""
+    """Invariant F37 for every state of our own models."""
     model = make(config)
     rows = [[3, 9, 10, 3], [3, 9, 10, 11, 12, 13, 3]]
     together = model(Tokens.from_lists(rows))
@@ -170,7 +170,7 @@ def test_states_do_not_depend_on_neighbouring_sentences(config):
 
 
 def test_uni_lm_token_by_token():
-    """Invariant 27 for the language model's own cache: all states equal the full pass."""
+    """Invariant F27 for the language model's own cache: all states equal the full pass."""
     model = make(UNI)
     whole, cache = model(TOKENS), model.new_cache()
     for step in range(5):
@@ -180,7 +180,7 @@ def test_uni_lm_token_by_token():
 
 
 def test_prepended_token_is_read_and_dropped():
-    """Section 1.3: SRC-ELMO reads end + source and drops the first position after mixing."""
+    """SRC-ELMO reads end + source and drops the first position after mixing."""
     model = build("src_elmo")
     embedding = model.source_embedding
     tokens = Tokens.from_lists([[9, 10, 3], [11, 3]])
@@ -209,7 +209,7 @@ def test_precomputed_states_give_the_same_logits():
     [("transformer", True, 4.0), ("src_elmo", False, 4.0), ("direct", True, 1.0)],
 )
 def test_source_input_is_scaled_once(family, positions, scale):
-    """Invariant 29: sqrt(d) once where the configuration says so, no positions for SRC-ELMO."""
+    """Invariant F29: sqrt(d) once where the configuration says so, no positions for SRC-ELMO."""
     model = build(family)
     tokens = Tokens.from_lists([[9, 10, 11, 3]])
     embedded = model.source_embedding(tokens)
@@ -221,7 +221,7 @@ def test_source_input_is_scaled_once(family, positions, scale):
 
 
 def test_finetuned_dropout_falls_on_the_output():
-    """Section 1.3: dropout on the states of *_FT."""
+    """Dropout on the states of *_FT."""
     config = ContextConfig(encoder=UNI, is_frozen=False, pooling=PoolingConfig(kind="output"), dropout=0.5)
     states = Context(config).double().train()(TOKENS).states
     assert 0.2 < float((states == 0).double().mean()) < 0.8
@@ -229,7 +229,7 @@ def test_finetuned_dropout_falls_on_the_output():
 
 @pytest.mark.parametrize("family", ["tgt_elmo", "tgt_elmo_gpt2"])
 def test_a_language_model_without_cache_says_the_same(family):
-    """Invariants 27 and 35: reading every prefix anew is only slower."""
+    """Invariants F27 and F35: reading every prefix anew is only slower."""
     model = build(family)
     rows = examples(model, count=4)
     sources = batch_of(rows).sources

@@ -1,4 +1,4 @@
-"""Invariants 1-9 of the fusion specification: several sources, the fine encoder, parameter counts."""
+"""Invariants F1 to F9: several sources, the fine encoder, parameter counts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def fine_parameters(**fine):
 
 
 def test_depth_0_joint_equals_dualbart():
-    """Invariant 1."""
+    """Invariant F1."""
     trice = preset("trice", **{**SIZES, **PLAIN, "cross_attention": "joint"})
     assert trice == preset("dualbart", **SIZES)
     separated = make(**PLAIN)
@@ -46,7 +46,7 @@ def test_depth_0_joint_equals_dualbart():
 
 
 def test_parameter_counts_are_the_papers():
-    """Invariant 1 and section 1.1: exact at d=1024, f=4096, biases and layer norms included."""
+    """Invariant F1: exact at d=1024, f=4096, biases and layer norms included."""
     assert [fine_parameters(num_layers=depth) for depth in (1, 2, 3)] == [16_796_672, 33_593_344, 50_390_016]
     assert fine_parameters(num_layers=1, cross_memory="none") == 12_596_224
     assert fine_parameters(num_layers=1, cross_memory="none", self_scope="joint") == 12_596_224
@@ -56,7 +56,7 @@ def test_parameter_counts_are_the_papers():
 
 @pytest.mark.parametrize("cross_attention", ["joint", "separated"])
 def test_one_source_without_extras_is_the_plain_model(cross_attention):
-    """Invariant 2, first half (against Hugging Face: see the conversion tests)."""
+    """Invariant F2, first half (against Hugging Face: see the conversion tests)."""
     model = make(**PLAIN, cross_attention=cross_attention)
     plain = build(Case(TransformerConfig(**SIZES), {}))
     plain.load_state_dict(model.state_dict())
@@ -66,7 +66,7 @@ def test_one_source_without_extras_is_the_plain_model(cross_attention):
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_one_source_with_a_fine_encoder_attends_to_nothing(norm):
-    """Invariant 2, second half: SA + (zero CA) + FFN."""
+    """Invariant F2, second half: SA + (zero CA) + FFN."""
     model = make(fine_encoder={"num_layers": 1, "norm": norm})
     layer = model.fine_encoder.layers[0]
     batch = batch_of(examples(model, num_sources=1))
@@ -83,7 +83,7 @@ def test_one_source_with_a_fine_encoder_attends_to_nothing(norm):
 @pytest.mark.parametrize("cross_attention", ["joint", "separated"])
 @pytest.mark.parametrize("encoding", ["joint", "separate"])
 def test_two_identical_sources_are_one(cross_attention, encoding):
-    """Invariant 3."""
+    """Invariant F3."""
     model = make(**PLAIN, cross_attention=cross_attention, encoding=encoding)
     single = examples(model, num_sources=1)
     double = [Example(row.sources * 2, row.target, {}) for row in single]
@@ -158,7 +158,7 @@ def test_an_absent_first_source_has_no_serial_sublayer(norm):
 
 @pytest.mark.parametrize("segments", ["none", "halves", "interleaved", "learned"])
 def test_order_of_sources_matters_only_with_segments(segments):
-    """Invariant 4."""
+    """Invariant F4."""
     model = make(segments=segments, fine_encoder={"num_layers": 2})
     rows = examples(model)
     swapped = [Example(row.sources[::-1], row.target, {}) for row in rows]
@@ -167,7 +167,7 @@ def test_order_of_sources_matters_only_with_segments(segments):
 
 
 def test_positions_restart_for_every_source():
-    """Invariant 6: two identical sources enter the encoder as the same vectors, segments aside."""
+    """Invariant F6: two identical sources enter the encoder as the same vectors, segments aside."""
     model = make(segments="none", source_positions="learned")
     inputs = []
     model.encoder[0].register_forward_pre_hook(lambda _, args: inputs.append(args[0].states))
@@ -188,7 +188,7 @@ def eager_attention(query, key, value, mask=None, dropout_p=0.0, is_causal=False
 
 @pytest.mark.parametrize("is_eager", [False, True])
 def test_an_absent_source_counts_for_nothing(is_eager, monkeypatch):
-    """Invariant 7: separated cross-attention with source 2 masked equals one source; never NaN."""
+    """Invariant F7: separated cross-attention with source 2 masked equals one source; never NaN."""
     if is_eager:
         monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", eager_attention)
     model = make(**PLAIN)
@@ -206,7 +206,7 @@ def test_an_absent_source_counts_for_nothing(is_eager, monkeypatch):
 
 
 def test_attention_over_nothing_is_exactly_zero():
-    """Invariant 7: the output bias is silenced too."""
+    """Invariant F7: the output bias is silenced too."""
     attention = Attention(8, 2)
     torch.nn.init.ones_(attention.output.bias)
     valid = torch.tensor([[True, False], [False, False]])
@@ -218,7 +218,7 @@ def test_attention_over_nothing_is_exactly_zero():
 
 @pytest.mark.parametrize("cross_memory", ["same_layer", "coarse"])
 def test_what_the_fine_encoder_sees_of_other_sources(cross_memory):
-    """Invariant 8: only "same_layer" sees how a neighbour changed in the layer before."""
+    """Invariant F8: only "same_layer" sees how a neighbour changed in the layer before."""
     config = TransformerConfig(**SIZES, num_sources=2, fine_encoder={"cross_memory": cross_memory})
     torch.manual_seed(0)
     layer = FineLayer(config.fine_encoder, 16, 2, 24).double().eval()
@@ -231,7 +231,7 @@ def test_what_the_fine_encoder_sees_of_other_sources(cross_memory):
 
 @pytest.mark.parametrize("cross_memory", ["same_layer", "none"])
 def test_gradient_flows_between_sources_only_by_cross_attention(cross_memory):
-    """Invariant 9."""
+    """Invariant F9."""
     model = make(
         encoding="separate", segments="none", fine_encoder={"num_layers": 1, "cross_memory": cross_memory}
     )
@@ -259,7 +259,7 @@ def test_learned_segments_begin_with_the_constant_ones_and_change():
 
 
 def test_segments_by_hand():
-    """Section 1.1: the code's segment 0 is [0.., 1..]; the paper's k=1 alternates sin and cos."""
+    """The released code's segment 0 is [0.., 1..]; the paper's k=1 alternates sin and cos."""
     halves = make(segments="halves").source_input.segments
     assert halves[0].tolist() == [0.0] * 8 + [1.0] * 8
     interleaved = make(segments="interleaved").source_input.segments

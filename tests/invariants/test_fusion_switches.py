@@ -1,4 +1,4 @@
-"""Invariants 28 and 36 of the fusion specification: tying, and no switch that does nothing."""
+"""Invariants F28 and F36: tying, and no switch that does nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def storages(model):
 
 
 def test_tying_shares_storage_and_counts():
-    """Invariant 28: each tie drops V x d parameters exactly."""
+    """Invariant F28: each tie drops V x d parameters exactly."""
     models = {
         tying: build(Case(TransformerConfig(**SIZES, tying=tying), {}))
         for tying in ("none", "decoder", "all")
@@ -172,7 +172,7 @@ def differs(first, second):
 
 @pytest.mark.parametrize("switch", list(PLAIN_SWITCHES))
 def test_no_switch_does_nothing(switch):
-    """Invariant 36: every switch changes parameters or logits."""
+    """Invariant F36: every switch changes parameters or logits."""
     base, change = PLAIN_SWITCHES[switch]
     torch.manual_seed(0)
     without = Case(TransformerConfig(**{**SIZES, **base}), {})
@@ -215,7 +215,7 @@ def test_every_conditional_switch_is_tested():
 
 
 def test_every_switch_is_tested():
-    """Invariant 36: a new field of the configuration cannot be forgotten here."""
+    """Invariant F36: a new field of the configuration cannot be forgotten here."""
     elsewhere = {
         "num_sources",
         "contexts",
@@ -237,7 +237,7 @@ def test_every_switch_is_tested():
 
 
 def test_presets_differ_from_one_another():
-    """Invariant 36 for whole families; every family of the specification has a case."""
+    """Invariant F36 for whole families; every family has a case."""
     configs = [CASES[family]().config.model_dump_json() for family in CASES]
     assert len(set(configs)) == len(configs)
     assert set(FAMILIES) <= set(CASES)
@@ -294,7 +294,7 @@ EXCLUSIVE = {
 
 @pytest.mark.parametrize("names", list(EXCLUSIVE), ids=" x ".join)
 def test_contradictions_are_refused(names):
-    """Invariant 28 and issue item 7: both settings are named."""
+    """Invariant F28: both settings are named."""
     with pytest.raises(ValueError) as caught:
         TransformerConfig(**EXCLUSIVE[names])
     assert all(name in str(caught.value) for name in names)

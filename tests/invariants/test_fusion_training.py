@@ -1,4 +1,4 @@
-"""Invariants 10, 12, 13, 38 and 39 of the fusion specification on the real model: stages, freezing, files."""
+"""Invariants F10, F12, F13, F38 and F39 on the real model: stages, freezing, files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def two_sources():
 
 
 def test_the_second_stage_begins_as_the_first_one_ended():
-    """Invariant 10: what is carried is bit-equal, new is the fine encoder alone, no optimiser state."""
+    """Invariant F10: what is carried is bit-equal, new is the fine encoder alone, no optimiser state."""
     first, second = two_stages()
     fresh = {name: p.clone() for name, p in second.state_dict().items()}
     report = carry_over(second, first.state_dict(), fresh=[FINE])
@@ -78,7 +78,7 @@ def test_the_second_stage_begins_as_the_first_one_ended():
 
 
 def test_only_the_fine_encoder_learns_ten_times_as_fast(tmp_path):
-    """Invariant 12: the trained set is the fine encoder's names; what is frozen keeps its digest."""
+    """Invariant F12: the trained set is the fine encoder's names; what is frozen keeps its digest."""
     _, model = two_stages()
     config = TrainConfig(
         max_steps=3, batch_tokens=60, train_only=(FINE,), keep_best=False, peak_lr=0.01, warmup_steps=0
@@ -95,7 +95,7 @@ def test_only_the_fine_encoder_learns_ten_times_as_fast(tmp_path):
 
 
 def test_the_fine_encoder_has_its_own_learning_rate(tmp_path, monkeypatch):
-    """Invariant 12: two groups, ratio 10 at every step of warm-up and decay."""
+    """Invariant F12: two groups, ratio 10 at every step of warm-up and decay."""
     _, model = two_stages()
     ratios = []
     original = torch.optim.AdamW.step
@@ -118,7 +118,7 @@ def test_the_fine_encoder_has_its_own_learning_rate(tmp_path, monkeypatch):
 
 
 def test_adversarial_sources():
-    """Invariant 13: one source becomes another example's sentence everywhere, as the seed says."""
+    """Invariant F13: one source becomes another example's sentence everywhere, as the seed says."""
     draw = np.random.default_rng(0)
     # few different sentences, so that a foreign row may well have the same words
     streams = [Ragged.of([*draw.integers(4, 7, 1).tolist(), 3] for _ in range(50)) for _ in range(2)]
@@ -148,7 +148,7 @@ def test_adversarial_sources_that_cannot_be_are_refused():
 
 @pytest.mark.parametrize("family", list(CASES))
 def test_a_saved_model_gives_the_same_logits(family, tmp_path):
-    """Invariant 38: built again from its artifact alone, contexts of transformers included."""
+    """Invariant F38: built again from its artifact alone, contexts of transformers included."""
     model = build(family).float()
     write_model(model, tmp_path)
     batch = batch_of(examples(model))
@@ -156,7 +156,7 @@ def test_a_saved_model_gives_the_same_logits(family, tmp_path):
 
 
 def test_dropnet_draws_from_torch_alone():
-    """Invariant 39: the trial's seed decides, Python's and numpy's generators neither matter nor move."""
+    """Invariant F39: the trial's seed decides, Python's and numpy's generators neither matter nor move."""
     dropnet = Dropnet(FusionConfig(contexts=("c",), merge="dropnet"), 4).train()
     own, flow = torch.zeros(1, 1, 4), torch.ones(1, 1, 4)
 

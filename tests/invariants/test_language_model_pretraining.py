@@ -1,4 +1,4 @@
-"""Our own language models (fusion.md 1.3): pretrained on constructed text, then grafted, frozen or finetuned.
+"""Our own language models: pretrained on constructed text, then grafted, frozen or finetuned.
 
 The unigram model that they must beat knows the frequencies of the training text, smoothed by one.
 """

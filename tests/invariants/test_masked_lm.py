@@ -1,4 +1,4 @@
-"""Numbers 43 and 50-52 of embedding_transfer.md section 5 for masked language models of every kind."""
+"""Invariants V43 and V50-V52 for masked language models of every kind."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_the_head_runs_at_masked_positions_only(tokenizer, kind):
 
 
 def test_all_vocabularies_predict_the_same_characters(tokenizer, tmp_path):
-    """Number 50: masking is decided on words, so the characters agree whatever the tokens."""
+    """Invariant V50: masking is decided on words, so the characters agree whatever the tokens."""
     found = {}
     for name, own in (("pieces", tokenizer), ("letters", letters(tmp_path))):
         text = own.encode(LINES * 4)
@@ -100,7 +100,7 @@ def test_single_tokens_are_masked_where_tokens_are_the_unit(tokenizer):
 
 @pytest.mark.parametrize("unit", ["word", "token"])
 def test_shares_of_masked_tokens(tokenizer, unit):
-    """Number 52: 80/10/10 over a hundred thousand tokens; begin and end are never predicted."""
+    """Invariant V52: 80/10/10 over a hundred thousand tokens; begin and end are never predicted."""
     text = ["nothing the motorcycle singer imagine a b ab " * 6] * 200
     lines = masker(tokenizer, text, 0.5, 11, unit)
     masked = kept = changed = 0
@@ -130,7 +130,7 @@ def test_shares_of_masked_tokens(tokenizer, unit):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_padding_changes_no_logit(tokenizer, kind):
-    """Number 51: padding behind a line is not attended to; its logits stay within 1e-6."""
+    """Invariant V51: padding behind a line is not attended to; its logits stay within 1e-6."""
     body = masked_lm(len(tokenizer.vocabulary), kind).double()
     batch = masker(tokenizer, LINES, 0.4, 1).batch(np.arange(1), 0)
     empty = torch.full((1, 5), tokenizer.ids.pad)
@@ -145,7 +145,7 @@ def test_padding_changes_no_logit(tokenizer, kind):
 
 
 def test_bias_goes_with_the_rows(tokenizer, tmp_path):
-    """Number 43: biases 1 and 3 of a and b give a token of both 2, under every name the bias has."""
+    """Invariant V43: biases 1 and 3 of a and b give a token of both 2, under every name the bias has."""
     new = write_words(tmp_path, [*SPECIALS, "##ba", "a", "b"])
     body = masked_lm(len(tokenizer.vocabulary)).model
     ids = tokenizer.vocabulary.ids_by_surface

@@ -1,4 +1,4 @@
-"""A killed and resumed training ends bit-identical; the same seed gives the same curve (fusion.md 39)."""
+"""Invariants R1 and F39: a killed and resumed training ends bit-identical; the same seed, the same curve."""
 
 import random
 
@@ -120,7 +120,7 @@ def test_killed_while_writing_a_checkpoint(tmp_path, monkeypatch):
 
 
 def test_same_seed_same_curve_other_seed_other_curve(tmp_path):
-    """Invariant 39: and no global generator matters or moves, Python's least of all."""
+    """Invariant F39: and no global generator matters or moves, Python's least of all."""
     random.seed(1)
     before = random.getstate()
     one = run(tmp_path / "one")

@@ -1,4 +1,4 @@
-"""No switch of a training is ignored (fusion.md 36): each one changes the weights or what is reported."""
+"""No switch of a training is ignored (invariant F36): each one changes the weights or what is reported."""
 
 import pytest
 import torch

@@ -144,7 +144,7 @@ def losses(curves, name="train/loss"):
 
 
 def test_two_workers_equal_one(tmp_path):
-    """Acceptance h: the loss curve, the dev curve, the tokens counted and the weights.
+    """Invariant R2: the loss curve, the dev curve, the tokens counted and the weights.
 
     On the way the first worker is asked to stop: both do, and both resume from the checkpoint that it left.
     Language models and classifiers likewise.

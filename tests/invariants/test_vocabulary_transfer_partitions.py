@@ -1,4 +1,4 @@
-"""Invariants 29-38 of embedding_transfer.md, section 5: VIPI's partitions of a new token into old tokens."""
+"""Invariants V29 to V38: VIPI's partitions of a new token into old tokens."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_by_hand(number, token, old, expected):
 
 
 def test_by_hand_when_the_number_of_pieces_alone_counts():
-    """Numbers 30 and 36 under the rule of the released code."""
+    """Invariants V30 and V36 under the rule of the released code."""
     eight = EIGHT.split()
     assert weights("abcde", eight, "vipi_count") == dict.fromkeys(eight, 0.125)
     four = FOUR.split()
@@ -76,7 +76,7 @@ def test_by_hand_when_the_number_of_pieces_alone_counts():
 
 
 def test_a_token_of_millions_of_partitions_takes_no_time():
-    """Number 34: two chosen of 8,388,607; and of 300 characters, more than any list could hold."""
+    """Invariant V34: two chosen of 8,388,607; and of 300 characters, more than any list could hold."""
     old = vocabulary(["a" * size for size in range(1, 24)])
     token = vocabulary(["a" * 24]).token(0)
     began_s = time.process_time()
@@ -114,7 +114,7 @@ def by_definition(text, old, ties):
 
 
 def test_sums_equal_their_definition():
-    """Number 35: 2,000 random tokens and vocabularies under both rules, in exact fractions."""
+    """Invariant V35: 2,000 random tokens and vocabularies under both rules, in exact fractions."""
     draw = random.Random(0)
     num_tied = 0
     for _ in range(2000):
@@ -153,7 +153,7 @@ def test_sums_equal_their_definition():
     ],
 )
 def test_marks_of_words(token, old, marking, expected):
-    """Number 37, for every notation."""
+    """Invariant V37, for every notation."""
     assert weights(token, old, marking=marking) == expected
 
 
@@ -185,7 +185,7 @@ NEW = ["abc", "dxe", "xaxbxc", "hgf"]
 
 
 def test_shuffled_rows_have_as_many_old_tokens():
-    """Number 38: as many as a partition has, no special token, the same for a seed, not VIPI's."""
+    """Invariant V38: as many as a partition has, no special token, the same for a seed, not VIPI's."""
     for token, pieces in zip(NEW, (3, 2, 3, 3), strict=True):
         rows = [weights(token, OLD, "vipi_shuffled", seed=seed) for seed in range(20)]
         assert all(len(row) == pieces and not {"[PAD]", "[UNK]"} & set(row) for row in rows)

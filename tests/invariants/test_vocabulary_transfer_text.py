@@ -1,4 +1,4 @@
-"""Invariants 49 to 51, 54 and 55 of embedding_transfer.md, section 5: text, splits, arms."""
+"""Invariants V49 to V51, V54 and V55: text, splits, arms."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trainables.vocabulary_transfer.stages.text import stratified
 
 
 def test_self_information_by_hand():
-    """Number 49: six tokens of three kinds are 6 log2 3 bits, four of two kinds 4 bits."""
+    """Invariant V49: six tokens of three kinds are 6 log2 3 bits, four of two kinds 4 bits."""
     old, new = np.array([2, 2, 2]), np.array([0, 2, 0, 2])
     assert self_information(old) == pytest.approx(6 * math.log2(3))
     assert self_information(new) == pytest.approx(4.0)
@@ -38,7 +38,7 @@ def test_self_information_by_hand():
 
 @pytest.mark.parametrize("train", [0.5, 0.8])
 def test_splits_keep_the_balance_of_labels(train):
-    """Number 54: of every label each split has its share, to within one example; no example is lost."""
+    """Invariant V54: of every label each split has its share, to within one example; no example is lost."""
     labels = [label for label, count in zip("abcd", (401, 99, 37, 8), strict=True) for _ in range(count)]
     found = stratified(labels, SplitConfig(train=train))
     assert sorted(row for rows in found.values() for row in rows) == [*range(len(labels))]
@@ -73,7 +73,7 @@ def graph(arm, splits=("dev", "test"), **data):
 
 
 def test_arms_classify_the_same_lines():
-    """Number 50: one corpus for all arms, and one text for all arms with the new vocabulary."""
+    """Invariant V50: one corpus for all arms, and one text for all arms with the new vocabulary."""
     stages = {method: {s.name: s.fingerprint for s in graph(method).stages} for method in get_args(Method)}
     assert len({found["downstream_corpus"] for found in stages.values()}) == 1
     assert len({stages[method]["downstream_encoded"] for method in (*EXCHANGING, "from_scratch")}) == 1
@@ -93,7 +93,7 @@ def test_unlabelled_text_teaches_the_vocabulary_and_the_masked_lm_step():
 
 
 def test_two_vocabularies_and_what_an_exchange_keeps(store):
-    """Number 55: 150 old rows become 160 new ones, the body stays; measures compare the two vocabularies."""
+    """V55: 150 old rows become 160 new ones, the body stays; measures compare the two vocabularies."""
     record = run(store, graph("vipi"))
     assert record.state == "finished", record.reason
     before, after = (
@@ -123,7 +123,7 @@ def test_two_vocabularies_and_what_an_exchange_keeps(store):
 
 
 def test_padding_changes_no_class(store):
-    """Number 51."""
+    """Invariant V51."""
     run(store, graph("vipi", ("dev",)))
     paths = (artifact(store, graph("vipi", ("dev",)), name) for name in ("classifier", "transfer"))
     model, _ = read_classifier(*paths)

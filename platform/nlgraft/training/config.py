@@ -122,7 +122,7 @@ class TrainConfig(OneOfSeveral):
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     """Probability mass taken from the true token (Szegedy et al. 2016)."""
     smoothing_kind: Literal["uniform_all", "uniform_others"] = "uniform_all"
-    """Tokens that get that mass: all V, the true one too, or the V - 1 others (fusion.md, invariant 30)."""
+    """Tokens that get that mass: all V, the true one too, or the V - 1 others (fairseq)."""
 
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: forward pass in bfloat16 where torch's autocast allows it; weights and moments stay fp32."""

@@ -39,7 +39,7 @@ def smoothed_cross_entropy(
         smoothing: e, the probability mass taken from the true token.
         kind: Tokens among which that mass is distributed.
 
-    Source: Szegedy et al. (2016), section 7; fusion.md invariant 30.
+    Source: Szegedy et al. (2016), section 7.
     """
     if logits_RV.dtype in (torch.bfloat16, torch.float16):
         logits_RV = logits_RV.float()

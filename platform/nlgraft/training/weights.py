@@ -138,7 +138,7 @@ def carry_over(
         ContractError: A name is missing, left over or of another shape, and no pattern allows it; or two
             names that the model ties would get different weights.
 
-    Source: fusion.md section 2 (gradual finetuning), invariants 10 and 12.
+    Source: Huang et al. (2021), section 2.2 (gradual finetuning).
     """
     state = model.state_dict()
     earlier = _renamed(weights, rename)
@@ -180,7 +180,7 @@ def average_weights(snapshots: Sequence[Mapping[str, Tensor]]) -> Weights:
     Raises:
         ContractError: There is nothing to average, or the names differ.
 
-    Source: Vaswani et al. (2017), section 6.1; fusion.md invariant 32.
+    Source: Vaswani et al. (2017), section 6.1.
     """
     if not snapshots:
         raise ContractError("no snapshots to average; was average_last larger than 0?")

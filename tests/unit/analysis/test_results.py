@@ -232,7 +232,7 @@ def test_further_test_sets_and_the_mean_over_all_are_metrics(make_small_study, s
 
 
 def test_the_order_of_cells_changes_no_figure(make_study, result, run, tmp_path):
-    """Invariance to the order of cells (platform.md §4.3); the trials come from another store."""
+    """The order of cells does not matter; the trials come from another store."""
     factors = {"arm": {"target": "arm", "levels": ARMS[::-1], "baseline": "random_init"}}
     turned = run(make_study(factors=factors), ArtifactStore.open(tmp_path))
     ours = {cell["label"]: cell for cell in result.to_json()["cells"]}

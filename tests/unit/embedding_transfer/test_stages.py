@@ -123,7 +123,7 @@ def models(store, method, **changes):
 
 
 def test_transfer_changes_the_exchanged_side_only(store):
-    """Number 41 on our own model: encoder and body bitwise equal, decoder input and output still one."""
+    """Invariant V41 on our own model: encoder and body bitwise equal, decoder input and output still one."""
     graph, before, after = models(store, "avg_eg")
     tables = {"target_embedding.table.weight", "output_projection.weight"}
     assert all(torch.equal(before[name], after[name]) for name in before if name not in tables)
@@ -161,7 +161,7 @@ def test_sides(store, sides, changed):
 
 @pytest.mark.parametrize(("sides", "num_tables"), [("decoder", 2), ("both", 1)])
 def test_one_table_for_all(store, sides, num_tables):
-    """Number 41: a shared table is untied when one side is exchanged and stays one when both are."""
+    """Invariant V41: a shared table is untied when one side is exchanged and stays one when both are."""
     shared = {
         "model": {"tying": "all"},
         "tokenizers": {"upstream": {"is_shared": True}, "downstream": {"is_shared": True}},

@@ -36,7 +36,7 @@ def test_score_carries_n_direction_and_signature():
 
 
 def test_bleu_is_cased_and_says_so():
-    """Number 53 of embedding_transfer.md section 5: the signature that is stored is that of cased BLEU."""
+    """Invariant V53: the signature that is stored is that of cased BLEU."""
     scores = evaluate_text(["The Cat sat on a mat ."], ["the cat sat on a mat ."]).scores
     assert "case:mixed" in scores["bleu"].signature
     assert "tok:13a" in scores["bleu"].signature

@@ -78,7 +78,7 @@ def corpora():
     ],
 )
 def test_aggregate_equals_sacrebleu_on_noisy_text(name, settings, metric):
-    """Invariant 34: metrics against sacrebleu, on whole corpora and on every prefix length that differs."""
+    """Invariant F34: metrics against sacrebleu, on whole corpora and on every prefix length that differs."""
     for hypotheses, references in corpora():
         rows = segment_statistics(name, hypotheses, references, **settings)
         for size in (1, 2, 3, 7, 10, 50, len(rows)):

@@ -59,7 +59,7 @@ def test_dev_scores_by_hand(model):
 
 
 def test_speed_is_labelled_with_beam_batch_and_cache():
-    """Invariant 35."""
+    """Invariant F35."""
     assert speed_signature(CONFIG, "cuda:0") == "beam:2|batch:3|device:cuda"
     signature = speed_signature(CONFIG, "cpu", has_lm_cache=False)
     assert re.fullmatch(r"beam:2\|batch:3\|device:cpu\|threads:\d+\|lm_cache:off", signature)

@@ -51,7 +51,7 @@ def trained(config, name="multi_source", seed=1):
 
 
 def test_the_default_is_trice_and_its_ablation_the_concatenation_baseline():
-    """Invariants 1 and 2 on the system's settings; what the models do is tested on the same presets."""
+    """Invariants F1 and F2 on the system's settings; what the models do is tested on the same presets."""
     sizes = SIZES.model_dump()
     for name in ("num_sources", "segments", "cross_attention", "encoding", "fine_encoder"):
         del sizes[name]
@@ -101,7 +101,7 @@ def test_the_length_limit_follows_the_translated_sentence():
 
 
 def test_the_fine_encoder_has_its_own_learning_rate():
-    """Invariant 12: a group for what is new, none where nothing is."""
+    """Invariant F12: a group for what is new, none where nothing is."""
     faster = {**TRICE["multi_source"], "new_lr_multiplier": 10.0}
     [group] = trained(configured(multi_source=faster)).config["train"]["groups"]
     assert group["lr_multiplier"] == 10.0
@@ -117,7 +117,7 @@ def store(tmp_path_factory):
 
 
 def test_every_transition_is_reported(store):
-    """Invariants 10 and 12: only the fine encoder is new, and what is frozen stays as it was."""
+    """Invariants F10 and F12: only the fine encoder is new, and what is frozen stays as it was."""
     frozen = {**TRICE["multi_source"]["train"], "train_only": ["^fine_encoder"]}
     graph = graph_of(configured(multi_source={"train": frozen}))
     record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True)

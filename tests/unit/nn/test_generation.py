@@ -126,7 +126,7 @@ def test_greedy_equals_the_slow_search_with_beam_1():
 
 
 def test_wide_beam_finds_the_best_of_all_sequences():
-    """Invariant 33: beam >= V^L equals exhaustive search."""
+    """Invariant F33: beam >= V^L equals exhaustive search."""
     model = make_model(vocab=5, sharpness=1.0)
     config = GenerationConfig(
         beam=64, max_length_ratio=0, max_length_offset=3, stopping="exact", alpha=1.0, num_return=3
@@ -158,7 +158,7 @@ def test_exact_stopping_is_never_worse_than_first():
 
 
 def test_penalties_by_hand():
-    """Invariant 33: GNMT's formula, ((5+n)/6)^alpha: n=7, alpha=1 gives 2; n=1 gives 1."""
+    """Invariant F33: GNMT's formula, ((5+n)/6)^alpha: n=7, alpha=1 gives 2; n=1 gives 1."""
     assert penalty(7.0, "gnmt", 1.0) == 2.0
     assert penalty(1.0, "gnmt", 0.6) == 1.0
     assert penalty(7.0, "gnmt", 0.5) == pytest.approx(math.sqrt(2))
@@ -167,7 +167,7 @@ def test_penalties_by_hand():
 
 
 def test_no_ngram_comes_twice():
-    """Invariant 33: trigram blocking, also when everything is blocked."""
+    """Invariant F33: trigram blocking, also when everything is blocked."""
     model = make_model(vocab=6, sharpness=0.1)
     model.output_projection.weight.data[3] = -1.0  # it hardly ever wants to end
     for beam in (1, 4):

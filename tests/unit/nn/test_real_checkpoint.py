@@ -40,7 +40,7 @@ def encode(checkpoint: str, sentences: list[str]) -> Tokens:
 
 
 def test_hidden_states_are_transformers_own(checkpoint, sentences):
-    """Acceptance c of the modelling core: equal to 1e-5 at every real token of every layer."""
+    """Equal to 1e-5 at every real token of every layer."""
     tokens = encode(checkpoint, sentences)
     ours = HuggingFaceEncoder.load(HuggingFaceEncoderConfig(checkpoint=checkpoint))
     theirs = transformers.AutoModel.from_pretrained(checkpoint, dtype=torch.float32)
@@ -57,7 +57,7 @@ def test_hidden_states_are_transformers_own(checkpoint, sentences):
 
 @pytest.mark.parametrize("is_frozen", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_twenty_steps(checkpoint, sentences, is_frozen):
-    """Acceptance c: frozen weights are bit-identical after 20 steps, finetuned ones are not."""
+    """Frozen weights are bit-identical after 20 steps, finetuned ones are not."""
     encoder = HuggingFaceEncoderConfig(checkpoint=checkpoint)
     base = preset("prlm", encoder=encoder, **SIZES)
     context = {**base.contexts["prlm"].model_dump(), "is_frozen": is_frozen}

@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not at all, newest two kept (platform.md F05)."""
+"""Checkpoints: whole or not at all, newest two kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Several real processes on one local store (platform.md F26)."""
+"""Several real processes on one local store."""
 
 from __future__ import annotations
 

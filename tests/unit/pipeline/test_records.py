@@ -73,7 +73,6 @@ def test_list_by_prefix(store: ArtifactStore):
 def test_garbage_is_set_aside_and_named(
     store: ArtifactStore, tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes
 ):
-    """platform.md F16."""
     store.write_record("trials", "good", {"state": "finished"})
     store.write_record("trials", "bad", {"state": "finished"})
     path = tmp_path / "store" / "records" / "trials" / "bad.json"

@@ -85,7 +85,6 @@ def test_what_only_feeds_stored_artifacts_is_not_rebuilt(store: ArtifactStore):
 
 @pytest.mark.parametrize("damage", ["flipped", "truncated", "missing"])
 def test_damaged_result_is_made_again(store: ArtifactStore, damage: str):
-    """platform.md F27."""
     graph = total(1, 2)
     run(graph, store)
     path = store.fetch(graph.result) / "metrics.json"
@@ -127,7 +126,6 @@ def test_damaged_input_is_made_again(store: ArtifactStore):
     ],
 )
 def test_failures_are_named_and_recorded(store: ArtifactStore, function: str, reason: str):
-    """platform.md F15, F17, F18, F29."""
     graph = alone(function)
     with pytest.raises(TrialFailed) as failed:
         run(graph, store)
@@ -318,7 +316,7 @@ def test_recorder_of_the_caller_is_used(store: ArtifactStore):
 
 
 def test_a_full_disk_kills_a_trial_and_does_not_fail_it(store: ArtifactStore):
-    """platform.md F15: the trial is run again once there is room."""
+    """The trial is run again once there is room."""
     record = run(alone("full"), store)
     assert record.state == "killed"
     assert record.reason.startswith("disk full at /somewhere/model.safetensors; free space there (OSError: ")
@@ -365,7 +363,7 @@ def test_a_finished_record_is_not_overwritten_by_a_later_end(store: ArtifactStor
 
 
 def test_full_disk_leaves_no_record_but_the_reason(store: ArtifactStore, monkeypatch: pytest.MonkeyPatch):
-    """platform.md F15: neither the record's failure nor a library's wrapping hides it."""
+    """Neither the record's failure nor a library's wrapping hides it."""
 
     def refuse(kind: str, key: str, document: dict) -> None:
         raise OSError(28, "No space left on device")

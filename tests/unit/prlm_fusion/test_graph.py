@@ -34,7 +34,7 @@ def graph(seed=1, **fusion) -> StageGraph:
 
 
 def test_without_branches_it_is_the_plain_transformer():
-    """Acceptance a: the very training that the platform's pieces give, so the same bits."""
+    """The very training that the platform's pieces give, so the same bits."""
     plain = config(merge="none")
     corpus = pieces.corpus("downstream", plain.data.downstream)
     tokenizers = pieces.tokenizers("downstream", plain.tokenizer, {"downstream": corpus})
@@ -48,7 +48,7 @@ def test_without_branches_it_is_the_plain_transformer():
 @pytest.mark.parametrize("site", ["self", "self_norm", "ffn", "ffn_norm"])
 @pytest.mark.parametrize("side", ["source", "target", "both"])
 def test_a_gate_closed_on_the_branch_is_the_plain_transformer(site, side):
-    """Acceptance a, at this system's settings and in fp32."""
+    """At this system's settings and in fp32."""
     fused = transformer(config(merge="gate", site=site, side=side))
     torch.manual_seed(0)
     model = Seq2Seq(fused, VOCAB, VOCAB, {"bert": HuggingFaceEncoder(hugging_face())}).eval()

@@ -1,7 +1,4 @@
-"""Mistakes in the parts of a study: factors, cells, seeds, metrics, resources, claims.
-
-The ids B01 to B30 are those of the platform specification, section 4.2.
-"""
+"""Mistakes in the parts of a study: factors, cells, seeds, metrics, resources, claims."""
 
 import math
 
@@ -14,13 +11,13 @@ from tests.unit.study.mistakes import change
 @pytest.mark.parametrize(
     "path, value, where, message",
     [
-        # B01 unknown keys, at every depth
+        # unknown keys, at every depth
         ("objectiv", 1, "objectiv", "unknown key 'objectiv'. Did you mean 'objective'?"),
         ("resources.worker", 2, "resources.worker", "Did you mean 'workers'?"),
         ("base.train.max_stepz", 2, "base.train.max_stepz", "Did you mean 'max_steps'?"),
         ("base.trian", {}, "base.trian", "Did you mean 'train'?"),
         ("data.tran", 2, "data.tran", "unknown key 'tran'. Did you mean 'train'? Allowed: corpus, train"),
-        # B02 wrong types
+        # wrong types
         ("seeds", [True], "seeds[0]", "expected int >= 0, <= 4294967295, got true"),
         ("seeds", [1.0], "seeds[0]", "expected int >= 0, <= 4294967295, got 1.0"),
         ("seeds", ["1"], "seeds[0]", "expected int >= 0, <= 4294967295, got the text '1'"),
@@ -32,7 +29,7 @@ from tests.unit.study.mistakes import change
         ("search", 3, "search", "expected mapping or null, got 3"),
         ("resources.workers", True, "resources.workers", "expected int >= 1, got true"),
         ("description", None, "description", "expected text, got nothing (null)"),
-        # B04 levels
+        # levels
         ("factors.depth.levels", [], "factors.depth.levels", "is empty"),
         (
             "factors.depth.levels",
@@ -48,7 +45,7 @@ from tests.unit.study.mistakes import change
         ),
         ("factors.depth.levels", [2, 2], "factors.depth.levels[1]", "is the same as levels[0]; write each"),
         ("factors.depth.levels", 3, "factors.depth.levels", "expected list or mapping of mapping, got 3"),
-        # B05 baselines
+        # baselines
         (
             "factors.depth.baseline",
             4,
@@ -63,7 +60,7 @@ from tests.unit.study.mistakes import change
         ),
         ("factors.depth.baseline", ..., "factors.depth.baseline", "is missing"),
         ("factors.arm.baseline", "avgeg", "factors.arm.baseline", "Did you mean 'avg_eg'?"),
-        # B06 one path, two owners
+        # one path, two owners
         (
             "factors.d2",
             {"target": "model.num_layers", "levels": [1], "baseline": 1},
@@ -76,7 +73,7 @@ from tests.unit.study.mistakes import change
             "factors.d2",
             "one path has one owner",
         ),
-        # B07 paths
+        # paths
         ("factors.depth.target", "num_layers", "factors.depth.target", "Did you mean 'model.num_layers'?"),
         ("factors.depth.target", ..., "factors.depth.target", "is missing: which path"),
         (
@@ -103,7 +100,7 @@ from tests.unit.study.mistakes import change
             "components.gradual.without",
             "at least 1 long, got a mapping with no keys",
         ),
-        # B09 levels that the system refuses
+        # levels that the system refuses
         ("factors.depth.levels", [2, 9], "factors.depth.levels[1]", "expected int >= 1, <= 6, got 9"),
         (
             "factors.depth.levels",
@@ -130,12 +127,12 @@ from tests.unit.study.mistakes import change
             "num_fine_layers 2 exceeds num_layers 1 (in cell 'depth=1')",
         ),
         ("base.model", {"num_fine_layers": 3}, "base.model", "num_fine_layers 3 exceeds num_layers 2"),
-        # B10 seeds
+        # seeds
         ("seeds", [1, 2, 1], "seeds[2]", "1 is the same as seeds[0]"),
         ("seeds", [-1], "seeds[0]", "expected int >= 0, <= 4294967295, got -1"),
         ("seeds", [2**32], "seeds[0]", "expected int >= 0, <= 4294967295, got 4294967296"),
         ("seeds", [], "seeds", "at least 1 long, got a list of 0"),
-        # B11, B12 metrics
+        # metrics
         ("objective.metric", "bleu", "objective.metric", "toy_system reports no metric 'bleu'"),
         ("objective.direction", "minimize", "objective.direction", "dev/bleu is a metric to maximize"),
         ("objective.direction", ..., "objective.direction", "is missing"),
@@ -148,7 +145,7 @@ from tests.unit.study.mistakes import change
         ),
         ("objective", [], "objective", "at least 1 long"),
         ("objective", ..., "objective", "is missing"),
-        # B13 budgets
+        # budgets
         ("budget.wall_clock", -5, "budget.wall_clock", "-5 is not a positive duration"),
         ("budget.wall_clock", "2:30", "budget.wall_clock", "'2:30' is not a duration"),
         ("budget.trials", 0, "budget.trials", "expected int >= 1 or null, got 0"),
@@ -158,7 +155,7 @@ from tests.unit.study.mistakes import change
             "budget.max_failed_fraction",
             "expected float >= 0, <= 1, got 1.5",
         ),
-        # B15 designs that are not offered
+        # designs that are not offered
         ("design.kind", "fractional", "design.kind", "Allowed: one_factor, leave_one_out, full, cells"),
         ("design.cells", [{"depth": 1}], "design.cells", "is used by kind cells only"),
         ("design.kind", "cells", "design.cells", "is empty"),
@@ -180,7 +177,7 @@ from tests.unit.study.mistakes import change
         ("exclude", [{"depth": 1, "arm": "att_eg"}], "exclude[0]", "matches no cell of the design"),
         ("exclude", [{"depth": 2}], "exclude", "drops the baseline"),
         ("exclude", [{"deep": 2}], "exclude[0].deep", "Did you mean 'depth'?"),
-        # B16 resources
+        # resources
         (
             "resources",
             {"gpus_per_worker": 0.3, "workers": 2},
@@ -200,7 +197,7 @@ from tests.unit.study.mistakes import change
         ),
         ("resources.gpus_per_worker", 1.5, "resources.gpus_per_worker", "above 1, give a whole number"),
         ("resources.workers", 0, "resources.workers", "expected int >= 1, got 0"),
-        # B17 names
+        # names
         ("name", "a/b", "name", "'a/b' is no usable name"),
         ("factors.a b", {"target": "x", "levels": [1], "baseline": 1}, "factors.a b", "is no usable name"),
         (
@@ -210,11 +207,11 @@ from tests.unit.study.mistakes import change
             "a factor is called 'depth'",
         ),
         ("factors.depth.levels", [2, "a\nb"], "factors.depth.levels[1]", "printable characters"),
-        # B21 tracking
+        # tracking
         ("tracking.uri", "sqlite:///nlgraft_store/optuna.db", "tracking.uri", "is the database of Optuna"),
         ("tracking.uri", "file:///mlruns", "tracking.uri", "MLflow no longer writes file stores"),
         ("tracking.uri", "./mlruns", "tracking.uri", "MLflow no longer writes file stores"),
-        # B26 versions
+        # versions
         ("schema_version", 2, "schema_version", "2 is newer than this nlgraft, which reads up to 1; upgrade"),
         ("schema_version", 0, "schema_version", "expected int >= 1, <= 1, got 0"),
         # systems

@@ -1,4 +1,4 @@
-"""Mistakes in the search of a study; ids as in the platform specification, section 4.2."""
+"""Mistakes in the search of a study."""
 
 import copy
 
@@ -12,7 +12,7 @@ from tests.unit.study.mistakes import SEARCH, change
 @pytest.mark.parametrize(
     "path, value, where, message",
     [
-        # B03 ranges
+        # ranges
         ("space.train_lr", {"type": "float", "low": 1, "high": 0}, "space.train_lr", "no 'train_lr'"),
         (
             "space.x",
@@ -48,7 +48,7 @@ from tests.unit.study.mistakes import SEARCH, change
             "space.model.num_fine_layers",
             "num_fine_layers 2 exceeds num_layers 1 (in cell 'depth=1')",
         ),
-        # B06
+        # one path, two owners
         (
             "space",
             {"model.num_layers": {"type": "int", "low": 1, "high": 2}},
@@ -61,7 +61,7 @@ from tests.unit.study.mistakes import SEARCH, change
             "space.train.is_gradual",
             "gradual",
         ),
-        # B08 conditions
+        # conditions
         (
             "space",
             {"model.dropout": {"type": "float", "low": 0, "high": 0.5, "when": {"generator.kind": "patt"}}},

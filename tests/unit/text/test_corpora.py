@@ -162,7 +162,7 @@ def test_sources_keep_their_first_words_and_targets_all(tmp_path):
 
 
 def test_overlap_of_train_and_test_is_counted(tmp_path):
-    """Spec platform.md B18: exact duplicates are counted and reported, not an error."""
+    """Exact duplicates are counted and reported, not an error."""
     reports = corpus_report(load_corpus(CORPUS.validate_python(small(tmp_path))))
     test = reports["test"]
     assert (test.num_in_train, test.num_sources_in_train) == (

@@ -36,7 +36,7 @@ def test_plain_and_gzip_are_the_same(tmp_path):
     ],
 )
 def test_lines_end_at_lf_and_crlf_alone(tmp_path, content, lines):
-    """Spec platform.md B18: BOM, CRLF, U+2028 inside a line."""
+    """BOM, CRLF, U+2028 inside a line."""
     assert read(tmp_path / "x", content).lines == lines
 
 
@@ -85,7 +85,7 @@ def test_paths_start_at_home_or_here(tmp_path, monkeypatch):
 @pytest.mark.parametrize("char", ["a", "ü", "語", "😀"])
 @pytest.mark.parametrize("more", [0, 1, 2, 500])
 def test_an_over_long_line_is_cut_and_counted(tmp_path, char, more):
-    """Spec platform.md B18: a line of any length; characters are never halved."""
+    """A line may have any length; characters are never halved."""
     found = read(tmp_path / "x", f"a\n{char * (20 + more)}\nb\n".encode(), limit=20)
     assert found.lines == ["a", char * 20, "b"]
     assert found.num_cut == (1 if more else 0)

@@ -83,7 +83,6 @@ def test_a_small_corpus_gives_the_pieces_it_has(tmp_path, kind):
 
 
 def test_a_vocabulary_smaller_than_the_characters_is_refused(tmp_path):
-    """Spec platform.md B28."""
     with pytest.raises(DataError, match=r"vocab_size is 10, but the characters .* need \d+; raise"):
         trained(tmp_path, vocab_size=10)
 

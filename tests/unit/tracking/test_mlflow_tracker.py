@@ -303,7 +303,7 @@ def test_records_alone_give_the_same_runs_as_live_reports(open_tracker, client, 
 
 
 def test_a_crash_leaves_orphans_that_the_next_driver_ends_or_continues(open_tracker, client, toy):
-    """Acceptance d: MLflow holds each planned trial once, none RUNNING."""
+    """MLflow holds each planned trial once, none RUNNING."""
     crashed = open_tracker()
     first, second = toy.trials[:2]
     for trial in (first, second):
@@ -367,7 +367,7 @@ def test_states_of_a_trial(open_tracker, client, toy, state, reason, status):
 
 
 def test_values_that_are_not_finite_are_kept_and_kept_once(open_tracker, client, toy):
-    """F17: NaN and infinities are accepted."""
+    """NaN and infinities are accepted."""
     trial = toy.trials[0]
     record = toy.record(
         trial,
@@ -471,7 +471,7 @@ def test_a_final_value_that_the_curve_ends_with_is_one_point(open_tracker, clien
 
 
 def test_two_studies_at_once_on_one_database(open_tracker, client, toy):
-    """F12: no lock error, right parents."""
+    """No lock error, right parents."""
     names = ("first", "second")
     trackers = [open_tracker(fingerprint=name[0] * 64, experiment=name) for name in names]
     trials = [toy.Trial(toy.cells[seed % 2], f"t{seed}", seed) for seed in range(12)]

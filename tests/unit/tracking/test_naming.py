@@ -61,7 +61,7 @@ def test_values_of_different_types_read_differently_where_mlflow_shows_them():
 
 
 def test_a_parameter_that_is_too_long_becomes_an_artifact():
-    """B22: param > 6000 characters is stored as artifact, its hash in the param."""
+    """A param of more than 6000 characters is stored as artifact, its hash in the param."""
     long = "w" * 6001
     params, texts = split_params({"data/words": long, "fits": "w" * 6000})
     assert texts == {"params/data_words.txt": long}

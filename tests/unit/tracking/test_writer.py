@@ -85,7 +85,7 @@ def test_runs_are_written_in_the_order_they_came(store, writer):
 
 
 def test_a_store_that_is_away_is_warned_of_once_and_told_everything_in_order_later(store, writer, caplog):
-    """F11: training does not stop; buffered and replayed in order."""
+    """Training does not stop; buffered and replayed in order."""
     store.is_away = True
     writer.put(RunEntry(key=RunKey("study", "", "study"), tags={"state": "running"}, status="RUNNING"))
     began = time.monotonic()
@@ -196,7 +196,7 @@ def test_what_was_given_up_gets_a_last_chance_with_what_came_since(store, writer
 
 
 def test_a_slow_store_delays_no_caller_and_close_keeps_its_time(store, writer):
-    """F11: a server that takes 10 s for each answer."""
+    """A server that takes 10 s for each answer."""
     store.delay_s = 60.0
     began = time.monotonic()
     writer.start(0.1)

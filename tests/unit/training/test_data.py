@@ -39,7 +39,7 @@ def test_batch_by_hand():
 
 
 def test_language_ids_go_where_mbart_wants_them():
-    """Source ``x </s> LID``, decoder input ``LID y </s>``, labels ``y </s> LID`` (fusion.md 1.1)."""
+    """Source ``x </s> LID``, decoder input ``LID y </s>``, labels ``y </s> LID`` (Huang et al. 2021)."""
     view = View(
         sources=(Side(stream="source 0", suffix=(3, 40)), Side(stream="source 1", suffix=(3, 41))),
         target=Side(stream="target", suffix=(3, 42)),
@@ -90,7 +90,7 @@ def many(num=600, seed=0):
 
 
 def test_one_source_is_drawn_per_example_each_with_its_language_id():
-    """Invariant 11: over many draws each source has frequency 1/K (chi-squared), and its own language id."""
+    """Invariant F11: over many draws each source has frequency 1/K (chi-squared), and its own language id."""
     view = View(
         sources=tuple(Side(stream=f"source {k}", suffix=(3, 40 + k)) for k in range(3)),
         is_one_source_drawn=True,

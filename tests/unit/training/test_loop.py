@@ -134,7 +134,7 @@ def test_one_step_by_hand(tmp_path):
 
 
 def test_groups_keep_their_ratio_at_all_steps_and_frozen_weights_their_bits(tmp_path):
-    """Invariant 12: frozen tensors bit-identical; learning rates in ratio 10 at every step."""
+    """Invariant F12: frozen tensors bit-identical; learning rates in ratio 10 at every step."""
     model = ToyModel(1)
     seen = []
     original = torch.optim.AdamW.step
@@ -216,7 +216,7 @@ def test_patience_ends_training(tmp_path, direction, values, steps, best):
 
 
 def test_average_of_the_last_evaluation_points_is_the_result(tmp_path):
-    """Invariant 32, through the loop: evaluation points 4, 8, 12; the last two are averaged."""
+    """Invariant F32, through the loop: evaluation points 4, 8, 12; the last two are averaged."""
     points = []
 
     def evaluate(model):

@@ -19,7 +19,7 @@ from tests.unit.training.toy import ToyData, ToyModel
 
 
 def test_smoothing_by_hand_for_both_conventions():
-    """Invariant 30: three classes with p = (1/2, 1/4, 1/4), truth 0, e = 0.3.
+    """Invariant F30: three classes with p = (1/2, 1/4, 1/4), truth 0, e = 0.3.
 
     Over all V: q = (0.8, 0.1, 0.1). Over the V - 1 others: q = (0.7, 0.15, 0.15).
     """
@@ -63,7 +63,7 @@ def padded(batch, extra):
 
 
 def test_padding_costs_nothing_and_changes_nothing():
-    """Invariant 30: pad ignored. Logits are computed for real positions alone."""
+    """Invariant F30: pad ignored. Logits are computed for real positions alone."""
     model, data = ToyModel(), ToyData()
     batch = data.batch(np.arange(5), 0)
     num_real = int(batch.target_input.valid.sum())

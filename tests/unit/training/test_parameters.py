@@ -38,7 +38,7 @@ def test_what_the_model_froze_stays_frozen():
     ],
 )
 def test_patterns_must_match_something_but_not_everything(fields, message):
-    """Invariant 12."""
+    """Invariant F12."""
     with pytest.raises(ContractError, match=message):
         trained(**fields)
 

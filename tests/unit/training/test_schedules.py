@@ -19,7 +19,7 @@ def in_peaks(schedule):
 
 
 def test_inverse_square_root():
-    """Invariant 31: step 1, end of warm-up, 4 x warm-up (half the peak), any later step."""
+    """Invariant F31: step 1, end of warm-up, 4 x warm-up (half the peak), any later step."""
     schedule = config()
     assert schedule.learning_rate(1) == pytest.approx(8e-6)
     assert schedule.learning_rate(50) == pytest.approx(4e-4)

@@ -19,7 +19,7 @@ from tests.unit.training.toy import ToyModel
 
 
 def test_tied_tensors_are_written_once_and_come_back_under_both_names(tmp_path):
-    """Invariant 38: saved and loaded, the same weights."""
+    """Invariant F38: saved and loaded, the same weights."""
     save_model(ToyModel(1), tmp_path)
     other = ToyModel(2)
     load_model(other, tmp_path)
@@ -43,7 +43,7 @@ class Larger(ToyModel):
 
 
 def test_carry_over_names_what_was_carried_initialised_and_dropped(tmp_path):
-    """Invariant 10: carried tensors are bit-equal, missing are exactly the new part, none is left over."""
+    """Invariant F10: carried tensors are bit-equal, missing are exactly the new part, none is left over."""
     earlier = ToyModel(1).state_dict()
     later = Larger(2)
     fresh = {name: tensor.clone() for name, tensor in later.state_dict().items()}
@@ -87,7 +87,7 @@ def test_carry_over_refuses_to_tie_what_had_come_apart():
 
 
 def test_average_is_the_mean_of_what_changed():
-    """Invariant 32: manual mean; frozen tensors unchanged; integer buffers not averaged."""
+    """Invariant F32: manual mean; frozen tensors unchanged; integer buffers not averaged."""
     generator = torch.Generator().manual_seed(0)
     frozen = torch.rand(3, generator=generator)
     snapshots = [

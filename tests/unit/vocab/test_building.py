@@ -29,7 +29,7 @@ E8 = np.eye(8, dtype=np.float32)
 
 
 def test_average_over_similar_tokens():
-    """Invariant 1 of embedding_transfer.md section 5 on a plan: two members, half each."""
+    """Invariant V1 on a plan: two members, half each."""
     new = vocabulary(["motorcycle", "motor"])
     plan = build_plan(OLD, new, "avg")
     assert plan.apply(E8)[0].tolist() == [0, 0, 0, 0, 0.5, 0.5, 0, 0]
@@ -45,7 +45,7 @@ def test_pieces_weighted_alike_and_by_length():
 
 
 def test_special_tokens_go_by_role():
-    """Number 44: [CLS] serves `<s>`, [SEP] serves `</s>`; never random."""
+    """Invariant V44: [CLS] serves `<s>`, [SEP] serves `</s>`; never random."""
     specials = {"<s>", "<pad>", "</s>", "<unk>", "<lang>"}
     new = vocabulary(["<s>", "<pad>", "</s>", "<unk>", "<lang>", "▁motor"], SENTENCEPIECE, specials)
     plan = build_plan(OLD, new, "avg")
@@ -55,7 +55,7 @@ def test_special_tokens_go_by_role():
 
 
 def test_fallbacks_are_taken_in_order_and_told():
-    """Number 13, second half: the other boundary variant, then characters, then a drawn row; never NaN."""
+    """V13, second half: the other boundary variant, then characters, then a drawn row; never NaN."""
     old = vocabulary(["ab", "##q", "x"])
     new = vocabulary(["##ab", "qx", "??"])
     plan = build_plan(old, new, "avg")
@@ -68,7 +68,7 @@ def test_fallbacks_are_taken_in_order_and_told():
 
 
 def test_gaps_are_masked():
-    """Number 46: one row per id up to the highest; a row without a token is out of reach."""
+    """Invariant V46: one row per id up to the highest; a row without a token is out of reach."""
     new = vocabulary(["motor", None, "##s"])
     plan = build_plan(OLD, new, "avg")
     assert plan.apply(E8).shape == (3, 8)

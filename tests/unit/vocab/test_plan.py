@@ -46,13 +46,13 @@ def test_every_provenance_gets_its_row():
 
 
 def test_bias_follows_the_same_weights():
-    """Number 43 of embedding_transfer.md section 5: bias 1 and 3, the new `ab` gets 2."""
+    """Invariant V43: bias 1 and 3, the new `ab` gets 2."""
     bias = plan().apply_bias(np.array([1.0, 3.0, 100.0]))
     assert bias.tolist() == [1.0, 2.0, 2.0, 2.0, GAP_BIAS]
 
 
 def test_padding_rows_never_enter_a_mean():
-    """Number 45: rows beyond the tokenizer are not read; an id beyond the rows is named."""
+    """Invariant V45: rows beyond the tokenizer are not read; an id beyond the rows is named."""
     padded = np.concatenate([OLD, np.full((4, 2), 1e6, dtype=np.float32)])
     assert np.array_equal(plan().apply(padded), plan().apply(OLD))
     with pytest.raises(DataError, match=r"token '\[PAD\]'"):
@@ -60,7 +60,7 @@ def test_padding_rows_never_enter_a_mean():
 
 
 def test_drawn_rows_are_distinct_seeded_and_independent_of_their_order():
-    """Number 39: all rows differ, their standard deviation is the initialiser's within 5 %."""
+    """Invariant V39: all rows differ, their standard deviation is the initialiser's within 5 %."""
     count, width = 400, 64
     values = {
         "matrix": csr_matrix((count, 1), dtype=np.float32),
@@ -105,7 +105,7 @@ def test_noise_follows_the_old_rows(spread):
 
 
 def test_half_precision_sources_accumulate_in_single():
-    """Number 47: against double precision the error stays below 1e-2 of the row norm."""
+    """Invariant V47: against double precision the error stays below 1e-2 of the row norm."""
     generator = np.random.default_rng(1)
     old = generator.normal(size=(1000, 32)).astype(np.float16)
     mean = TransferPlan(
@@ -195,7 +195,7 @@ def test_parts_are_the_whole(norm_match, monkeypatch):
 
 
 def test_norm_report_sees_what_is_out_of_the_ordinary():
-    """Number 48: shrunken, exploded, zero and infinite rows are reported."""
+    """Invariant V48: shrunken, exploded, zero and infinite rows are reported."""
     new = plan().apply(OLD)
     report = norm_report(plan(), OLD, new)
     assert report.old_median == 1.0

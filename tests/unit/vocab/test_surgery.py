@@ -95,13 +95,13 @@ def model(request):
 
 
 def test_permutation(model):
-    """Number 40: reversed ids, same logits; tied or not, one side or two, with and without head and bias."""
+    """V40: reversed ids, same logits; tied or not, one side or two, with and without head and bias."""
     check = check_permutation(LazyModel(model))
     assert check.is_good, check.detail
 
 
 def test_a_changed_model_survives_saving(model, tmp_path):
-    """Number 42: ties, sizes and ids are the same after a reload; the permutation test still passes."""
+    """Invariant V42: ties, sizes and ids are the same after a reload; the permutation test still passes."""
     if isinstance(model, BertModel):
         model = BertModel(bert_config()).eval()  # what was built without its pooler is loaded with one
     changed = (
@@ -121,7 +121,7 @@ def test_a_changed_model_survives_saving(model, tmp_path):
 
 
 def test_ids_follow_their_tokens():
-    """Number 42: sizes and ids of the configuration and of the generation configuration."""
+    """Invariant V42: sizes and ids of the configuration and of the generation configuration."""
     torch.manual_seed(0)
     model = MODELS["mbart"]()
     model.generation_config.bad_words_ids = [[0], [29]]
@@ -147,7 +147,7 @@ def test_generation_after_reload(name, tmp_path):
 
 
 def test_one_side_of_a_shared_table():
-    """Number 41: 10 rows and 6 of width 4 are 40 + 24 parameters; both sides shared are 24."""
+    """Invariant V41: 10 rows and 6 of width 4 are 40 + 24 parameters; both sides shared are 24."""
     torch.manual_seed(0)
     options = {"d_model": 4, "encoder_ffn_dim": 8, "decoder_ffn_dim": 8}
     model = marian(vocab_size=10, decoder_vocab_size=10, **options)
@@ -209,7 +209,7 @@ def test_one_size_for_two_vocabularies_is_padded_and_said(name, tmp_path):
 
 
 def test_a_head_bias_follows_the_plan():
-    """Number 43: bias 1 and 3 of `a` and `b`; the new `ab` gets 2."""
+    """Invariant V43: bias 1 and 3 of `a` and `b`; the new `ab` gets 2."""
     torch.manual_seed(0)
     model = BertForMaskedLM(bert_config(vocab_size=3))
     with torch.no_grad():
@@ -221,7 +221,7 @@ def test_a_head_bias_follows_the_plan():
 
 
 def test_padded_rows_are_dropped():
-    """Number 45: rows beyond the tokenizer never count; the new matrix has one row for each id."""
+    """Invariant V45: rows beyond the tokenizer never count; the new matrix has one row for each id."""
     torch.manual_seed(0)
     model = gpt2(vocab_size=40)
     with torch.no_grad():
@@ -233,7 +233,7 @@ def test_padded_rows_are_dropped():
 
 @pytest.mark.parametrize("name", ["gpt2", "marian", "bert"])
 def test_ids_without_a_token_are_out_of_reach(name, tmp_path):
-    """Number 46: a bias puts them out of the softmax; without one, generation never gives them."""
+    """Invariant V46: a bias puts them out of the softmax; without one, generation never gives them."""
     torch.manual_seed(0)
     model = MODELS[name]().eval()
     vocabulary = {token: i if i < 5 else i + 20 for i, token in enumerate(NEW_TOKENS)}
@@ -263,7 +263,7 @@ def test_dtype_is_kept():
 
 
 def test_brain_floats_accumulate_in_single():
-    """Number 47: the mean of 1,000 rows in bf16, against double precision, within 1e-2 of its norm."""
+    """Invariant V47: the mean of 1,000 rows in bf16, against double precision, within 1e-2 of its norm."""
     torch.manual_seed(0)
     old_tokens = [f"w{i}" for i in range(1000)]
     model = gpt2(vocab_size=1000, n_embd=32).to(torch.bfloat16)

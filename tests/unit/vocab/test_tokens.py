@@ -72,7 +72,7 @@ def test_half_a_character_cannot_be_spelled_in_characters():
 
 
 def test_cutting_marks_the_new_boundaries():
-    """Number 17 of embedding_transfer.md section 5: each tokenizer marks what it would mark itself."""
+    """Invariant V17: each tokenizer marks what it would mark itself."""
     cases = [
         (WORDPIECE, "nothing", ["noth", "##ing"]),
         (SUBWORD_NMT, "nothing", ["noth@@", "ing"]),

@@ -59,8 +59,6 @@ def from_hugging_face(checkpoint: str | Path | nn.Module) -> tuple[Seq2Seq, Chec
     Raises:
         ContractError: Another architecture, settings without a counterpart, or tensors that do not fit; all
             problems are named.
-
-    Source: fusion.md section 5.
     """
     notes: list[str] = []
     theirs: Any = checkpoint if isinstance(checkpoint, nn.Module) else _load(str(checkpoint), notes)
