@@ -102,7 +102,7 @@ def test_the_best_follows_the_direction(document: dict[str, Any], direction: Any
 
 
 def replayed(table: list[Run], pruner: Any, seed: int) -> tuple[list[float], list[float]]:
-    spent, best = _replay_once(table, search_of("random", seed), {}, pruner)
+    spent, best, _ = _replay_once(table, search_of("random", seed), {}, pruner)
     return spent.tolist(), best.tolist()
 
 
