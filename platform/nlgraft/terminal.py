@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from rich.cells import cell_len
@@ -105,6 +106,13 @@ def replay_tables(document: Mapping[str, Any]) -> None:
         ]
         if rows:
             _print(_table(("sampler", "scheduler", *map(str, budgets)), rows, title))
+            far = ", ".join(f"{one['sampler']} {_first_median(one)}" for one in _by_sampler(cell["replays"]))
+            _print(
+                Text(
+                    f"{cell['cell']}: substitutes lie from their proposals, at the first trial and in the median, "
+                    f"{far}; two recorded configurations lie {cell['random_distance']:.2g} apart."
+                )
+            )
         _print(*(Text(f"{cell['cell']}: {note}") for note in cell["notes"]))
     _print(
         Text(
@@ -113,6 +121,15 @@ def replay_tables(document: Mapping[str, Any]) -> None:
             "TPE draws its first ten trials at random."
         )
     )
+
+
+def _by_sampler(replays: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Choose one replay of each sampler: schedulers hardly change what it proposes."""
+    return list({one["sampler"]: one for one in reversed(replays)}.values())[::-1]
+
+
+def _first_median(one: Mapping[str, Any]) -> str:
+    return f"{one['distance'][0]:.2g} and {median(one['distance']):.2g}"
 
 
 def _with_band(mean: float, low: float, high: float) -> str:

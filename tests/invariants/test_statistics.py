@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from nlgraft.analysis.data.trials import Measured
+from nlgraft.analysis.data.trials import Measured, by_document
 from nlgraft.analysis.statistics.comparer import Comparer
 from nlgraft.analysis.statistics.power import seeds_needed, smallest_detectable
 from nlgraft.analysis.statistics.resampling import (
@@ -149,6 +149,30 @@ def test_segments_alone_would_reject_many_aa_studies():
         found = Comparer(samples=SAMPLES).compare("test/loss", "a", measured(a), "b", measured(b))
         rejected += found.p_segments <= 0.05
     assert rejected / studies > 0.2
+
+
+def test_lines_of_one_document_would_reject_many_aa_studies():
+    """Why documents are resampled and not lines: five lines each, as alike as they are noisy."""
+    rng = np.random.default_rng(10)
+    studies, size = 300, 5
+    documents = [str(line // size) for line in range(SEGMENTS)]
+    rejected = {"lines": 0, "documents": 0}
+    for _ in range(studies):
+        shared = np.repeat(rng.standard_normal((1, SEGMENTS // size)), size, axis=1)
+        a = 5 * (shared + rng.standard_normal((1, SEGMENTS))) + 0.1 * rng.standard_normal((3, 1))
+        a = a + 0.1 * rng.standard_normal((3, SEGMENTS))
+        for unit, names in (("lines", None), ("documents", documents)):
+            trials, base = (
+                {
+                    seed: Measured(float(row.mean()), by_document(with_counts(row), names))
+                    for seed, row in enumerate(rows)
+                }
+                for rows in (a, 0 * a)
+            )
+            found = Comparer(samples=SAMPLES).compare("test/loss", "a", trials, "b", base)
+            rejected[unit] += found.p <= 0.05
+    assert rejected["lines"] / studies > 0.15
+    assert rejected["documents"] / studies <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / studies)
 
 
 @pytest.mark.parametrize("num_seeds", [2, 3, 5])

@@ -77,6 +77,8 @@ class Regret:
         mean: Mean regret, shape (N,).
         low: Its lower quantile of `BAND`; same shape.
         high: Its upper one.
+        distance: Median distance of the substitutes from what the sampler proposed, in the space of `_place`,
+            by proposal; shape (N,).
     """
 
     sampler: str
@@ -84,10 +86,12 @@ class Regret:
     mean: Array
     low: Array
     high: Array
+    distance: Array
 
     def to_json(self) -> dict[str, Any]:
         """Return the curve as JSON values; entry n - 1 of each list is that of n complete trials."""
         lists = {"regret": self.mean.tolist(), "low": self.low.tolist(), "high": self.high.tolist()}
+        lists["distance"] = self.distance.tolist()
         return {"sampler": self.sampler, "scheduler": self.scheduler, **lists}
 
 
@@ -102,6 +106,7 @@ class Table:
         best: Best objective; None without trials.
         curve: Metric that the schedulers compare; None where the trials have no curve in common.
         steps_per_trial: Mean steps of a complete trial; None without a curve.
+        random_distance: Mean distance between two of its configurations; None with fewer than two.
         config: The cell's config by dotted path.
         notes: What is missing or limited, as sentences.
     """
@@ -112,6 +117,7 @@ class Table:
     best: float | None = None
     curve: str | None = None
     steps_per_trial: float | None = None
+    random_distance: float | None = None
     config: Mapping[str, Any] = field(default_factory=dict, repr=False)
     notes: tuple[str, ...] = ()
 
@@ -133,6 +139,7 @@ class CellReplay:
             "best": table.best,
             "curve": table.curve,
             "steps_per_trial": table.steps_per_trial,
+            "random_distance": table.random_distance,
             "replays": [regret.to_json() for regret in self.regrets],
             "notes": list(table.notes),
         }
@@ -193,6 +200,7 @@ def _read_table(study: Study, cell: Cell, proposals: Sequence[Proposal]) -> Tabl
         sign * min(run.value for run in runs) if runs else None,
         metric,
         None if metric is None else average,
+        _mean_distance(study.search.space, runs) if study.search is not None else None,
         flat_config(study, cell),
         tuple(notes),
     )
@@ -238,43 +246,47 @@ def _regret(
     pruner = pruner_for(scheduler, search.trial_scheduler, table)
     budgets = np.arange(1, len(table) + 1)
     values = np.array([run.value for run in table])
-    found = np.empty((num_simulations, len(table)))
+    found, distances = np.empty((2, num_simulations, len(table)))
     for seed in range(num_simulations):
         chosen = search.sampler.model_copy(update={"name": sampler, "seed": seed})
         own = search.model_copy(update={"sampler": chosen})
-        spent, best = _replay_once(table, own, config, pruner)
+        spent, best, distances[seed] = _replay_once(table, own, config, pruner)
         last = np.searchsorted(spent, budgets + _ROUNDING, side="right")
         found[seed] = np.concatenate(([values.max()], np.minimum(best, values.max())))[last] - values.min()
     low, high = np.quantile(found, BAND, axis=0)
-    return Regret(sampler, scheduler, found.mean(axis=0), low, high)
+    return Regret(sampler, scheduler, found.mean(axis=0), low, high, np.median(distances, axis=0))
 
 
 def _replay_once(
     table: Sequence[Run], search: Search, config: Mapping[str, Any], pruner: BasePruner
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Array]:
     """Run the whole table in the order that one sampler chooses.
 
     Returns:
-        Budget spent, and best value of the completed trials (infinite before the first), after each trial.
+        After each trial the budget spent and the best value of the completed ones (infinite before the
+        first), and its distance from what was proposed.
     """
     study = optuna.create_study(direction="minimize", pruner=pruner)
     order = np.random.default_rng(search.sampler.seed).permutation(len(table))  # breaks ties of distances
     runs = [table[index] for index in order]
     places = np.array([_place(search.space, run.params) for run in runs])
-    is_choice = np.array([isinstance(domain, CategoricalDomain) for domain in search.space.values()])
+    is_choice = _are_choices(search.space)
     is_open = np.ones(len(runs), dtype=bool)
     spent, best = [0.0], [math.inf]
+    distances: list[float] = []
     for number in range(len(runs)):
         study.sampler = sampler_of(search, number)
         asked = study.ask()
         proposed = _place(search.space, suggest_params(asked, search.space, config))
         study.tell(asked, state=TrialState.FAIL)  # samplers ignore it: what was tried follows
-        index = int(np.argmin(np.where(is_open, _distances(proposed, places, is_choice), np.inf)))
+        squares = np.where(is_open, _distances(proposed, places, is_choice), np.inf)
+        index = int(np.argmin(squares))
+        distances.append(math.sqrt(squares[index]))
         is_open[index] = False
         cost, value = _run(study, runs[index], search.space, config)
         spent.append(spent[-1] + cost)
         best.append(min(best[-1], value))
-    return np.array(spent[1:]), np.array(best[1:])
+    return np.array(spent[1:]), np.array(best[1:]), np.array(distances)
 
 
 def _run(
@@ -315,6 +327,21 @@ def _scaled(domain: Domain, value: Any) -> float:
         return next(float(index) for index, choice in enumerate(domain.choices) if same(choice, value))
     scale = math.log if domain.log else float
     return (scale(value) - scale(domain.low)) / (scale(domain.high) - scale(domain.low))
+
+
+def _mean_distance(space: Mapping[str, Domain], runs: Sequence[Run]) -> float | None:
+    """Average the distance between two configurations of a table."""
+    places = np.array([_place(space, run.params) for run in runs])
+    pairs = [
+        math.sqrt(square)
+        for index, place in enumerate(places)
+        for square in _distances(place, places[index + 1 :], _are_choices(space))
+    ]
+    return float(np.mean(pairs)) if pairs else None
+
+
+def _are_choices(space: Mapping[str, Domain]) -> NDArray[np.bool_]:
+    return np.array([isinstance(domain, CategoricalDomain) for domain in space.values()])
 
 
 def _distances(place: Array, places: Array, is_choice: NDArray[np.bool_]) -> Array:

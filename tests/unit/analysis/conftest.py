@@ -48,6 +48,7 @@ class Config(BaseModel):
     upstream: str = "a"
     upstream_seed: int | None = None
     is_per_seed: bool = False
+    lines_per_document: int = 0
     data: dict = {}
 
 
@@ -64,9 +65,19 @@ def stage_graph(config, *, seed, splits):
         name="finetune", run=run("finetune"), config=settings, inputs={"upstream": upstream}, seed=seed
     )
     score = {**settings, "splits": list(splits)}
-    return StageGraph(
-        Stage(name="scores", run=run("score"), config=score, inputs={"model": finetune}, seed=seed)
-    )
+    inputs = {"model": finetune}
+    if config.lines_per_document:
+        sizes = {"segments": config.segments, "lines_per_document": config.lines_per_document}
+        inputs["corpus"] = Stage(name="corpus", run=run("load_documents"), config=sizes)
+    return StageGraph(Stage(name="scores", run=run("score"), config=score, inputs=inputs, seed=seed))
+
+
+def load_documents(context):
+    size, number = context.config["lines_per_document"], context.config["segments"]
+    for split in ("dev", "test"):
+        (context.directory / split).mkdir()
+        lines = "".join(f"document {index // size}\n" for index in range(number))
+        (context.directory / split / "document.txt").write_text(lines)
 
 
 def write_curves(context, curves):
@@ -167,7 +178,7 @@ STUDY = {
 @pytest.fixture(scope="session", autouse=True)
 def _made_up_system():
     module = types.ModuleType(SYSTEM)
-    names = (Config, stage_graph, train_upstream, finetune, score)
+    names = (Config, stage_graph, train_upstream, load_documents, finetune, score)
     module.__dict__.update({entry.__name__: entry for entry in names})
     module.METRICS, module.DESCRIPTION, module.PAPER = METRICS, "Made up for tests", "Nobody (2026)"
     sys.modules[SYSTEM] = module

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from nlgraft.analysis.data.trials import Measured
+from nlgraft.analysis.statistics import resampling
 from nlgraft.analysis.statistics.comparer import Comparer
 from nlgraft.analysis.statistics.comparison import rounded
 
@@ -229,3 +230,44 @@ def test_json_numbers_have_ten_digits_and_no_nan():
     assert rounded(1 / 3) == 0.3333333333
     assert rounded(math.inf) is None
     assert rounded(None) is None
+
+
+def trials_of(values):
+    return {seed: Measured(float(value)) for seed, value in enumerate(values)}
+
+
+def test_small_p_values_are_not_those_of_the_number_of_resamples():
+    """In a family of seven, 1 / 1001 times seven would be .007 at best, and a count of five says little."""
+    base = np.array([20.0, 20.2, 19.9, 20.1])
+    gaps = 1.0 + 0.02 * np.array([1.0, -0.5, 0.2, -0.7])
+    found = Comparer(samples=1000).compare("test/ter", "a", trials_of(base + gaps), "b", trials_of(base))
+    assert found.p == pytest.approx(stats.ttest_1samp(gaps, 0.0).pvalue, rel=1e-6)
+    assert found.p < 1e-5
+
+
+def test_the_tail_of_both_noises_is_that_of_many_more_resamples():
+    rng = np.random.default_rng(4)
+    lines = rng.integers(0, 2, (4, 300)).astype(float)
+    better = np.clip(lines + (rng.random((4, 300)) < 0.16), 0, 1)
+
+    def trials(rows):
+        return {
+            seed: Measured(100 * row.mean(), np.stack([row, np.ones_like(row)], axis=1))
+            for seed, row in enumerate(rows)
+        }
+
+    few, many = (
+        Comparer(samples=samples).compare("test/accuracy", "a", trials(better), "b", trials(lines))
+        for samples in (300, 200_000)
+    )
+    assert many.p == pytest.approx(few.p, rel=0.25)
+    assert few.p < 1 / 301
+
+
+def test_a_p_value_that_resamples_reach_is_theirs_to_the_digit():
+    rng = np.random.default_rng(5)
+    base, gaps = 20 + rng.standard_normal(5), 0.5 + rng.standard_normal(5)
+    found = Comparer(samples=1000).compare("test/ter", "a", trials_of(base + gaps), "b", trials_of(base))
+    noise = resampling.spread(gaps, None, 1000)
+    assert found.p == resampling.p_value(float(np.mean(gaps)), noise.draws)
+    assert found.p > 0.02

@@ -2,6 +2,7 @@
 
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -112,3 +113,22 @@ def test_studies_without_a_search_have_none(make_small_study, scored):
     result = scored(make_small_study(claims=[], published=[]), {"baseline": scores, "arm=patt_eg": scores})
     assert "search" not in result.to_json()["cells"][0]
     assert expected_best_table(result) is None
+
+
+def test_the_band_is_called_what_it_is(searched):
+    """Bootstrap bands cover the truth less and less towards the full budget, so nothing may be read off them."""
+    rng = np.random.default_rng(1)
+    # expected best of n draws from a standard normal, by simulation
+    truth = np.maximum.accumulate(rng.standard_normal((40_000, 12)), axis=1).mean(axis=0)
+    covered = np.zeros(12)
+    for _ in range(300):
+        draws = rng.choice(rng.standard_normal(12), (400, 12))
+        low, high = np.quantile(expected_maximum(draws), [0.025, 0.975], axis=0)
+        covered += (low <= truth) & (truth <= high)
+    assert covered[-1] / 300 < 0.6
+    text = searched([1.0, 2.0, 4.0]).render("md")
+    assert "it is no confidence interval" in text
+    assert "95 % bootstrap" not in text
+    assert "band is the range of 95 % of resamples of these trials: it is descriptive" in text
+    page = (Path(__file__).parents[3] / "docs" / "reading_a_report.md").read_text()
+    assert "overlap" not in page

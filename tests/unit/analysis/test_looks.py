@@ -109,7 +109,7 @@ def test_reports_say_what_was_planned_and_where_cells_stopped(make_planned, scor
     assert ["arm=avg_eg", "3", "decided"] in rows
     text = " ".join(prose.method(found))
     assert "tested at 3, 5, 10 seeds" in text
-    assert "8.5e-05, 0.003, 0.049" in text
+    assert "8.5e-05, 0.003, 0.048" in text
     assert found.to_json()["looks"]["arm=avg_eg"] == {"num_seeds": 3, "stopped_because": "decided"}
     for kind in ("md", "html"):
         assert "decided" in found.render(kind)

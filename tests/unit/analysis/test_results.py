@@ -9,6 +9,7 @@ import pytest
 from nlgraft.analysis.data.provenance import Provenance, crowded_stages
 from nlgraft.analysis.data.results import Invocation
 from nlgraft.analysis.rendering import prose
+from nlgraft.analysis.statistics.sensitivity import sensitivities
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.errors import NlgraftError, StudyError
 from nlgraft.pipeline.store import ArtifactStore, Manifest
@@ -587,3 +588,24 @@ def test_a_metric_that_a_finished_cell_does_not_have_asks_nothing_of_it(family):
         trial.record.metrics["test/accuracy"] = 1.0 + trial.seed
         del trial.record.metrics["test/bleu"]
     assert found.compare("patt_eg", metric="test/bleu").family == (4, 4)
+
+
+def test_lines_of_one_document_are_drawn_together(make_small_study, run, store):
+    study = make_small_study(base={"lines_per_document": 5}, claims=[], published=[])
+    found = run(study, store)
+    plain = run(make_small_study(claims=[], published=[]), store)
+    by_line, by_document = (one.compare("patt_eg", metric="test/accuracy") for one in (plain, found))
+    assert (by_line.num_segments, by_document.num_segments) == (40, 8)
+    assert by_document.difference == by_line.difference
+    # by hand: each document is one unit of the bootstrap
+    rows = [
+        plain.cell(name).trials[0].segments["test/accuracy"].reshape(8, 5, 2).sum(axis=1)
+        for name in ("patt_eg", "baseline")
+    ]
+    own = found.cell("patt_eg").trials[0].segments["test/accuracy"]
+    assert np.array_equal(own, rows[0])
+    assert "resampled by document (8 documents)" in found.render("md")
+    assert "by document" not in plain.render("md")
+    # other scores of the same texts are resampled in the same way
+    others = {one.choice: one for one in sensitivities(found).rows}
+    assert set(others["tokenizer"].others) == {"with tok:intl", "with tok:char", "with tok:none"}

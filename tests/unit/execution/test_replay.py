@@ -91,6 +91,9 @@ def test_regret_of_random_search_is_that_of_the_nearest_configurations() -> None
     assert found.mean[1] == pytest.approx(2 * 0.3 * 0.3 * 3, abs=3 * 1.2 / math.sqrt(150))
     assert found.mean[2] == 0.0
     assert (found.low[0], found.high[0]) == (0.0, 6.0)
+    # a proposal is within d <= .1 of one of three configurations with probability 6 d
+    assert found.distance[0] == pytest.approx(1 / 12, abs=0.02)
+    assert found.distance[2] > 2 * found.distance[0]  # what is left lies where it will
 
 
 @pytest.mark.parametrize(("direction", "best"), [("maximize", 9.0), ("minimize", 3.0)])
@@ -102,7 +105,7 @@ def test_the_best_follows_the_direction(document: dict[str, Any], direction: Any
 
 
 def replayed(table: list[Run], pruner: Any, seed: int) -> tuple[list[float], list[float]]:
-    spent, best = _replay_once(table, search_of("random", seed), {}, pruner)
+    spent, best, _ = _replay_once(table, search_of("random", seed), {}, pruner)
     return spent.tolist(), best.tolist()
 
 
@@ -189,10 +192,13 @@ def test_the_command_prints_regrets_and_what_is_missing(document: dict[str, Any]
     assert (first["trials"], first["finished"], first["best"]) == (4, 3, 9.0)
     assert (first["curve"], first["steps_per_trial"]) == ("dev/score", 20.0)
     assert len(first["replays"]) == 2 * 3
+    assert first["random_distance"] == pytest.approx((0.8 / 3 + 0.8 / 3 + 1.6 / 3) / 3)
     assert first["notes"] == ["1 of 4 trials have no final value"]
     assert other["notes"] == ["a table needs 3 finished trials"]
     text = CliRunner().invoke(main, arguments, catch_exceptions=False).stdout
     assert "median" in text
+    assert "substitutes lie from their proposals" in text
+    assert "two recorded configurations lie 0.36 apart" in " ".join(text.split())
     assert "mean of 10 replays" in text
     assert len(api.replay(study, 10)) == 2
 

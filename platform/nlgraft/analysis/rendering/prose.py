@@ -172,8 +172,9 @@ def method(result: ComparedResults) -> list[str]:
         f"{result.samples:,} times, identically for all cells and seeds; variation over seeds follows "
         "Student's t on the paired differences, because resampling a handful of seeds gives intervals that "
         "are far too narrow.",
-        f"p is two-sided, by {settings.test.replace('_', ' ')} with both sources of variation, and at least "
-        f"1 / {result.samples + 1:,}; {correction}; an asterisk marks significance at {settings.alpha:g}.",
+        f"p is two-sided, by {settings.test.replace('_', ' ')} with both sources of variation; where fewer "
+        "than 20 resamples reach the difference, segments count as normal instead; "
+        f"{correction}; an asterisk marks significance at {settings.alpha:g}.",
         *_documents_method(result),
         *_stability_method(result),
         *_looks_method(result),
@@ -211,11 +212,12 @@ def _stability_method(result: ComparedResults) -> list[str]:
 def _search_method(result: ComparedResults) -> list[str]:
     if result.study.search is None:
         return []
-    level = f"{100 * (1 - result.study.analysis.alpha):g} %"
     return [
         "The expected best of n search trials is that of n draws with replacement from the trials that ran "
-        f"(Dodge et al. 2019), its band a {level} bootstrap over these. It errs to the side of worse values "
-        "and takes trials as independent, which those of a sampler that learns are not."
+        "(Dodge et al. 2019). It errs to the side of worse values and takes trials as independent, which those "
+        "of a sampler that learns are not. Its band is the range of 95 % of resamples of these trials: it is "
+        "descriptive, covers the truth in less than half of the searches at their full budget, and tests "
+        "nothing."
     ]
 
 
@@ -226,7 +228,7 @@ def _looks_method(result: ComparedResults) -> list[str]:
         levels = ", ".join(f"{level:.2g}" for level in look_levels(planned.looks, alpha))
         found.append(
             f"Results were tested at {', '.join(map(str, planned.looks))} seeds. Alpha is spent by Lan and "
-            f"DeMets' function of O'Brien and Fleming's type: a single comparison has the levels {levels}. "
+            f"DeMets' function of O'Brien and Fleming's type, for t tests: a single comparison has the levels {levels}. "
             "p is the smallest overall level at which one of the looks taken rejects; Holm's correction is "
             "over these. Intervals are over all seeds and do not allow for the looks. A cell stops when all "
             "its comparisons are significant or become so by the last look with a probability below "

@@ -206,7 +206,7 @@ class Comparer:
         if noise.seed_variance == 0 and found.difference != found.null:
             notes.append("the difference is identical for every seed, so there is nothing to test")
             return replace(found, notes=tuple(notes))
-        p = resampling.p_value(_known(found.difference) - found.null, noise.draws)
+        p = resampling.two_sided_p(_known(found.difference) - found.null, noise)
         found = replace(found, p=p, p_bootstrap=p, p_randomisation=p)
         return _with_variances(found, noise, notes)
 
@@ -221,11 +221,11 @@ class Comparer:
     ) -> Comparison:
         difference = _known(found.difference) - found.null
         noise = resampling.spread(differences, bootstrapped, self.samples)
-        p_bootstrap = resampling.p_value(difference, noise.draws)
+        p_bootstrap = resampling.two_sided_p(difference, noise)
         p_randomisation = None
         if exchanged is not None:
             exchange_noise = resampling.spread(differences, exchanged, self.samples)
-            p_randomisation = resampling.p_value(difference, exchange_noise.draws)
+            p_randomisation = resampling.two_sided_p(difference, exchange_noise)
         fixed_seeds = bootstrapped.mean(axis=0)
         is_randomised = self.test == "approximate_randomisation" and p_randomisation is not None
         found = replace(

@@ -5,6 +5,10 @@ replacement is v_i with probability (i / N)^n - ((i - 1) / N)^n (Dodge et al. 20
 3.1). The estimate errs to the side of worse values, since nothing exceeds the best trial that was seen (Tang
 et al. 2020); of the known estimators it leads to the fewest wrong conclusions (Dodge et al. 2021).
 
+**The band describes, it does not test.** It is where the estimate falls when the same trials are drawn again;
+nothing drawn exceeds the best trial, so with more of the budget it covers the truth ever less: of 95 % bands
+over twelve trials .90 do at one trial, .66 at six and .44 at twelve.
+
 A trial that failed or was stopped early counts as the worst one that finished. Trials count as drawn
 independently, which holds for random search; those of a sampler that learns are better than their share.
 """
@@ -23,6 +27,7 @@ from nlgraft.analysis.statistics.comparison import rounded
 
 RANDOM_SEED = 20261122
 _NUM_SAMPLES = 1000
+_BAND = (0.025, 0.975)
 _FEW = 2
 
 
@@ -33,7 +38,7 @@ class ExpectedBest:
     Attributes:
         label: Label of the cell.
         mean: The expectation, shape (N,).
-        low: Lower end of its 1 - alpha band, by bootstrap over the trials; same shape.
+        low: Lower end of the middle 95 % of its resamples over the trials, a description; same shape.
         high: Upper end.
         num_without_value: Trials that failed or were stopped.
         steps_per_trial: Mean number of training steps of a trial; None where trials report no steps.
@@ -67,9 +72,8 @@ def expected_best(result: Results, cell: CellResult) -> ExpectedBest | None:
         return None
     values = np.array(found + [min(found)] * (len(ended) - len(found)))
     steps = [last for trial in ended if (last := _last_step(trial)) is not None]
-    alpha = result.study.analysis.alpha
     draws = np.random.default_rng(RANDOM_SEED).choice(values, (_NUM_SAMPLES, len(values)))
-    ends = np.quantile(expected_maximum(draws), [alpha / 2, 1 - alpha / 2], axis=0)
+    ends = np.quantile(expected_maximum(draws), _BAND, axis=0)
     low, high = np.sort(sign * ends, axis=0)
     return ExpectedBest(
         cell.cell.label,

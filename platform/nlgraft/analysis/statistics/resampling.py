@@ -38,6 +38,7 @@ RANDOM_SEED = 12345
 _COUNT_CELLS = 1 << 21
 _MASK_CELLS = 1 << 24
 _TIE = 1e-9
+_FEW_DRAWS = 20
 _NORMAL = np.linspace(-8.0, 8.0, 401)
 _DENSITY = np.exp(-(_NORMAL**2) / 2) / np.exp(-(_NORMAL**2) / 2).sum()
 
@@ -204,6 +205,22 @@ def normal_p(
     scale = np.sqrt(segment_variance)
     over_seeds = np.maximum(deviation, scale / _NORMAL.size)[..., None]  # no step is finer than the grid
     return 2 * stdtr(num_seeds - 1, (scale * _NORMAL - size[..., None]) / over_seeds) @ _DENSITY
+
+
+def two_sided_p(difference: float, noise: Spread) -> float:
+    """Compute the two-sided p-value of a difference by its draws, in their tail by the distribution behind.
+
+    Where fewer than `_FEW_DRAWS` of n draws reach the difference, their number says little, and none would
+    give more than p <= 1 / (n + 1): there the segment draws count as normal (`normal_p`). One seed keeps the
+    draws alone, as sacreBLEU does.
+    """
+    p = p_value(difference, noise.draws)
+    is_far = p * (len(noise.draws) + 1) < 1 + _FEW_DRAWS
+    if noise.seed_variance is None or noise.seed_variance + noise.segment_variance == 0 or not is_far:
+        return p
+    return float(
+        normal_p(np.array(difference), noise.seed_variance, noise.segment_variance, noise.num_seeds)
+    )
 
 
 def equivalence_p(difference: float, scale: float, dof: int, margin: float) -> float:
