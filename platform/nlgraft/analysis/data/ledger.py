@@ -75,6 +75,8 @@ class Asked:
         left_out: Seeds that finished in all cells and are not the study's.
         is_complete: True if ``p`` is what the plan asks for: with fixed seeds, all of them finished in all cells;
             with planned looks, all seeds of the looks taken; at any time, no seed is left out.
+        is_judged: False if no verdict may rest on it, whatever its p-value.
+        is_certain: True if the sign of the difference needs no test.
         difference: The observed difference; None before a seed finished.
         p: p-value by the study's own test and plan, before any family.
         p_anytime: p-value that holds at every number of seeds; None where there is none.
@@ -94,6 +96,8 @@ class Asked:
     seeds: tuple[int, ...] = ()
     left_out: tuple[int, ...] = ()
     is_complete: bool = True
+    is_judged: bool = True
+    is_certain: bool = False
     difference: float | None = None
     p: float | None = None
     p_anytime: float | None = None

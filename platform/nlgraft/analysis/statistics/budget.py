@@ -59,6 +59,8 @@ class Frozen:
         level: Level of each family.
         families: Questions by the name of their family.
         p_values: p-values of the questions that have all their seeds.
+        certain: Questions whose answer needs no test, and which do not count.
+        unjudged: Questions on which no verdict may rest, whatever their p-value.
     """
 
     number: int
@@ -66,12 +68,14 @@ class Frozen:
     level: float
     families: Mapping[str, tuple[Slot, ...]]
     p_values: dict[Slot, float] = field(default_factory=dict)
+    certain: set[Slot] = field(default_factory=set)
+    unjudged: set[Slot] = field(default_factory=set)
 
     def adjusted(self, alpha: float) -> dict[Slot, float]:
         """Adjust p-values after Holm for comparison with ``alpha``; a question without one counts as p = 1."""
         found = {}
         for slots in self.families.values():
-            raw = holm([self.p_values.get(slot, 1.0) for slot in slots])
+            raw = holm([None if slot in self.certain else self.p_values.get(slot, 1.0) for slot in slots])
             pairs = zip(slots, raw, strict=True)
             found |= {slot: min(1.0, (p or 0.0) * (alpha / self.level)) for slot, p in pairs}
         return found
@@ -79,7 +83,19 @@ class Frozen:
     @property
     def is_decided(self) -> bool:
         """True if every question is."""
-        return all(p <= self.entry.alpha for p in self.adjusted(self.entry.alpha).values())
+        is_low = all(p <= self.entry.alpha for p in self.adjusted(self.entry.alpha).values())
+        return is_low and not self.unjudged
+
+    def take(self, slot: Slot, asked: Asked) -> None:
+        """Take the present answer to one of the questions."""
+        if asked.is_certain:
+            self.certain.add(slot)
+        elif asked.is_complete and asked.p is not None:
+            self.p_values[slot] = asked.p
+        if asked.is_judged:
+            self.unjudged.discard(slot)
+        else:
+            self.unjudged.add(slot)
 
 
 @dataclass(frozen=True)
@@ -88,7 +104,7 @@ class _Arrival:
 
     order: int
     new: frozenset[str]
-    known: frozenset[str]
+    num_known: int
     baseline: str
     metrics: tuple[str, ...]
 
@@ -98,7 +114,7 @@ class _Arrival:
             return None
         first, num_others = metric == self.metrics[0], len(self.metrics) - 1
         by_metric = _split(first, 1, num_others)
-        num_new, num_known = len(self.new), len(self.known)
+        num_new, num_known = len(self.new), self.num_known
         num_pairs = num_new * num_known + num_new * (num_new - 1) // 2
         with_baseline = num_new + num_known - 1 if self.baseline in self.new else num_new
         by_pair = _split(self.baseline in pair, with_baseline, num_pairs - with_baseline)
@@ -115,7 +131,7 @@ class Budget:
     def __init__(self, entries: Mapping[int, Entry]) -> None:
         self.frozen: list[Frozen] = []
         self._of_slot: dict[Slot, Frozen] = {}
-        self._arrivals: list[_Arrival] = []
+        self._num_arrivals = 0
         self._arrived: dict[str, _Arrival] = {}
         self._signatures: dict[str, str] = {}
         self._seen: dict[tuple[str, ...], set[int]] = {}
@@ -140,8 +156,8 @@ class Budget:
         self._place(entry)
         for one in entry.asked:
             slot = _slot(entry, one)
-            if slot in self._of_slot and one.is_complete and one.p is not None and not self._is_other(one):
-                self._of_slot[slot].p_values[slot] = one.p
+            if slot in self._of_slot and not self._is_other(one):
+                self._of_slot[slot].take(slot, one)
             self._seen.setdefault(_cells(one), set()).update(one.seeds)
 
     def answer(self, entry: Entry, asked: Asked) -> Answer:
@@ -151,7 +167,7 @@ class Budget:
         if self._is_other(asked):
             return Answer(None, "described", reason=f"{asked.metric} was computed in another way before")
         if frozen is not None:
-            if slot not in frozen.p_values:
+            if slot not in frozen.p_values and slot not in frozen.certain:
                 return Answer(None, "declared", reason="not all declared seeds have finished")
             p = frozen.adjusted(entry.alpha)[slot]
             return Answer(p, "declared", frozen.level / entry.alpha, f"as declared by {frozen.entry.variant}")
@@ -211,11 +227,10 @@ class Budget:
         for one in entry.asked:
             if one.signature is not None:
                 self._signatures.setdefault(one.metric, one.signature)
-        new = frozenset(entry.cells) - self._arrived.keys()
+        new = frozenset(cell for cell in entry.cells if cell not in self._arrived)
         if new:
-            known = frozenset(self._arrived)
-            arrival = _Arrival(len(self._arrivals) + 1, new, known, entry.baseline, entry.metrics)
-            self._arrivals.append(arrival)
+            self._num_arrivals += 1
+            arrival = _Arrival(self._num_arrivals, new, len(self._arrived), entry.baseline, entry.metrics)
             self._arrived |= dict.fromkeys(new, arrival)
 
 
@@ -246,7 +261,7 @@ def record(store: ArtifactStore, entry: Entry) -> tuple[Entry, History]:
 def _answered(entry: Entry, past: History) -> Entry:
     asked = []
     for one, answer in zip(entry.asked, corrected(entry, past), strict=True):
-        is_significant = answer.p is not None and answer.p <= entry.alpha
+        is_significant = one.is_judged and answer.p is not None and answer.p <= entry.alpha
         verdict = "significant" if is_significant else "open"
         asked.append(replace(one, p_ledger=answer.p, basis=answer.basis, verdict=verdict))
     return replace(entry, asked=tuple(asked))
