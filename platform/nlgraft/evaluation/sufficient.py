@@ -51,10 +51,6 @@ TextMetric = Literal[
     "rouge2",
     "rouge_l",
     "rouge_lsum",
-    "rouge1_unicode",
-    "rouge2_unicode",
-    "rouge_l_unicode",
-    "rouge_lsum_unicode",
     "meteor",
 ]
 """Metrics that compare two texts; their ``rows`` are in `STATISTIC_METRICS`."""
@@ -218,30 +214,6 @@ STATISTIC_METRICS: Mapping[str, StatisticMetric] = {
         "ROUGE-Lsum F1, sentence by sentence.",
         _percentage,
         rouge_rows("rougeLsum", is_unicode=False),
-    ),
-    "rouge1_unicode": _more(
-        "ROUGE points",
-        "ROUGE-1 F1 of words in any script, not stemmed.",
-        _percentage,
-        rouge_rows("rouge1", is_unicode=True),
-    ),
-    "rouge2_unicode": _more(
-        "ROUGE points",
-        "ROUGE-2 F1 of words in any script, not stemmed.",
-        _percentage,
-        rouge_rows("rouge2", is_unicode=True),
-    ),
-    "rouge_l_unicode": _more(
-        "ROUGE points",
-        "ROUGE-L F1 of words in any script, not stemmed.",
-        _percentage,
-        rouge_rows("rougeL", is_unicode=True),
-    ),
-    "rouge_lsum_unicode": _more(
-        "ROUGE points",
-        "ROUGE-Lsum F1, sentence by sentence, of words in any script, not stemmed.",
-        _percentage,
-        rouge_rows("rougeLsum", is_unicode=True),
     ),
     "meteor": _more("METEOR points", "METEOR without synonyms.", _percentage, meteor_rows),
     "doc_bleu": _more(

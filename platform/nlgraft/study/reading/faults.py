@@ -50,6 +50,8 @@ def faults_of(error: ValidationError, model: type[BaseModel], values: Any) -> li
     """
     by_path: dict[tuple[str | int, ...], Fault] = {}
     for details in error.errors(include_url=False):
+        if details["type"] == "too_short" and len(details["input"]) >= details.get("ctx", {})["min_length"]:
+            continue  # pydantic does not count the items that it refuses, and names each of them besides
         fault = _fault(details, model, values)
         if details["type"] in _RULES or fault.parts not in by_path:
             by_path[fault.parts] = fault

@@ -148,13 +148,21 @@ class Place:
     @property
     def allowed(self) -> str:
         """Choices and bounds in words, joined by commas."""
-        return ", ".join(dict.fromkeys(text for schema in self.variants for text in _limits(schema)))
+        return ", ".join(dict.fromkeys(text for schema in self.variants for text in self._limits(schema)))
 
     @property
     def text(self) -> str:
         """Type and limits together: ``int >= 1 or null``."""
-        texts = [f"{self._type(schema)} {', '.join(_limits(schema))}".strip() for schema in self.variants]
+        texts = [
+            f"{self._type(schema)} {', '.join(self._limits(schema))}".strip() for schema in self.variants
+        ]
         return " or ".join(dict.fromkeys(texts))
+
+    def _limits(self, schema: Schema) -> list[str]:
+        """Choices and bounds of a value, or of a list and its items."""
+        choices = _choices(schema) or self.at(_inner(schema)).choices
+        words = [str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in choices]
+        return words + [text.format(schema[name]) for name, text in _BOUNDS.items() if name in schema]
 
     def _type(self, schema: Schema) -> str:
         if _choices(schema):
@@ -243,13 +251,6 @@ def _inner(schema: Schema) -> list[Schema]:
 
 def _choices(schema: Schema) -> list[Any]:
     return [schema["const"]] if "const" in schema else schema.get("enum", [])
-
-
-def _limits(schema: Schema) -> list[str]:
-    choices = [
-        str(choice).lower() if isinstance(choice, bool) else str(choice) for choice in _choices(schema)
-    ]
-    return choices + [text.format(schema[name]) for name, text in _BOUNDS.items() if name in schema]
 
 
 def _agrees(schema: Schema, value: Any) -> bool:

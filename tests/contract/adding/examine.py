@@ -1,0 +1,63 @@
+"""Examine a study in a process of its own: what is said of it before, and found of it after its run."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import mlflow
+
+from nlgraft import api
+from nlgraft.errors import NlgraftError
+from nlgraft.pipeline.stage import NullReporter
+from nlgraft.study.data.design import cells
+from nlgraft.study.public import Study
+
+
+def refusal(document: dict[str, Any]) -> str:
+    try:
+        api.plan(Study.from_dict(document))
+    except NlgraftError as error:
+        return str(error)
+    return "accepted"
+
+
+def tracked(uri: str) -> tuple[dict[str, Any], list[str], dict[str, str]]:
+    """Parameters and metrics of the trials' runs, names of their datasets, and the study's parameters."""
+    client = mlflow.MlflowClient(uri)
+    found = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    runs = [run for run in found if run.data.tags.get("nlgraft.kind") == "trial"]
+    [study] = [run for run in found if run.data.tags.get("nlgraft.kind") == "study"]
+    trials = {run.info.run_id: {"params": run.data.params, "metrics": run.data.metrics} for run in runs}
+    datasets = sorted({one.dataset.name for run in runs for one in run.inputs.dataset_inputs})
+    return trials, datasets, study.data.params
+
+
+def main(asked: Path) -> None:
+    document = json.loads(asked.read_text("utf-8"))
+    study = Study.from_dict(document["study"])
+    for cell in cells(study):
+        record = api.run_one(study, cell.label, None, NullReporter())
+        assert record.state == "finished", record.reason
+    result = api.launch(study)  # every trial has been run: nothing is left for Ray
+    assert result.invocation is not None
+    trials, datasets, of_the_study = tracked(result.invocation.tracking_uri)
+    found = {
+        "mistakes": {
+            name: refusal({**document["study"], **one}) for name, one in document["mistakes"].items()
+        },
+        "systems": api.systems(),
+        "knobs": {knob["path"]: knob for knob in api.knobs(study.system)},
+        "schema": json.dumps(api.schema(study.system)),
+        "trials": trials,
+        "datasets": datasets,
+        "of_the_study": of_the_study,
+        "report": result.render("md"),
+        "result": {name: metric.direction for name, metric in result.metrics.items() if "exact" in name},
+    }
+    asked.with_name("found.json").write_text(json.dumps(found), "utf-8")
+
+
+main(Path(sys.argv[1]))
