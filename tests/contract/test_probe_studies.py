@@ -12,7 +12,7 @@ import pytest
 from nlgraft.errors import StudyError
 from nlgraft.study.data import paths
 from nlgraft.study.public import Study
-from tests.contract.test_systems import arms_of
+from tests.contract.toy_arms import arms_of
 
 UNKNOWN, IDLE = "the system's config has no", "have no effect|has no effect"
 LEARNED = {"source_positions": "learned"}

@@ -577,7 +577,9 @@ def test_damaged_missing_and_foreign_files_of_a_journal_are_named(open_store: Op
     fill_from = pages.last + 1
     assert store.journal("log", dict[str, int]).append(fill_from, {"value": 40})
     assert store.journal("log", dict[str, int]).append(fill_from + 1, {"value": 50})
-    assert list(store.journal("log", dict[str, int]).read().documents) == [3, 4, 5], "nothing packs a damaged block"
+    assert list(store.journal("log", dict[str, int]).read().documents) == [3, 4, 5], (
+        "nothing packs a damaged block"
+    )
 
 
 @pytest.mark.usefixtures("small_blocks")

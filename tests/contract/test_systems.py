@@ -2,52 +2,38 @@
 
 from __future__ import annotations
 
-import copy
 import importlib
 import json
 import subprocess
 import sys
-import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any
 
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from nlgraft.errors import NlgraftError
-from nlgraft.pipeline.stage import NullReporter, StageGraph
+from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.study.data import paths
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.system import load_system
 from nlgraft.text.config import CorpusConfig
+from tests.contract.effects import (
+    changed,
+    config_of,
+    graph_of,
+    leaves,
+    others_of,
+)
 from tests.contract.toy_arms import ROOT, SYSTEMS, arms_of, toys_of
 
-SPLITS = ("dev", "test")
-SEED = 5
-"""Of the trial; unlike the default of any other seed, so that a setting that says whose seed counts shows."""
 MODULES = ("__init__.py", "config.py", "metrics.py", "graph.py", "README.md")
 """Files that every system has."""
-_SAMPLES: dict[type, tuple[Any, ...]] = {
-    bool: (True, False),
-    int: (1, 2, 3),
-    float: (0.3, 0.7, 2.0),
-    str: ("else", "^encoder"),
-}
-
-
 ARMS = [(path, arm) for path in SYSTEMS for arm in arms_of(path)]
-
-
-def config_of(system: System, values: Mapping[str, Any]) -> BaseModel:
-    return system.config_type.model_validate_json(json.dumps(values))
-
-
-def graph_of(system: System, config: BaseModel) -> StageGraph:
-    return system.stage_graph(config, seed=SEED, splits=SPLITS)
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
@@ -148,69 +134,15 @@ def test_further_test_sets_are_scored_or_refused(path: str, arm: str, tmp_path: 
 # --- every knob has an effect ---------------------------------------------------------------------------
 
 
-def _leaves(model: BaseModel, parent: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Dotted path, annotation and value of every setting of a config."""
-    for name, info in type(model).model_fields.items():
-        value = getattr(model, name)
-        path = f"{parent}{name}"
-        if isinstance(value, BaseModel):
-            yield from _leaves(value, f"{path}.")
-            if type(None) in get_args(info.annotation):
-                yield path, type(None), value
-        else:
-            yield path, info.annotation, value
-
-
-def _others(annotation: Any, value: Any) -> Iterator[Any]:
-    """Other values that a setting may take, the likely ones first."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        yield from _others(get_args(annotation)[0], value)
-    elif origin in (Union, types.UnionType):
-        for variant in get_args(annotation):
-            yield from _others(variant, value)
-    elif origin is Literal:
-        yield from (choice for choice in get_args(annotation) if choice != value)
-    elif annotation is type(None):
-        yield None
-    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield from _instances(annotation)
-    elif origin in (tuple, list, Sequence):
-        if value:
-            yield from ([], value[1:], value[:1], value[::-1], [*value, *value])
-        yield from ([other] for other in _others(get_args(annotation)[0], None))
-    elif isinstance(value, bool) or annotation is bool:
-        yield not value
-    elif isinstance(value, int):
-        yield from (value + 1, value - 1, value * 2, value // 2)
-    elif isinstance(value, float):
-        yield from (value / 2, value * 2, (value + 1) / 2, 0.1, 0.999, 1e-4)
-    elif annotation in _SAMPLES:
-        yield from _SAMPLES[annotation]
-
-
-def _instances(model: type[BaseModel]) -> Iterator[Any]:
-    try:
-        yield model().model_dump(mode="json")
-    except ValidationError:
-        return
-
-
-def _with(values: Mapping[str, Any], path: str, value: Any) -> dict[str, Any]:
-    changed = copy.deepcopy(dict(values))
-    paths.put(changed, path, value)
-    return changed
-
-
 def effect_of(system: System, arm: str, fingerprint: str, path: str, annotation: Any, plain: Any) -> str:
     """Tell if another value than ``plain`` ``changes`` the trial, is ``refused`` or leaves it ``idle``."""
     values = arms_of(system.path)[arm]
     effect = "refused"
-    for other in _others(annotation, plain):
+    for other in others_of(annotation, plain):
         if other == plain and type(other) is type(plain):
             continue
         try:
-            graph = graph_of(system, config_of(system, _with(values, path, other)))
+            graph = graph_of(system, config_of(system, changed(values, path, other)))
         except (ValidationError, NlgraftError):
             continue
         if graph.fingerprint != fingerprint:
@@ -238,7 +170,7 @@ def test_a_knob_has_an_effect_or_is_refused_where_it_is_said_to_be_read(path: st
     effects: dict[str, set[str]] = {}
     for arm, config in distinct_arms(system).items():
         whole, fingerprint = config.model_dump(mode="json"), graph_of(system, config).fingerprint
-        for knob, annotation, value in _leaves(config):
+        for knob, annotation, value in leaves(config):
             plain = paths.get(whole, knob)
             plain = value if plain is paths.MISSING else plain  # it may be left out at its default
             effect = effect_of(system, arm, fingerprint, knob, annotation, plain)

@@ -173,9 +173,15 @@ class PretrainingConfig(UpstreamSeed):
 
     @model_validator(mode="after")
     def _fits_the_objectives(self) -> PretrainingConfig:
-        if self.train.label_smoothing:
+        for name in ("label_smoothing", "smoothing_kind"):
+            if getattr(self.train, name) != UnsmoothedTrainConfig.model_fields[name].default:
+                raise ValueError(
+                    f"train.{name} is {getattr(self.train, name)}; the objectives have no smoothing"
+                )
+        if self.tokenizer.dropout is not None:
             raise ValueError(
-                f"train.label_smoothing is {self.train.label_smoothing}; the objectives have none"
+                f"tokenizer.dropout is {self.tokenizer.dropout}; the models are pretrained on one "
+                "segmentation: leave it out"
             )
         if self.train.best_metric != "dev/loss":
             raise ValueError(f"train.best_metric is {self.train.best_metric!r}; measured is dev/loss")

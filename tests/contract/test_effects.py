@@ -1,0 +1,230 @@
+"""Every setting of every system has an effect: by what comes out of its toys, not by fingerprints.
+
+Another value of a setting must change weights, ids, states, text, measures or curves of some stage. Each way
+in which `READ_WHEN` says that a setting is read is tried in an arm of its own. `make test` tries all settings
+of the model and of what methods put around it, and one in `STRIDE` of the others; `make test-slow` tries all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nlgraft.conditions import are_met
+from nlgraft.pipeline.checkpoints import Checkpoints
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data import paths
+from nlgraft.study.data.system import System
+from nlgraft.study.reading.system import load_system
+from nlgraft.text.tokenizer_config import TokenizerConfig
+from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
+from tests.contract.effects import (
+    Laboratory,
+    changed,
+    config_of,
+    effect,
+    graph_of,
+    leaves,
+    others_of,
+)
+from tests.contract.toy_arms import SYSTEMS, arms_of
+
+STRIDE = 12
+ARCHITECTURE = ("model.", "sources.", "fusion.", "source.", "target.")
+CHOSEN = ("prlms.",)
+"""Mappings of which an arm uses some entries."""
+NUM_TRIED = 6
+"""Other values of a setting that are tried at most."""
+
+_LATE = {"max_steps": 5, "eval_every_steps": 1, "best_direction": "maximize"}
+"""A training whose first evaluation counts as its best: the loss falls."""
+EXPERIMENTS: Mapping[str, tuple[Mapping[str, Any], tuple[Any, ...]]] = {
+    "max_epochs": ({"max_steps": None, "max_epochs": 1}, (2,)),
+    "batch_characters": ({"batch_tokens": None, "batch_characters": 2000}, (400,)),
+    "batch_sentences": ({"batch_tokens": None, "batch_sentences": 8}, (4,)),
+    "initial_lr": ({"warmup_steps": 3}, (0.005,)),
+    "final_lr_ratio": ({"lr_schedule": "linear"}, (0.5,)),
+    "momentum": ({"optimizer": "nesterov"}, (0.5,)),
+    "groups": ({}, ([{"pattern": ".", "lr_multiplier": 0.1}],)),
+    "report_every_steps": ({}, (1,)),
+    "eval_every_steps": ({}, (1,)),
+    "best_direction": ({**_LATE, "best_direction": "minimize"}, ("maximize",)),
+    "patience": (_LATE, (1,)),
+    "keep_best": (_LATE, (False,)),
+    "average_last": ({**_LATE, "keep_best": False}, (2,)),
+    "max_tokens": ({}, (3,)),
+    "max_line_chars": ({}, (2,)),
+    "read": ({}, ("second", [1, 0])),
+    "smoothing_kind": ({"label_smoothing": 0.1}, ("uniform_others",)),
+    "freeze": ({}, (["bias"],)),
+    "train_only": ({}, (["weight"],)),
+    "tokenizer.dropout": ({"kind": "bpe"}, (0.5,)),
+    "fusion.dropnet_probability": (
+        {"merge": "dropnet", "dropnet_probability": 1.0, "dropnet_probabilities": None},
+        (0.1,),
+    ),
+}
+"""End of a setting's path -> settings beside it with which a toy shows it, and the other values to try."""
+
+UNSEEN: Mapping[str, str] = {
+    "checkpoint_every_steps": "number of checkpoints: test_a_training_is_saved_as_often_as_is_set",
+    "decode.batch_sentences": "speed alone",
+    **dict.fromkeys(
+        ("corpus", "task", "unsaid", "topicality", "keep", "further_tests", "label", "document", "target"),
+        "the parts of a corpus go together, one of them is not changed alone: tests/unit/text",
+    ),
+    "is_lowercase": "the constructed text has small letters alone: tests/unit/text",
+    "character_coverage": "the constructed text has few characters: a test of the tokenizer below",
+    "normalization": "the constructed text is normalised: a test of the tokenizer below",
+    **dict.fromkeys(
+        (
+            "decode.alpha",
+            "decode.beam",
+            "decode.end_id",
+            "decode.length_penalty",
+            "decode.min_length",
+            "decode.stopping",
+        ),
+        "no toy learns to end a sentence: tests/invariants/test_decoding_switches.py",
+    ),
+}
+"""End of a setting's path -> the consequence that no output of a toy shows, and where it is tested."""
+
+
+REFUSED: Mapping[str, str] = {
+    "decode.num_return": "one output of an input is scored",
+    "decode.start_id": "the tokenizers of nlgraft, or the language, begin every hypothesis",
+    "data.upstream": "what is pretrained needs its text",
+    "data.text": "what is pretrained needs its text",
+    "checkpoint": "a checkpoint decides other settings: tests of checkpoints in tests/unit",
+    "multi_source": "one that reads several sources is finetuned on them",
+    "upstream.num_bleu_sentences": "nothing is translated yet",
+    "language": "the tasks of the toys have languages of their own",
+    "teacher": "one BERT is among the models of the toys",
+    "is_shared": "all languages of multi_source have one vocabulary",
+    "pretraining.train.label_smoothing": "the objectives of prlm_fusion have none",
+    "pretraining.train.smoothing_kind": "the objectives of prlm_fusion have none",
+    "pretraining.tokenizer.dropout": "pretrained models of prlm_fusion read one segmentation",
+    "best_metric": "most trainings measure the dev loss alone",
+    "kind": "a variant of a mapping that has other fields",
+}
+"""End of a setting's path -> why arms refuse every other value."""
+
+
+def _entry(table: Mapping[str, Any], path: str) -> Any:
+    """Look up the longest end of a path; None if no end of it is in the table."""
+    ends = [end for end in table if f".{path}".endswith(f".{end}")]
+    return table[max(ends, key=len)] if ends else None
+
+
+def cases(system: System) -> dict[tuple[str, int], dict[str, tuple[Any, Any]]]:
+    """Collect, for each setting and each way in which it is read, annotation and value in every such arm."""
+    found: dict[tuple[str, int], dict[str, tuple[Any, Any]]] = {}
+    for arm, values in arms_of(system.path).items():
+        config = config_of(system, values)
+        whole = config.model_dump(mode="json")
+        for setting, annotation, value in leaves(config):
+            conditions = system.conditions(setting)
+            for way in range(len(conditions) or 1):
+                if are_met(conditions[way : way + 1], whole):
+                    plain = paths.get(whole, setting)
+                    plain = value if plain is paths.MISSING else plain
+                    found.setdefault((setting, way), {})[arm] = annotation, plain
+    return found
+
+
+def idle_settings(laboratory: Laboratory, path: str, stride: int) -> list[str]:
+    """List the settings of a system of which no other value changes what comes out.
+
+    Where one arm refuses all other values, or does not use an entry of a mapping, the next one is asked.
+    """
+    system, idle = load_system(path), []
+    for index, ((setting, _), arms) in enumerate(cases(system).items()):
+        if _entry(UNSEEN, setting) or (not setting.startswith(ARCHITECTURE) and index % stride):
+            continue
+        found = "refused"
+        for arm, (annotation, plain) in arms.items():
+            found = _effect(laboratory, system, arm, setting, annotation, plain)
+            if found != "refused" and (found != "idle" or not setting.startswith(CHOSEN)):
+                break
+        is_wrong = found == "idle" or (found == "refused" and not _entry(REFUSED, setting))
+        idle += [f"{setting} in {', '.join(arms)}: {found}"] * is_wrong
+    return idle
+
+
+def _effect(
+    laboratory: Laboratory, system: System, arm: str, setting: str, annotation: Any, plain: Any
+) -> str:
+    beside, others = _entry(EXPERIMENTS, setting) or ({}, tuple(others_of(annotation, plain))[:NUM_TRIED])
+    values, parent = arms_of(system.path)[arm], setting.rpartition(".")[0]
+    for name, value in beside.items():
+        values = changed(values, f"{parent}.{name}".removeprefix("."), value)
+    others = [other for other in others if (type(other), other) != (type(plain), plain)]
+    return effect(laboratory, system, values, setting, others)
+
+
+@pytest.fixture(scope="module")
+def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
+    """One store for all trials, which share stages as those of a study do."""
+    return Laboratory(ArtifactStore.open(str(tmp_path_factory.mktemp("store"))))
+
+
+@pytest.mark.parametrize("path", SYSTEMS)
+def test_settings_of_the_model_and_a_sample_of_the_others_have_an_effect(
+    path: str, laboratory: Laboratory
+) -> None:
+    idle = idle_settings(laboratory, path, STRIDE)
+    assert not idle, "\n".join(idle)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", SYSTEMS)
+def test_every_setting_has_an_effect(path: str, laboratory: Laboratory) -> None:
+    idle = idle_settings(laboratory, path, 1)
+    assert not idle, "\n".join(idle)
+
+
+# --- consequences that no output of a toy shows ------------------------------------------------------------
+
+
+def test_a_training_is_saved_as_often_as_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved: list[int] = []
+    save = Checkpoints.save
+
+    def counted(self: Checkpoints, step: int, write: Callable[[Path], None]) -> None:
+        saved.append(step)
+        save(self, step, write)
+
+    monkeypatch.setattr(Checkpoints, "save", counted)
+    system, laboratory = load_system(SYSTEMS[0]), Laboratory(ArtifactStore.open(str(tmp_path)))
+    values = next(iter(arms_of(SYSTEMS[0]).values()))
+    counts = []
+    for every in (1, 500):
+        saved.clear()
+        config = config_of(system, changed(values, "train.checkpoint_every_steps", every))
+        laboratory.content(graph_of(system, config).find("trained"))
+        counts.append(len(saved))
+    assert counts[0] >= 2 > counts[1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [({"normalization": "identity"}, "of\ufb01ce"), ({"character_coverage": 0.98}, "a rare \u00e7 here")],
+)
+def test_a_tokenizer_reads_how_text_is_normalised_and_covered(
+    changes: Mapping[str, Any], line: str, tmp_path: Path
+) -> None:
+    lines = ["an office with a rare word here and there and others too"] * 60 + [line]
+    read = []
+    for name, config in (("plain", TokenizerConfig(vocab_size=60)), ("changed", _tokenizer(changes))):
+        train_sentencepiece(lines, config, tmp_path / name, seed=1)
+        tokenizer = SentencePiece(tmp_path / name)
+        read.append(tokenizer.decode(tokenizer.encode(line)))
+    assert read[0] != read[1]
+
+
+def _tokenizer(changes: Mapping[str, Any]) -> TokenizerConfig:
+    return TokenizerConfig(vocab_size=60, **changes)
