@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from nlgraft.study.data.system import GIVEN, Condition
+from nlgraft.study.data.system import System
 from nlgraft.study.reading.knobs import knobs
 from nlgraft.study.reading.system import load_system
 from tests.contract.toy_arms import SYSTEMS, arms_of, toys_of
+
+Condition = Mapping[str, tuple[Any, ...]]
 
 
 def narrowed(condition: Condition) -> Iterator[Condition]:
@@ -23,14 +25,14 @@ def narrowed(condition: Condition) -> Iterator[Condition]:
             yield {**condition, path: value}
 
 
-def is_met(condition: Condition, config: Mapping[str, Any]) -> bool:
-    for path, allowed in condition.items():
-        value: Any = config
-        for part in path.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        if value not in allowed and (GIVEN not in allowed or value is None):
-            return False
-    return True
+def is_met(system: System, condition: Condition, config: Mapping[str, Any]) -> bool:
+    """Ask a system that has this condition alone, for every setting."""
+
+    class Narrowed(System):
+        def conditions(self, path: str) -> tuple[Condition, ...]:
+            return (condition,)
+
+    return Narrowed(**vars(system)).is_read("a setting", config)
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
@@ -46,7 +48,7 @@ def test_every_value_of_a_condition_has_an_arm(path: str) -> None:
         for knob in knobs(system.config_type)
         for condition in system.conditions(knob.path)
         for one in narrowed(condition)
-        if not any(is_met(one, config) for config in arms)
+        if not any(is_met(system, one, config) for config in arms)
     }
     assert not wanted, "\n".join(
         [
