@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 
-from nlgraft.study.data.system import Condition, System
+from nlgraft.study.data.system import System
+from nlgraft.study.reading.knobs import knobs
 from nlgraft.study.reading.system import load_system
 from tests.contract.toy_arms import SYSTEMS, arms_of, toys_of
+
+Condition = Mapping[str, tuple[Any, ...]]
 
 
 def narrowed(condition: Condition) -> Iterator[Condition]:
@@ -22,9 +25,14 @@ def narrowed(condition: Condition) -> Iterator[Condition]:
             yield {**condition, path: value}
 
 
-def holds(system: System, condition: Condition, config: Mapping[str, Any]) -> bool:
-    declared = type("Config", (), {"READ_WHEN": {"knob": (condition,)}})
-    return System(**{**vars(system), "config_type": declared}).is_read("knob", config)
+def is_met(system: System, condition: Condition, config: Mapping[str, Any]) -> bool:
+    """Ask a system that has this condition alone, for every setting."""
+
+    class Narrowed(System):
+        def conditions(self, path: str) -> tuple[Condition, ...]:
+            return (condition,)
+
+    return Narrowed(**vars(system)).is_read("a setting", config)
 
 
 @pytest.mark.parametrize("path", SYSTEMS)
@@ -35,13 +43,12 @@ def test_every_value_of_a_condition_has_an_arm(path: str) -> None:
         system.config_type.model_validate_json(json.dumps(values)).model_dump(mode="json")
         for values in arms_of(path).values()
     ]
-    declared = getattr(system.config_type, "READ_WHEN", {})
     wanted = {
-        json.dumps(one): knob
-        for knob, conditions in declared.items()
-        for condition in conditions
+        json.dumps(one): knob.path
+        for knob in knobs(system.config_type)
+        for condition in system.conditions(knob.path)
         for one in narrowed(condition)
-        if not any(holds(system, one, config) for config in arms)
+        if not any(is_met(system, one, config) for config in arms)
     }
     assert not wanted, "\n".join(
         [
