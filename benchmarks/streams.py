@@ -12,7 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from nlgraft.analysis.data.trials import Array
-from nlgraft.analysis.statistics.stream import FRESH_SEEDS, FUTILE, GAINS, LIMIT, log_evidence_of_gain, stream_level
+from nlgraft.analysis.statistics.stream import (
+    FRESH_SEEDS,
+    FUTILE,
+    GAINS,
+    LIMIT,
+    log_evidence_of_gain,
+    stream_level,
+)
 
 RANDOM_SEED = 20261124
 ALPHA = 0.05
@@ -86,10 +93,14 @@ def simulate(setting: Setting, num_streams: int, seed: int = RANDOM_SEED) -> Out
         kept, used = _run(gains, levels, setting)
         out.kept[:, place] = kept
         out.seeds[:, place] = used + FRESH_SEEDS * kept
-        out.first[:, place] = np.where(np.arange(setting.limit) < used[:, None], gains, 0.0).sum(axis=1) / used
+        out.first[:, place] = (
+            np.where(np.arange(setting.limit) < used[:, None], gains, 0.0).sum(axis=1) / used
+        )
         fresh = rng.standard_normal((num_streams, FRESH_SEEDS))
         out.second[:, place] = truth[:, place] + fresh.mean(axis=1)
-        if setting.is_shared:  # the kept config is compared on the seeds of its second measurement and new ones
+        if (
+            setting.is_shared
+        ):  # the kept config is compared on the seeds of its second measurement and new ones
             base = np.where(kept[:, None], rng.standard_normal(base.shape) / np.sqrt(2), base)
     return out
 

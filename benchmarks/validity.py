@@ -91,7 +91,9 @@ class Lab:
         """
         seeds, lost = tuple(seeds), set(lost)
         all_arms = (*arms, *(arm for arm in declared if arm not in arms))
-        plan += f" looks {looks}" if looks else f" seeds {sorted(seeds)[: num_declared or None]} {num_declared}"
+        plan += (
+            f" looks {looks}" if looks else f" seeds {sorted(seeds)[: num_declared or None]} {num_declared}"
+        )
         asked = []
         for name, arm in itertools.product(METRICS, all_arms):
             kept = [one for one in seeds if not {(arm, one), (baseline, one)} & lost]
@@ -150,7 +152,9 @@ class Lab:
         is_complete: bool,
         is_own: bool,
     ) -> Asked:
-        blank = Asked(metric=metric, cells=(arm, baseline), family=metric if is_own else None, is_complete=False)
+        blank = Asked(
+            metric=metric, cells=(arm, baseline), family=metric if is_own else None, is_complete=False
+        )
         if len(seeds) < 2:
             return blank
         if not is_own:  # its p-value is in the tables, and counts when somebody asks for it

@@ -11,6 +11,8 @@ from typing import Any
 import hypothesis
 import pytest
 
+from nlgraft.pipeline.store import ArtifactStore
+
 TESTS = Path(__file__).parent
 TOY = TESTS / "integration" / "toy"
 SHARED_DATA = TESTS.parent.parent / "shared" / "data"
@@ -26,6 +28,12 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
+    """One store for all tests of a file: they share stages as the trials of a study do."""
+    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.presets import preset
 from nlgraft.pipeline.stage import StageGraph
-from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages import graph as pieces
 from nlgraft.stages.config import LanguageModelPhaseConfig
 from nlgraft.stages.run.text import read_encoded, vocab_sizes
@@ -45,11 +44,6 @@ TRAIN = {
     "lr_schedule": "cosine",
     "eval_every_steps": 40,
 }
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
 
 
 def encoded_text():

@@ -13,7 +13,6 @@ import torch
 
 from nlgraft.errors import DataError
 from nlgraft.nn.batch import Tokens
-from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.training.classification import read_classifier
@@ -59,11 +58,6 @@ def test_frequent_labels_are_drawn_in_balance():
     assert all(abs(counts["dev"][label] - n) <= 1 for label, n in {"a": 10, "b": 5, "c": 2.5}.items())
     with pytest.raises(DataError, match="label 'd' has 1 examples"):
         stratified(labels, SplitConfig(num_examples=70))
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
 
 
 def graph(arm, splits=("dev", "test"), **data):

@@ -48,7 +48,8 @@ from nlgraft.stages.kinds.text import (
     TokenizerSettings,
 )
 from nlgraft.stages.metrics import EXTRACT_METHODS, ROUGE
-from nlgraft.text.config import CorpusConfig, Split, digest
+from nlgraft.text.config import CorpusConfig, Split
+from nlgraft.text.corpus_digest import digest
 from nlgraft.text.tokenizer_config import TokenizerConfig
 
 TARGET = "target"

@@ -19,8 +19,7 @@ from pydantic import (
     model_validator,
 )
 
-from nlgraft.errors import DataError
-from nlgraft.text.files import InputPath, InputPathOrName, file_digest
+from nlgraft.text.files import InputPath, InputPathOrName
 
 Split = Literal["train", "dev", "test"]
 SPLITS: tuple[Split, ...] = ("train", "dev", "test")
@@ -54,9 +53,6 @@ TestName = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
 SPECIAL_PIECES = ("<pad>", "<unk>", "<s>", "</s>")
 """Pieces of the ids 0 to 3 in every vocabulary."""
-
-CONLANG_VERSION = 1
-"""Part of the digest; raise it when the same config gives other constructed text."""
 
 _WORD = re.compile(r"[^\W_]+")
 
@@ -384,34 +380,3 @@ def side_role(rule: WordRule) -> str:
 CorpusConfig = Annotated[
     ConlangConfig | FilesConfig | HuggingFaceConfig | SacreBleuConfig, Field(discriminator="corpus")
 ]
-
-
-def digest(config: CorpusConfig) -> dict[str, Any]:
-    """Return what decides the text of a corpus, as JSON for fingerprints.
-
-    Configs with equal digests give the same text. Files count by the SHA-256 of their bytes wherever they
-    lie, a hub dataset by its revision, a sacreBLEU test set by its name and published checksums.
-
-    Raises:
-        DataError: A file is missing, or sacreBLEU knows no such test set.
-    """
-    content = config.model_dump(mode="json")
-    if isinstance(config, ConlangConfig):
-        return {**content, "version": CONLANG_VERSION}
-    if not isinstance(config, FilesConfig | SacreBleuConfig):
-        return content
-    content.pop("further_tests", None)
-    for split, files in config.splits.items():
-        if isinstance(files, SplitFiles):
-            content[split] = {role: file_digest(path) for role, path in files.streams().items()}
-        else:
-            content[split] = {"test_set": files, "md5": _test_set_md5(files)}
-    return content
-
-
-def _test_set_md5(name: str) -> list[str]:
-    from sacrebleu.dataset import DATASETS  # takes 0.2 s to import
-
-    if name not in DATASETS:
-        raise DataError(f"{name}: sacreBLEU knows no such test set; `sacrebleu --list` names them")
-    return list(DATASETS[name].md5 or [])

@@ -11,7 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from nlgraft.errors import DataError
 from nlgraft.pipeline.fingerprint import fingerprint
-from nlgraft.text.config import SPLITS, ConlangConfig, CorpusConfig, digest, further_tests
+from nlgraft.text.config import SPLITS, ConlangConfig, CorpusConfig, further_tests
+from nlgraft.text.corpus_digest import digest
 from nlgraft.tracking.entries import TrackedDataset
 
 _log = logging.getLogger("nlgraft.tracking")

@@ -6,18 +6,16 @@ looks for are the cells.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
-import math
 import shutil
 import time
-import zlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nlgraft.tracking.cell_columns import cell_metrics, cells_view, main_figure
 from nlgraft.tracking.datasets import tracked_datasets
 from nlgraft.tracking.entries import (
     BestModel,
@@ -38,21 +36,20 @@ from nlgraft.tracking.naming import (
     tag_value,
     value_text,
 )
+from nlgraft.tracking.tags import (
+    CELL,
+    END_REASON,
+    FINGERPRINT,
+    KIND,
+    NOTE,
+    STATE,
+    STUDY,
+    STUDY_FINGERPRINT,
+)
 
 if TYPE_CHECKING:
     from nlgraft.pipeline.trial_record import TrialRecord
     from nlgraft.study.public import Study
-
-FINGERPRINT = "nlgraft.fingerprint"
-KIND = "nlgraft.kind"
-CELL = "nlgraft.cell"
-STUDY = "nlgraft.study"
-STUDY_FINGERPRINT = "nlgraft.study_fingerprint"
-STATE = "nlgraft.state"
-END_REASON = "nlgraft.end_reason"
-NOTE = "mlflow.note.content"
-VIEW = "mlflow.sharedViewState.cells"
-"""A view of the experiment's page, offered by its menu *Views* and opened by ``?viewStateShareKey=cells``."""
 
 _STATUS_OF_STATE: dict[str, Status] = {
     "finished": "FINISHED",
@@ -64,8 +61,6 @@ _FORM = "2"
 """Form of a trial's content; raised when a record gives another content, it makes the next run write it."""
 
 _DATASETS_KEPT = 64
-_SHOWN = ("mean", "std", "n", "difference", "ci_low", "ci_high", "p_holm")
-_COMPARED = ("difference", "p", "p_holm", "smallest_detectable")
 
 
 class StudyLayout:
@@ -265,7 +260,7 @@ class StudyLayout:
         state = str(result.get("state", "finished"))
         return RunEntry(
             key=self.cell_key(cell),
-            name=f"{self._prefix}{cell.label}{_told(result, main_metric)}",
+            name=f"{self._prefix}{cell.label}{main_figure(result, main_metric)}",
             tags={STATE: state, END_REASON: "done" if state == "finished" else state},
             results=[Point(key, value, now_ms(), 0) for key, value in cell_metrics(result).items()],
             texts={"result.json": pretty(dict(result))},
@@ -359,52 +354,6 @@ class StudyLayout:
 
 def _trial_key(trial: TrialLike) -> RunKey:
     return RunKey("trial", trial.cell.label, trial.fingerprint)
-
-
-def cell_metrics(result: Mapping[str, Any]) -> dict[str, float]:
-    """Turn a cell's results into metrics, so that MLflow's comparison of cells is the paper's table.
-
-    Args:
-        result: One element of ``cells`` in the JSON of ``run --json``.
-
-    Returns:
-        ``test/bleu.mean``, ``.std``, ``.n``, ``.difference``, ``.ci_low``, ``.ci_high``, ``.p``, ``.p_holm``
-        and ``.smallest_detectable``; undefined (null) values are left out.
-    """
-    found: dict[str, Any] = {}
-    for name, summary in (result.get("metrics") or {}).items():
-        found |= {f"{name}.{key}": summary.get(key) for key in ("mean", "std", "n")}
-    for name, comparison in (result.get("comparison") or {}).items():
-        found |= {f"{name}.{key}": comparison.get(key) for key in _COMPARED}
-        low, high = comparison.get("ci") or (None, None)
-        found |= {f"{name}.ci_low": low, f"{name}.ci_high": high}
-    return {
-        metric_name(name): float(value)
-        for name, value in found.items()
-        if isinstance(value, int | float) and math.isfinite(value)
-    }
-
-
-def _told(result: Mapping[str, Any], metric: str) -> str:
-    """Write a cell's main metric behind its name, marked if one seed hides the spread."""
-    found = (result.get("metrics") or {}).get(metric)
-    if not found or found.get("mean") is None:
-        return ""
-    spread = " (1 seed)" if found.get("std") is None else f" ± {found['std']:.2f}"
-    return f": {found['mean']:.2f}{spread}"
-
-
-def cells_view(main_metric: str) -> dict[str, str]:
-    """Describe a view of the cells with the main metric's columns, as MLflow's *Views* menu stores it."""
-    columns = [f"metrics.`{metric_name(f'{main_metric}.{column}')}`" for column in _SHOWN]
-    state = {
-        "searchFilter": f"tags.`{KIND}` = 'cell'",
-        "selectedColumns": columns,
-        "columnOrder": columns,
-        "runsHiddenMode": "SHOW_ALL",
-    }
-    packed = base64.b64encode(zlib.compress(json.dumps(state).encode())).decode()
-    return {VIEW: json.dumps({"name": "Cells", "createdAt": 0, "state": f"deflate;{packed}"})}
 
 
 def _copy_report(report_directory: Path, target: Path) -> None:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from nlgraft.tracking.best import BestTrial
 from nlgraft.tracking.entries import CellLike, IsRead, Point, RunEntry, RunKey, TrialLike
-from nlgraft.tracking.layout import END_REASON, STATE, StudyLayout, now_ms
+from nlgraft.tracking.layout import StudyLayout, now_ms
 from nlgraft.tracking.naming import metric_name, upstream_trainings
+from nlgraft.tracking.tags import END_REASON, STATE
 from nlgraft.tracking.trial_files import copy_scored_files
 from nlgraft.tracking.uri import check_uri, public_text
 from nlgraft.tracking.writer import Backend, Writer

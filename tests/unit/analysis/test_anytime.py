@@ -34,7 +34,9 @@ def test_evidence_is_the_ratio_of_two_marginal_likelihoods() -> None:
     grid = np.linspace(-4, 6, 4001)
     without = np.trapezoid([likelihood(one, 0.0) for one in grid], grid)
     above = dblquad(with_prior, -4, 6, -20, 20, epsabs=1e-7)[0]
-    assert math.exp(log_evidence(values.mean(), variance(list(values)), 3)) == pytest.approx(above / without, rel=2e-3)
+    assert math.exp(log_evidence(values.mean(), variance(list(values)), 3)) == pytest.approx(
+        above / without, rel=2e-3
+    )
 
 
 @pytest.mark.parametrize("segment_variance", [0.0, 0.04])
@@ -69,7 +71,9 @@ def test_one_may_look_after_every_seed(segment_variance: float) -> None:
     for seeds in range(2, last + 1):
         part = draws[:, :seeds]
         deviation = np.sqrt(part.var(axis=1, ddof=1))
-        one, reach = (half_width(seeds, v, 0.0, math.log(level / (2 if segment_variance else 1))) for v in (1.0, 0.0))
+        one, reach = (
+            half_width(seeds, v, 0.0, math.log(level / (2 if segment_variance else 1))) for v in (1.0, 0.0)
+        )
         reach += half_width(10**9, 1e-12, segment_variance, math.log(level)) if segment_variance else 0.0
         ever |= np.abs(part.mean(axis=1) + test_set - 3.0) > one * deviation + reach
     assert ever.mean() < level + 3 * math.sqrt(level * (1 - level) / num)

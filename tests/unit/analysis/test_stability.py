@@ -103,7 +103,12 @@ def test_the_interquartile_mean_counts_parts():
     assert interquartile_mean([7.0]) == 7.0
 
 
-REFERENCES = ["das ist ein haus", "ein hund sieht den alten baum", "ein hund sieht den alten baum", "der rest"] * 5
+REFERENCES = [
+    "das ist ein haus",
+    "ein hund sieht den alten baum",
+    "ein hund sieht den alten baum",
+    "der rest",
+] * 5
 SOURCES = ["that is a house", "a dog sees the old tree", "a dog sees the old tree", "the rest"] * 5
 
 

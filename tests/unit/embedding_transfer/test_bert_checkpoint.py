@@ -36,6 +36,7 @@ from nlgraft.training.masked_text import Masker, MaskingIds
 from nlgraft.training.models import read_model
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.config import RatesConfig
 from trainables.embedding_transfer.generator_data import ChangedLines
@@ -64,18 +65,8 @@ def configured(directory, method="patt_eg", sides="decoder", **changes):
     return Config(**base | changes)
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
-
-
 def run(store, config):
-    graph = stage_graph(config, seed=1, splits=("dev",))
-    resolved = config.model_dump(mode="json")
-    record = run_trial(graph, store, reporter=NullReporter(), config=resolved, is_waiting=True)
-    assert record.state == "finished"
-    assert set(record.metrics) <= set(METRICS)
-    return record, lambda name: store.fetch(graph.find(name))
+    return finish(store, stage_graph(config, seed=1, splits=("dev",)), config, METRICS)
 
 
 # --- tokenizer ------------------------------------------------------------------------------------------

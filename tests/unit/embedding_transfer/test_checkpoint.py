@@ -25,6 +25,7 @@ from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.training.models import read_model
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from tests.tiny_models import tiny_translator
+from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import Config, stage_graph
 
 CORPUS = {"corpus": "conlang", "train": 80, "dev": 6, "test": 4}
@@ -62,17 +63,8 @@ def configured(directory, method="patt_eg", sides="decoder", **upstream):
     )
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
-
-
 def run(store, config):
-    graph = stage_graph(config, seed=1, splits=("dev",))
-    document = config.model_dump(mode="json")
-    record = run_trial(graph, store, reporter=NullReporter(), config=document, is_waiting=True)
-    assert record.state == "finished"
-    return record, lambda name: store.fetch(graph.find(name))
+    return finish(store, stage_graph(config, seed=1, splits=("dev",)), config)
 
 
 def their_ids(directory, line):

@@ -11,13 +11,11 @@ import tokenizers
 import torch
 from safetensors.numpy import load_file
 
-from nlgraft.pipeline.stage import NullReporter
-from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import run_trial
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE
 from nlgraft.training.masked_lm import read_masked_lm
 from nlgraft.vocab.plans.plan import TransferPlan
+from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 
 SPLITS = ("dev", "test")
@@ -52,19 +50,10 @@ SMALL = {
 }
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """One store for all tests of this file: they share the upstream model, as a study does."""
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
-
-
 def run(store, method, **changes):
     config = Config(**(SMALL | {"transfer": {"method": method}} | changes))
     graph = stage_graph(config, seed=1, splits=SPLITS)
-    settings = config.model_dump(mode="json")
-    record = run_trial(graph, store, reporter=NullReporter(), config=settings, is_waiting=True)
-    assert record.state == "finished"
-    return graph, record
+    return graph, finish(store, graph, config)[0]
 
 
 @pytest.mark.parametrize("method", ["pretrain_finetune", "random_init", "focus", "patt_eg"])

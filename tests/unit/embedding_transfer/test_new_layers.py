@@ -10,15 +10,13 @@ from safetensors.numpy import load_file
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.pipeline.stage import NullReporter
-from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages.run.exchange import read_vectors
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.text.tokenizers import train_sentencepiece
 from nlgraft.training.models import read_model, write_model
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
+from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.stages.independent import independent_config
 
@@ -42,19 +40,11 @@ BASE = {
 TABLE = "target_embedding.table.weight"
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
-
-
 def run(store, method, sides="decoder"):
     config = Config(**BASE, transfer={"method": method, "sides": sides})
-    graph = stage_graph(config, seed=1, splits=("dev",))
-    settings = config.model_dump(mode="json")
-    record = run_trial(graph, store, reporter=NullReporter(), config=settings, is_waiting=True)
-    assert record.state == "finished"
-    assert {"dev/bleu", "dev/length_saved", "upstream/dev_bleu"} <= set(record.metrics) <= set(METRICS)
-    return lambda name: store.fetch(graph.find(name))
+    record, at = finish(store, stage_graph(config, seed=1, splits=("dev",)), config, METRICS)
+    assert {"dev/bleu", "dev/length_saved", "upstream/dev_bleu"} <= set(record.metrics)
+    return at
 
 
 def exchanged(store, method, kind):

@@ -53,12 +53,6 @@ def config(method, **changes):
     return Config(**nested(SMALL, {"transfer": {"method": method}} | changes))
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """One store for all tests of this file: they share the pretraining, as a study does."""
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
-
-
 def run(store, method, seed=1, splits=SPLITS, **changes):
     chosen = config(method, **changes)
     graph = stage_graph(chosen, seed=seed, splits=splits)

@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from nlgraft.pipeline.stage import NullReporter
-from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages.run.text import read_encoded
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.models import read_model
+from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 
 TRAIN = {"max_steps": 4, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
@@ -61,18 +59,8 @@ def configured(objective, method="patt_eg", sides="decoder", tying="decoder", **
     )
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
-
-
 def run(store, config):
-    graph = stage_graph(config, seed=1, splits=("dev",))
-    settings = config.model_dump(mode="json")
-    record = run_trial(graph, store, reporter=NullReporter(), config=settings, is_waiting=True)
-    assert record.state == "finished"
-    assert set(record.metrics) <= set(METRICS)
-    return record, lambda name: store.fetch(graph.find(name))
+    return finish(store, stage_graph(config, seed=1, splits=("dev",)), config, METRICS)
 
 
 @pytest.mark.parametrize("objective", ["denoising", "masked_tokens"])

@@ -13,13 +13,11 @@ from transformers import BertForMaskedLM
 from nlgraft.errors import DataError
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.presets import preset
-from nlgraft.pipeline.stage import NullReporter
-from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages.run.text import open_tokenizer, read_encoded
 from nlgraft.training.models import read_model
 from tests.contract.toys.multi_source import ARMS
 from tests.tiny_checkpoints import LINES, bert, bert_tokenizer
+from tests.unit.stages.runs import finish
 from trainables.multi_source import Config, stage_graph
 from trainables.multi_source.stages.text import joined, last_sentence, previous
 
@@ -111,33 +109,24 @@ def test_the_fine_encoder_has_its_own_learning_rate():
     assert trained(Config.model_validate_json(json.dumps(scratch))).config["train"]["groups"] == []
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
-
-
 def test_every_transition_is_reported(store):
     """Invariants F10 and F12: only the fine encoder is new, and what is frozen stays as it was."""
     frozen = {**TRICE["multi_source"]["train"], "train_only": ["^fine_encoder"]}
-    graph = graph_of(configured(multi_source={"train": frozen}))
-    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True)
-    assert record.state == "finished"
+    record, at = finish(store, graph_of(configured(multi_source={"train": frozen})))
     reports = {
-        name: json.loads((store.fetch(graph.find(name)) / "carried.json").read_text())
+        name: json.loads((at(name) / "carried.json").read_text())
         for name in ("single_source", "multi_source")
     }
     assert reports["single_source"]["initialised"] == reports["single_source"]["dropped"] == []
     assert reports["multi_source"]["dropped"] == []
     new = reports["multi_source"]["initialised"]
     assert new == [name for name in new if name.startswith("fine_encoder.")] != []
-    before, after = (
-        read_model(store.fetch(graph.find(name))).state_dict() for name in ("single_source", "multi_source")
-    )
+    before, after = (read_model(at(name)).state_dict() for name in ("single_source", "multi_source"))
     assert set(before) == set(reports["multi_source"]["carried"])
     assert all(torch.equal(tensor, after[name]) for name, tensor in before.items())
-    tokenizer = open_tokenizer(store.fetch(graph.find("shared_tokenizer")))
+    tokenizer = open_tokenizer(at("shared_tokenizer"))
     assert [tokenizer.id(piece) for piece in ("<mask>", "<first>", "<target>")] == [4, 5, 6]
-    languages = read_encoded(store.fetch(graph.find("text_encoded")), "dev").stream("language")
+    languages = read_encoded(at("text_encoded"), "dev").stream("language")
     assert languages.values.tolist() == [5] * 4 + [6] * 4
     assert record.metrics["dev/loss.step_0"] != record.metrics["single_source/dev_loss"]
 
@@ -154,15 +143,13 @@ def test_a_released_bert_is_both_sides_of_dual_bert(store, tmp_path):
         sources=CONCATENATION,
         single_source=None,
     )
-    graph = graph_of(config)
-    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True)
-    assert record.state == "finished", record.reason
-    tokenizer = open_tokenizer(store.fetch(graph.find("shared_tokenizer")))
+    _, at = finish(store, graph_of(config))
+    tokenizer = open_tokenizer(at("shared_tokenizer"))
     assert tokenizer.pieces[4:7] == ["<mask>", "<first>", "<target>"]
     assert tokenizer.pieces[7:] == [theirs.id_to_token(i) for i in range(5, theirs.get_vocab_size())]
     assert all(config.language_id(name) in (5, 6) for name in config.languages)
     assert all(not {5, 6} & {*ids} for ids in tokenizer.encode(["<first> <target>"])), "text makes none"
-    tables = [read_model(store.fetch(graph.find("upstream"))).state_dict()[name] for name in TABLES]
+    tables = [read_model(at("upstream")).state_dict()[name] for name in TABLES]
     released = BertForMaskedLM.from_pretrained(tmp_path).bert.embeddings.word_embeddings.weight
     for table in tables:
         assert torch.equal(table[[5, 6]], released[[CLS, CLS]])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ import pytest
 from nlgraft.errors import ContractError
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.files import LocalFiles
-from nlgraft.pipeline.integrity import describe_files
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
 
@@ -116,22 +113,6 @@ checkpoints.save(2, die)
     assert content(checkpoints) == (2, "whole")
     store.remove_abandoned()
     assert not list((tmp_path / "tmp").iterdir())
-
-
-def test_written_before_checkpoints_had_a_folder_of_their_own(tmp_path: Path):
-    """The files of version 0.1.0 lie beside the manifest."""
-    checkpoints = open_checkpoints(tmp_path)
-    checkpoints.save(1, write("new"))
-    folder = tmp_path / "checkpoints" / "fp" / "5"
-    folder.mkdir()
-    (folder / "state.json").write_text("old")
-    (folder / "checkpoint.json").write_text(
-        json.dumps({"files": {"state.json": asdict(describe_files(folder)["state.json"])}})
-    )
-    assert content(checkpoints) == (5, "old")
-    checkpoints.save(6, write("new"))
-    checkpoints.save(7, write("new"))
-    assert folders(tmp_path) == ["6", "7"]
 
 
 def test_ranks_above_zero_write_nothing(tmp_path: Path):

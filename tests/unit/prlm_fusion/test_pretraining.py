@@ -8,7 +8,6 @@ import torch.nn.functional as F
 import transformers
 
 from nlgraft.nn.masked_lm import NOT_PREDICTED, MaskedBatch
-from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages.run.text import open_tokenizer, read_encoded
 from nlgraft.text.corpora import read_corpus
 from tests.contract.toys.prlm_fusion import ARMS
@@ -133,11 +132,6 @@ def test_losses_of_parts_of_a_batch_add_up(kind, tmp_path, monkeypatch):
     whole, parts = model(BATCH), [model(first), model(second)]
     assert whole.num_tokens == sum(part.num_tokens for part in parts)
     torch.testing.assert_close(whole.loss_sum, sum(part.loss_sum for part in parts))
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
 
 
 def test_each_is_a_directory_of_transformers_with_its_tokenizer(store):

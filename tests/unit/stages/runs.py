@@ -23,6 +23,15 @@ def run(store, graph, reporter=None):
     return run_trial(graph, store, reporter=reporter or NullReporter(), config={}, is_waiting=True)
 
 
+def finish(store, graph, config=None, metrics=None):
+    """Run a trial to its end; return its record, and the function that finds its artifacts by name."""
+    document = {} if config is None else config.model_dump(mode="json")
+    record = run_trial(graph, store, reporter=NullReporter(), config=document, is_waiting=True)
+    assert record.state == "finished", record.reason
+    assert metrics is None or set(record.metrics) <= set(metrics)
+    return record, lambda name: store.fetch(graph.find(name))
+
+
 def artifact(store, graph, name):
     return store.fetch(graph.find(name))
 

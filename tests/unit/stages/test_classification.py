@@ -43,11 +43,6 @@ OURS = TransformerConfig(preset="tiny", d_model=16, ffn_dim=24, num_heads=2, dro
 BERT = {"d_model": 16, "num_heads": 2, "ffn_dim": 24}
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
-
-
 def classified(
     kind="bert",
     task="classification",

@@ -63,11 +63,6 @@ def checkpoint(tmp_path_factory):
     return directory
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
-
-
 def context_of(checkpoint, **settings):
     return ContextConfig(encoder=HuggingFaceEncoderConfig(checkpoint=str(checkpoint)), **settings)
 

@@ -26,11 +26,6 @@ SIZES = {"d_model": 16, "num_layers": 1, "num_heads": 2, "ffn_dim": 16}
 TRAIN = {"max_steps": 6, "batch_tokens": 300, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 3}
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
-
-
 def pretrained(kind="uni_lm", seed=1, max_tokens=20, train=TRAIN, **phase):
     config = ConlangConfig(corpus="conlang", task="monolingual", train=60, dev=12, test=4)
     lines = pieces.text("lm", config)

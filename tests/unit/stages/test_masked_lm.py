@@ -12,9 +12,7 @@ from safetensors.numpy import load_file
 
 from nlgraft.errors import DataError, TrialFailed
 from nlgraft.nn.config import TransformerConfig
-from nlgraft.pipeline.stage import NullReporter, StageGraph
-from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import run_trial
+from nlgraft.pipeline.stage import StageGraph
 from nlgraft.stages import graph as pieces
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import metrics
@@ -46,6 +44,7 @@ from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainCon
 from nlgraft.training.masked_lm import read_masked_lm
 from nlgraft.training.models import read_model
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
+from tests.unit.stages.runs import finish
 
 TRAIN = TrainConfig(
     max_steps=4,
@@ -74,17 +73,8 @@ def corpus(name="upstream", **settings):
     return pieces.corpus(name, ConlangConfig(corpus="conlang", task="monolingual", **sizes | settings))
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
-
-
 def run(store, stage):
-    graph = StageGraph(stage)
-    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True)
-    assert record.state == "finished", record
-    assert set(record.metrics) <= set(METRICS)
-    return record, lambda name: store.fetch(graph.find(name))
+    return finish(store, StageGraph(stage), metrics=METRICS)
 
 
 def exchanged_trial(method="avg", norm_match="none", new_rows=0, splits=("dev", "test"), **settings):

@@ -16,8 +16,6 @@ from nlgraft.evaluation.sufficient import aggregate
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, StageGraph
-from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.trial import run_trial
 from nlgraft.stages import graph as pieces
 from nlgraft.stages.config import MaskedSpansConfig, ScoreConfig
 from nlgraft.stages.kinds.seq2seq import (
@@ -40,6 +38,7 @@ from nlgraft.training.config import Side, TrainConfig, View
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.models import read_model
 from nlgraft.training.views import Encoded
+from tests.unit.stages.runs import finish
 
 TRAIN = TrainConfig(max_steps=4, batch_tokens=400, warmup_steps=1, peak_lr=0.01, eval_every_steps=2)
 SIZES = {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2}
@@ -66,22 +65,11 @@ def scored(trained, text, view=None, splits=("dev", "test"), **score):
 BOTH = View(sources=(Side(stream="source 0"), Side(stream="source 1")))
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return ArtifactStore.open(str(tmp_path_factory.mktemp("store")))
-
-
-def run(store, graph):
-    record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True)
-    assert record.state == "finished"
-    return record, lambda name: store.fetch(graph.find(name))
-
-
 def test_two_sources_from_pieces(store):
     view = BOTH
     text = texts(is_shared=False)
     settings = TrainSettings(train=TRAIN, model=model(num_sources=2), view=view)
-    record, at = run(store, scored(pieces.train("trained", text, settings, seed=1), text, view))
+    record, at = finish(store, scored(pieces.train("trained", text, settings, seed=1), text, view))
     declared = {
         **TEXT,
         **OUTPUT,
@@ -106,7 +94,7 @@ def test_scores_under_a_prefix_keep_their_segments(store):
     """What stands aside, such as the lead, is resampled with the same lines as the trial's own scores."""
     corpus = pieces.corpus("task", ConlangConfig(corpus="conlang", train=60, dev=8, test=6))
     scores = pieces.extract_scores(corpus, ("dev", "test"), num_sentences=1)["lead"]
-    record, at = run(store, StageGraph(scores))
+    record, at = finish(store, StageGraph(scores))
     segments = load_file(at("lead_scores") / "segments-lead.safetensors")
     assert {name: len(rows) for name, rows in segments.items()} == {
         f"{split}_{name}": size
@@ -121,7 +109,7 @@ def test_dev_loss_and_lengths_by_hand(store):
     """Nats per character is the dev loss of the segments over the characters of the references."""
     view, text = BOTH, texts(is_shared=False)
     settings = TrainSettings(train=TRAIN, model=model(num_sources=2), view=view)
-    record, at = run(store, scored(pieces.train("trained", text, settings, seed=1), text, view))
+    record, at = finish(store, scored(pieces.train("trained", text, settings, seed=1), text, view))
     references = read_corpus(at("task_corpus") / "dev").target
     losses = load_file(at("trained") / "segments-dev.safetensors")["loss"]
     assert record.metrics["dev/loss"] == pytest.approx(losses[:, 0].sum() / losses[:, 1].sum())
@@ -144,7 +132,7 @@ def test_weights_are_carried_into_another_architecture(store):
     freeze = TRAIN.model_copy(update={"train_only": ("fine_encoder",)})
     settings = TrainSettings(train=freeze, model=grown, carry=carry, view=view)
     graph = scored(pieces.train("trained", text, settings, seed=1, start=first), text, view, ("dev",))
-    record, at = run(store, graph)
+    record, at = finish(store, graph)
     report = json.loads((at("trained") / "carried.json").read_text())
     assert report["dropped"] == []
     assert report["initialised"] == [name for name in report["initialised"] if "fine_encoder" in name] != []
@@ -159,7 +147,7 @@ def test_one_source_is_drawn_at_a_time(store):
     view = BOTH.model_copy(update={"is_one_source_drawn": True})
     settings = TrainSettings(train=TRAIN, model=model(), view=view)
     trained = pieces.train("trained", text, settings, seed=1)
-    record, _ = run(store, scored(trained, text, View(), ("dev",)))
+    record, _ = finish(store, scored(trained, text, View(), ("dev",)))
     assert np.isfinite(record.metrics["dev/loss"])
 
 
@@ -202,7 +190,7 @@ def test_text_infilling_learns_from_text_alone(store):
     settings = TrainSettings(
         train=TRAIN, model=model(), masked_spans=MaskedSpansConfig(), metric_prefix="upstream"
     )
-    record, _ = run(store, StageGraph(pieces.train("upstream", text, settings, seed=1)))
+    record, _ = finish(store, StageGraph(pieces.train("upstream", text, settings, seed=1)))
     assert set(record.metrics) == set(prefixed("upstream", TRAINING))
 
 
@@ -211,10 +199,10 @@ def test_sampled_text_and_greedy_bleu(store):
     settings = TrainSettings(train=TRAIN, model=model(), sampling_alpha=0.2, num_bleu_sentences=3)
     trained = pieces.train("trained", text, settings, seed=1)
     assert trained.config["view"]["target"]["max_tokens"] == 60
-    record, _ = run(store, scored(trained, text, splits=("dev",)))
+    record, _ = finish(store, scored(trained, text, splits=("dev",)))
     assert "dev/greedy_bleu" in record.curves
     plain = pieces.train("trained", text, TrainSettings(train=TRAIN, model=model()), seed=1)
-    fixed, _ = run(store, scored(plain, text, splits=("dev",)))
+    fixed, _ = finish(store, scored(plain, text, splits=("dev",)))
     assert record.metrics["dev/loss"] != fixed.metrics["dev/loss"]
 
 
@@ -222,7 +210,7 @@ def test_an_upstream_model_is_scored_apart(store):
     text = texts("translation", 1)
     settings = TrainSettings(train=TRAIN, model=model(), metric_prefix="upstream")
     upstream = pieces.train("upstream", text, settings, seed=1)
-    record, _ = run(store, StageGraph(pieces.upstream_scores(upstream, text, decode=DECODE)))
+    record, _ = finish(store, StageGraph(pieces.upstream_scores(upstream, text, decode=DECODE)))
     assert set(record.metrics) == {"upstream/dev_bleu", *prefixed("upstream", TRAINING)}
 
 

@@ -15,9 +15,9 @@ from nlgraft.text.config import (
     FilesConfig,
     SacreBleuConfig,
     WordRule,
-    digest,
     word_tokens,
 )
+from nlgraft.text.corpus_digest import digest
 from nlgraft.text.roles import requires, role_problem
 from nlgraft.text.tokenizer_config import TokenizerConfig
 

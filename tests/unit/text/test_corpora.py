@@ -10,7 +10,7 @@ from pydantic import TypeAdapter
 
 from nlgraft.errors import DataError, StoreError
 from nlgraft.text.checks import check_corpus
-from nlgraft.text.config import ConlangConfig, CorpusConfig, digest, further_tests
+from nlgraft.text.config import ConlangConfig, CorpusConfig, further_tests
 from nlgraft.text.corpora import (
     Corpus,
     Selected,
@@ -20,6 +20,7 @@ from nlgraft.text.corpora import (
     report_json,
     write_corpus,
 )
+from nlgraft.text.corpus_digest import digest
 
 CORPUS: TypeAdapter[Any] = TypeAdapter(CorpusConfig)
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -20,6 +20,7 @@ from nlgraft.vocab.tokenizers.directories import (
 )
 from nlgraft.vocab.tokenizers.encoding import text_encoder
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from tests.tiny_checkpoints import train_spm
 
 rng = random.Random(1)
 STEMS = ["".join(rng.choices("abdeiklmnorstuzé", k=rng.randint(2, 5))) for _ in range(50)]
@@ -27,20 +28,8 @@ LINES = [" ".join("".join(rng.choices(STEMS, k=rng.randint(1, 3))) for _ in rang
 TEXT = [*LINES[:60], "  two   spaces ", "ﬁne ¼ Ｆull", "unseen: 你好 q", "a<s>b", ""]
 
 
-def train(prefix, **options):
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES),
-        model_prefix=str(prefix),
-        vocab_size=options.pop("vocab_size", 300),
-        pad_id=0,
-        unk_id=1,
-        bos_id=2,
-        eos_id=3,
-        num_threads=1,
-        minloglevel=2,
-        **options,
-    )
-    return prefix.with_suffix(".model")
+def train(prefix, vocab_size=300, **options):
+    return train_spm(prefix, LINES, size=vocab_size, **options)
 
 
 def loaded(directory):

@@ -15,6 +15,7 @@ from nlgraft.vocab.tokenizers.legacy import wordpiece_json
 from nlgraft.vocab.tokenizers.loading import load_vocabulary, read_subword_nmt
 from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
 from nlgraft.vocab.tokenizers.tokens import BYTE_LEVEL, SENTENCEPIECE, Kind, Tok
+from tests.tiny_checkpoints import train_spm
 
 rng = random.Random(0)
 STEMS = ["".join(rng.choices("abdeiklmnorstuzé", k=rng.randint(2, 5))) for _ in range(60)]
@@ -25,21 +26,8 @@ LINES = [" ".join(rng.choices(WORDS, k=8)) for _ in range(800)]
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
 def sentencepiece_model(request, tmp_path_factory):
     prefix = tmp_path_factory.mktemp("sp") / request.param
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(LINES),
-        model_prefix=str(prefix),
-        vocab_size=600,
-        model_type=request.param,
-        byte_fallback=True,
-        pad_id=0,
-        unk_id=1,
-        bos_id=2,
-        eos_id=3,
-        user_defined_symbols=["<mask>"],
-        num_threads=1,
-        minloglevel=2,
-    )
-    return prefix.with_suffix(".model")
+    options = {"model_type": request.param, "byte_fallback": True, "user_defined_symbols": ["<mask>"]}
+    return train_spm(prefix, LINES, size=600, **options)
 
 
 def test_sentencepiece_segments_words_as_the_library_does(sentencepiece_model):

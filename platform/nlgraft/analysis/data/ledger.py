@@ -169,5 +169,3 @@ def history(store: ArtifactStore, segments: Segments) -> History:
     pages = open_ledger(store).read()
     found = {number: one for number, one in pages.documents.items() if one.segments.overlaps(segments)}
     return History(found, pages.last, pages.problems)
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
@@ -282,7 +283,13 @@ def _notes(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) 
         for note in found.notes:
             if note != ONE_SEED:
                 notes.setdefault(note, []).append(label)
-    return [*marks, *_equal_within(result, compared), *_family(compared), *_scopes(compared), *(f"{', '.join(labels)}: {note}." for note, labels in notes.items())]
+    return [
+        *marks,
+        *_equal_within(result, compared),
+        *_family(compared),
+        *_scopes(compared),
+        *(f"{', '.join(labels)}: {note}." for note, labels in notes.items()),
+    ]
 
 
 def _equal_within(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) -> list[str]:

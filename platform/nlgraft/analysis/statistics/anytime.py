@@ -50,7 +50,11 @@ def log_evidence(
 
 
 def half_width(
-    num_seeds: int, seed_variance: float, segment_variance: float, log_level: float, precision: float = PRECISION
+    num_seeds: int,
+    seed_variance: float,
+    segment_variance: float,
+    log_level: float,
+    precision: float = PRECISION,
 ) -> float:
     """Compute half the width of the confidence sequence at a number of seeds; infinite with too few.
 

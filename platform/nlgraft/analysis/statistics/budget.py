@@ -184,7 +184,9 @@ class Budget:
         level = float(share) * AFTERTHOUGHTS * self.alpha / entry.alpha
         if asked.p_anytime is None:
             return Answer(None, "described", level, "chosen after results were seen")
-        return Answer(min(1.0, asked.p_anytime / level), "afterthought", level, "chosen after results were seen")
+        return Answer(
+            min(1.0, asked.p_anytime / level), "afterthought", level, "chosen after results were seen"
+        )
 
     def _share(self, asked: Asked) -> Fraction | None:
         if len(asked.cells) != 2 or asked.second_metric is not None:

@@ -100,7 +100,10 @@ def _spend(allowed: Array, masses: Array) -> Array:
     wanted = np.log(np.maximum(allowed, _TINY))
     log_tails = _log_tails(masses)
     squares = EDGES[:-1][::-1] ** 2  # in which the logarithm of a normal tail is almost linear
-    z = np.array([np.interp(one, row[::-1], squares) for one, row in zip(wanted, log_tails, strict=True)]) ** 0.5
+    z = (
+        np.array([np.interp(one, row[::-1], squares) for one, row in zip(wanted, log_tails, strict=True)])
+        ** 0.5
+    )
     levels = np.where(wanted >= log_tails[:, -1], np.log(2) + log_ndtr(-z), wanted)
     return np.maximum(np.where(z <= 0, 0.0, levels), wanted)
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtr, ndtri, stdtr, stdtrit
+from scipy.special import ndtr, stdtr, stdtrit
 
 from nlgraft.analysis.data.trials import Array
 
@@ -74,4 +74,6 @@ def _below(ends: Array, cosines: Array, n: int) -> Array:
 def _share(angle: Array, n: int) -> Array:
     """Return the probability that phi is at most an angle."""
     inner = np.clip(angle, -np.pi / 2 + 1e-12, np.pi / 2 - 1e-12)
-    return np.where(angle >= np.pi / 2, 1.0, np.where(angle <= -np.pi / 2, 0.0, stdtr(n, np.sqrt(n) * np.tan(inner))))
+    return np.where(
+        angle >= np.pi / 2, 1.0, np.where(angle <= -np.pi / 2, 0.0, stdtr(n, np.sqrt(n) * np.tan(inner)))
+    )

@@ -1,0 +1,12 @@
+"""Names of the tags by which runs are found and told apart in MLflow."""
+
+from __future__ import annotations
+
+FINGERPRINT = "nlgraft.fingerprint"
+KIND = "nlgraft.kind"
+CELL = "nlgraft.cell"
+STUDY = "nlgraft.study"
+STUDY_FINGERPRINT = "nlgraft.study_fingerprint"
+STATE = "nlgraft.state"
+END_REASON = "nlgraft.end_reason"
+NOTE = "mlflow.note.content"
