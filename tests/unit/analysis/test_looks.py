@@ -174,7 +174,9 @@ def test_an_extended_study_is_marked_and_its_p_values_grow(shown):
     shown([1, 2, 3])
     assert looks_of(shown([7, 8, 9, 10])) == ()
     found = shown([1, 2, 3, 4])
-    values = [[t.metrics["test/accuracy"] for t in found.cell(name).trials] for name in ("patt_eg", "baseline")]
+    values = [
+        [t.metrics["test/accuracy"] for t in found.cell(name).trials] for name in ("patt_eg", "baseline")
+    ]
     compared = found.compare("arm=patt_eg", metric="test/accuracy")
     plain = Comparer(samples=found.samples).compare(
         "test/accuracy", "", found.cell("patt_eg").measured("test/accuracy"),

@@ -92,9 +92,7 @@ class Results:
             load_system(study.system).with_tests_of(study.data),
             found,
             read_provenance(trials, store),
-            looks={
-                one.cell.label: read_looks(store, cell_key(study, one.cell, one.params)) for one in found
-            },
+            looks={one.cell.label: read_looks(store, cell_key(study, one.cell, one.params)) for one in found},
         )
 
     @property

@@ -144,7 +144,9 @@ def learning_curves(result: ComparedResults) -> list[tuple[str, str]]:
         bands = share([band for cell in result.cells if (band := make_band(cell, name)) is not None])
         if bands and len(drawn) < _MAX_PANELS and _curve_rank(name)[0] < _NOT_DRAWN:
             title = f"{name}{_unlike_units(result, name)}"
-            drawn.append((title, _draw_bands(result, f"Learning curves of {title}", "optimiser steps", bands)))
+            drawn.append(
+                (title, _draw_bands(result, f"Learning curves of {title}", "optimiser steps", bands))
+            )
     return drawn
 
 

@@ -22,9 +22,7 @@ from nlgraft.analysis.statistics.comparison import Comparison, rounded
 from nlgraft.analysis.statistics.power import MAX_SEEDS
 from nlgraft.study.data.claim import Claim
 
-Verdict = Literal[
-    "supported", "contradicted", "undecided", "not run", "same direction", "opposite direction"
-]
+Verdict = Literal["supported", "contradicted", "undecided", "not run", "same direction", "opposite direction"]
 _ON_OTHER_DATA: Mapping[Verdict, Verdict] = {
     "supported": "same direction",
     "contradicted": "opposite direction",

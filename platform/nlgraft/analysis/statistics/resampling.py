@@ -218,9 +218,7 @@ def two_sided_p(difference: float, noise: Spread) -> float:
     is_far = p * (len(noise.draws) + 1) < 1 + _FEW_DRAWS
     if noise.seed_variance is None or noise.seed_variance + noise.segment_variance == 0 or not is_far:
         return p
-    return float(
-        normal_p(np.array(difference), noise.seed_variance, noise.segment_variance, noise.num_seeds)
-    )
+    return float(normal_p(np.array(difference), noise.seed_variance, noise.segment_variance, noise.num_seeds))
 
 
 def equivalence_p(difference: float, scale: float, dof: int, margin: float) -> float:

@@ -160,9 +160,7 @@ def _with_scores(
             fixed = [name for name, known in result.system.metrics.items() if known.is_fixed]
             metrics = {name: trial.record.metrics[name] for name in fixed if name in trial.record.metrics}
             signatures = {} if found.signature is None else {metric: found.signature}
-            record = replace(
-                trial.record, metrics={**metrics, metric: found.value}, signatures=signatures
-            )
+            record = replace(trial.record, metrics={**metrics, metric: found.value}, signatures=signatures)
             segments = {} if found.segments is None else {metric: found.segments}
             trials.append(replace(trial, record=record, segments=segments, derived={}, _measured={}))
         cells.append(replace(cell, trials=tuple(trials)))

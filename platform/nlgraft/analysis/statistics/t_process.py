@@ -16,7 +16,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import numpy as np
-from scipy.special import ndtr, ndtri, stdtr, stdtrit
+from scipy.special import ndtr, stdtr, stdtrit
 
 from nlgraft.analysis.data.trials import Array
 
@@ -40,8 +40,8 @@ def transition(num_values: int) -> Array:
     """Return the probabilities to pass from bin i at n values to bin j at n + 1, shape (bins, bins)."""
     # Several places in each bin: with few values r' has a bound near by, at which its density is infinite.
     number = _NUM_PLACES if num_values < _MANY else 1
-    places = EDGES[:-1, None] + _WIDTH * (np.arange(number) + 0.5) / number
-    weights = np.exp(-(places**2) / 2)
+    places: Array = EDGES[:-1, None] + _WIDTH * (np.arange(number) + 0.5) / number
+    weights: Array = np.exp(-(places**2) / 2)
     start = _cosine(places.ravel(), num_values)[:, None]
     ends = _cosine(EDGES[1:-1], num_values + 1)
     inside = _below(ends, start, num_values) - _below(-ends, start, num_values)
@@ -74,4 +74,6 @@ def _below(ends: Array, cosines: Array, n: int) -> Array:
 def _share(angle: Array, n: int) -> Array:
     """Return the probability that phi is at most an angle."""
     inner = np.clip(angle, -np.pi / 2 + 1e-12, np.pi / 2 - 1e-12)
-    return np.where(angle >= np.pi / 2, 1.0, np.where(angle <= -np.pi / 2, 0.0, stdtr(n, np.sqrt(n) * np.tan(inner))))
+    return np.where(
+        angle >= np.pi / 2, 1.0, np.where(angle <= -np.pi / 2, 0.0, stdtr(n, np.sqrt(n) * np.tan(inner)))
+    )
