@@ -109,8 +109,8 @@ def replay_tables(document: Mapping[str, Any]) -> None:
             far = ", ".join(f"{one['sampler']} {_first_median(one)}" for one in _by_sampler(cell["replays"]))
             _print(
                 Text(
-                    f"{cell['cell']}: substitutes lie from their proposals, at the first trial and in the median, "
-                    f"{far}; two recorded configurations lie {cell['random_distance']:.2g} apart."
+                    f"{cell['cell']}: substitutes lie from their proposals, at the first trial and in the "
+                    f"median, {far}; two recorded configurations lie {cell['random_distance']:.2g} apart."
                 )
             )
         _print(*(Text(f"{cell['cell']}: {note}") for note in cell["notes"]))

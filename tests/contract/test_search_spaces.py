@@ -176,11 +176,16 @@ def test_an_editor_with_the_schema_of_the_system_accepts_every_study_and_sees_mi
 
 
 def test_the_demo_claims_no_more_than_its_pretrainings_show() -> None:
-    """Each seed of the demo trains everything that is random anew, so that a verdict holds beyond its stages."""
+    """Each seed of the demo draws everything random anew, so that verdicts hold beyond its stages."""
     study = Study.from_yaml(ROOT / "search_spaces" / "embedding_transfer" / "demo.yaml")
     random = [
-        {stage.fingerprint for trial in study.plan().trials if trial.seed == seed for stage in trial.graph.stages
-         if stage.seed is not None}
+        {
+            stage.fingerprint
+            for trial in study.plan().trials
+            if trial.seed == seed
+            for stage in trial.graph.stages
+            if stage.seed is not None
+        }
         for seed in study.seeds
-    ]  # fmt: skip
+    ]
     assert not set.intersection(*random)

@@ -116,7 +116,7 @@ def test_studies_without_a_search_have_none(make_small_study, scored):
 
 
 def test_the_band_is_called_what_it_is(searched):
-    """Bootstrap bands cover the truth less and less towards the full budget, so nothing may be read off them."""
+    """Bootstrap bands cover the truth ever less towards the full budget: nothing may be read off them."""
     rng = np.random.default_rng(1)
     # expected best of n draws from a standard normal, by simulation
     truth = np.maximum.accumulate(rng.standard_normal((40_000, 12)), axis=1).mean(axis=0)

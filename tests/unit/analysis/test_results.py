@@ -552,7 +552,9 @@ def family(make_study, scored):
         found = scored(study, {label: {"test/bleu": base + gap} for label, gap in gaps.items()})
         changed = [
             cell if cell.cell.label in ran
-            else replace(cell, trials=tuple(replace(t, state=state, record=None, _measured={}) for t in cell.trials))
+            else replace(cell, trials=tuple(
+                replace(one, state=state, record=None, _measured={}) for one in cell.trials
+            ))
             for cell in found.cells
         ]  # fmt: skip
         return replace(found, cells=tuple(changed))

@@ -51,10 +51,10 @@ def test_a_verdict_may_hang_on_the_metric(found):
 
 
 def test_a_true_effect_of_three_seeds_is_not_called_fragile(make_small_study, scored):
-    """Two of three seeds decide next to nothing: the sign and the range of the difference are what is left."""
+    """Two of three seeds decide next to nothing: sign and range of the difference are what is left."""
     study = make_small_study(claims=[], published=[])
     base = np.array([20.0, 20.3, 19.8])
-    rows = {"baseline": {"test/bleu": base}, "arm=patt_eg": {"test/bleu": base + [1.0, 1.2, 1.5]}}
+    rows = {"baseline": {"test/bleu": base}, "arm=patt_eg": {"test/bleu": base + np.array([1.0, 1.2, 1.5])}}
     result = scored(study, rows)
     assert result.standing(result.compare("patt_eg")) == "better"
     text = result.render("md")

@@ -14,9 +14,7 @@ def test_levels_are_those_of_lan_and_demets():
     # Reboussin et al. (2000), Controlled Clinical Trials 21: five equal looks, two-sided .05, for a known
     # variance, which many values come close to
     boundaries = stats.norm.isf(np.array(look_levels([20, 40, 60, 80, 100], 0.05)) / 2)
-    assert boundaries == pytest.approx(
-        [4.8769, 3.3569, 2.6803, 2.2898, 2.0310], abs=0.016
-    )  # 2 % of its level
+    assert boundaries == pytest.approx([4.8769, 3.3569, 2.6803, 2.2898, 2.0310], abs=0.016)
 
 
 @pytest.mark.parametrize("looks", [(3, 6), (3, 5, 10), tuple(range(3, 11))])

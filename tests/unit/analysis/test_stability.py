@@ -11,6 +11,7 @@ from nlgraft.evaluation.sufficient import aggregate, segment_rows
 
 BASE = np.array([20.0, 20.4, 19.7, 20.1, 19.9])
 GOOD = BASE + 1.0 + np.array([0.1, -0.05, 0.0, 0.08, -0.02])
+NOISE = np.array([1.5, -1.2, 0.3, -0.6, 0.1])
 
 
 @pytest.fixture
@@ -196,13 +197,13 @@ def test_a_comparison_prints_as_a_verdict(build):
     assert "difference +1.022 BLEU points, interval [+0.9" in text
     assert "(5 seeds)" in text
     assert "p_randomisation" not in text
-    open_one = str(build(BASE, BASE + [1.5, -1.2, 0.3, -0.6, 0.1]).compare("patt_eg"))
+    open_one = str(build(BASE, BASE + NOISE).compare("patt_eg"))
     assert "undecided, equal within 1.3 BLEU points" in open_one
     assert "not known" in str(build([None] * 5, GOOD).compare("patt_eg"))
 
 
 def test_an_undecided_verdict_gives_the_smallest_margin_that_the_data_support(build):
-    found = build(BASE, BASE + [1.5, -1.2, 0.3, -0.6, 0.1])
+    found = build(BASE, BASE + NOISE)
     low, high = found.compare("patt_eg").ci
     assert max(-low, high) <= 1.3 <= max(-low, high) + 0.1
     assert "Undecided, but equal within (BLEU points): arm=patt_eg 1.3." in found.render("md")

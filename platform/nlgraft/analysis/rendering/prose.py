@@ -194,7 +194,7 @@ def _documents_method(result: ComparedResults) -> list[str]:
     if not number_of:
         return []
     return [
-        f"Test lines are resampled by document ({number_of:,} documents), since those of one document are alike."
+        f"Test lines are resampled by document ({number_of:,} documents), as those of one document are alike."
     ]
 
 
@@ -203,9 +203,9 @@ def _stability_method(result: ComparedResults) -> list[str]:
         return []
     return [
         "A seed diverged if it reached less than half of what the best seed of its cell reached; it stays in "
-        "every figure. A seed is lost if it failed or has no finite value; where one of two cells lost a seed "
-        "that the other did not, the comparison is left open. The interquartile mean is that of the middle "
-        "half of the seeds (Agarwal et al. 2021)."
+        "every figure. A seed is lost if it failed or has no finite value; where one of two cells lost a "
+        "seed that the other did not, the comparison is left open. The interquartile mean is that of the "
+        "middle half of the seeds (Agarwal et al. 2021)."
     ]
 
 
@@ -214,10 +214,10 @@ def _search_method(result: ComparedResults) -> list[str]:
         return []
     return [
         "The expected best of n search trials is that of n draws with replacement from the trials that ran "
-        "(Dodge et al. 2019). It errs to the side of worse values and takes trials as independent, which those "
-        "of a sampler that learns are not. Its band is the range of 95 % of resamples of these trials: it is "
-        "descriptive, covers the truth in less than half of the searches at their full budget, and tests "
-        "nothing."
+        "(Dodge et al. 2019). It errs to the side of worse values and takes trials as independent, which "
+        "those of a sampler that learns are not. Its band is the range of 95 % of resamples of these trials: "
+        "it is descriptive, covers the truth in less than half of the searches at their full budget, and "
+        "tests nothing."
     ]
 
 
@@ -228,7 +228,8 @@ def _looks_method(result: ComparedResults) -> list[str]:
         levels = ", ".join(f"{level:.2g}" for level in look_levels(planned.looks, alpha))
         found.append(
             f"Results were tested at {', '.join(map(str, planned.looks))} seeds. Alpha is spent by Lan and "
-            f"DeMets' function of O'Brien and Fleming's type, for t tests: a single comparison has the levels {levels}. "
+            f"DeMets' function of O'Brien and Fleming's type, for t tests: a single comparison has the "
+            f"levels {levels}. "
             "p is the smallest overall level at which one of the looks taken rejects; Holm's correction is "
             "over these. Intervals are over all seeds and do not allow for the looks. A cell stops when all "
             "its comparisons are significant or become so by the last look with a probability below "
@@ -239,10 +240,10 @@ def _looks_method(result: ComparedResults) -> list[str]:
         seen = sorted({look for one in compared for look in one.earlier_looks})
         factor = max(one.penalty for one in compared)
         found.append(
-            f"Comparisons were extended without a plan after results at {', '.join(map(str, seen))} seeds had "
-            "been seen. Extending until a result is significant rejects more often than alpha: their p-values "
-            f"are multiplied by up to {factor}, so that all looks after the first spend at most half of alpha, "
-            "and intervals do not allow for it. Plan looks instead: sequential."
+            f"Comparisons were extended without a plan after results at {', '.join(map(str, seen))} seeds "
+            "had been seen. Extending until a result is significant rejects more often than alpha: their "
+            f"p-values are multiplied by up to {factor}, so that all looks after the first spend at most "
+            "half of alpha, and intervals do not allow for it. Plan looks instead: sequential."
         )
     return found
 

@@ -61,8 +61,8 @@ def expected_best_table(result: ComparedResults) -> Table | None:
         f" Trials without a value count as the worst finished one: {', '.join(lacking)}." if lacking else ""
     )
     note = (
-        f"Expected {result.study.objectives[0].metric} of the best of so many trials, with the range of 95 % of its "
-        f"resamples. The range describes these trials; it is no confidence interval.{counted}"
+        f"Expected {result.study.objectives[0].metric} of the best of so many trials, with the range of 95 % "
+        f"of its resamples. The range describes these trials; it is no confidence interval.{counted}"
     )
     return make_table(header, rows, notes=[note])
 

@@ -276,7 +276,7 @@ def _notes(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) 
     if any(found.smallest_detectable is not None for _, found in compared):
         marks.append(
             "Detectable: the true difference that so many seeds find in four of five such studies; below "
-            f"{_FEW_SEEDS} seeds only a range is known. Seeds needed: to find the observed difference so often."
+            f"{_FEW_SEEDS} seeds only a range is known. Seeds needed: those that find the observed one as often."
         )
     notes: dict[str, list[str]] = {}
     for label, found in compared:
@@ -303,8 +303,8 @@ def _equal_within(result: ComparedResults, compared: Sequence[tuple[str, Compari
         return []
     unit = result.system.metrics[compared[0][1].metric].unit
     return [
-        f"Undecided, but equal within ({unit}): {'; '.join(margins)}. A larger difference is unlikely: these are the "
-        "farther ends of the intervals, not corrected for their number."
+        f"Undecided, but equal within ({unit}): {'; '.join(margins)}. A larger difference is unlikely: these "
+        "are the farther ends of the intervals, not corrected for their number."
     ]
 
 

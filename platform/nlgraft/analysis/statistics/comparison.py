@@ -34,7 +34,7 @@ class Comparison:
         p_holm: ``p`` adjusted for the study's family of comparisons.
         family: Size of the family that ``p_holm`` is adjusted for, and how many of its questions were tested.
         level: Level that a p-value must reach to decide: alpha, or alpha over the open part of the family.
-        earlier_looks: Numbers of seeds at which the comparison was seen before it was extended without a plan.
+        earlier_looks: Numbers of seeds at which the comparison was seen before it was extended unplanned.
         seed_variance: Variance between the seeds' differences; None below two seeds or for constants.
         segment_variance: Variance of ``difference`` from the choice of segments.
         scope: Sources of variation in the interval and the p-value.

@@ -7,10 +7,10 @@ each side as in their program (Reboussin et al. 2000): up to the share t of the 
 
 What a look may spend fixes its level by a recursion as that of Armitage, McPherson and Rowe (1969), over the
 t statistic of so few seeds (`t_process`) and not over the Brownian motion that it becomes with many: levels
-from the latter reject too often, by .007 for eight looks at 3 to 10 seeds. Noise of the test set, the same at
-every look, makes them err less. Since the levels of all looks grow with the overall level, the smallest overall level at which any look so far
-rejects is a p-value (Liu and Anderson 2008), and Holm's procedure holds for such p-values (Maurer and Bretz
-2013), whatever made the study stop after a planned look.
+from the latter reject too often, by .007 for eight looks at 3 to 10 seeds. Since the levels of all looks grow
+with the overall level, the smallest overall level at which any look so far rejects is a p-value (Liu and
+Anderson 2008), and Holm's procedure holds for such p-values (Maurer and Bretz 2013), whatever made the study
+stop after a planned look.
 """
 
 from __future__ import annotations

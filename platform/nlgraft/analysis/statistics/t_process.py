@@ -40,8 +40,8 @@ def transition(num_values: int) -> Array:
     """Return the probabilities to pass from bin i at n values to bin j at n + 1, shape (bins, bins)."""
     # Several places in each bin: with few values r' has a bound near by, at which its density is infinite.
     number = _NUM_PLACES if num_values < _MANY else 1
-    places = EDGES[:-1, None] + _WIDTH * (np.arange(number) + 0.5) / number
-    weights = np.exp(-(places**2) / 2)
+    places: Array = EDGES[:-1, None] + _WIDTH * (np.arange(number) + 0.5) / number
+    weights: Array = np.exp(-(places**2) / 2)
     start = _cosine(places.ravel(), num_values)[:, None]
     ends = _cosine(EDGES[1:-1], num_values + 1)
     inside = _below(ends, start, num_values) - _below(-ends, start, num_values)
