@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
-from nlgraft.stages.config import ConfigPart, ScoreConfig
+from nlgraft.stages.config import ScoreConfig
+from nlgraft.strict_config import StrictConfig
 from nlgraft.text.config import CorpusConfig
 from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import TokenizerConfig
@@ -17,7 +18,7 @@ SOURCES = {"first": ("source 0",), "second": ("source 1",), "both": ("source 0",
 """Roles of the text that is read."""
 
 
-class Config(ConfigPart):
+class Config(StrictConfig):
     """A trial: train a translation model on one or two source languages, and test it."""
 
     data: Annotated[CorpusConfig, requires("source 0", "source 1", "target")]

@@ -89,9 +89,7 @@ def artifact_file(store: ArtifactStore, name: str) -> str:
     """Key of a file of number(1)'s artifact."""
     manifest = store.manifest(number(1))
     assert manifest is not None
-    return "/".join(
-        part for part in ("artifacts/number", manifest.fingerprint, manifest.location, name) if part
-    )
+    return "/".join(filter(None, ("artifacts/number", manifest.fingerprint, manifest.location, name)))
 
 
 def damage(store: ArtifactStore, name: str, data: bytes) -> None:

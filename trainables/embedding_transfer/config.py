@@ -10,7 +10,6 @@ from pydantic import Field, model_validator
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.stages.config import (
     MASK_TOKEN,
-    ConfigPart,
     MaskedLMConfig,
     PhaseConfig,
     ScoreConfig,
@@ -19,6 +18,7 @@ from nlgraft.stages.config import (
     VectorsConfig,
     defaulting,
 )
+from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.system import Condition
 from nlgraft.text.config import CorpusConfig
 from nlgraft.text.files import InputPathOrName
@@ -40,7 +40,7 @@ DEFAULT_MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
 """Share of masked tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
 
 
-class DataConfig(ConfigPart):
+class DataConfig(StrictConfig):
     """The two corpora; both translate from one source into one target."""
 
     upstream: CorpusConfig
@@ -54,7 +54,7 @@ class DataConfig(ConfigPart):
 OwnTokenizer = Annotated[TokenizerConfig, defaulting(is_shared=False)]
 
 
-class TokenizersConfig(ConfigPart):
+class TokenizersConfig(StrictConfig):
     """Subword vocabularies of the two domains, each learned on its own training text."""
 
     upstream: OwnTokenizer = TokenizerConfig(is_shared=False)
@@ -89,7 +89,7 @@ class UpstreamConfig(UpstreamPhaseConfig):
     German); null: what its config.json says."""
 
 
-class RatesConfig(ConfigPart):
+class RatesConfig(StrictConfig):
     """Rates of splitting and merging words to simulate unseen tokens (section 3.3; authors' code)."""
 
     split: float = Field(default=0.4, ge=0, le=1)
@@ -106,7 +106,7 @@ class RatesConfig(ConfigPart):
     """If true, results of splits and merges that the vocabulary has are generated too, not looked up."""
 
 
-class GeneratorConfig(ConfigPart, OneOfSeveral):
+class GeneratorConfig(StrictConfig, OneOfSeveral):
     """Training of ATT-EG and PATT-EG (section 3.3). AVG-EG has no parameters and reads none of this."""
 
     ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (("max_steps", "max_epochs"),)
@@ -180,7 +180,7 @@ class GeneratorConfig(ConfigPart, OneOfSeveral):
         )
 
 
-class IndependentConfig(ConfigPart):
+class IndependentConfig(StrictConfig):
     """A new embedding layer with a small encoder behind it (independent_encoder; Lewis et al. 2020)."""
 
     num_layers: int = Field(default=1, ge=1)
@@ -196,7 +196,7 @@ class IndependentConfig(ConfigPart):
         return self
 
 
-class TransferConfig(ConfigPart):
+class TransferConfig(StrictConfig):
     """Initialisation of the downstream vocabulary's embeddings (sections 3.1, 3.2 and 4.1)."""
 
     method: Method = "patt_eg"

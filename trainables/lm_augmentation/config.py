@@ -16,13 +16,13 @@ from nlgraft.nn.context_config import (
     UniLMConfig,
 )
 from nlgraft.stages.config import (
-    ConfigPart,
     LanguageModelPhaseConfig,
     ScoreConfig,
     SystemConfig,
     defaulting,
     model_problems,
 )
+from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.system import Condition
 from nlgraft.text.config import EOS, CorpusConfig
 from nlgraft.text.roles import requires
@@ -69,7 +69,7 @@ READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
 """Settings that only some arms read: see `nlgraft.study.data.system.System.conditions`."""
 
 
-class DataConfig(ConfigPart):
+class DataConfig(StrictConfig):
     """The bitext of the task, and the text of the language models."""
 
     downstream: Annotated[CorpusConfig, requires("source 0", "target")]
@@ -83,7 +83,7 @@ class DataConfig(ConfigPart):
     are cut and counted."""
 
 
-class TokenizersConfig(ConfigPart):
+class TokenizersConfig(StrictConfig):
     """Vocabularies, and which of them the encoder-decoder reads (section 3.1, appendix A)."""
 
     language_model: Annotated[TokenizerConfig, defaulting(kind="bpe")] = TokenizerConfig(kind="bpe")
@@ -115,7 +115,7 @@ class TokenizersConfig(ConfigPart):
         return self
 
 
-class RepresentationConfig(ConfigPart):
+class RepresentationConfig(StrictConfig):
     """Input of one side of the model (section 2)."""
 
     use: Literal["table", "elmo", "finetuned"] = "table"
@@ -162,7 +162,7 @@ class SourceConfig(RepresentationConfig):
     step. Decoding computes them live."""
 
 
-class LanguageModelsConfig(ConfigPart):
+class LanguageModelsConfig(StrictConfig):
     """The language models and their pretraining (section 3.2)."""
 
     source: Annotated[LanguageModelPhaseConfig, defaulting(model={"kind": "bi_lm"})] = (

@@ -10,13 +10,13 @@ from pydantic import Field, model_validator
 from nlgraft.nn.config import FineEncoderConfig, GenerationConfig, TransformerConfig
 from nlgraft.stages.config import (
     MASK_TOKEN,
-    ConfigPart,
     PhaseConfig,
     ScoreConfig,
     SystemConfig,
     UpstreamPhaseConfig,
     defaulting,
 )
+from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.system import GIVEN, Condition
 from nlgraft.text.config import BOS, EOS, CorpusConfig
 from nlgraft.text.files import InputPathOrName
@@ -41,7 +41,7 @@ _NEW = {
 """Settings with which a model has parameters that one of a single source lacks."""
 
 
-class DataConfig(ConfigPart):
+class DataConfig(StrictConfig):
     """Examples with several sources and a target, and text without labels."""
 
     task: CorpusConfig
@@ -76,7 +76,7 @@ class DataConfig(ConfigPart):
         return sum(role.startswith("source ") for role in self.task.roles)
 
 
-class CheckpointConfig(ConfigPart):
+class CheckpointConfig(StrictConfig):
     """A released mBART (section 3.1: mbart-large-cc25) or, for masked_tokens, a BERT."""
 
     directory: InputPathOrName
@@ -114,7 +114,7 @@ class UpstreamConfig(UpstreamPhaseConfig):
         return self
 
 
-class SourcesConfig(ConfigPart):
+class SourcesConfig(StrictConfig):
     """What a model of several sources has beyond one of a single source (sections 2.3 to 2.5)."""
 
     encoding: Literal["joint", "separate", "own"] = "joint"

@@ -9,7 +9,6 @@ from pydantic import Field, model_validator
 
 from nlgraft.nn.config import BertConfig, FusionConfig, GenerationConfig, Site, TransformerConfig
 from nlgraft.stages.config import (
-    ConfigPart,
     ScoreConfig,
     SystemConfig,
     UnsmoothedTrainConfig,
@@ -17,6 +16,7 @@ from nlgraft.stages.config import (
     defaulting,
     model_problems,
 )
+from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.system import Condition
 from nlgraft.text.config import CorpusConfig
 from nlgraft.text.files import InputPathOrName
@@ -57,7 +57,7 @@ def _has_layers(depth: int, layers: Layers) -> bool:
     return not layers.startswith("mean_last_") or int(layers.removeprefix("mean_last_")) <= depth
 
 
-class DataConfig(ConfigPart):
+class DataConfig(StrictConfig):
     """The text of the task and that of the pretrained models."""
 
     downstream: Annotated[CorpusConfig, requires("source 0", "target")]
@@ -70,7 +70,7 @@ class DataConfig(ConfigPart):
     cut and counted."""
 
 
-class ReleasedPrlm(ConfigPart):
+class ReleasedPrlm(StrictConfig):
     """A checkpoint of transformers with its own tokenizer: encoder, decoder or encoder-decoder."""
 
     kind: Literal["released"] = "released"
@@ -84,7 +84,7 @@ class ReleasedPrlm(ConfigPart):
     from a local directory."""
 
 
-class BertPrlm(ConfigPart):
+class BertPrlm(StrictConfig):
     """A BERT: masked language model (Devlin et al. 2019)."""
 
     kind: Literal["bert"] = "bert"
@@ -93,7 +93,7 @@ class BertPrlm(ConfigPart):
     """Its sizes."""
 
 
-class GptPrlm(ConfigPart):
+class GptPrlm(StrictConfig):
     """A GPT-2: left-to-right language model (Radford et al. 2019)."""
 
     kind: Literal["gpt"] = "gpt"
@@ -102,7 +102,7 @@ class GptPrlm(ConfigPart):
     """Its sizes."""
 
 
-class ElectraPrlm(ConfigPart):
+class ElectraPrlm(StrictConfig):
     """An ELECTRA: tells replaced tokens, which a small generator proposes (Clark et al. 2020)."""
 
     kind: Literal["electra"] = "electra"
@@ -122,7 +122,7 @@ class ElectraPrlm(ConfigPart):
         return self
 
 
-class DistilbertPrlm(ConfigPart):
+class DistilbertPrlm(StrictConfig):
     """A DistilBERT: a smaller BERT that learns from a larger one (Sanh et al. 2019)."""
 
     kind: Literal["distilbert"] = "distilbert"
@@ -172,7 +172,7 @@ class PretrainingConfig(UpstreamSeed):
         return self
 
 
-class PrlmFusionConfig(ConfigPart):
+class PrlmFusionConfig(StrictConfig):
     """Pretrained states in the model (section 2, section 4; sections 1.2 and 3 of the specification)."""
 
     prlms: tuple[PrlmName, ...] = ()

@@ -9,12 +9,12 @@ from pydantic import Field
 
 from nlgraft.stages.config import (
     ClassificationConfig,
-    ConfigPart,
     MaskedLMConfig,
     SystemConfig,
     UnsmoothedTrainConfig,
     UpstreamSeed,
 )
+from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.system import GIVEN, Condition
 from nlgraft.text.config import CorpusConfig
 from nlgraft.text.roles import requires
@@ -40,7 +40,7 @@ EXCHANGING = tuple(name for name in get_args(Method) if name not in (KEPT, SCRAT
 """Methods that exchange the vocabulary of the pretrained model."""
 
 
-class SplitConfig(ConfigPart):
+class SplitConfig(StrictConfig):
     """A split of the downstream examples that keeps the balance of the labels (section 3.2).
 
     The examples of the corpus's own three splits are pooled, shuffled and split anew.
@@ -56,7 +56,7 @@ class SplitConfig(ConfigPart):
     """Seed of the draw, the same in all trials."""
 
 
-class DataConfig(ConfigPart):
+class DataConfig(StrictConfig):
     """The text of the pretraining and of the task."""
 
     upstream: Annotated[CorpusConfig, requires("source 0", has_further_tests=False)] | None = None
@@ -80,7 +80,7 @@ class UpstreamConfig(UpstreamSeed):
     """Length, learning rate, choice of the result."""
 
 
-class TransferConfig(ConfigPart):
+class TransferConfig(StrictConfig):
     """Where the embeddings of the new vocabulary come from (sections 3.3 and 4.1)."""
 
     method: Method = "vipi"

@@ -11,7 +11,8 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, StrictConfig
+from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig
+from nlgraft.strict_config import StrictConfig
 
 Activation = Literal["relu", "gelu", "silu"]
 Norm = Literal["pre", "post"]
@@ -157,8 +158,7 @@ class TransformerConfig(StrictConfig):
     """Multiply target embeddings by sqrt(d_model)."""
     has_embedding_norm: bool = False
     """Layer norm after the input sum (mBART, BERT)."""
-    # excluded at its default, so that fingerprints from before this field existed stay valid
-    norm_eps: float = Field(default=NORM_EPS, gt=0, exclude_if=lambda value: value == NORM_EPS)
+    norm_eps: float = Field(default=NORM_EPS, gt=0)
     """Added to the variance in the layer norms of the model's own layers (BERT: 1e-12)."""
     has_output_bias: bool = False
     """A bias on the output projection (Marian's final_logits_bias)."""

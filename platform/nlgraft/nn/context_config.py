@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from nlgraft.strict_config import StrictConfig
 
 Precision = Literal["fp16", "fp32"]
 PoolingName = Literal["index", "output", "sum", "mean", "scalar_mix", "dynamic_cls", "dynamic_mean"]
-
-
-class StrictConfig(BaseModel):
-    """Base of the model's configurations: frozen, without unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class PoolingConfig(StrictConfig):
@@ -27,12 +23,11 @@ class PoolingConfig(StrictConfig):
     """Hidden state that kind index takes (0: embeddings, -1: last); -2 is best in the paper."""
     weight_dropout: float = Field(default=0.0, ge=0, lt=1)
     """Scalar mix: dropout on the softmaxed layer weights, which removes whole layers (0.2 in the recipe)."""
-    # excluded at its default, so that fingerprints from before this field existed stay valid
-    num_last: int | None = Field(default=None, ge=1, exclude_if=lambda value: value is None)
+    num_last: int | None = Field(default=None, ge=1)
     """Sum and mean: only this many last layers; null: layers 1..L."""
     is_norm_affine: bool = True
     """Scalar mix: the layer norm shared by all layers has a gain and a bias (``--elmo-affine``)."""
-    is_centred: bool = Field(default=False, exclude_if=lambda value: not value)
+    is_centred: bool = Field(default=False)
     """Scalar mix of a frozen encoder: its mean over the training text is subtracted from each layer before
     the norm (ours)."""
 

@@ -140,5 +140,4 @@ class Artifacts:
 
 
 def _folder(manifest: Manifest) -> str:
-    key = artifact_key(manifest.name, manifest.fingerprint)
-    return f"{key}/{manifest.location}" if manifest.location else key
+    return f"{artifact_key(manifest.name, manifest.fingerprint)}/{manifest.location}"

@@ -20,7 +20,6 @@ from nlgraft.pipeline.integrity import (
     ArtifactDamaged,
     FileEntry,
     FileName,
-    Location,
     describe_files,
     read_document,
     remove_tree,
@@ -34,10 +33,10 @@ NUM_KEPT = 2
 
 @dataclass(frozen=True)
 class _CheckpointManifest:
-    """The files of a checkpoint and the folder that holds them; empty if that is the step's own."""
+    """The files of a checkpoint and the folder that holds them."""
 
     files: dict[FileName, FileEntry]
-    location: Location = ""
+    location: FileName
 
 
 _MANIFEST = TypeAdapter(_CheckpointManifest)
@@ -66,8 +65,7 @@ class Checkpoints:
             folder = f"{self._key}/{step}"
             try:
                 manifest = read_document(_MANIFEST, self._files.read(f"{folder}/{MANIFEST}"), MANIFEST)
-                path = f"{folder}/{manifest.location}" if manifest.location else folder
-                return step, self._files.fetch(path, manifest.files)
+                return step, self._files.fetch(f"{folder}/{manifest.location}", manifest.files)
             except ArtifactDamaged as damaged:
                 logger.warning("checkpoint %s is skipped: %s", folder, damaged)
         return None

@@ -43,7 +43,6 @@ def _checked(name: str) -> str:
 
 # Whoever can write to the store can write a manifest, so every name in one is checked when it is read.
 FileName = Annotated[str, AfterValidator(_checked)]
-Location = Annotated[str, AfterValidator(lambda name: name and _checked(name))]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter
 
 from nlgraft.pipeline.environment import environment
 from nlgraft.pipeline.fingerprint import canonical_json
-from nlgraft.pipeline.integrity import FileEntry, FileName, Location, read_document
+from nlgraft.pipeline.integrity import FileEntry, FileName, read_document
 from nlgraft.pipeline.stage import Stage
 
 MANIFEST = "manifest.json"
@@ -34,8 +34,7 @@ class Manifest:
         inputs: Fingerprints of its inputs by name.
         seed: Its seed, None when it used none.
         files: Size and checksum by relative path.
-        location: Folder beside the manifest that holds the files; empty if they lie beside it themselves, as
-            in local stores of before.
+        location: Folder beside the manifest that holds the files.
         reason: Why it was made.
         host: Where it was made.
         versions: Of Python and packages.
@@ -54,7 +53,7 @@ class Manifest:
     inputs: dict[str, str]
     seed: int | None
     files: dict[FileName, FileEntry]
-    location: Location = ""
+    location: FileName
     reason: str = ""
     host: str = ""
     versions: dict[str, str]

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.nn.config import BertConfig, ClassifierConfig, TransformerConfig, tupled
 from nlgraft.nn.context_config import LanguageModelConfig
+from nlgraft.strict_config import StrictConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
@@ -20,12 +21,6 @@ CLASS_METRICS = ("accuracy", "macro_f1", "mcc", "loss.class", "ece")
 """Measures of classification."""
 MASK_TOKEN = "<mask>"
 """Special token that stands for masked text."""
-
-
-class ConfigPart(BaseModel):
-    """Base of the parts: frozen, unknown keys refused, attribute docstrings kept."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 def defaulting(**values: Any) -> BeforeValidator:
@@ -48,7 +43,7 @@ def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     return {**defaults, **given, **inner}
 
 
-class SystemConfig(ConfigPart):
+class SystemConfig(StrictConfig):
     """Base of the systems' configs: settings that contradict each other are refused, all at once."""
 
     @model_validator(mode="after")
@@ -70,7 +65,7 @@ def model_problems(model: TransformerConfig, deciders: str) -> Iterator[str]:
             yield f"model.{name} is set: {deciders} decides it; leave it out"
 
 
-class PhaseConfig(ConfigPart):
+class PhaseConfig(StrictConfig):
     """One training of the whole model."""
 
     train: TrainConfig = TrainConfig()
@@ -90,7 +85,7 @@ class PhaseConfig(ConfigPart):
         return self
 
 
-class UpstreamSeed(ConfigPart):
+class UpstreamSeed(StrictConfig):
     """The seed of a model that trials share."""
 
     seed: int = Field(default=1, ge=0)
@@ -140,7 +135,7 @@ class ClassifierTrainConfig(UnsmoothedTrainConfig):
     """Dev metric that ``patience`` and ``keep_best`` compare."""
 
 
-class ClassificationConfig(ConfigPart):
+class ClassificationConfig(StrictConfig):
     """A sequence classifier and its training."""
 
     classifier: ClassifierConfig = ClassifierConfig()
@@ -158,7 +153,7 @@ class ClassificationConfig(ConfigPart):
         return self
 
 
-class MaskedSpansConfig(ConfigPart):
+class MaskedSpansConfig(StrictConfig):
     """Text infilling: spans of the text are masked (Lewis et al. 2020; Liu et al. 2020)."""
 
     rate: float = Field(default=0.35, gt=0, lt=1)
@@ -169,7 +164,7 @@ class MaskedSpansConfig(ConfigPart):
     """Token that replaces a span."""
 
 
-class ScoreConfig(ConfigPart):
+class ScoreConfig(StrictConfig):
     """Measures of the output."""
 
     metrics: tuple[TextMetric, ...] = Field(default=("bleu", "chrf", "ter"), min_length=1)
@@ -190,7 +185,7 @@ class ScoreConfig(ConfigPart):
         return self
 
 
-class MaskedLMConfig(ConfigPart):
+class MaskedLMConfig(StrictConfig):
     """A masked language model of transformers, and what it predicts."""
 
     checkpoint: InputPathOrName | None = None
@@ -250,7 +245,7 @@ class MaskedLMConfig(ConfigPart):
         return self
 
 
-class VectorsConfig(ConfigPart):
+class VectorsConfig(StrictConfig):
     """Vectors of tokens learned from text, as wide as the model, for methods that read them."""
 
     epochs: int = Field(default=5, ge=1)

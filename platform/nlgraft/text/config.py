@@ -20,6 +20,7 @@ from pydantic import (
 )
 
 from nlgraft.errors import DataError
+from nlgraft.strict_config import StrictConfig
 from nlgraft.text.files import InputPath, InputPathOrName, file_digest
 
 Split = Literal["train", "dev", "test"]
@@ -83,11 +84,7 @@ def _with_source(schema: dict[str, Any]) -> None:
     schema["properties"]["source"] = {"type": "string", "description": "The only source."}
 
 
-class _Config(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class ConlangConfig(_Config):
+class ConlangConfig(StrictConfig):
     """Text of the constructed language family: needs no network, takes seconds.
 
     Train, dev and test never share a pair, and a split's first lines do not depend on its size or on the
@@ -113,12 +110,12 @@ class ConlangConfig(_Config):
     """Number of dev examples: sentences, or documents to summarise."""
     test: int = Field(default=1000, ge=1)
     """Number of test examples."""
-    unsaid: float = Field(default=0.0, ge=0, le=0.5, exclude_if=lambda share: not share)
+    unsaid: float = Field(default=0.0, ge=0, le=0.5)
     """Multi_source and post_editing: share of the adjectives, adverbs, places and owners that a source
     language leaves out. Of multi_source each is said in at least one language; of post_editing the first
     language alone leaves out, the draft has them. The corpus stage reports how far a perfect translator of
     each source alone would come."""
-    topicality: float = Field(default=0.0, ge=0, le=1, exclude_if=lambda share: not share)
+    topicality: float = Field(default=0.0, ge=0, le=1)
     """Monolingual text and classification: share of the nouns, verbs and adjectives that are drawn from one
     semantic field, the sentence's topic. The label is then the topic (``topic 0`` to ``topic 5``), which
     words that occur together tell, instead of the sentiment, which belongs to each word alone."""
@@ -150,7 +147,7 @@ class ConlangConfig(_Config):
         return self
 
 
-class SplitFiles(_Config):
+class SplitFiles(StrictConfig):
     """The files of one split; line n of each belongs to example n. Plain or ``.gz``, UTF-8."""
 
     model_config = ConfigDict(json_schema_extra=_with_source)
@@ -181,7 +178,7 @@ class SplitFiles(_Config):
         return {role: path for role, path in named.items() if path is not None}
 
 
-class Limits(_Config):
+class Limits(StrictConfig):
     """Limits on the examples of each split, counted after the word rule; None for all."""
 
     train: int | None = Field(default=None, ge=1)
@@ -192,7 +189,7 @@ class Limits(_Config):
     """Examples of each test set."""
 
 
-class WordRule(_Config):
+class WordRule(StrictConfig):
     """Selects a domain from a corpus by the words of one side.
 
     A line is split into its maximal runs of letters and digits, lower-cased. It belongs to the domain when
@@ -223,14 +220,14 @@ class WordRule(_Config):
         return self.has != frozenset(self.words).isdisjoint(word_tokens(line))
 
 
-class _Selection(_Config):
+class _Selection(StrictConfig):
     limits: Limits = Limits()
     """Limits on the examples of each split."""
     keep: WordRule | None = None
     """Rule that selects examples; all without it. Applied to every split before the limits."""
     max_line_chars: int = Field(default=10_000, ge=1)
     """Longer lines are truncated to this many characters, counted and reported."""
-    max_source_words: int | None = Field(default=None, ge=1, exclude_if=lambda words: words is None)
+    max_source_words: int | None = Field(default=None, ge=1)
     """Sources are truncated to this many words between white space, counted and reported (400 for
     CNN-DailyMail, See et al. 2017); null: any number."""
 
@@ -245,7 +242,7 @@ class FilesConfig(_Selection):
     """Files of the dev split."""
     test: SplitFiles | None = None
     """Files of the test split; none for text that is only learned from."""
-    further_tests: dict[TestName, SplitFiles] = Field(default={}, exclude_if=lambda tests: not tests)
+    further_tests: Mapping[TestName, SplitFiles] = {}
     """Files of further test sets by name; each is scored as the split ``test_NAME``."""
 
     @property
@@ -294,7 +291,7 @@ class HuggingFaceConfig(_Selection):
     """Column of the class label; class names are used where the dataset has them."""
     document: str | None = None
     """Column of the document id."""
-    splits: dict[SplitName, str] = {"train": "train", "dev": "validation", "test": "test"}
+    splits: Mapping[SplitName, str] = {"train": "train", "dev": "validation", "test": "test"}
     """The dataset's own name for each of our splits, slices allowed: ``train[:1%]``. Further test sets are
     named ``test_NAME``."""
 
@@ -329,7 +326,7 @@ class SacreBleuConfig(_Selection):
     """Test set used as dev set, e.g. ``wmt13``."""
     test: str
     """Test set, e.g. ``wmt14/full``."""
-    further_tests: dict[TestName, str] = Field(default={}, exclude_if=lambda tests: not tests)
+    further_tests: Mapping[TestName, str] = {}
     """Further test sets by a name of your choice; each is scored as the split ``test_NAME``."""
 
     @property

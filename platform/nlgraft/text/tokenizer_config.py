@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from nlgraft.strict_config import StrictConfig
 from nlgraft.text.config import SPECIAL_PIECES
 
 
-class TokenizerConfig(BaseModel):
+class TokenizerConfig(StrictConfig):
     """A SentencePiece model, always with PAD=0, UNK=1, BOS=2, EOS=3."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: Literal["unigram", "bpe"] = "unigram"
     """Subword model: unigram language model (Kudo 2018) or byte-pair encoding (Sennrich et al. 2016)."""
@@ -56,10 +55,8 @@ class TokenizerConfig(BaseModel):
         return self
 
 
-class WordTokenizerConfig(BaseModel):
+class WordTokenizerConfig(StrictConfig):
     """A subword vocabulary in the file format of the tokenizers library, with a mask token."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: Literal["wordpiece", "unigram", "bpe"] = "wordpiece"
     """WordPiece as BERT splits words, or SentencePiece's unigram language model (Kudo 2018) or byte-pair
@@ -82,10 +79,8 @@ class WordTokenizerConfig(BaseModel):
         return self
 
 
-class WordSampling(BaseModel):
+class WordSampling(StrictConfig):
     """Text that is segmented anew in every epoch of a training."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     dropout: float
     """Probability of skipping a merge."""

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from nlgraft.nn.config import tupled
+from nlgraft.strict_config import StrictConfig
 from nlgraft.text.config import BOS, EOS
 
 
@@ -21,16 +22,11 @@ def _pattern(value: str) -> str:
     return value
 
 
-def _is_none(value: object) -> bool:
-    """Leave a field out at its default, so that fingerprints from before it existed stay valid."""
-    return value is None
-
-
 Pattern = Annotated[str, AfterValidator(_pattern)]
 """A regular expression searched for in dotted parameter names, e.g. ``^fine_encoder\\.``."""
 
 
-class OneOfSeveral(BaseModel):
+class OneOfSeveral(StrictConfig):
     """Settings of which exactly one is given; the first of them has a default, which gives way to another."""
 
     ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = ()
@@ -58,10 +54,8 @@ class OneOfSeveral(BaseModel):
         return self
 
 
-class ParameterGroup(BaseModel):
+class ParameterGroup(StrictConfig):
     """Parameters that learn at their own pace."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     pattern: Pattern
     """Regular expression searched for in parameter names; one that matches nothing is an error."""
@@ -72,7 +66,6 @@ class ParameterGroup(BaseModel):
 class TrainConfig(OneOfSeveral):
     """One training stage: how long, how fast, what is kept."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
     ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("max_steps", "max_epochs"),
         ("batch_tokens", "batch_characters", "batch_sentences"),
@@ -103,11 +96,10 @@ class TrainConfig(OneOfSeveral):
     """Learning rate from which warm-up rises."""
     final_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     """Fraction of the peak that linear and cosine end at."""
-    # excluded at their defaults, so that fingerprints from before these fields existed stay valid
-    optimizer: Literal["adamw", "nesterov"] = Field(default="adamw", exclude_if=lambda name: name == "adamw")
+    optimizer: Literal["adamw", "nesterov"] = "adamw"
     """AdamW (Loshchilov and Hutter 2019), or descent with Nesterov's momentum (Sutskever et al. 2013; the
     language models of Edunov et al. 2019)."""
-    momentum: float | None = Field(default=None, ge=0, lt=1, exclude_if=lambda value: value is None)
+    momentum: float | None = Field(default=None, ge=0, lt=1)
     """Nesterov: share of the velocity that is kept (0.99 in Edunov et al. 2019); null: 0.99."""
     betas: tuple[float, float] = (0.9, 0.98)
     """AdamW's decay of the two moments."""
@@ -210,10 +202,8 @@ class TrainConfig(OneOfSeveral):
         return type(self)(**{**self.model_dump(), "max_epochs": None, "max_steps": steps})
 
 
-class Side(BaseModel):
+class Side(StrictConfig):
     """One stream of a view, and what is put around its sequences."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     stream: str
     """Name of the stream in the encoded corpus."""
@@ -225,10 +215,8 @@ class Side(BaseModel):
     """Longest sequence before these are put around it; longer ones are cut. None: any length."""
 
 
-class View(BaseModel):
+class View(StrictConfig):
     """The streams that a batch holds: sources, target and contexts."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     sources: tuple[Side, ...] = (Side(stream="source 0"),)
     """One side per source. Of several, an example may lack some (an empty sequence)."""
@@ -238,10 +226,10 @@ class View(BaseModel):
     """Input of each fusion context, by the context's name."""
     target_start: int = BOS
     """Id that the decoder reads first: BOS, or a language id."""
-    language: str | None = Field(default=None, exclude_if=_is_none)
+    language: str | None = None
     """Stream with one id for each example, that of its language, in text of several languages: it follows
     the source, and the decoder reads it first instead of ``target_start`` (Liu et al. 2020, mBART)."""
-    length_source: int | None = Field(default=None, ge=0, exclude_if=_is_none)
+    length_source: int | None = Field(default=None, ge=0)
     """Index of the source whose tokens limit the length of a hypothesis; null: the longest that an example
     has."""
     is_one_source_drawn: bool = False
@@ -263,10 +251,8 @@ class View(BaseModel):
         return [*self.sources, *self.contexts.values(), self.target]
 
 
-class MaskingConfig(BaseModel):
+class MaskingConfig(StrictConfig):
     """Tokens of a line that a masked language model learns to predict, and what it reads there."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     unit: Literal["word", "token"] = "word"
     """Whole words, as spaces separate them; or single tokens (Devlin et al. 2019)."""
@@ -286,10 +272,8 @@ class MaskingConfig(BaseModel):
         return self
 
 
-class MaskedScoringConfig(BaseModel):
+class MaskedScoringConfig(StrictConfig):
     """Lines and units on which a masked language model is scored; all their tokens are masked."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     unit: Literal["word", "token"] = "word"
     """As in ``MaskingConfig``; per character is scored by words alone."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -90,19 +89,6 @@ def test_manifest_of_another_artifact(store: ArtifactStore):
     (path.parent / "manifest.json").write_bytes((other.parent / "manifest.json").read_bytes())
     assert store.verify(number(1)).decision is Decision.CORRUPT
     assert store.verify(number(2)).decision is Decision.HIT
-
-
-def test_written_before_artifacts_had_a_folder_of_their_own(store: ArtifactStore):
-    """The files of version 0.1.0 lie beside the manifest."""
-    path = publish(store)
-    manifest = json.loads((path.parent / "manifest.json").read_text())
-    (path.parent / "manifest.json").write_text(json.dumps({**manifest, "location": ""}))
-    (path / "number.txt").rename(path.parent / "number.txt")
-    assert store.verify(number(1)).decision is Decision.HIT
-    assert store.fetch(number(1)) == path.parent
-    assert publish(store) == path.parent
-    store.discard(number(1))
-    assert not path.parent.exists()
 
 
 def test_publishing_over_a_damaged_one(store: ArtifactStore):

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydantic import Field
-
 from nlgraft.stages.kinds.masked_lm import CheckpointSettings
 from nlgraft.stages.kinds.text import NoInputs
-from nlgraft.stages.stage_kind import Inputs, StageKind, T, is_unset
+from nlgraft.stages.stage_kind import Inputs, StageKind, T
 
 
 class ReleasedTokenizerSettings(CheckpointSettings):
     """The tokenizer of a released model."""
 
-    languages: tuple[str, ...] = Field(default=(), exclude_if=is_unset)
+    languages: tuple[str, ...] = ()
     """Special tokens of languages that follow the mask, e.g. ``<de>``."""
 
 
@@ -23,7 +21,7 @@ class MbartSettings(CheckpointSettings):
 
     start_id: int | None = None
     """Its own id of the token that starts a target, the language's; null: the one in its config.json."""
-    language_ids: tuple[int, ...] = Field(default=(), exclude_if=is_unset)
+    language_ids: tuple[int, ...] = ()
     """Its own ids of the languages whose tokens follow the mask, in their order."""
 
 

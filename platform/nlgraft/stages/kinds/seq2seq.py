@@ -12,7 +12,7 @@ from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.stages.config import ExtractMethod, MaskedSpansConfig, TextMetric
 from nlgraft.stages.kinds.training import TrainingSettings
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T, is_none, is_unset
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.config import SplitName
 from nlgraft.training.config import Pattern, View
 
@@ -33,7 +33,7 @@ class TrainSettings(TrainingSettings):
 
     model: TransformerConfig | None = None
     """The architecture; null: that of the input ``start`` or ``architecture``."""
-    extension: Mapping[str, Any] = Field(default={}, exclude_if=is_unset)
+    extension: Mapping[str, Any] = {}
     """Fields of the architecture of ``start`` that are others in this model, e.g. ``num_sources``."""
     carry: CarrySettings = CarrySettings()
     """Mapping of the weights of ``start`` where the architecture is another."""
@@ -50,7 +50,7 @@ class TrainSettings(TrainingSettings):
     """Dev sentences that are decoded greedily at every evaluation; 0: none."""
     new_rows_first_steps: int = 0
     """First steps in which only the new rows of an exchanged vocabulary learn: see ``start``."""
-    report_steps: tuple[int, ...] = Field(default=(), exclude_if=is_unset)
+    report_steps: tuple[int, ...] = ()
     """Steps whose dev loss is reported as a metric of its own, where it is evaluated; 0: before the training,
     right after weights were carried over."""
     metric_prefix: str = ""
@@ -92,11 +92,11 @@ class TranslateSettings(Settings):
     """Sources and contexts that the model reads."""
     streams: Mapping[str, str]
     """Role of the text of each source and context."""
-    max_tokens: int | None = Field(default=None, ge=1, exclude_if=is_none)
+    max_tokens: int | None = Field(default=None, ge=1)
     """Longest source, as in training; longer ones are cut and counted."""
-    foreign_source: int | None = Field(default=None, ge=0, exclude_if=is_none)
+    foreign_source: int | None = Field(default=None, ge=0)
     """Source that is another example's sentence everywhere, by index: an adversarial test."""
-    has_lm_cache: bool = Field(default=True, exclude_if=bool)
+    has_lm_cache: bool = True
     """If false, a target-side language model reads every prefix anew, to measure what its cache saves."""
     is_measured: bool = True
     """If true, report length and speed of the output: of the trial's own model, not of an upstream one."""
@@ -139,7 +139,7 @@ class ScoreSettings(Settings):
     """Measures of text."""
     bleu_tokenizer: BleuTokenizer | None = None
     """Tokenizer of ``bleu``; null without it."""
-    has_documents: bool = Field(default=False, exclude_if=is_unset)
+    has_documents: bool = False
     """If true, BLEU of whole documents, too: the corpus says which document a line belongs to."""
     metric_prefix: str = ""
     """Prefix of all metrics of a model that is not the trial's result."""

@@ -302,11 +302,10 @@ class TransferPlan:
             dense=tensors.get("dense"),
             norm_match=document["norm_match"],
             method=document["method"],
-            # plans written by earlier versions lack these
-            old_classes=tensors.get("old_classes", np.zeros(1, dtype=np.int8)),
-            new_classes=tensors.get("new_classes", np.zeros(1, dtype=np.int8)),
-            old_roles=document.get("old_roles", {}),
-            new_roles=document.get("new_roles", {}),
+            old_classes=tensors["old_classes"],
+            new_classes=tensors["new_classes"],
+            old_roles=document["old_roles"],
+            new_roles=document["new_roles"],
         )
 
     def describe(self, row: int) -> str:
