@@ -12,7 +12,7 @@ from nlgraft.strict_config import StrictConfig
 from nlgraft.text.config import CorpusConfig
 from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.config import TrainConfig
+from nlgraft.training.config import SmoothedTrainConfig
 
 SOURCES = {"first": ("source 0",), "second": ("source 1",), "both": ("source 0", "source 1")}
 """Roles of the text that is read."""
@@ -31,7 +31,7 @@ class Config(StrictConfig):
     """Sources that the model reads; both are encoded as one sequence."""
     model: TransformerConfig = TransformerConfig()
     """The encoder-decoder."""
-    train: TrainConfig = TrainConfig()
+    train: SmoothedTrainConfig = SmoothedTrainConfig()
     """Its training."""
     decode: GenerationConfig = GenerationConfig()
     """Beam search."""

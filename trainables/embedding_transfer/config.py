@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError
 
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.stages.config import (
@@ -24,7 +24,7 @@ from nlgraft.text.config import CorpusConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import role_problem
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.config import OneOfSeveral, TrainConfig
+from nlgraft.training.config import OneOfSeveral, SmoothedTrainConfig
 from trainables.embedding_transfer.arms import (
     KEPT_METHODS,
     MASKED_LM_METHODS,
@@ -106,7 +106,7 @@ class RatesConfig(StrictConfig):
     """If true, results of splits and merges that the vocabulary has are generated too, not looked up."""
 
 
-class GeneratorConfig(StrictConfig, OneOfSeveral):
+class GeneratorConfig(OneOfSeveral):
     """Training of ATT-EG and PATT-EG (section 3.3). AVG-EG has no parameters and reads none of this."""
 
     ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (("max_steps", "max_epochs"),)
@@ -153,7 +153,7 @@ class GeneratorConfig(StrictConfig, OneOfSeveral):
     is_per_seed: bool = False
     """If true, every trial seed trains a generator; else replicates share it, as they share the upstream."""
 
-    def train_config(self, upstream: TrainConfig) -> TrainConfig:
+    def train_config(self, upstream: SmoothedTrainConfig) -> SmoothedTrainConfig:
         """Say how the generator trains, in the terms of the training loop.
 
         Args:
@@ -162,7 +162,7 @@ class GeneratorConfig(StrictConfig, OneOfSeveral):
         Returns:
             The training config.
         """
-        return TrainConfig(
+        return SmoothedTrainConfig(
             max_steps=self.max_steps,
             max_epochs=self.max_epochs,
             batch_tokens=self.batch_tokens,
@@ -174,26 +174,34 @@ class GeneratorConfig(StrictConfig, OneOfSeveral):
             smoothing_kind=upstream.smoothing_kind,
             precision=upstream.precision,
             eval_every_steps=self.eval_every_steps,
-            checkpoint_every_steps=self.eval_every_steps,
             is_evaluated_at_start=True,
             best_metric="generator/dev_loss",
         )
 
 
 class IndependentConfig(StrictConfig):
-    """A new embedding layer with a small encoder behind it (independent_encoder; Lewis et al. 2020)."""
+    """A new embedding layer with a small encoder behind it (independent_encoder; Lewis et al. 2020).
+
+    It has two trainings: in the first, set here, only the new layers learn; the second is the finetuning of
+    all.
+    """
 
     num_layers: int = Field(default=1, ge=1)
     """Layers between the new table and the pretrained model: causal ones on the decoder's side."""
-    train: TrainConfig = TrainConfig()
-    """First of two trainings: only the new layers learn. The second is the finetuning of all."""
+    max_steps: int = Field(default=10_000, ge=1)
+    """Optimiser steps of the first training."""
+    peak_lr: float = Field(default=5e-4, gt=0)
+    """Its learning rate at the end of warm-up."""
+    warmup_steps: int = Field(default=400, ge=0)
+    """Steps of its warm-up."""
+    eval_every_steps: int = Field(default=500, ge=1)
+    """Steps between its evaluations on dev; those weights go on whose dev loss is lowest."""
 
-    @model_validator(mode="after")
-    def _chooses_no_parameters(self) -> IndependentConfig:
-        for name in ("freeze", "train_only"):
-            if getattr(self.train, name):
-                raise ValueError(f"independent.train.{name} is set; what learns here is the new layers alone")
-        return self
+    def train_config(self, downstream: SmoothedTrainConfig) -> SmoothedTrainConfig:
+        """Describe the first training: batches, optimiser and loss are those of the finetuning."""
+        own = {name: getattr(self, name) for name in type(self).model_fields if name != "num_layers"}
+        plain = {"max_epochs": None, "patience": None, "average_last": None, "best_metric": "dev/loss"}
+        return SmoothedTrainConfig(**{**downstream.model_dump(), **plain, **own})
 
 
 class TransferConfig(StrictConfig):
@@ -261,6 +269,7 @@ class Config(SystemConfig):
         if self.model.num_sources != 1 or self.model.contexts:
             yield "model.num_sources and model.contexts belong to other systems: one source, no contexts"
         yield from self._objective_problems()
+        yield from self._training_problems()
         method, upstream = self.transfer.method, self.tokenizers.upstream
         if (alpha := self.tokenizers.joint.sampling_alpha) is not None:
             yield (
@@ -286,6 +295,17 @@ class Config(SystemConfig):
         if self.decode.num_return != 1:
             yield f"decode.num_return is {self.decode.num_return}: one translation per sentence is scored"
 
+    def _training_problems(self) -> Iterator[str]:
+        """Find settings of the two short trainings that contradict those which they share."""
+        for name, describe, shared in (
+            ("generator", self.generator.train_config, self.upstream.train),
+            ("independent", self.independent.train_config, self.downstream.train),
+        ):
+            try:
+                describe(shared)
+            except ValidationError as error:
+                yield f"{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
+
     def _masked_lm_problems(self) -> Iterator[str]:
         """Find settings that mean nothing for a masked language model."""
         for name in ("tokenizers", "model", "independent", "decode", "score"):
@@ -296,6 +316,14 @@ class Config(SystemConfig):
                 f"transfer.method is {self.transfer.method} with masked_lm, which knows "
                 f"{', '.join(MASKED_LM_METHODS)}; choose one of these, or leave masked_lm out"
             )
+        for part in ("upstream", "downstream"):
+            train = getattr(self, part).train
+            for name in ("label_smoothing", "smoothing_kind"):
+                if getattr(train, name) != type(train).model_fields[name].default:
+                    yield (
+                        f"{part}.train.{name} is {getattr(train, name)} with masked_lm, whose loss is not "
+                        "smoothed; leave it out"
+                    )
         translation_only = {
             "transfer": ("sides",),
             "generator": ("distillation_align", "decoder_rates"),

@@ -22,7 +22,7 @@ from nlgraft.stages.kinds.exchange import (
     VectorSettings,
 )
 from nlgraft.stages.stage_kind import NoSettings
-from nlgraft.training.config import MaskingConfig
+from nlgraft.training.config import MaskingConfig, SmoothedTrainConfig
 from trainables.embedding_transfer.arms import (
     GENERATOR_KINDS,
     PRODUCERS,
@@ -86,7 +86,7 @@ class VocabularyExchange:
         settings = GeneratorSettings(
             kind=GENERATOR_KINDS[transfer.method],
             rates={side: rates[side] for side in tokenizers},
-            train=config.train_config(self.config.upstream.train),
+            train=config.train_config(self._pretraining),
             cap=transfer.cap,
             order=transfer.order,
             scale=config.scale,
@@ -104,6 +104,12 @@ class VocabularyExchange:
         )
         seed = self.seed if config.is_per_seed else self._upstream_seed
         return GENERATOR.stage("generator", settings, inputs, seed=seed)
+
+    @property
+    def _pretraining(self) -> SmoothedTrainConfig:
+        """The pretraining; that of a masked language model is not smoothed."""
+        train = self.config.upstream.train
+        return train if self.config.masked_lm is None else train.model_copy(update={"label_smoothing": 0.0})
 
     def vectors(self, age: str) -> Stage | None:
         """Vectors of the new tokens from downstream text, or of the old ones from upstream text."""

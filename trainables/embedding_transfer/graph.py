@@ -167,6 +167,8 @@ class _Builder:
         assert self._masking is not None
         settings = TrainMaskedSettings(
             train=phase.train,
+            label_smoothing=phase.train.label_smoothing,
+            smoothing_kind=phase.train.smoothing_kind,
             masking=self._masking,
             scoring=MaskedScoringConfig(unit="token", rate=self._masking.rate),
             encoder=self.config.model,
@@ -222,7 +224,7 @@ class _Builder:
         """A pretrained model with new embedding layers, which have learned while it was frozen."""
         config = self.config.independent
         settings = NewLayersSettings(
-            train=config.train,
+            train=config.train_config(self.config.downstream.train),
             metric_prefix="independent",
             sides=self.sides,
             num_layers=config.num_layers,

@@ -11,13 +11,13 @@ from nlgraft.stages.kinds.exchange import PlanInputs, PlanSettings
 from nlgraft.stages.kinds.seq2seq import TrainInputs, TrainSettings
 from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, StageKind, T
-from nlgraft.training.config import MaskingConfig
+from nlgraft.training.config import MaskingConfig, SmoothedTrainConfig
 from trainables.embedding_transfer.config import RatesConfig
 
 _STAGES = "trainables.embedding_transfer.stages"
 
 
-class GeneratorSettings(TrainingSettings):
+class GeneratorSettings(TrainingSettings[SmoothedTrainConfig]):
     """Training of the generators of the changed sides; a masked language model has the side ``encoder``."""
 
     kind: Literal["avg", "att", "patt"]

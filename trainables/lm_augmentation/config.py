@@ -27,7 +27,7 @@ from nlgraft.study.data.system import Condition
 from nlgraft.text.config import EOS, CorpusConfig
 from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.config import TrainConfig
+from nlgraft.training.config import SmoothedTrainConfig
 
 Side = Literal["source", "target"]
 Vocabulary = Literal["language_model", "bitext"]
@@ -208,7 +208,7 @@ class Config(SystemConfig):
     model: TransformerConfig = TransformerConfig()
     """The encoder-decoder. tying: none is the paper's baseline, decoder +SHDEMB, all SHARED. With SRC-ELMO
     the released recipe has source_positions none."""
-    train: TrainConfig = TrainConfig()
+    train: SmoothedTrainConfig = SmoothedTrainConfig()
     """Its training."""
     decode: DecodeConfig = DecodeConfig()
     """Beam search."""

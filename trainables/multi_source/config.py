@@ -39,6 +39,12 @@ _NEW = {
     "sources.segments": ("learned",),
 }
 """Settings with which a model has parameters that one of a single source lacks."""
+_CARRIED: tuple[Condition, ...] = tuple(
+    {**_MULTI_SOURCE, start: (GIVEN,), setting: values}
+    for start in ("single_source", "upstream")
+    for setting, values in _NEW.items()
+)
+"""Where such a model begins with a finetuned or pretrained one."""
 
 
 class DataConfig(StrictConfig):
@@ -153,11 +159,13 @@ class SingleSourceConfig(PhaseConfig):
 
 
 class MultiSourceConfig(PhaseConfig):
-    """Finetuning on all sources (Eqs. 6, 7); ``train.train_only: [fine_encoder]`` freezes the rest."""
+    """Finetuning on all sources (Eqs. 6, 7)."""
 
     new_lr_multiplier: float = Field(default=1.0, gt=0)
     """Factor on the learning rate of what the finetuned model of one source lacks, such as the fine encoder
     (released code: 10)."""
+    is_rest_frozen: bool = False
+    """If true, that alone learns (Table 7: the fine encoder)."""
 
 
 class Config(SystemConfig):
@@ -165,11 +173,8 @@ class Config(SystemConfig):
 
     READ_WHEN: ClassVar[Mapping[str, tuple[Condition, ...]]] = {
         "sources": (_MULTI_SOURCE,),
-        "multi_source.new_lr_multiplier": tuple(
-            {**_MULTI_SOURCE, start: (GIVEN,), setting: values}
-            for start in ("single_source", "upstream")
-            for setting, values in _NEW.items()
-        ),
+        "multi_source.new_lr_multiplier": _CARRIED,
+        "multi_source.is_rest_frozen": _CARRIED,
     }
 
     data: DataConfig

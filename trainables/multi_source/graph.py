@@ -27,8 +27,15 @@ from nlgraft.stages.kinds.text import EncodeSettings
 from nlgraft.stages.released_graph import Released, released
 from nlgraft.stages.stage_kind import NoSettings
 from nlgraft.text.config import EOS, Split
-from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, ParameterGroup, Side, View
-from trainables.multi_source.config import MASK_RATES, Config, UpstreamConfig
+from nlgraft.training.config import (
+    LearnedParameters,
+    MaskedScoringConfig,
+    MaskingConfig,
+    ParameterGroup,
+    Side,
+    View,
+)
+from trainables.multi_source.config import MASK_RATES, Config, MultiSourceConfig, UpstreamConfig
 from trainables.multi_source.kinds import (
     DOCUMENTS,
     LANGUAGE,
@@ -179,6 +186,8 @@ class _Trial:
         rate = self._mask_rate(config)
         settings = TrainMaskedSettings(
             train=config.train,
+            label_smoothing=config.train.label_smoothing,
+            smoothing_kind=config.train.smoothing_kind,
             masking=MaskingConfig(unit="token", rate=rate),
             scoring=MaskedScoringConfig(unit="token", rate=rate),
             encoder=self.config.model,
@@ -228,10 +237,8 @@ class _Trial:
                 "view": self.view(self.config.read_sources),
             }
         )
-        if start and self.config.sources.has_new_parameters and phase.new_lr_multiplier != 1:
-            group = ParameterGroup(pattern=NEW, lr_multiplier=phase.new_lr_multiplier)
-            train = phase.train.model_copy(update={"groups": (*phase.train.groups, group)})
-            settings = settings.model_copy(update={"train": train})
+        if start and self.config.sources.has_new_parameters:
+            settings = settings.model_copy(update={"learned": _learned(phase)})
         return pieces.train("multi_source", self.text, settings, seed=self.seed, start=start)
 
     def _settings(self, phase: PhaseConfig, start: Stage | None) -> TrainSettings:
@@ -309,3 +316,11 @@ class _Trial:
             further=further or {},
         )
         return SCORE.stage(name, settings, inputs)
+
+
+def _learned(phase: MultiSourceConfig) -> LearnedParameters:
+    """Give the parameters that a model of a single source lacks their own rate, or let them learn alone."""
+    groups = (ParameterGroup(pattern=NEW, lr_multiplier=phase.new_lr_multiplier),)
+    return LearnedParameters(
+        only=(NEW,) if phase.is_rest_frozen else (), groups=groups if phase.new_lr_multiplier != 1 else ()
+    )

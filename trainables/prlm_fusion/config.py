@@ -11,7 +11,6 @@ from nlgraft.nn.config import BertConfig, FusionConfig, GenerationConfig, Site, 
 from nlgraft.stages.config import (
     ScoreConfig,
     SystemConfig,
-    UnsmoothedTrainConfig,
     UpstreamSeed,
     defaulting,
     model_problems,
@@ -22,7 +21,7 @@ from nlgraft.text.config import CorpusConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import TokenizerConfig, WordTokenizerConfig
-from nlgraft.training.config import MaskingConfig, TrainConfig
+from nlgraft.training.config import MaskingConfig, SmoothedTrainConfig, TrainConfig
 
 Merge = Literal["none", "sum", "average", "gate", "dropnet", "direct"]
 Layers = int | Literal["mean", "mean_last_2", "mean_last_4", "scalar_mix", "dynamic_cls", "dynamic_mean"]
@@ -158,15 +157,11 @@ class PretrainingConfig(UpstreamSeed):
     more."""
     masking: Annotated[MaskingConfig, defaulting(unit="token")] = MaskingConfig(unit="token")
     """What BERT, ELECTRA's generator and DistilBERT predict."""
-    train: UnsmoothedTrainConfig = UnsmoothedTrainConfig()
+    train: TrainConfig = TrainConfig()
     """Length, learning rate and choice of the result of each of them."""
 
     @model_validator(mode="after")
     def _fits_the_objectives(self) -> PretrainingConfig:
-        if self.train.label_smoothing:
-            raise ValueError(
-                f"train.label_smoothing is {self.train.label_smoothing}; the objectives have none"
-            )
         if self.train.best_metric != "dev/loss":
             raise ValueError(f"train.best_metric is {self.train.best_metric!r}; measured is dev/loss")
         return self
@@ -260,7 +255,7 @@ class Config(SystemConfig):
     """Which are used, and how."""
     model: TransformerConfig = TransformerConfig()
     """The encoder-decoder; its contexts and fusion come from `fusion`."""
-    train: TrainConfig = TrainConfig()
+    train: SmoothedTrainConfig = SmoothedTrainConfig()
     """Its training."""
     decode: GenerationConfig = GenerationConfig()
     """Beam search, with live states."""

@@ -11,13 +11,13 @@ from nlgraft.stages.config import (
     ClassificationConfig,
     MaskedLMConfig,
     SystemConfig,
-    UnsmoothedTrainConfig,
     UpstreamSeed,
 )
 from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.system import GIVEN, Condition
 from nlgraft.text.config import CorpusConfig
 from nlgraft.text.roles import requires
+from nlgraft.training.config import TrainConfig
 
 Method = Literal[
     "old_vocabulary",
@@ -76,7 +76,7 @@ class DataConfig(StrictConfig):
 class UpstreamConfig(UpstreamSeed):
     """The pretraining as a masked language model (section 3.2)."""
 
-    train: UnsmoothedTrainConfig = UnsmoothedTrainConfig()
+    train: TrainConfig = TrainConfig()
     """Length, learning rate, choice of the result."""
 
 
@@ -122,7 +122,7 @@ class Config(SystemConfig):
     """Its pretraining; null: a released checkpoint as it is."""
     transfer: TransferConfig = TransferConfig()
     """The exchange of the vocabulary."""
-    intermediate: UnsmoothedTrainConfig | None = None
+    intermediate: TrainConfig | None = None
     """Masked-LM training on the downstream text before the classification (section 4.2); null: none."""
     classification: ClassificationConfig = ClassificationConfig()
     """Head, body frozen or finetuned, and their training."""

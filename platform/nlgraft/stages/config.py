@@ -13,7 +13,7 @@ from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.strict_config import StrictConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
-from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
+from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, SmoothedTrainConfig, TrainConfig
 
 TextMetric = Literal["bleu", "bleu_zh", "chrf", "ter", "rouge1", "rouge2", "rouge_l", "rouge_lsum", "meteor"]
 ExtractMethod = Literal["lead", "oracle"]
@@ -68,7 +68,7 @@ def model_problems(model: TransformerConfig, deciders: str) -> Iterator[str]:
 class PhaseConfig(StrictConfig):
     """One training of the whole model."""
 
-    train: TrainConfig = TrainConfig()
+    train: SmoothedTrainConfig = SmoothedTrainConfig()
     """Length, learning rate and choice of the result."""
     num_bleu_sentences: int = Field(default=0, ge=0)
     """Dev sentences that are decoded greedily at every evaluation, reported as dev/greedy_bleu (sentences);
@@ -102,19 +102,12 @@ class UpstreamPhaseConfig(PhaseConfig, UpstreamSeed):
     """The training of a model that trials share."""
 
 
-class UnsmoothedTrainConfig(TrainConfig):
-    """A training that has no label smoothing by default: of language models and of classifiers."""
-
-    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    """Probability mass taken from the true token (Szegedy et al. 2016)."""
-
-
 class LanguageModelPhaseConfig(UpstreamSeed):
     """The pretraining of one of our own language models, which trials share."""
 
     model: LanguageModelConfig
     """Left-to-right (``uni_lm``) or two-tower (``bi_lm``), and its sizes."""
-    train: UnsmoothedTrainConfig = UnsmoothedTrainConfig()
+    train: TrainConfig = TrainConfig()
     """Length, learning rates, selection of the result."""
 
     @model_validator(mode="after")
@@ -128,11 +121,11 @@ class LanguageModelPhaseConfig(UpstreamSeed):
         return self
 
 
-class ClassifierTrainConfig(UnsmoothedTrainConfig):
+class ClassifierTrainConfig(TrainConfig):
     """The training of a classifier."""
 
     best_metric: str = "dev/loss.class"
-    """Dev metric that ``patience`` and ``keep_best`` compare."""
+    """Dev metric that tells the best evaluation, for the result and for ``patience``."""
 
 
 class ClassificationConfig(StrictConfig):

@@ -63,6 +63,24 @@ class ParameterGroup(StrictConfig):
     """Factor on the learning rate at every step, e.g. 10 for TRICE's fine encoder."""
 
 
+class LearnedParameters(StrictConfig):
+    """Which parameters of a model learn, and how fast."""
+
+    only: tuple[Pattern, ...] = ()
+    """If given, only parameters whose names one of these patterns matches learn."""
+    frozen: tuple[Pattern, ...] = ()
+    """Parameters whose names one of these patterns matches do not learn."""
+    groups: tuple[ParameterGroup, ...] = ()
+    """Own learning rates; the first group that matches a name counts."""
+
+
+ALL_LEARNED = LearnedParameters()
+"""Every parameter that the model itself does not freeze."""
+HIGHER_IS_BETTER = ("greedy_bleu", "accuracy", "macro_f1", "mcc")
+"""Names, after any prefix, of the dev metrics that are maximised; others are minimised."""
+SmoothingKind = Literal["uniform_all", "uniform_others"]
+
+
 class TrainConfig(OneOfSeveral):
     """One training stage: how long, how fast, what is kept."""
 
@@ -97,10 +115,8 @@ class TrainConfig(OneOfSeveral):
     final_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     """Fraction of the peak that linear and cosine end at."""
     optimizer: Literal["adamw", "nesterov"] = "adamw"
-    """AdamW (Loshchilov and Hutter 2019), or descent with Nesterov's momentum (Sutskever et al. 2013; the
-    language models of Edunov et al. 2019)."""
-    momentum: float | None = Field(default=None, ge=0, lt=1)
-    """Nesterov: share of the velocity that is kept (0.99 in Edunov et al. 2019); null: 0.99."""
+    """AdamW (Loshchilov and Hutter 2019), or descent with Nesterov's momentum (Sutskever et al. 2013), 0.99
+    as for the language models of Edunov et al. 2019."""
     betas: tuple[float, float] = (0.9, 0.98)
     """AdamW's decay of the two moments."""
     epsilon: float = Field(default=1e-8, gt=0)
@@ -110,47 +126,23 @@ class TrainConfig(OneOfSeveral):
     clip_norm: float | None = Field(default=1.0, gt=0)
     """Largest norm of the whole gradient; null for no clipping."""
 
-    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
-    """Probability mass taken from the true token (Szegedy et al. 2016)."""
-    smoothing_kind: Literal["uniform_all", "uniform_others"] = "uniform_all"
-    """Tokens that get that mass: all V, the true one too, or the V - 1 others (fusion.md, invariant 30)."""
-
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: forward pass in bfloat16 where torch's autocast allows it; weights and moments stay fp32."""
 
-    report_every_steps: int = Field(default=50, ge=1)
-    """Steps between reports of the training loss; at each the trial scheduler may stop the trial."""
     eval_every_steps: int = Field(default=500, ge=1)
     """Steps between evaluations on dev; the last step is always evaluated."""
     is_evaluated_at_start: bool = False
     """If true, evaluate before the first step, e.g. to see the effect of a transfer before any training."""
-    checkpoint_every_steps: int = Field(default=500, ge=1)
-    """Steps between checkpoints, from which a killed training resumes bit for bit (CPU)."""
     best_metric: str = "dev/loss"
-    """Dev metric that ``patience`` and ``keep_best`` compare."""
-    best_direction: Literal["minimize", "maximize"] = "minimize"
-    """Which way ``best_metric`` is better."""
+    """Dev metric that tells the best evaluation, for the result and for ``patience``."""
     patience: int | None = Field(default=None, ge=1)
     """Evaluations without a new best after which training ends; null: train to ``max_steps``."""
-    keep_best: bool = True
-    """If true, the weights of the best evaluation are the result; else the last ones."""
-    average_last: int = Field(default=0, ge=0)
-    """Result is the mean of the weights at this many last evaluation points; 0: no averaging."""
-
-    freeze: tuple[Pattern, ...] = ()
-    """Parameters whose names one of these patterns matches do not learn."""
-    train_only: tuple[Pattern, ...] = ()
-    """If given, only parameters whose names one of these patterns matches learn."""
-    groups: tuple[ParameterGroup, ...] = ()
-    """Own learning rates; the first group that matches a name counts."""
+    average_last: int | None = Field(default=None, ge=1)
+    """The result is the mean of the weights at this many last evaluation points; 1: the last weights; null:
+    those of the best evaluation."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> TrainConfig:
-        if self.average_last and self.keep_best:
-            raise ValueError(
-                f"average_last={self.average_last} and keep_best=true both say which weights are the result; "
-                "set keep_best: false to average, or average_last: 0"
-            )
         falls_to_end = self.lr_schedule in ("linear", "cosine")
         if self.final_lr_ratio and not falls_to_end:
             raise ValueError(
@@ -170,6 +162,16 @@ class TrainConfig(OneOfSeveral):
         return self
 
     @property
+    def is_best_kept(self) -> bool:
+        """True if the weights of the best evaluation are the result."""
+        return self.average_last is None
+
+    @property
+    def is_best_highest(self) -> bool:
+        """True if the highest value of ``best_metric`` is the best."""
+        return self.best_metric.rpartition("/")[2].endswith(HIGHER_IS_BETTER)
+
+    @property
     def tokens_per_step(self) -> int:
         """Tokens that a step learns from, about: tokens of four characters, sentences of 25 tokens."""
         batch = self.batch_tokens or (self.batch_characters or 0) // 4 or 25 * (self.batch_sentences or 0)
@@ -177,18 +179,12 @@ class TrainConfig(OneOfSeveral):
 
     def _check_optimizer(self) -> None:
         if self.optimizer == "adamw":
-            foreign = ["momentum"] if self.momentum is not None else []
-        else:
-            fields = type(self).model_fields
-            foreign = [
-                name
-                for name in ("betas", "epsilon", "weight_decay")
-                if getattr(self, name) != fields[name].default
-            ]
-        for name in foreign:
-            raise ValueError(
-                f"{name}={getattr(self, name)} means nothing to optimizer={self.optimizer}; leave it out"
-            )
+            return
+        for name in ("betas", "epsilon", "weight_decay"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} means nothing to optimizer={self.optimizer}; leave it out"
+                )
 
     def in_steps(self, num_batches: int) -> Self:
         """Give the same settings with ``max_steps``, for text of so many batches in its first epoch.
@@ -200,6 +196,16 @@ class TrainConfig(OneOfSeveral):
             return self
         steps = math.ceil(self.max_epochs * num_batches / self.accumulation)
         return type(self)(**{**self.model_dump(), "max_epochs": None, "max_steps": steps})
+
+
+class SmoothedTrainConfig(TrainConfig):
+    """One training of a model that generates text, with smoothed targets."""
+
+    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
+    """Probability mass taken from the true token (Szegedy et al. 2016)."""
+    smoothing_kind: SmoothingKind = "uniform_all"
+    """Tokens that get that mass: all V, the true one too (Szegedy et al. 2016), or the V - 1 others (THUMT,
+    the released code of Huang et al. 2021)."""
 
 
 class Side(StrictConfig):

@@ -35,7 +35,7 @@ _TRANSLATION = {
     "model": _TINY,
     "upstream": {"train": _TRAIN},
     "downstream": {"train": _TRAIN},
-    "independent": {"train": _TRAIN},
+    "independent": {"max_steps": 3, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 2},
     "generator": _GENERATOR,
     "vectors": {"epochs": 1},
     "decode": {"beam": 1, "max_length_offset": 5},

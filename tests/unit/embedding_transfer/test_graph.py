@@ -263,7 +263,7 @@ def test_the_system_keeps_the_contract():
             "data.downstream needs source 0 and target; the conlang corpus of task monolingual has source 0",
         ),
         ({"transfer": {"method": "bpe_dropout"}}, "sampling_alpha"),
-        ({"independent": {"train": {"freeze": ["^encoder"]}}}, "new layers alone"),
+        ({"generator": {"max_steps": 5, "warmup_steps": 9}}, "generator: warmup_steps=9 exceeds max_steps=5"),
         ({"transfer": {"new_rows_first_steps": 20_000}}, "more than downstream.train.max_steps 10000"),
     ],
 )

@@ -25,7 +25,6 @@ TEXT = {"corpus": "conlang", "task": "monolingual"}
 TRAIN = {
     "max_steps": 4,
     "batch_tokens": 500,
-    "label_smoothing": 0.0,
     "warmup_steps": 2,
     "eval_every_steps": 2,
 }

@@ -36,7 +36,7 @@ BASE = {
     "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2},
     "upstream": {"train": TRAIN},
     "downstream": {"train": TRAIN},
-    "independent": {"train": TRAIN},
+    "independent": {"max_steps": 3, "warmup_steps": 1, "peak_lr": 0.01},
     "decode": {"beam": 1, "max_length_offset": 5},
 }
 TABLE = "target_embedding.table.weight"

@@ -103,12 +103,12 @@ def test_the_length_limit_follows_the_translated_sentence():
 def test_the_fine_encoder_has_its_own_learning_rate():
     """Invariant 12: a group for what is new, none where nothing is."""
     faster = {**TRICE["multi_source"], "new_lr_multiplier": 10.0}
-    [group] = trained(configured(multi_source=faster)).config["train"]["groups"]
+    [group] = trained(configured(multi_source=faster)).config["learned"]["groups"]
     assert group["lr_multiplier"] == 10.0
     config = configured(multi_source=faster, sources=CONCATENATION)
-    assert trained(config).config["train"]["groups"] == []
+    assert trained(config).config["learned"]["groups"] == []
     scratch = ARMS["dual transformer"] | {"multi_source": faster}
-    assert trained(Config.model_validate_json(json.dumps(scratch))).config["train"]["groups"] == []
+    assert trained(Config.model_validate_json(json.dumps(scratch))).config["learned"]["groups"] == []
 
 
 @pytest.fixture(scope="module")
@@ -118,8 +118,7 @@ def store(tmp_path_factory):
 
 def test_every_transition_is_reported(store):
     """Invariants 10 and 12: only the fine encoder is new, and what is frozen stays as it was."""
-    frozen = {**TRICE["multi_source"]["train"], "train_only": ["^fine_encoder"]}
-    graph = graph_of(configured(multi_source={"train": frozen}))
+    graph = graph_of(configured(multi_source={**TRICE["multi_source"], "is_rest_frozen": True}))
     record = run_trial(graph, store, reporter=NullReporter(), config={}, is_waiting=True, seed=1)
     assert record.state == "finished"
     reports = {

@@ -150,7 +150,6 @@ def test_the_model_of_every_shipped_cell_can_be_described(path, scale, tmp_path)
         ({"model": {"source_context": "bert"}}, "model.source_context is set|contexts has: nothing"),
         ({"model": {"num_sources": 2}}, "model.num_sources is set"),
         ({"model": {"tying": "all"}, "tokenizer": {"is_shared": False}}, "one table needs one vocabulary"),
-        ({"pretraining": {"train": {"label_smoothing": 0.1}}}, "the objectives have none"),
         ({"decode": {"beam": 2, "num_return": 2}}, "one output per sentence is scored"),
     ],
 )

@@ -52,8 +52,7 @@ TRAIN = TrainConfig(
     warmup_steps=1,
     peak_lr=0.01,
     eval_every_steps=2,
-    label_smoothing=0.0,
-    keep_best=False,
+    average_last=1,
 )
 PHASE = UpstreamPhaseConfig(train=TRAIN)
 BERT = {"model": {"d_model": 16, "num_heads": 2, "ffn_dim": 32}, "upstream_tokenizer": {"vocab_size": 150}}

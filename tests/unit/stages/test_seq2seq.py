@@ -41,12 +41,12 @@ from nlgraft.text.batches import Ragged
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.config import Side, TrainConfig, View
+from nlgraft.training.config import LearnedParameters, Side, SmoothedTrainConfig, View
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.models import read_model
 from nlgraft.training.views import Encoded
 
-TRAIN = TrainConfig(max_steps=4, batch_tokens=400, warmup_steps=1, peak_lr=0.01, eval_every_steps=2)
+TRAIN = SmoothedTrainConfig(max_steps=4, batch_tokens=400, warmup_steps=1, peak_lr=0.01, eval_every_steps=2)
 SIZES = {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2}
 DECODE = GenerationConfig(beam=2, max_length_offset=3)
 
@@ -147,8 +147,8 @@ def test_weights_are_carried_into_another_architecture(store):
     )
     grown = model(num_sources=2, fine_encoder={"num_layers": 1})
     carry = CarrySettings(fresh=("fine_encoder",))
-    freeze = TRAIN.model_copy(update={"train_only": ("fine_encoder",)})
-    settings = TrainSettings(train=freeze, model=grown, carry=carry, view=view)
+    fine = LearnedParameters(only=("fine_encoder",))
+    settings = TrainSettings(train=TRAIN, learned=fine, model=grown, carry=carry, view=view)
     graph = scored(pieces.train("trained", text, settings, seed=1, start=first), text, view, ("dev",))
     record, at = run(store, graph)
     report = json.loads((at("trained") / "carried.json").read_text())
@@ -174,7 +174,7 @@ def rows_of(store, text, view, **budget):
     for stage in StageGraph(text.stage).stages:
         execute_stage(stage, store, reporter=NullReporter())
     inputs = TrainInputs(encoded=store.fetch(text.stage), corpus=store.fetch(text.corpus), tokenizers={})
-    settings = TrainSettings(train=TrainConfig(**budget), view=view)
+    settings = TrainSettings(train=SmoothedTrainConfig(**budget), view=view)
     data = batches("train", settings, inputs, SimpleNamespace(seed=3))
     return [[rows.tolist() for rows in data.epoch(index)] for index in (0, 1)]
 

@@ -14,7 +14,7 @@ from nlgraft.stages.config import ExtractMethod, MaskedSpansConfig, TextMetric
 from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.config import SplitName
-from nlgraft.training.config import Pattern, View
+from nlgraft.training.config import ALL_LEARNED, LearnedParameters, Pattern, SmoothedTrainConfig, View
 
 
 class CarrySettings(Settings):
@@ -28,7 +28,7 @@ class CarrySettings(Settings):
     """Earlier names, after renaming, that are not used."""
 
 
-class TrainSettings(TrainingSettings):
+class TrainSettings(TrainingSettings[SmoothedTrainConfig]):
     """One training of an encoder-decoder."""
 
     model: TransformerConfig | None = None
@@ -37,6 +37,8 @@ class TrainSettings(TrainingSettings):
     """Fields of the architecture of ``start`` that are others in this model, e.g. ``num_sources``."""
     carry: CarrySettings = CarrySettings()
     """Mapping of the weights of ``start`` where the architecture is another."""
+    learned: LearnedParameters = ALL_LEARNED
+    """Parameters that learn, and learning rates of their own."""
     view: View = View()
     """Sources, contexts and target of a batch."""
     sampling_alpha: float | None = None

@@ -75,7 +75,7 @@ def train(context: StageContext) -> None:
 
     outcome = run_loop(
         model,
-        ClassificationObjective.of(settings.train),
+        ClassificationObjective(),
         data,
         settings.train,
         context,
@@ -93,8 +93,8 @@ def _keep_best(
     best: dict[float, Evaluation], value: float | None, evaluation: Evaluation, config: TrainConfig
 ) -> None:
     """Keep the evaluation of the weights that will be the result, by its value: the first of the best."""
-    choose = max if config.best_direction == "maximize" else min
-    if config.keep_best and value is not None and value not in best and choose([value, *best]) == value:
+    choose = max if config.is_best_highest else min
+    if config.is_best_kept and value is not None and value not in best and choose([value, *best]) == value:
         best.clear()
         best[value] = evaluation
 

@@ -61,7 +61,7 @@ def train(context: StageContext) -> None:
 
     outcome = run_loop(
         model,
-        LanguageModelObjective.of(config),
+        LanguageModelObjective(),
         text,
         config,
         context,

@@ -36,7 +36,7 @@ from nlgraft.stages.run.seq2seq import outcome_scores
 from nlgraft.stages.run.text import read_encoded, text_of, training_budget
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
-from nlgraft.training.config import MaskedScoringConfig, TrainConfig
+from nlgraft.training.config import ALL_LEARNED, LearnedParameters, MaskedScoringConfig, TrainConfig
 from nlgraft.training.loop import TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.masked_lm import (
@@ -78,7 +78,7 @@ def train(context: StageContext) -> None:
     if 0 in settings.report_steps:
         at_start = _statistics(masked_losses(model, dev, context.device))
         statistics = {f"{name}.step_0": rows for name, rows in at_start.items()}
-    prefix, config = settings.metric_prefix, _train_config(settings, model)
+    prefix, config = settings.metric_prefix, _train_config(settings)
 
     def evaluate(model: MaskedLM) -> Mapping[str, float]:
         losses = masked_losses(model, dev, context.device)
@@ -86,13 +86,14 @@ def train(context: StageContext) -> None:
 
     outcome = run_loop(
         model,
-        MaskedObjective.of(config),
+        MaskedObjective(settings.label_smoothing, settings.smoothing_kind),
         _train_data(settings, inputs, masker, training_budget(config, inputs.corpus, "train", context.seed)),
         config,
         context,
         evaluate=evaluate,
         save=write_masked_lm,
         rows_first=_new_rows_first(settings, inputs, model),
+        learned=_learned(settings, model),
     )
     losses = masked_losses(model, dev, context.device)
     statistics |= _statistics(losses)
@@ -119,15 +120,19 @@ def _train_data(
     return SampledLines(lines, inputs.tokenizer, settings.sampling, masker.seed, masked)
 
 
-def _train_config(settings: TrainMaskedSettings, model: MaskedLM) -> TrainConfig:
+def _train_config(settings: TrainMaskedSettings) -> TrainConfig:
     config = settings.train
     changes: dict[str, Any] = {"best_metric": metric_name(config.best_metric, settings.metric_prefix)}
-    if not settings.is_body_trained:
-        assert isinstance(model, TransformersMaskedLM)
-        changes["freeze"] = (*config.freeze, model.body_pattern)
     if 0 in settings.report_steps:
         changes["is_evaluated_at_start"] = True
     return config.model_copy(update=changes)
+
+
+def _learned(settings: TrainMaskedSettings, model: MaskedLM) -> LearnedParameters:
+    if settings.is_body_trained:
+        return ALL_LEARNED
+    assert isinstance(model, TransformersMaskedLM)
+    return LearnedParameters(frozen=(model.body_pattern,))
 
 
 def _new_rows_first(

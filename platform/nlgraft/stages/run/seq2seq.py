@@ -140,6 +140,7 @@ def train_model(
         evaluate=evaluate,
         save=write_model,
         rows_first=rows_first,
+        learned=settings.learned,
     )
     return outcome, measure(model)
 
