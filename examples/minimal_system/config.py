@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.config import BeamSearchConfig, TransformerConfig
 from nlgraft.stages.config import ScoreConfig
 from nlgraft.strict_config import StrictConfig
 from nlgraft.text.config import CorpusConfig
 from nlgraft.text.roles import requires
-from nlgraft.text.tokenizer_config import TokenizerConfig
+from nlgraft.text.tokenizer_config import SampledTokenizerConfig
 from nlgraft.training.config import SmoothedTrainConfig
 
 SOURCES = {"first": ("source 0",), "second": ("source 1",), "both": ("source 0", "source 1")}
@@ -23,7 +23,7 @@ class Config(StrictConfig):
 
     data: Annotated[CorpusConfig, requires("source 0", "source 1", "target")]
     """Examples with two sources and a target."""
-    tokenizer: TokenizerConfig = TokenizerConfig()
+    tokenizer: SampledTokenizerConfig = SampledTokenizerConfig()
     """Vocabulary of all three languages, or one for the sources and one for the target."""
     max_tokens: int = Field(default=256, ge=1)
     """Longest sequence in tokens, without begin and end; longer ones are truncated and counted."""
@@ -33,7 +33,7 @@ class Config(StrictConfig):
     """The encoder-decoder."""
     train: SmoothedTrainConfig = SmoothedTrainConfig()
     """Its training."""
-    decode: GenerationConfig = GenerationConfig()
+    decode: BeamSearchConfig = BeamSearchConfig()
     """Beam search."""
     score: ScoreConfig = ScoreConfig()
     """Measures of the output."""

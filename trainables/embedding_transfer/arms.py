@@ -93,10 +93,6 @@ READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
             {"transfer.sides": ("decoder", "both"), "upstream.objective": ("translation", "denoising")},
         ),
     ),
-    "generator.new_mask_rate": (
-        _with(TRAINED_METHODS, {"upstream.objective": ("masked_tokens",)}),
-        _with(TRAINED_METHODS, {"masked_lm": (GIVEN,)}),
-    ),
     "transfer.sides": (_with((*PRETRAINED_VOCABULARIES, *_EXCHANGING)),),
     "transfer.cap": (_with(GENERATOR_KINDS),),
     "transfer.order": (_with(GENERATOR_KINDS),),

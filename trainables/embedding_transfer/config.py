@@ -7,9 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, ValidationError
 
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.config import BeamSearchConfig, TransformerConfig
 from nlgraft.stages.config import (
-    MASK_TOKEN,
     MaskedLMConfig,
     PhaseConfig,
     ScoreConfig,
@@ -20,10 +19,10 @@ from nlgraft.stages.config import (
 )
 from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.system import Condition
-from nlgraft.text.config import CorpusConfig
+from nlgraft.text.config import PairsConfig, as_corpus
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import role_problem
-from nlgraft.text.tokenizer_config import TokenizerConfig
+from nlgraft.text.tokenizer_config import SampledTokenizerConfig, TokenizerConfig
 from nlgraft.training.config import OneOfSeveral, SmoothedTrainConfig
 from trainables.embedding_transfer.arms import (
     KEPT_METHODS,
@@ -36,32 +35,38 @@ from trainables.embedding_transfer.arms import (
 Sides = Literal["decoder", "encoder", "both"]
 
 MAX_TOKENS_LIMIT = 100_000
-DEFAULT_MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
+BETAS = (0.9, 0.999)
+"""AdamW's decay of the two moments in the training of generators (section 4.1)."""
+CUT_EDGES = {"decoder": 0.2, "encoder": 0.05}
+"""Probability of a cut that leaves a single character, of targets and of sources (authors' code)."""
+NEW_MASK_RATE = 0.5
+"""Share of the generated tokens that a masked language model predicts, others being read (authors' code)."""
+MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
 """Share of masked tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
 
 
 class DataConfig(StrictConfig):
     """The two corpora; both translate from one source into one target."""
 
-    upstream: CorpusConfig
+    upstream: PairsConfig
     """Text of the pretrained model: domain A."""
-    downstream: CorpusConfig
+    downstream: PairsConfig
     """Text of the task: domain B."""
     max_tokens: int = Field(default=256, ge=1, le=MAX_TOKENS_LIMIT)
     """Longest sequence on either side, in tokens without begin and end; longer ones are cut and counted."""
 
 
-OwnTokenizer = Annotated[TokenizerConfig, defaulting(is_shared=False)]
+SampledTokenizer = Annotated[SampledTokenizerConfig, defaulting(is_shared=False)]
 
 
 class TokenizersConfig(StrictConfig):
     """Subword vocabularies of the two domains, each learned on its own training text."""
 
-    upstream: OwnTokenizer = TokenizerConfig(is_shared=False)
+    upstream: SampledTokenizer = SampledTokenizerConfig(is_shared=False)
     """Vocabulary of the pretrained model (one for each side unless is_shared)."""
-    downstream: OwnTokenizer = TokenizerConfig(is_shared=False)
+    downstream: SampledTokenizer = SampledTokenizerConfig(is_shared=False)
     """Vocabulary of the task (section 4.1: learned from the downstream training corpus)."""
-    joint: OwnTokenizer = TokenizerConfig(is_shared=False)
+    joint: Annotated[TokenizerConfig, defaulting(is_shared=False)] = TokenizerConfig(is_shared=False)
     """Vocabulary learned from the training text of both domains, for joint_vocab (Nguyen and Chiang 2017)."""
 
 
@@ -73,10 +78,6 @@ class UpstreamConfig(UpstreamPhaseConfig):
     of either side, from itself with masked spans, as M-BART (Table 3). masked_tokens: an encoder learns to
     predict masked tokens, as M-BERT, and is then encoder and, with fresh cross-attention, decoder (Rothe et
     al. 2020, BERT2BERT)."""
-    mask_rate: float | None = Field(default=None, gt=0, lt=1)
-    """Share of masked tokens; null: 0.35 for denoising, 0.15 for masked_tokens."""
-    mean_span_tokens: float = Field(default=3.5, gt=0)
-    """Denoising: mean length of a masked span, in tokens (Poisson)."""
     checkpoint: InputPathOrName | None = None
     """A released model of Hugging Face that is the pretrained one (Table 3); it brings what ``model`` and
     ``tokenizers.upstream`` would give. Denoising: local directory of an mBART with its
@@ -94,16 +95,19 @@ class RatesConfig(StrictConfig):
 
     split: float = Field(default=0.4, ge=0, le=1)
     """Probability that a token long enough may be split."""
-    cut: float = Field(default=0.2, ge=0, le=1)
-    """Probability of a cut at each inner character boundary of such a token."""
-    cut_edge: float = Field(default=0.2, ge=0, le=1)
-    """The same where a cut leaves a single character (source side of the authors' code: 0.05)."""
     min_split_chars: int = Field(default=3, ge=2)
     """Shortest token that may be split, in characters (targets 3, sources 7)."""
     merge: float = Field(default=0.5, ge=0, le=1)
     """Probability that a token joins the next one of its word, again and again."""
-    is_forced: bool = False
-    """If true, results of splits and merges that the vocabulary has are generated too, not looked up."""
+
+
+class SegmentationRates(RatesConfig):
+    """These rates and those of the cuts, which studies leave as they are in the authors' code."""
+
+    cut: float = Field(default=0.2, ge=0, le=1)
+    """Probability of a cut at each inner character boundary of a token that may be split."""
+    cut_edge: float = Field(default=0.2, ge=0, le=1)
+    """The same where a cut leaves a single character."""
 
 
 class GeneratorConfig(OneOfSeveral):
@@ -123,14 +127,9 @@ class GeneratorConfig(OneOfSeveral):
     """Initial weights: zeros, which is AVG-EG; or N(0, 1), as the authors' code."""
     decoder_rates: RatesConfig = RatesConfig()
     """Splits and merges of target sentences."""
-    encoder_rates: Annotated[RatesConfig, defaulting(cut_edge=0.05, min_split_chars=7)] = RatesConfig(
-        cut_edge=0.05, min_split_chars=7
-    )
+    encoder_rates: Annotated[RatesConfig, defaulting(min_split_chars=7)] = RatesConfig(min_split_chars=7)
     """Splits and merges of source sentences, when the encoder's vocabulary is transferred, and of the lines
     of a masked language model."""
-    new_mask_rate: float = Field(default=0.5, ge=0, le=1)
-    """Share of the generated tokens that a masked language model predicts; it reads the others (authors'
-    code)."""
     max_steps: int | None = Field(default=1000, ge=1)
     """Optimiser steps (section 5.3: converged after some 20,000); null where ``max_epochs`` is given."""
     max_epochs: int | None = Field(default=None, ge=1)
@@ -144,8 +143,6 @@ class GeneratorConfig(OneOfSeveral):
     inverse_sqrt."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps of linear warm-up."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's decay of the two moments (section 4.1)."""
     eval_every_steps: int = Field(default=200, ge=1)
     """Steps between evaluations on upstream dev; the best generator is kept."""
     num_dev_sentences: int = Field(default=500, ge=1)
@@ -169,7 +166,7 @@ class GeneratorConfig(OneOfSeveral):
             peak_lr=self.peak_lr,
             warmup_steps=self.warmup_steps,
             lr_schedule=self.lr_schedule,
-            betas=self.betas,
+            betas=BETAS,
             label_smoothing=upstream.label_smoothing,
             smoothing_kind=upstream.smoothing_kind,
             precision=upstream.precision,
@@ -255,7 +252,7 @@ class Config(SystemConfig):
     """Layers that independent_encoder puts before the model, and their first training."""
     downstream: PhaseConfig = PhaseConfig()
     """Finetuning on domain B."""
-    decode: GenerationConfig = GenerationConfig()
+    decode: BeamSearchConfig = BeamSearchConfig()
     """Beam search on dev and test of domain B, and on dev of domain A."""
     score: ScoreConfig = ScoreConfig()
     """Measures of domain B's output."""
@@ -271,11 +268,6 @@ class Config(SystemConfig):
         yield from self._objective_problems()
         yield from self._training_problems()
         method, upstream = self.transfer.method, self.tokenizers.upstream
-        if (alpha := self.tokenizers.joint.sampling_alpha) is not None:
-            yield (
-                f"tokenizers.joint.sampling_alpha is {alpha}: joint_vocab trains on one segmentation; leave "
-                "it out, or sample with transfer.method bpe_dropout and tokenizers.upstream.sampling_alpha"
-            )
         if method == "bpe_dropout" and (upstream.kind != "bpe" or upstream.sampling_alpha is None):
             yield (
                 f"transfer.method is bpe_dropout with tokenizers.upstream.kind {upstream.kind} and "
@@ -292,8 +284,6 @@ class Config(SystemConfig):
         steps, limit = self.transfer.new_rows_first_steps, self.downstream.train.max_steps
         if limit is not None and steps > limit:
             yield f"transfer.new_rows_first_steps is {steps}, more than downstream.train.max_steps {limit}"
-        if self.decode.num_return != 1:
-            yield f"decode.num_return is {self.decode.num_return}: one translation per sentence is scored"
 
     def _training_problems(self) -> Iterator[str]:
         """Find settings of the two short trainings that contradict those which they share."""
@@ -341,7 +331,7 @@ class Config(SystemConfig):
 
     def _role_problems(self) -> Iterator[str]:
         for name in ("upstream", "downstream"):
-            corpus = getattr(self.data, name)
+            corpus = as_corpus(getattr(self.data, name))
             is_tested = name == "downstream"
             if self.masked_lm is not None:
                 problem = role_problem(
@@ -360,28 +350,17 @@ class Config(SystemConfig):
         for name in ("start_id", "revision"):
             if getattr(upstream, name) is not None and upstream.checkpoint is None:
                 yield f"upstream.{name} is {getattr(upstream, name)} without a checkpoint, whose it would be"
-        default = UpstreamConfig.model_fields["mean_span_tokens"].default
-        if upstream.objective != "denoising" and upstream.mean_span_tokens != default:
-            yield f"{setting} with mean_span_tokens {upstream.mean_span_tokens}: only denoising masks spans"
         if upstream.objective == "translation":
             if upstream.checkpoint is not None:
                 yield (
                     f"{setting} with checkpoint {upstream.checkpoint}: a released model is one of text; set "
                     "upstream.objective to denoising for an mBART, to masked_tokens for a BERT"
                 )
-            if upstream.mask_rate is not None:
-                yield (
-                    f"{setting} with mask_rate {upstream.mask_rate}: a translation model masks nothing; "
-                    "leave mask_rate out"
-                )
             return
         if upstream.checkpoint is not None:
             yield from self._checkpoint_problems()
-        elif not tokenizer.is_shared or MASK_TOKEN not in tokenizer.special_tokens:
-            yield (
-                f"{setting}: text is its own source, so tokenizers.upstream needs is_shared true and "
-                f"special_tokens with {MASK_TOKEN!r}"
-            )
+        elif not tokenizer.is_shared:
+            yield f"{setting}: text is its own source, so tokenizers.upstream needs is_shared true"
         if tokenizer.sampling_alpha is not None or upstream.num_bleu_sentences:
             yield f"{setting} with sampling_alpha or num_bleu_sentences, which belong to translation"
         if method in (*PRETRAINED_VOCABULARIES, "bpe_dropout"):

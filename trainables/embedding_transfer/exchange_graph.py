@@ -30,7 +30,7 @@ from trainables.embedding_transfer.arms import (
     TRAINED_METHODS,
     VECTOR_METHODS,
 )
-from trainables.embedding_transfer.config import Config
+from trainables.embedding_transfer.config import CUT_EDGES, NEW_MASK_RATE, Config, SegmentationRates
 from trainables.embedding_transfer.kinds import (
     GENERATED_PLAN,
     GENERATOR,
@@ -85,7 +85,10 @@ class VocabularyExchange:
         rates = {"encoder": config.encoder_rates, "decoder": config.decoder_rates}
         settings = GeneratorSettings(
             kind=GENERATOR_KINDS[transfer.method],
-            rates={side: rates[side] for side in tokenizers},
+            rates={
+                side: SegmentationRates(**rates[side].model_dump(), cut_edge=CUT_EDGES[side])
+                for side in tokenizers
+            },
             train=config.train_config(self._pretraining),
             cap=transfer.cap,
             order=transfer.order,
@@ -97,7 +100,7 @@ class VocabularyExchange:
             num_dev_sentences=config.num_dev_sentences,
             masked_spans=self.masked_spans,
             masking=self.masking,
-            new_mask_rate=config.new_mask_rate if is_masked else None,
+            new_mask_rate=NEW_MASK_RATE if is_masked else None,
         )
         inputs = GeneratorInputs(
             model=self.learner or self.model, encoded=self.old_text, tokenizers=tokenizers

@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.config import BeamSearchConfig, TransformerConfig
 from nlgraft.nn.context_config import (
     BiLMConfig,
     ContextConfig,
@@ -24,7 +24,7 @@ from nlgraft.stages.config import (
 )
 from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.system import Condition
-from nlgraft.text.config import EOS, CorpusConfig
+from nlgraft.text.config import PairsConfig, TextConfig
 from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.config import SmoothedTrainConfig
@@ -72,11 +72,11 @@ READ_WHEN: Mapping[str, tuple[Condition, ...]] = {
 class DataConfig(StrictConfig):
     """The bitext of the task, and the text of the language models."""
 
-    downstream: Annotated[CorpusConfig, requires("source 0", "target")]
+    downstream: Annotated[PairsConfig, requires("source 0", "target")]
     """The task: translation or summarisation."""
-    source_text: Annotated[CorpusConfig, requires(is_tested=False)] | None = None
+    source_text: Annotated[TextConfig, requires(is_tested=False)] | None = None
     """Text of the source's language model; null where none is pretrained and its vocabulary is not used."""
-    target_text: Annotated[CorpusConfig, requires(is_tested=False)] | None = None
+    target_text: Annotated[TextConfig, requires(is_tested=False)] | None = None
     """Text of the target's language model; null as above."""
     max_tokens: int = Field(default=256, ge=1)
     """Longest sequence in tokens, without begin and end, of the task and of the language models; longer ones
@@ -103,16 +103,6 @@ class TokenizersConfig(StrictConfig):
     def is_one(self) -> bool:
         """True if source and target have the same vocabulary."""
         return self.source == self.target and self.of("source").is_shared
-
-    @model_validator(mode="after")
-    def _segments_in_one_way(self) -> TokenizersConfig:
-        for name in ("language_model", "bitext"):
-            if getattr(self, name).sampling_alpha is not None:
-                raise ValueError(
-                    f"{name}.sampling_alpha is set, but the states of a language model are those of one "
-                    "segmentation; leave it out"
-                )
-        return self
 
 
 class RepresentationConfig(StrictConfig):
@@ -183,13 +173,6 @@ class LanguageModelsConfig(StrictConfig):
         return self
 
 
-class DecodeConfig(GenerationConfig):
-    """Beam search whose hypotheses begin with the end token, as the text of language models does."""
-
-    start_id: int = Field(default=EOS, ge=EOS, le=EOS)
-    """First decoder input: the end token."""
-
-
 class Config(SystemConfig):
     """A trial: pretrain language models, train an encoder-decoder on their states, test it."""
 
@@ -210,8 +193,8 @@ class Config(SystemConfig):
     the released recipe has source_positions none."""
     train: SmoothedTrainConfig = SmoothedTrainConfig()
     """Its training."""
-    decode: DecodeConfig = DecodeConfig()
-    """Beam search."""
+    decode: BeamSearchConfig = BeamSearchConfig()
+    """Beam search; hypotheses begin with the end token, as the text of language models does."""
     has_lm_cache: bool = True
     """If false, the target's language model reads every prefix anew in the search, as in the released code
     (Table 5)."""
@@ -252,8 +235,6 @@ class Config(SystemConfig):
                 )
         if self.target.use == "table" and not self.has_lm_cache:
             yield "has_lm_cache is false with target.use table: there is no language model; leave it out"
-        if self.decode.num_return != 1:
-            yield f"decode.num_return is {self.decode.num_return}: one output per sentence is scored"
 
     def _vocabulary_problems(self) -> Iterator[str]:
         for side in SIDES:

@@ -116,9 +116,8 @@ class _Trial:
         config, tokens = self.config, tuple(self.config.language_tokens.values())
         if config.upstream is not None and config.upstream.checkpoint is not None:
             return self.released.tokenizer("shared_tokenizer", tokens)
-        special = (MASK_TOKEN, *tokens, *config.tokenizer.special_tokens)
-        learned = config.tokenizer.model_copy(update={"special_tokens": special})
-        return pieces.tokenizer("shared", learned, {"task": self.sentences, **self.pretraining_text})
+        corpora = {"task": self.sentences, **self.pretraining_text}
+        return pieces.tokenizer("shared", config.tokenizer, corpora, special_tokens=(MASK_TOKEN, *tokens))
 
     @cached_property
     def text(self) -> EncodedText:
@@ -152,7 +151,7 @@ class _Trial:
             ids = tuple(theirs[language] for language in self.config.language_tokens)
             start = theirs[self.config.languages[-1]]
             return self.released.encoder_decoder("upstream", self.tokenizer, start, ids)
-        spans = MaskedSpansConfig(rate=self._mask_rate(config), mean_tokens=config.mean_span_tokens)
+        spans = MaskedSpansConfig(rate=MASK_RATES[config.objective])
         side = Side(stream=TEXT)
         settings = TrainSettings(
             train=config.train,
@@ -183,7 +182,7 @@ class _Trial:
     def _masked_lm(self, config: UpstreamConfig) -> Stage:
         if config.checkpoint is not None:
             return self.released.masked_lm("upstream_masked_lm", self.tokenizer)
-        rate = self._mask_rate(config)
+        rate = MASK_RATES[config.objective]
         settings = TrainMaskedSettings(
             train=config.train,
             label_smoothing=config.train.label_smoothing,
@@ -196,10 +195,6 @@ class _Trial:
         text = self._languages.stage
         inputs = TrainMaskedInputs(encoded=text, corpus=text, tokenizer=self.tokenizer)
         return TRAIN_MASKED.stage("upstream_masked_lm", settings, inputs, seed=config.seed_of(self.seed))
-
-    @staticmethod
-    def _mask_rate(config: UpstreamConfig) -> float:
-        return config.mask_rate or MASK_RATES[config.objective]
 
     @cached_property
     def single_source(self) -> Stage | None:
@@ -280,7 +275,7 @@ class _Trial:
             self.trained,
             self.text,
             split,
-            decode=config.decode.model_copy(update={"start_id": view.target_start}),
+            decode=config.decode,
             view=view,
             is_measured=foreign_source is None,
             is_calibrated=config.score.is_calibrated and foreign_source is None,

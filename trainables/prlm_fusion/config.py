@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from nlgraft.nn.config import BertConfig, FusionConfig, GenerationConfig, Site, TransformerConfig
+from nlgraft.nn.config import BeamSearchConfig, BertConfig, FusionConfig, Site, TransformerConfig
 from nlgraft.stages.config import (
     ScoreConfig,
     SystemConfig,
@@ -17,10 +17,10 @@ from nlgraft.stages.config import (
 )
 from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.system import Condition
-from nlgraft.text.config import CorpusConfig
+from nlgraft.text.config import PairsConfig, TextConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import requires
-from nlgraft.text.tokenizer_config import TokenizerConfig, WordTokenizerConfig
+from nlgraft.text.tokenizer_config import SampledTokenizerConfig, WordTokenizerConfig
 from nlgraft.training.config import MaskingConfig, SmoothedTrainConfig, TrainConfig
 
 Merge = Literal["none", "sum", "average", "gate", "dropnet", "direct"]
@@ -59,9 +59,9 @@ def _has_layers(depth: int, layers: Layers) -> bool:
 class DataConfig(StrictConfig):
     """The text of the task and that of the pretrained models."""
 
-    downstream: Annotated[CorpusConfig, requires("source 0", "target")]
+    downstream: Annotated[PairsConfig, requires("source 0", "target")]
     """The task: translation or summarisation."""
-    upstream: Annotated[CorpusConfig, requires("source 0", is_tested=False)] | None = None
+    upstream: Annotated[TextConfig, requires(is_tested=False)] | None = None
     """Text of the models that the study pretrains, source 0 of the corpus; null: it only reads released
     ones."""
     max_tokens: int = Field(default=256, ge=1)
@@ -245,7 +245,7 @@ class Config(SystemConfig):
 
     data: DataConfig
     """The corpora."""
-    tokenizer: TokenizerConfig = TokenizerConfig()
+    tokenizer: SampledTokenizerConfig = SampledTokenizerConfig()
     """Vocabulary of the task."""
     prlms: dict[PrlmName, PrlmConfig] = Field(default_factory=dict)
     """The study's pretrained language models, released or pretrained here; arms choose among them."""
@@ -257,7 +257,7 @@ class Config(SystemConfig):
     """The encoder-decoder; its contexts and fusion come from `fusion`."""
     train: SmoothedTrainConfig = SmoothedTrainConfig()
     """Its training."""
-    decode: GenerationConfig = GenerationConfig()
+    decode: BeamSearchConfig = BeamSearchConfig()
     """Beam search, with live states."""
     score: ScoreConfig = ScoreConfig()
     """Measures of the output."""
@@ -275,8 +275,6 @@ class Config(SystemConfig):
         yield from model_problems(self.model, "`fusion`")
         if self.model.tying == "all" and not self.tokenizer.is_shared:
             yield "model.tying is 'all' with tokenizer.is_shared false: one table needs one vocabulary"
-        if self.decode.num_return != 1:
-            yield f"decode.num_return is {self.decode.num_return}: one output per sentence is scored"
         yield from self._prlm_problems()
         if self.fusion.merge != "none":
             yield from self._fusion_problems()

@@ -15,7 +15,7 @@ from nlgraft.stages.config import (
 )
 from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.system import GIVEN, Condition
-from nlgraft.text.config import CorpusConfig
+from nlgraft.text.config import LabelledConfig, TextConfig
 from nlgraft.text.roles import requires
 from nlgraft.training.config import TrainConfig
 
@@ -52,19 +52,17 @@ class SplitConfig(StrictConfig):
     """Keep only the examples of this many most frequent labels; null: all."""
     num_examples: int | None = Field(default=None, ge=3)
     """Draw this many examples, likewise balanced; null: all."""
-    seed: int = Field(default=0, ge=0)
-    """Seed of the draw, the same in all trials."""
 
 
 class DataConfig(StrictConfig):
     """The text of the pretraining and of the task."""
 
-    upstream: Annotated[CorpusConfig, requires("source 0", has_further_tests=False)] | None = None
+    upstream: Annotated[TextConfig, requires(has_further_tests=False)] | None = None
     """Text of the pretraining (section 3.2: Wikipedia); null for a released checkpoint that is taken as it
     is."""
-    downstream: Annotated[CorpusConfig, requires("source 0", "label", has_further_tests=False)]
+    downstream: Annotated[LabelledConfig, requires("source 0", "label", has_further_tests=False)]
     """Lines and their labels."""
-    unlabelled: Annotated[CorpusConfig, requires("source 0", has_further_tests=False)] | None = None
+    unlabelled: Annotated[TextConfig, requires(has_further_tests=False)] | None = None
     """Text of the task without labels: the new vocabulary is learned on its train, and the masked-LM step
     reads it; null: both take the labelled lines."""
     split: SplitConfig | None = None

@@ -7,7 +7,7 @@ elsewhere. Contradictory options are refused here, naming both, before anything 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -342,13 +342,11 @@ class ClassifierConfig(StrictConfig):
     """Finetune the body; if false, it is frozen and only the head is trained."""
 
 
-class GenerationConfig(StrictConfig):
-    """Beam search (beam 1: greedy)."""
+class BeamSearchConfig(StrictConfig):
+    """What a study sets of beam search (beam 1: greedy)."""
 
     beam: int = Field(default=5, ge=1)
     """Hypotheses kept for each sentence."""
-    num_return: int = Field(default=1, ge=1)
-    """Hypotheses returned for each sentence, best first; at most beam."""
     max_length_ratio: float = Field(default=1.0, ge=0)
     """Longest hypothesis = ratio x (tokens of the translated source) + offset, without the end token."""
     max_length_offset: int = Field(default=50, ge=0)
@@ -364,17 +362,11 @@ class GenerationConfig(StrictConfig):
     stopping: Literal["first", "exact"] = "first"
     """A sentence is done when beam hypotheses ended (fairseq), or when no live hypothesis can still beat
     the worst of them (tensor2tensor, THUMT)."""
-    start_id: int = 2
-    """First decoder input."""
-    end_id: int = 3
-    """Token that ends a hypothesis."""
     batch_sentences: int = Field(default=128, ge=1)
     """Sentences of a corpus that are decoded at once; they are sorted by length first."""
 
     @model_validator(mode="after")
-    def _check(self) -> GenerationConfig:
-        if self.num_return > self.beam:
-            raise ValueError(f"num_return {self.num_return} is more than beam {self.beam}")
+    def _check(self) -> Self:
         if self.length_penalty == "none" and self.alpha != type(self).model_fields["alpha"].default:
             raise ValueError(
                 f"alpha {self.alpha} has no effect with length_penalty 'none': choose gnmt or average"
@@ -384,6 +376,23 @@ class GenerationConfig(StrictConfig):
                 f"min_length {self.min_length} is more than the longest hypothesis, max_length_offset "
                 f"{self.max_length_offset} with max_length_ratio 0"
             )
+        return self
+
+
+class GenerationConfig(BeamSearchConfig):
+    """Beam search of a model: its tokens, and how many hypotheses are asked for."""
+
+    num_return: int = Field(default=1, ge=1)
+    """Hypotheses returned for each sentence, best first; at most beam."""
+    start_id: int = 2
+    """First decoder input."""
+    end_id: int = 3
+    """Token that ends a hypothesis."""
+
+    @model_validator(mode="after")
+    def _returns_what_it_keeps(self) -> GenerationConfig:
+        if self.num_return > self.beam:
+            raise ValueError(f"num_return {self.num_return} is more than beam {self.beam}")
         return self
 
 

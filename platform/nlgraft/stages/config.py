@@ -85,17 +85,19 @@ class PhaseConfig(StrictConfig):
         return self
 
 
-class UpstreamSeed(StrictConfig):
-    """The seed of a model that trials share."""
+UPSTREAM_SEED = 1
+"""Seed of pretrained models that all trials share: initialisation, order, dropout."""
 
-    seed: int = Field(default=1, ge=0)
-    """Seed of the pretrained model: initialisation, order, dropout. All trials share the model."""
+
+class UpstreamSeed(StrictConfig):
+    """Which trials share a pretrained model."""
+
     is_per_seed: bool = False
     """If true, every trial seed pretrains a model of its own; else replicates vary downstream only."""
 
     def seed_of(self, trial_seed: int) -> int:
         """Choose the seed of this training in a trial."""
-        return trial_seed if self.is_per_seed else self.seed
+        return trial_seed if self.is_per_seed else UPSTREAM_SEED
 
 
 class UpstreamPhaseConfig(PhaseConfig, UpstreamSeed):
@@ -243,13 +245,5 @@ class VectorsConfig(StrictConfig):
 
     epochs: int = Field(default=5, ge=1)
     """Passes over the training text of the domain."""
-    window_tokens: int = Field(default=5, ge=1)
-    """Largest distance of context tokens on either side."""
-    negatives: int = Field(default=5, ge=1)
-    """Random tokens told apart from each true one."""
-    learning_rate: float = Field(default=0.1, gt=0)
-    """Learning rate of Adagrad."""
     batch_size: int = Field(default=2048, ge=1)
     """Predictions of a step."""
-    min_count: int = Field(default=1, ge=1)
-    """Tokens that occur less often get a drawn row."""

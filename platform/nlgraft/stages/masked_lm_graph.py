@@ -9,7 +9,7 @@ from typing import Any, Literal
 from nlgraft.errors import DataError
 from nlgraft.nn.identity import checkpoint_identity
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages.config import MaskedLMConfig, UpstreamPhaseConfig
+from nlgraft.stages.config import MaskedLMConfig
 from nlgraft.stages.kinds.exchange import EXCHANGE, PLAN, ExchangeInputs, PlanInputs, PlanSettings
 from nlgraft.stages.kinds.masked_lm import (
     BEGIN_MASKED,
@@ -108,16 +108,16 @@ def masked_text(
 
 def pretrained_masked_lm(
     config: MaskedLMConfig,
-    phase: UpstreamPhaseConfig,
+    train: TrainConfig,
     text: MaskedText,
     *,
     max_tokens: int,
-    trial_seed: int,
+    seed: int,
     name: str = "upstream",
 ) -> Stage:
     """Train the model that trials share: from scratch, or a released one with its missing head."""
     settings = TrainMaskedSettings(
-        train=phase.train,
+        train=train,
         masking=config.masking,
         scoring=config.scoring,
         bert=config.model,
@@ -128,7 +128,6 @@ def pretrained_masked_lm(
         metric_prefix=name,
     )
     inputs = TrainMaskedInputs(encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer)
-    seed = phase.seed_of(trial_seed)
     return TRAIN_MASKED.stage(name, settings, inputs, seed=seed, locations=_locations(config))
 
 

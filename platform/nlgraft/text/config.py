@@ -7,14 +7,14 @@ A study's ``data`` is one of four kinds, told apart by ``corpus``: ``conlang`` (
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
+    TypeAdapter,
     field_validator,
     model_validator,
 )
@@ -50,6 +50,7 @@ TASK_ROLES: dict[Task, tuple[str, ...]] = {
 }
 """Roles of the streams of constructed text."""
 
+FilesT = TypeVar("FilesT", bound="TextFiles")
 TestName = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -79,12 +80,7 @@ Paths = Annotated[tuple[InputPath, ...], _OneOrMore]
 Columns = Annotated[tuple[str, ...], _OneOrMore]
 
 
-def _with_source(schema: dict[str, Any]) -> None:
-    """Describe ``source`` to editors, which stands for ``sources`` of one file."""
-    schema["properties"]["source"] = {"type": "string", "description": "The only source."}
-
-
-class ConlangConfig(StrictConfig):
+class _Constructed(StrictConfig):
     """Text of the constructed language family: needs no network, takes seconds.
 
     Train, dev and test never share a pair, and a split's first lines do not depend on its size or on the
@@ -92,13 +88,6 @@ class ConlangConfig(StrictConfig):
     """
 
     corpus: Literal["conlang"]
-    task: Task = "translation"
-    """Roles of the text. ``translation``: the first language into the target language. ``multi_source``:
-    first and second language, which together express what each leaves out. ``post_editing``: the first
-    language and a faulty draft. ``document_translation``: sentences of documents, whose pronouns need the
-    sentence before. ``question_generation``: a passage and the answer into the question.
-    ``summarisation``: a document on one line into its main point. ``classification``: a sentence and its
-    sentiment (``positive``, ``negative``, ``neutral``). ``monolingual``: text without target."""
     domain: Literal["a", "b"] = "a"
     """Domain of the sentences. Both share grammar, affixes and common roots; most words of b alone are built
     from roots and affixes that a uses too."""
@@ -110,17 +99,41 @@ class ConlangConfig(StrictConfig):
     """Number of dev examples: sentences, or documents to summarise."""
     test: int = Field(default=1000, ge=1)
     """Number of test examples."""
+    topicality: float = Field(default=0.0, ge=0, le=1)
+    """Monolingual text and classification: share of the nouns, verbs and adjectives that are drawn from one
+    semantic field, the sentence's topic. The label is then the topic (``topic 0`` to ``topic 5``), which
+    words that occur together tell, instead of the sentiment, which belongs to each word alone."""
+
+
+class ConstructedText(_Constructed):
+    """Constructed text of one language."""
+
+    task: Literal["monolingual"] = "monolingual"
+    """Sentences alone."""
+
+
+class ConstructedLabelled(_Constructed):
+    """Constructed sentences of one language and their classes."""
+
+    task: Literal["classification"]
+    """A sentence and its sentiment or topic."""
+
+
+class ConlangConfig(_Constructed):
+    """Constructed text of any task."""
+
+    task: Task = "translation"
+    """Roles of the text. ``translation``: the first language into the target language. ``multi_source``:
+    first and second language, which together express what each leaves out. ``post_editing``: the first
+    language and a faulty draft. ``document_translation``: sentences of documents, whose pronouns need the
+    sentence before. ``question_generation``: a passage and the answer into the question.
+    ``summarisation``: a document on one line into its main point. ``classification``: a sentence and its
+    sentiment (``positive``, ``negative``, ``neutral``). ``monolingual``: text without target."""
     unsaid: float = Field(default=0.0, ge=0, le=0.5)
     """Multi_source and post_editing: share of the adjectives, adverbs, places and owners that a source
     language leaves out. Of multi_source each is said in at least one language; of post_editing the first
     language alone leaves out, the draft has them. The corpus stage reports how far a perfect translator of
     each source alone would come."""
-    topicality: float = Field(default=0.0, ge=0, le=1)
-    """Monolingual text and classification: share of the nouns, verbs and adjectives that are drawn from one
-    semantic field, the sentence's topic. The label is then the topic (``topic 0`` to ``topic 5``), which
-    words that occur together tell, instead of the sentiment, which belongs to each word alone."""
-    seed: int = Field(default=0, ge=0)
-    """Seed of the language family and of the sentences. Corpora with the same seed share their languages."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -147,35 +160,40 @@ class ConlangConfig(StrictConfig):
         return self
 
 
-class SplitFiles(StrictConfig):
-    """The files of one split; line n of each belongs to example n. Plain or ``.gz``, UTF-8."""
-
-    model_config = ConfigDict(json_schema_extra=_with_source)
+class TextFiles(StrictConfig):
+    """The files of one split. Plain or ``.gz``, UTF-8."""
 
     sources: Paths = Field(min_length=1)
-    """One file per source, in order (``source: FILE`` for one)."""
+    """One file per source, in order; or the only one."""
+
+    def streams(self) -> dict[str, str]:
+        """Map role to path, ``source 0``, ``target``, ``label``, ``document``, absent ones left out."""
+        named = {f"source {index}": path for index, path in enumerate(self.sources)}
+        others = {role: getattr(self, role) for role in type(self).model_fields if role != "sources"}
+        return named | {role: path for role, path in others.items() if path is not None}
+
+
+class PairFiles(TextFiles):
+    """The files of one split; line n of each belongs to example n."""
+
     target: InputPath | None = None
     """File of target lines; none for monolingual text or classification."""
+
+
+class LabelledFiles(TextFiles):
+    """The lines of one split and their classes."""
+
+    label: InputPath
+    """File of class labels, one per line."""
+
+
+class SplitFiles(PairFiles):
+    """The files of one split of any task."""
+
     label: InputPath | None = None
     """File of class labels, one per line."""
     document: InputPath | None = None
     """File of document ids, one per line; equal ids on neighbouring lines make a document."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _one_source(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "source" in value:
-            if "sources" in value:
-                raise ValueError("source and sources are both set; keep one of them")
-            value = dict(value)
-            value["sources"] = value.pop("source")
-        return value
-
-    def streams(self) -> dict[str, str]:
-        """Map role to path, ``source 0``, ``target``, ``label``, ``document``, absent ones left out."""
-        named: dict[str, str | None] = {f"source {index}": path for index, path in enumerate(self.sources)}
-        named |= {"target": self.target, "label": self.label, "document": self.document}
-        return {role: path for role, path in named.items() if path is not None}
 
 
 class Limits(StrictConfig):
@@ -190,7 +208,7 @@ class Limits(StrictConfig):
 
 
 class WordRule(StrictConfig):
-    """Selects a domain from a corpus by the words of one side.
+    """Selects a domain from a corpus by the words of its first source.
 
     A line is split into its maximal runs of letters and digits, lower-cased. It belongs to the domain when
     any of them is in ``words`` (whole words, no stemming: list the inflected forms). ``has: false`` keeps the
@@ -202,8 +220,6 @@ class WordRule(StrictConfig):
     """Keywords, lower case, one word each."""
     has: bool = True
     """If true, keep the lines with a keyword; if false, those without."""
-    side: Literal["source", "target"] | int = "source"
-    """Side to search: ``source`` (the first one), ``target``, or the index of a source."""
 
     @field_validator("words")
     @classmethod
@@ -216,7 +232,7 @@ class WordRule(StrictConfig):
         return words
 
     def keeps(self, line: str) -> bool:
-        """Return True when an example belongs to the domain, given its line on ``side``."""
+        """Return True when an example belongs to the domain, given its first source."""
         return self.has != frozenset(self.words).isdisjoint(word_tokens(line))
 
 
@@ -232,18 +248,16 @@ class _Selection(StrictConfig):
     CNN-DailyMail, See et al. 2017); null: any number."""
 
 
-class FilesConfig(_Selection):
+class _Files(_Selection, Generic[FilesT]):
     """Text from files. ``~`` is expanded; relative paths start at the directory of the study file."""
 
     corpus: Literal["files"]
-    train: SplitFiles
+    train: FilesT
     """Files of the training split."""
-    dev: SplitFiles
+    dev: FilesT
     """Files of the dev split."""
-    test: SplitFiles | None = None
+    test: FilesT | None = None
     """Files of the test split; none for text that is only learned from."""
-    further_tests: Mapping[TestName, SplitFiles] = {}
-    """Files of further test sets by name; each is scored as the split ``test_NAME``."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -251,29 +265,57 @@ class FilesConfig(_Selection):
         return tuple(self.train.streams())
 
     @property
-    def splits(self) -> dict[str, SplitFiles]:
+    def splits(self) -> dict[str, FilesT]:
         """The files of each split that there is."""
         files = {"train": self.train, "dev": self.dev, "test": self.test}
-        files |= {_test_split(name): found for name, found in self.further_tests.items()}
         return {split: found for split, found in files.items() if found is not None}
 
     @model_validator(mode="after")
-    def _splits_alike(self) -> FilesConfig:
+    def _splits_alike(self) -> Self:
         for split, files in self.splits.items():
             if tuple(files.streams()) != self.roles:
                 raise ValueError(
                     f"{split} has {', '.join(files.streams())} but train has {', '.join(self.roles)}; "
                     "every split needs the same files"
                 )
-        if self.test is None and self.further_tests:
-            raise ValueError("further_tests are given, but no test: give the main test set as test")
         if self.test is None and self.limits.test is not None:
             raise ValueError(f"limits.test is {self.limits.test}, but there are no files of a test split")
-        _check_side(self.keep, self.roles)
         return self
 
 
-class HuggingFaceConfig(_Selection):
+class FilesText(_Files[TextFiles]):
+    """Text without targets, labels or documents, from files."""
+
+
+class FilesLabelled(_Files[LabelledFiles]):
+    """Lines and their classes, from files."""
+
+
+class _FilesWithTests(_Files[FilesT], Generic[FilesT]):
+    further_tests: Mapping[TestName, FilesT] = {}
+    """Files of further test sets by name; each is scored as the split ``test_NAME``."""
+
+    @property
+    def splits(self) -> dict[str, FilesT]:
+        """The files of each split that there is."""
+        return super().splits | {_test_split(name): found for name, found in self.further_tests.items()}
+
+    @model_validator(mode="after")
+    def _has_a_main_test(self) -> Self:
+        if self.test is None and self.further_tests:
+            raise ValueError("further_tests are given, but no test: give the main test set as test")
+        return self
+
+
+class FilesPairs(_FilesWithTests[PairFiles]):
+    """Sources and targets from files."""
+
+
+class FilesConfig(_FilesWithTests[SplitFiles]):
+    """Examples of any task from files."""
+
+
+class HuggingFaceText(_Selection):
     """Text of a dataset on the Hugging Face hub or in a local directory; needs the ``datasets`` extra."""
 
     corpus: Literal["huggingface"]
@@ -285,12 +327,6 @@ class HuggingFaceConfig(_Selection):
     """Commit or tag on the hub, so that a study always reads the same text (any word for a directory)."""
     sources: Columns = Field(min_length=1)
     """Columns of the sources; a dot reaches inside: ``translation.de``."""
-    target: str | None = None
-    """Column of the target."""
-    label: str | None = None
-    """Column of the class label; class names are used where the dataset has them."""
-    document: str | None = None
-    """Column of the document id."""
     splits: Mapping[SplitName, str] = {"train": "train", "dev": "validation", "test": "test"}
     """The dataset's own name for each of our splits, slices allowed: ``train[:1%]``. Further test sets are
     named ``test_NAME``."""
@@ -301,17 +337,40 @@ class HuggingFaceConfig(_Selection):
         return tuple(self.columns())
 
     @model_validator(mode="after")
-    def _is_whole(self) -> HuggingFaceConfig:
+    def _is_whole(self) -> Self:
         missing = [split for split in SPLITS if split not in self.splits]
         if missing:
             raise ValueError(f"splits names no {', '.join(missing)}; give train, dev and test")
-        _check_side(self.keep, self.roles)
         return self
 
     def columns(self) -> dict[str, str]:
-        """Map role to column, as ``SplitFiles.streams`` does."""
-        files = SplitFiles(sources=self.sources, target=self.target, label=self.label, document=self.document)
-        return files.streams()
+        """Map role to column, as ``TextFiles.streams`` does."""
+        named = {f"source {index}": column for index, column in enumerate(self.sources)}
+        others = {role: getattr(self, role, None) for role in ("target", "label", "document")}
+        return named | {role: column for role, column in others.items() if column is not None}
+
+
+class HuggingFacePairs(HuggingFaceText):
+    """Sources and targets of such a dataset."""
+
+    target: str | None = None
+    """Column of the target."""
+
+
+class HuggingFaceLabelled(HuggingFaceText):
+    """Lines of such a dataset and their classes."""
+
+    label: str
+    """Column of the class label; class names are used where the dataset has them."""
+
+
+class HuggingFaceConfig(HuggingFacePairs):
+    """Examples of any task, of such a dataset."""
+
+    label: str | None = None
+    """Column of the class label; class names are used where the dataset has them."""
+    document: str | None = None
+    """Column of the document id."""
 
 
 class SacreBleuConfig(_Selection):
@@ -320,7 +379,7 @@ class SacreBleuConfig(_Selection):
     corpus: Literal["sacrebleu"]
     langpair: str = Field(pattern=r"^[a-z]{2,3}-[a-z]{2,3}$")
     """Direction, e.g. ``en-de``."""
-    train: SplitFiles
+    train: PairFiles
     """Files of the training split: one source and a target."""
     dev: str
     """Test set used as dev set, e.g. ``wmt13``."""
@@ -330,7 +389,7 @@ class SacreBleuConfig(_Selection):
     """Further test sets by a name of your choice; each is scored as the split ``test_NAME``."""
 
     @property
-    def splits(self) -> dict[str, SplitFiles | str]:
+    def splits(self) -> dict[str, PairFiles | str]:
         """The files or the test set of each split."""
         further = {_test_split(name): test_set for name, test_set in self.further_tests.items()}
         return {"train": self.train, "dev": self.dev, "test": self.test, **further}
@@ -346,8 +405,29 @@ class SacreBleuConfig(_Selection):
             raise ValueError(
                 f"train has {', '.join(self.roles)}; sacreBLEU test sets have one source and a target"
             )
-        _check_side(self.keep, self.roles)
         return self
+
+
+PairsConfig = Annotated[
+    ConlangConfig | FilesPairs | HuggingFacePairs | SacreBleuConfig, Field(discriminator="corpus")
+]
+"""Sources and targets."""
+LabelledConfig = Annotated[
+    ConstructedLabelled | FilesLabelled | HuggingFaceLabelled, Field(discriminator="corpus")
+]
+"""Lines and their classes."""
+TextConfig = Annotated[ConstructedText | FilesText | HuggingFaceText, Field(discriminator="corpus")]
+"""Text from which something is only learned: sources alone."""
+CorpusConfig = Annotated[
+    ConlangConfig | FilesConfig | HuggingFaceConfig | SacreBleuConfig, Field(discriminator="corpus")
+]
+AnyCorpus = CorpusConfig | PairsConfig | LabelledConfig | TextConfig
+_CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
+
+
+def as_corpus(config: AnyCorpus) -> CorpusConfig:
+    """Give a corpus that a system restricts to some roles as one of any."""
+    return _CORPUS.validate_python(config.model_dump())
 
 
 def _test_split(name: str) -> str:
@@ -366,23 +446,6 @@ def further_tests(data: Any) -> tuple[str, ...]:
     return tuple(_test_split(name) for name in fields.get("further_tests", ()))
 
 
-def _check_side(rule: WordRule | None, roles: Sequence[str]) -> None:
-    if rule is not None and side_role(rule) not in roles:
-        raise ValueError(f"keep.side is {rule.side!r}, but the corpus has {', '.join(roles)}")
-
-
-def side_role(rule: WordRule) -> str:
-    """Return the role of the stream that a rule looks at: ``target`` or ``source n``."""
-    if rule.side == "target":
-        return "target"
-    return f"source {0 if rule.side == 'source' else rule.side}"
-
-
-CorpusConfig = Annotated[
-    ConlangConfig | FilesConfig | HuggingFaceConfig | SacreBleuConfig, Field(discriminator="corpus")
-]
-
-
 def digest(config: CorpusConfig) -> dict[str, Any]:
     """Return what decides the text of a corpus, as JSON for fingerprints.
 
@@ -399,7 +462,7 @@ def digest(config: CorpusConfig) -> dict[str, Any]:
         return content
     content.pop("further_tests", None)
     for split, files in config.splits.items():
-        if isinstance(files, SplitFiles):
+        if isinstance(files, TextFiles):
             content[split] = {role: file_digest(path) for role, path in files.streams().items()}
         else:
             content[split] = {"test_set": files, "md5": _test_set_md5(files)}

@@ -21,15 +21,25 @@ class TokenizerConfig(StrictConfig):
     """One model for sources and target, or one each."""
     character_coverage: float = Field(default=1.0, gt=0.9, le=1.0)
     """Share of the text's characters that the vocabulary covers; 0.9995 for Chinese or Japanese."""
-    special_tokens: tuple[str, ...] = ()
-    """Further pieces that text never produces, e.g. ``<en>`` or ``[MASK]``; they take the ids from 4 on."""
     normalization: Literal["nmt_nfkc", "nfkc", "identity"] = "nmt_nfkc"
     """Unicode normalisation before segmentation."""
+    max_train_lines: int | None = Field(default=None, ge=1)
+    """Learn the pieces from at most this many lines, sampled with the seed."""
+
+
+class SampledTokenizerConfig(TokenizerConfig):
+    """A SentencePiece model, and how the training text is segmented with it."""
+
     sampling_alpha: float | None = Field(default=None, gt=0, le=1)
     """Sample segmentations of the training text: smoothing of unigram sampling (Kudo 2018) or BPE-dropout
     probability (Provilkov et al. 2020). None: always the best segmentation."""
-    max_train_lines: int | None = Field(default=None, ge=1)
-    """Learn the pieces from at most this many lines, sampled with the seed."""
+
+
+class LearnedTokenizerConfig(TokenizerConfig):
+    """A SentencePiece model with the special tokens that a system needs."""
+
+    special_tokens: tuple[str, ...] = ()
+    """Further pieces that text never produces, e.g. ``<en>`` or ``[MASK]``; they take the ids from 4 on."""
 
     @field_validator("special_tokens")
     @classmethod
@@ -46,7 +56,7 @@ class TokenizerConfig(StrictConfig):
         return tokens
 
     @model_validator(mode="after")
-    def _holds_the_special_ones(self) -> TokenizerConfig:
+    def _holds_the_special_ones(self) -> LearnedTokenizerConfig:
         fixed = len(SPECIAL_PIECES) + len(self.special_tokens)
         if self.vocab_size <= fixed:
             raise ValueError(

@@ -44,7 +44,7 @@ _TEXT = {
     **_TRANSLATION,
     "data": {**_corpora("question_generation"), "upstream": _corpora("monolingual")["upstream"]},
     "tokenizers": {
-        "upstream": {"vocab_size": 200, "is_shared": True, "special_tokens": ["<mask>"]},
+        "upstream": {"vocab_size": 200, "is_shared": True},
         "downstream": {"vocab_size": 220, "is_shared": True},
     },
     "score": {

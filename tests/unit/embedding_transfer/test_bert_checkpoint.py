@@ -37,7 +37,7 @@ from nlgraft.training.models import read_model
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer import METRICS, Config, stage_graph
-from trainables.embedding_transfer.config import RatesConfig
+from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generator_data import ChangedLines
 from trainables.embedding_transfer.generator_training import FrozenMaskedLM, GeneratorModel
 from trainables.embedding_transfer.generators import EmbeddingGenerator
@@ -190,7 +190,7 @@ def test_a_renumbered_checkpoint_predicts_the_same(store, bert):
 
 def test_cross_attention_is_drawn_by_the_upstream_seed(store, bert):
     name = "decoder.0.cross_attention.query.weight"
-    settings = {"objective": "masked_tokens", "checkpoint": str(bert), "seed": 2}
+    settings = {"objective": "masked_tokens", "checkpoint": str(bert), "is_per_seed": True}
     configs = (
         configured(bert, "pretrain_finetune"),
         configured(bert, "pretrain_finetune", upstream=settings),
@@ -211,7 +211,7 @@ def test_a_generator_learns_with_the_checkpoints_head(store, bert):
     vocabulary = load_vocabulary(tokenizer)
     masking = MaskingConfig(unit="token", rate=0.3)
     masker = Masker(read_encoded(at("upstream_encoded"), "train"), MaskingIds.of(vocabulary), masking, 1)
-    side = ChangedSide(vocabulary, RatesConfig(split=0.0, merge=0.0), SIDE)
+    side = ChangedSide(vocabulary, SegmentationRates(split=0.0, merge=0.0), SIDE)
     options = ChangeOptions({SIDE: side}, seed=1, cap=10, order="id")
     batch = ChangedLines(masker, 10_000, 0.5, options).batch(np.arange(5), 0)
     body = read_masked_lm(at("upstream_masked_lm"))

@@ -255,7 +255,6 @@ def test_the_system_keeps_the_contract():
     ("changes", "message"),
     [
         ({"model": {"tying": "all"}}, "is_shared"),
-        ({"decode": {"num_return": 2}}, "num_return"),
         ({"downstream": {"train": {"best_metric": "dev/greedy_bleu"}}}, "num_bleu_sentences"),
         ({"model": {"num_sources": 2}}, "one source"),
         (

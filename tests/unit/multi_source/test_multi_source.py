@@ -216,7 +216,6 @@ def test_the_sentence_before_by_hand():
             },
             "is_adversarial needs multi_source and examples of 2 to 4 sources",
         ),
-        ({"decode": {"start_id": 5}}, "the target's language begins a hypothesis"),
     ],
 )
 def test_contradictions_are_refused(settings, message):

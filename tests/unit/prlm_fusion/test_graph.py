@@ -91,7 +91,7 @@ def test_random_weights_are_those_of_the_pretraining_seed():
         values = {**ARMS["random weights"], "pretraining": {**ARMS["sum"]["pretraining"], **pretraining}}
         return stage_graph(Config(**values), seed=trial, splits=("dev",)).find("bert_random").fingerprint
 
-    assert drawn(1) == drawn(2) != drawn(1, seed=3)
+    assert drawn(1) == drawn(2)
     assert drawn(1, is_per_seed=True) != drawn(2, is_per_seed=True)
 
 
@@ -150,7 +150,6 @@ def test_the_model_of_every_shipped_cell_can_be_described(path, scale, tmp_path)
         ({"model": {"source_context": "bert"}}, "model.source_context is set|contexts has: nothing"),
         ({"model": {"num_sources": 2}}, "model.num_sources is set"),
         ({"model": {"tying": "all"}, "tokenizer": {"is_shared": False}}, "one table needs one vocabulary"),
-        ({"decode": {"beam": 2, "num_return": 2}}, "one output per sentence is scored"),
     ],
 )
 def test_contradictions_are_refused(changes, message):

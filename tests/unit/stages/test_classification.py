@@ -200,7 +200,7 @@ def test_dev_scores_are_those_of_the_kept_weights(choice, is_stopped, tmp_path):
     train = {**TRAIN, "max_steps": 8, "peak_lr": 0.3, "eval_every_steps": 2}
     graph = classified(splits=("dev",), train=train | choice)
     if is_stopped:
-        assert run(store, graph, StopsAt("trained", 7)).state == "stopped"
+        assert run(store, graph, StopsAt("trained", 6)).state == "stopped"
     run(store, graph)
     model, labels = read_classifier(artifact(store, graph, "trained"), artifact(store, graph, "upstream"))
     known = read_corpus(artifact(store, graph, "lines_corpus") / "dev").labels

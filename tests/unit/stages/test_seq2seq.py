@@ -201,8 +201,8 @@ def test_batches_by_tokens_differ_between_vocabularies(store):
 def test_text_infilling_learns_from_text_alone(store):
     config = ConlangConfig(corpus="conlang", task="monolingual", train=60, dev=8, test=4)
     lines = pieces.text("task", config)
-    learned = TokenizerConfig(vocab_size=200, special_tokens=("<mask>",))
-    one = pieces.tokenizer("task", learned, {"task": lines})
+    learned = TokenizerConfig(vocab_size=200)
+    one = pieces.tokenizer("task", learned, {"task": lines}, special_tokens=("<mask>",))
     streams = {"source 0": "source 0", "target": "source 0"}
     text = pieces.encode("task", lines, {"source 0": one, "target": one}, streams=streams)
     settings = TrainSettings(

@@ -229,7 +229,7 @@ def test_multi30k_is_divided_into_two_domains():
     folder = DATA / "multi30k"
     names = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
     settings = {"corpus": "files"} | {
-        split: {"source": str(folder / f"{name}.en.gz"), "target": str(folder / f"{name}.de.gz")}
+        split: {"sources": str(folder / f"{name}.en.gz"), "target": str(folder / f"{name}.de.gz")}
         for split, name in names.items()
     }
     keep = {"words": ["dog", "dogs", "ball", "water", "beach", "soccer", "horse", "snow"]}
