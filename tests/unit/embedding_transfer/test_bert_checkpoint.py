@@ -188,14 +188,12 @@ def test_a_renumbered_checkpoint_predicts_the_same(store, bert):
     assert both.config.num_encoder_layers == both.config.num_decoder_layers == 2
 
 
-def test_cross_attention_is_drawn_by_the_upstream_seed(store, bert):
+def test_cross_attention_is_drawn_by_the_upstream_seed(store, bert, monkeypatch):
     name = "decoder.0.cross_attention.query.weight"
-    settings = {"objective": "masked_tokens", "checkpoint": str(bert), "is_per_seed": True}
-    configs = (
-        configured(bert, "pretrain_finetune"),
-        configured(bert, "pretrain_finetune", upstream=settings),
-    )
-    at = [run(store, config)[1] for config in configs]
+    at = []
+    for seed in (1, 2):
+        monkeypatch.setattr("nlgraft.stages.config.UPSTREAM_SEED", seed)
+        at.append(run(store, configured(bert, "pretrain_finetune"))[1])
     models_read = [read_model(fetch("upstream")).state_dict() for fetch in at]
     assert not torch.equal(models_read[0][name], models_read[1][name])
     assert at[0]("upstream_masked_lm") == at[1]("upstream_masked_lm"), "the checkpoint itself is shared"

@@ -77,7 +77,7 @@ def test_files_that_moved_are_the_same_corpus(tmp_path):
         directory.mkdir()
         for side in ("source", "target"):
             (directory / side).write_text("a b\n")
-        split = {side: str(directory / side) for side in ("source", "target")}
+        split = {"sources": str(directory / "source"), "target": str(directory / "target")}
         corpus = {"corpus": "files", "train": split, "dev": split, "test": split}
         found.append(graph(data={"upstream": DATA["upstream"], "downstream": corpus}))
     assert found[0].fingerprint == found[1].fingerprint

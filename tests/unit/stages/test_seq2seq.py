@@ -213,7 +213,7 @@ def test_text_infilling_learns_from_text_alone(store):
 
 
 def test_sampled_text_and_greedy_bleu(store):
-    text = texts("translation", 1, sampling_alpha=0.2)
+    text = texts("translation", 1)
     settings = TrainSettings(train=TRAIN, model=model(), sampling_alpha=0.2, num_bleu_sentences=3)
     trained = pieces.train("trained", text, settings, seed=1)
     assert trained.config["view"]["target"]["max_tokens"] == 60

@@ -36,7 +36,7 @@ def config(directory, suffix=""):
     document = {
         split: {
             side: str(directory / f"{split}.{code}{suffix}")
-            for side, code in (("source", "en"), ("target", "de"))
+            for side, code in (("sources", "en"), ("target", "de"))
         }
         for split in ("train", "dev", "test")
     }

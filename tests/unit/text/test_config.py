@@ -48,7 +48,6 @@ def test_source_is_one_source(tmp_path):
     ("change", "message"),
     [
         ({"dev": {"sources": "x"}}, "dev has source 0 but train has source 0, target"),
-        ({"keep": {"words": ["dog"], "side": 1}}, "keep.side is 1, but the corpus has source 0, target"),
         ({"keep": {"words": ["Dog"]}}, "can never match"),
         ({"keep": {"words": ["hot dog"]}}, "can never match"),
         ({"keep": {"words": []}}, "at least 1"),
