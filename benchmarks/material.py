@@ -96,7 +96,7 @@ def _corpus() -> tuple[str, CorpusConfig]:
         return "conlang", ConlangConfig(corpus="conlang", train=29000, dev=1000, test=1000)
     files = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
     splits = {
-        split: {"source": str(root / f"{name}.en.gz"), "target": str(root / f"{name}.de.gz")}
+        split: {"sources": str(root / f"{name}.en.gz"), "target": str(root / f"{name}.de.gz")}
         for split, name in files.items()
     }
     return "Multi30k en-de", FilesConfig.model_validate({"corpus": "files", **splits})

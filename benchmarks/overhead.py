@@ -6,16 +6,16 @@ import itertools
 import statistics
 import tempfile
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-from pydantic import BaseModel, ConfigDict
 
 from nlgraft.execution.events import Driver, Event, TrialEnded
 from nlgraft.execution.sweep import run_sweep
 from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.metric import Metric
 from nlgraft.study.public import Study
@@ -26,12 +26,10 @@ METRICS = {"dev/value": Metric(direction="maximize", unit="points", split="dev")
 NUM_TRIALS = 24
 
 
-class Config(BaseModel):
+class Config(StrictConfig):
     """Nothing to set."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    data: dict[str, Any] = {}
+    data: Mapping[str, Any] = {}
 
 
 def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:

@@ -10,18 +10,17 @@ import heapq
 import os
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict
 
 from benchmarks import overhead
 from nlgraft.execution.events import Driver, Event, TrialEnded, TrialStarted
 from nlgraft.execution.sweep import run_sweep
 from nlgraft.pipeline.stage import Stage, StageContext, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 
@@ -35,12 +34,10 @@ DURATIONS_S = {"pretrain": 30.0, "states": 5.0, "finetune": 20.0}
 AIM = 0.95
 
 
-class Config(BaseModel):
+class Config(StrictConfig):
     """What a fusion search varies: the language model, whose states are shared, and how it is finetuned."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    data: dict[str, Any] = {}
+    data: Mapping[str, Any] = {}
     language_model: Literal["bert", "gpt", "electra"] = "bert"
     peak_lr: float = 1e-3
 

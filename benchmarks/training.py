@@ -29,7 +29,8 @@ from nlgraft.pipeline.stage import Stage
 from nlgraft.stages import graph
 from nlgraft.stages.kinds.seq2seq import TRAIN, TrainSettings
 from nlgraft.stages.run.seq2seq import batches, train
-from nlgraft.training.config import TrainConfig
+from nlgraft.training import loop
+from nlgraft.training.config import SmoothedTrainConfig
 from nlgraft.training.data import Seq2SeqData
 
 BATCH_TOKENS = 4096
@@ -47,18 +48,16 @@ AIMS = {
 """How many times their tokens ours must learn from."""
 
 
-def training_config(batch_tokens: int = BATCH_TOKENS, precision: str = "fp32") -> TrainConfig:
+def training_config(batch_tokens: int = BATCH_TOKENS, precision: str = "fp32") -> SmoothedTrainConfig:
     """Train without end, reporting after every turn; only speed is of interest."""
-    return TrainConfig.model_validate(
+    return SmoothedTrainConfig.model_validate(
         {
             "max_steps": 1_000_000,
             "batch_tokens": batch_tokens,
             "peak_lr": 1e-4,
             "label_smoothing": 0.1,
             "precision": precision,
-            "report_every_steps": STEPS,
             "eval_every_steps": 1_000_000,
-            "checkpoint_every_steps": 1_000_000,
         }
     )
 
@@ -108,6 +107,7 @@ def ours(material: Material, stage: Stage, inputs: Mapping[str, Path] | None = N
     data = data_of(material, stage, inputs)
     counts = [num_tokens(data.batch(rows, 0)) for rows in data.epoch(0)[: STEPS * (NUM_ROUNDS + 2)]]
     material.directory(material.text.stage)
+    loop.REPORT_EVERY_STEPS = STEPS
     return Turns(
         lambda pause: train(material.context(stage, reporter=_Turn(pause, iter(counts)), inputs=inputs))
     )

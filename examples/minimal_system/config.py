@@ -6,23 +6,24 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from nlgraft.nn.config import ArchitectureConfig, GenerationConfig
-from nlgraft.stages.config import ConfigPart, ScoreConfig
+from nlgraft.nn.config import ArchitectureConfig, BeamSearchConfig
+from nlgraft.stages.config import ScoreConfig
+from nlgraft.strict_config import StrictConfig
 from nlgraft.text.config import CorpusConfig
 from nlgraft.text.roles import requires
-from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.config import TrainConfig
+from nlgraft.text.tokenizer_config import SampledTokenizerConfig
+from nlgraft.training.config import SmoothedTrainConfig
 
 SOURCES = {"first": ("source 0",), "second": ("source 1",), "both": ("source 0", "source 1")}
 """Roles of the text that is read."""
 
 
-class Config(ConfigPart):
+class Config(StrictConfig):
     """A trial: train a translation model on one or two source languages, and test it."""
 
     data: Annotated[CorpusConfig, requires("source 0", "source 1", "target")]
     """Examples with two sources and a target."""
-    tokenizer: TokenizerConfig = TokenizerConfig()
+    tokenizer: SampledTokenizerConfig = SampledTokenizerConfig()
     """Vocabulary of all three languages, or one for the sources and one for the target."""
     max_tokens: int = Field(default=256, ge=1)
     """Longest sequence in tokens, without begin and end; longer ones are truncated and counted."""
@@ -30,9 +31,9 @@ class Config(ConfigPart):
     """Sources that the model reads; both are encoded as one sequence."""
     model: ArchitectureConfig = ArchitectureConfig()
     """The encoder-decoder."""
-    train: TrainConfig = TrainConfig()
+    train: SmoothedTrainConfig = SmoothedTrainConfig()
     """Its training."""
-    decode: GenerationConfig = GenerationConfig()
+    decode: BeamSearchConfig = BeamSearchConfig()
     """Beam search."""
     score: ScoreConfig = ScoreConfig()
     """Measures of the output."""

@@ -42,8 +42,7 @@ _TRAIN = {
     "batch_tokens": 600,
     "warmup_steps": 5,
     "peak_lr": 1e-3,
-    "report_every_steps": 1,
-    "eval_every_steps": 10,
+    "eval_every_steps": 2,
 }
 TRIALS: dict[str, dict[str, Any]] = {
     "embedding_transfer": {

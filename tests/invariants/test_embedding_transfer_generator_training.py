@@ -12,11 +12,11 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.text.batches import Ragged
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
-from nlgraft.text.tokenizer_config import TokenizerConfig
+from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from trainables.embedding_transfer.config import RatesConfig
+from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generator_data import ChangedPairs
 from trainables.embedding_transfer.generator_training import (
     FrozenSeq2Seq,
@@ -27,8 +27,8 @@ from trainables.embedding_transfer.generators import EmbeddingGenerator
 from trainables.embedding_transfer.new_tokens import ChangedSide, ChangeOptions
 
 D_MODEL = 16
-NO_CHANGE = RatesConfig(split=0, merge=0)
-CHANGES = RatesConfig(min_split_chars=3)
+NO_CHANGE = SegmentationRates(split=0, merge=0)
+CHANGES = SegmentationRates(min_split_chars=3)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def text(tmp_path_factory):
     corpus = load_corpus(ConlangConfig(corpus="conlang", train=300, dev=1, test=1))["train"]
     path = tmp_path_factory.mktemp("tokenizer") / "joint.model"
     lines = [*corpus.sources[0], *corpus.target]
-    train_sentencepiece(lines, TokenizerConfig(vocab_size=180), path, 0)
+    train_sentencepiece(lines, LearnedTokenizerConfig(vocab_size=180), path, 0)
     tokenizer = SentencePiece(path)
     sides = (Ragged.of(tokenizer.encode(side[:60])) for side in (corpus.sources[0], corpus.target))
     return load_vocabulary(path), Encoded(dict(zip(("source 0", "target"), sides, strict=True)))

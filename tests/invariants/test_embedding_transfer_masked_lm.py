@@ -17,7 +17,7 @@ from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.tokenizers.tokens import Tok
 from tests.tiny_masked_lms import KINDS, LINES, SPECIALS, WIDTH, Words, masked_lm, pieces, write_words
-from trainables.embedding_transfer.config import RatesConfig
+from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generator_data import ChangedLines
 from trainables.embedding_transfer.generator_training import (
     FrozenMaskedLM,
@@ -27,8 +27,8 @@ from trainables.embedding_transfer.generator_training import (
 from trainables.embedding_transfer.generators import EmbeddingGenerator, generator_method
 from trainables.embedding_transfer.new_tokens import ChangedSide, ChangeOptions, NewTokens
 
-NO_CHANGE = RatesConfig(split=0, merge=0)
-CHANGES = RatesConfig(split=1, cut=0.3, cut_edge=0.3, min_split_chars=3, merge=0.7)
+NO_CHANGE = SegmentationRates(split=0, merge=0)
+CHANGES = SegmentationRates(split=1, cut=0.3, cut_edge=0.3, min_split_chars=3, merge=0.7)
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def test_both_segmentations_have_the_same_masks(tokenizer, unit):
 def test_the_text_never_changes(tokenizer):
     """V17, V18 and V22: pieces of one word are joined or cut with their marks, and spell the line."""
     vocabulary = tokenizer.vocabulary
-    rates = RatesConfig(split=0.5, cut=0.3, cut_edge=0.3, min_split_chars=3, merge=0.7)
+    rates = SegmentationRates(split=0.5, cut=0.3, cut_edge=0.3, min_split_chars=3, merge=0.7)
     data = changed_data(tokenizer, rates, mask_rate=0.2)
     surfaces: set[str] = set()
     for place, line in enumerate(LINES * 16):

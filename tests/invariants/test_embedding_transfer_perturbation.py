@@ -12,7 +12,7 @@ import torch
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind, Tok
 from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary
-from trainables.embedding_transfer.config import RatesConfig
+from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.distillation import NO_WORD, distillation_loss
 from trainables.embedding_transfer.perturbation import Perturber
 
@@ -36,7 +36,7 @@ def generator(*place):
 def test_merging_never_crosses_a_word():
     """Invariant V18: [ima, ##gine, the] can become [imagine, the] and nothing else."""
     known = vocabulary(["ima", "##gine", "the"], WORDPIECE)
-    perturber = Perturber(known, RatesConfig(split=0, merge=0.5))
+    perturber = Perturber(known, SegmentationRates(split=0, merge=0.5))
     seen = {tuple(surfaces_of(perturber.perturb([0, 1, 2], generator(i)), known)) for i in range(200)}
     assert seen == {("ima", "##gine", "the"), ("imagine", "the")}
 
@@ -44,12 +44,12 @@ def test_merging_never_crosses_a_word():
 def test_rates_of_splitting():
     """V19: seven characters, cut .2, nothing known: P(split)=1-.8^6, 2.2 pieces; .4 of it overall."""
     known = vocabulary(["abcdefg"], WORDPIECE)
-    always = Perturber(known, RatesConfig(split=1, cut=0.2, cut_edge=0.2, merge=0))
+    always = Perturber(known, SegmentationRates(split=1, cut=0.2, cut_edge=0.2, merge=0))
     source = generator(19)
     counts = np.array([len(always.perturb([0], source).tokens) for _ in range(100_000)])
     assert abs((counts > 1).mean() - 0.7379) < 0.01
     assert abs(counts.mean() - 2.2) < 0.02
-    sometimes = Perturber(known, RatesConfig(split=0.4, cut=0.2, cut_edge=0.2, merge=0))
+    sometimes = Perturber(known, SegmentationRates(split=0.4, cut=0.2, cut_edge=0.2, merge=0))
     is_split = [len(sometimes.perturb([0], source).tokens) > 1 for _ in range(100_000)]
     assert abs(np.mean(is_split) - 0.2951) < 0.01
 
@@ -57,14 +57,14 @@ def test_rates_of_splitting():
 def test_cuts_at_the_edge_are_rarer():
     """Source side: a cut that leaves one character has its own probability."""
     known = vocabulary(["abcdefg"], WORDPIECE)
-    perturber = Perturber(known, RatesConfig(split=1, cut=1, cut_edge=0, merge=0))
+    perturber = Perturber(known, SegmentationRates(split=1, cut=1, cut_edge=0, merge=0))
     assert surfaces_of(perturber.perturb([0], generator(0)), known) == ["ab", "##cd", "##efg"]
 
 
 def test_rates_of_merging():
     """Invariant V20: three pieces, p=.5: unchanged, abc, ab and bc a quarter each."""
     known = vocabulary(["a", "##b", "##c"], WORDPIECE)
-    perturber = Perturber(known, RatesConfig(split=0, merge=0.5))
+    perturber = Perturber(known, SegmentationRates(split=0, merge=0.5))
     source = generator(20)
     drawn = [tuple(surfaces_of(perturber.perturb([0, 1, 2], source), known)) for _ in range(20_000)]
     seen = collections.Counter(drawn)
@@ -76,14 +76,12 @@ def test_rates_of_merging():
 def test_a_cut_that_makes_a_known_token_is_refused():
     """Invariant V21: the left piece must be new; the last piece may exist and then keeps its own row."""
     known = vocabulary(["abcdefg", "abc", "##fg"], WORDPIECE)
-    perturber = Perturber(known, RatesConfig(split=1, cut=0.5, cut_edge=0.5, merge=0))
+    perturber = Perturber(known, SegmentationRates(split=1, cut=0.5, cut_edge=0.5, merge=0))
     all_pieces = [perturber.perturb([0], generator(i)).tokens for i in range(300)]
     firsts = {tokens[0] for tokens in all_pieces if len(tokens) > 1}
     assert Tok(b"ab", True, None) in firsts
     assert not firsts & {1, Tok(b"abc", True, None)}
     assert any(tokens[-1] == 2 for tokens in all_pieces)
-    forced = Perturber(known, RatesConfig(split=1, cut=0.5, cut_edge=0.5, merge=0, is_forced=True))
-    assert not any(2 in forced.perturb([0], generator(i)).tokens for i in range(300))
 
 
 @pytest.mark.parametrize("marking", [WORDPIECE, SENTENCEPIECE, SUBWORD_NMT])
@@ -95,7 +93,7 @@ def test_the_text_never_changes(marking):
         core = "".join(rng.choices("abcdéß", k=rng.randint(1, 9))).encode()
         toks |= {Tok(core, rng.random() < 0.5, rng.random() < 0.5)}
     known = vocabulary(sorted({marking.surface(tok) for tok in toks}), marking)
-    perturber = Perturber(known, RatesConfig(min_split_chars=3))
+    perturber = Perturber(known, SegmentationRates(min_split_chars=3))
     num_changed = 0
     for index in range(400):
         ids = rng.choices(range(len(known)), k=rng.randint(1, 12))
@@ -115,7 +113,7 @@ def test_the_text_never_changes(marking):
 def test_draws_depend_on_seed_epoch_and_sentence_alone():
     """Invariant V23: any order and any number of workers give the same sentences."""
     known = vocabulary(["abcdefgh", "##ijk", "##lmnopqrst"], WORDPIECE)
-    perturber = Perturber(known, RatesConfig())
+    perturber = Perturber(known, SegmentationRates())
     one = [perturber.perturb([0, 1, 2], generator(7, 0, index)) for index in range(64)]
     eight = [None] * 64
     for worker in reversed(range(8)):
@@ -179,7 +177,7 @@ def test_what_is_not_marked_is_a_word_where_inner_pieces_are():
     known = make_vocabulary(
         surfaces, kinds, WORDPIECE, GreedySegmenter(ids, WORDPIECE), is_isolated=lambda text: text == ","
     )
-    perturber = Perturber(known, RatesConfig(split=0, merge=1))
+    perturber = Perturber(known, SegmentationRates(split=0, merge=1))
     assert perturber.words([1, 2, 3, 0, 1, 3]) == [0, 0, 1, 2, 3, 4]
     assert surfaces_of(perturber.perturb([1, 2, 3, 0, 1, 3], generator(0)), known) == [
         "tata",

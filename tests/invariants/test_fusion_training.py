@@ -15,7 +15,7 @@ from nlgraft.nn.config import FusionConfig, TransformerConfig
 from nlgraft.nn.fusion import Dropnet
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.text.batches import Ragged
-from nlgraft.training.config import ParameterGroup, TrainConfig
+from nlgraft.training.config import LearnedParameters, ParameterGroup, TrainConfig
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.loop import Training, train
 from nlgraft.training.losses import Seq2SeqObjective
@@ -80,12 +80,11 @@ def test_the_second_stage_begins_as_the_first_one_ended():
 def test_only_the_fine_encoder_learns_ten_times_as_fast(tmp_path):
     """Invariant F12: the trained set is the fine encoder's names; what is frozen keeps its digest."""
     _, model = two_stages()
-    config = TrainConfig(
-        max_steps=3, batch_tokens=60, train_only=(FINE,), keep_best=False, peak_lr=0.01, warmup_steps=0
-    )
+    config = TrainConfig(max_steps=3, batch_tokens=60, average_last=1, peak_lr=0.01, warmup_steps=0)
     frozen = {name: p.clone() for name, p in model.state_dict().items() if "fine_encoder" not in name}
     before, learned = digest(frozen), digest(dict(model.fine_encoder.state_dict()))
-    train(Training(model, Seq2SeqObjective(), two_sources(), config), make_context(tmp_path))
+    fine = LearnedParameters(only=(FINE,))
+    train(Training(model, Seq2SeqObjective(), two_sources(), config, fine), make_context(tmp_path))
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     assert trained == {name for name, _ in model.named_parameters() if name.startswith("fine_encoder.")}
     assert 0 < len(trained) < len(list(model.parameters()))
@@ -109,8 +108,9 @@ def test_the_fine_encoder_has_its_own_learning_rate(tmp_path, monkeypatch):
 
     monkeypatch.setattr(torch.optim.AdamW, "step", watch)
     groups = (ParameterGroup(pattern=FINE, lr_multiplier=10.0),)
-    config = TrainConfig(max_steps=5, batch_tokens=60, groups=groups, keep_best=False, warmup_steps=2)
-    train(Training(model, Seq2SeqObjective(), two_sources(), config), make_context(tmp_path))
+    config = TrainConfig(max_steps=5, batch_tokens=60, average_last=1, warmup_steps=2)
+    faster = LearnedParameters(groups=groups)
+    train(Training(model, Seq2SeqObjective(), two_sources(), config, faster), make_context(tmp_path))
     assert len(ratios) == 5
     for fine, other in ratios:
         assert len(fine) == len(other) == 1

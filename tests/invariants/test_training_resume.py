@@ -9,7 +9,7 @@ import torch
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.text.batches import Ragged
-from nlgraft.training.config import TrainConfig
+from nlgraft.training.config import LearnedParameters, TrainConfig
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.data import dev_loss as measure_dev_loss
 from nlgraft.training.loop import Training, train
@@ -39,23 +39,29 @@ def real_parts():
     return Seq2Seq(config, 30, 30), data
 
 
+@pytest.fixture(autouse=True)
+def cadence(monkeypatch):
+    """Reports and checkpoints of trainings as short as these."""
+    monkeypatch.setattr("nlgraft.training.loop.REPORT_EVERY_STEPS", 4)
+    monkeypatch.setattr("nlgraft.training.loop.CHECKPOINT_EVERY_STEPS", 5)
+
+
 def run(root, reporter=None, seed=5, is_real=False, **fields):
     settings = {
         "max_steps": 23,
         "peak_lr": 0.02,
         "warmup_steps": 4,
         "accumulation": 2,
-        "report_every_steps": 4,
         "eval_every_steps": 6,
-        "checkpoint_every_steps": 5,
         "weight_decay": 0.01,
         **fields,
     }
+    learned = LearnedParameters(frozen=settings.pop("frozen", ()))
     model, data = real_parts() if is_real else (ToyModel(1, dropout=0.3), ToyData())
     evaluate = measure_dev_loss(data) if is_real else dev_loss
     context = make_context(root, reporter, seed=seed)
     objective, config = Seq2SeqObjective(0.1), TrainConfig(**settings)
-    outcome = train(Training(model, objective, data, config), context, evaluate=evaluate)
+    outcome = train(Training(model, objective, data, config, learned), context, evaluate=evaluate)
     curves = {
         name: [(step, value) for step, value, _ in points]
         for name, points in outcome.curves.items()
@@ -72,13 +78,13 @@ def assert_same(one, other):
 
 VARIANTS = [
     {},
-    {"keep_best": False, "average_last": 3},
+    {"average_last": 3},
     {"patience": 2, "peak_lr": 0.5},
     {"precision": "bf16"},
-    {"optimizer": "nesterov", "momentum": 0.9, "weight_decay": 0.0},
-    {"freeze": ("source",), "lr_schedule": "cosine"},
+    {"optimizer": "nesterov", "weight_decay": 0.0},
+    {"frozen": ("source",), "lr_schedule": "cosine"},
     {"is_real": True, "patience": 20},
-    pytest.param({"is_real": True, "precision": "bf16", "freeze": ("^encoder",)}, marks=pytest.mark.slow),
+    pytest.param({"is_real": True, "precision": "bf16", "frozen": ("^encoder",)}, marks=pytest.mark.slow),
 ]
 NAMES = ["best", "average", "patience", "bf16", "nesterov", "frozen", "real", "real-bf16"]
 
@@ -132,7 +138,7 @@ def test_same_seed_same_curve_other_seed_other_curve(tmp_path):
 
 
 def test_checkpoint_holds_nothing_but_safetensors_and_json(tmp_path):
-    run(tmp_path, keep_best=False, average_last=2)
+    run(tmp_path, average_last=2)
     names = {path.name for path in (tmp_path / "checkpoints").rglob("*") if path.is_file()}
     assert {name.rsplit(".", 1)[1] for name in names} == {"safetensors", "json"}
     assert {"model.safetensors", "optimizer.safetensors", "snapshot-0.safetensors", "progress.json"} <= names

@@ -32,9 +32,7 @@ SETTINGS = {
     "peak_lr": 0.02,
     "warmup_steps": 4,
     "accumulation": 2,
-    "report_every_steps": 1,
     "eval_every_steps": 5,
-    "checkpoint_every_steps": 4,
 }
 
 
@@ -65,7 +63,7 @@ def train_language_model(root, rank, world_size):
     config = BiLMConfig(vocab_size=12, d_model=8, num_layers=1, num_heads=2, ffn_dim=8, dropout=0.0)
     model, data = BiLM(config).double(), TextData(sentences, batch_tokens=30)
     context = make_context(root / "lm", rank=rank, world_size=world_size)
-    settings = TrainConfig(**{**SETTINGS, "keep_best": False})
+    settings = TrainConfig(**{**SETTINGS, "average_last": 1})
     return train(Training(model, LanguageModelObjective(), data, settings), context)
 
 
@@ -80,7 +78,7 @@ def train_classifier(root, rank, world_size):
     ids = MaskingIds(pad=0, unk=1, mask=4, begin=2, end=3, normal=np.arange(5, 12))
     data = LabelledData(lines, np.arange(37) % 2, ids, batch_tokens=30)
     context = make_context(root / "classifier", rank=rank, world_size=world_size)
-    settings = TrainConfig(**{**SETTINGS, "keep_best": False})
+    settings = TrainConfig(**{**SETTINGS, "average_last": 1})
     training = Training(model, ClassificationObjective(), data, settings)
     return train(training, context, save=lambda *_: None)
 
@@ -90,8 +88,10 @@ import json, os, sys
 import torch
 import torch.distributed as dist
 from nlgraft.pipeline.stage import TrialStopped
+from nlgraft.training import loop
 from tests.invariants.test_training_workers import train_classifier, train_language_model, train_worker
 from pathlib import Path
+loop.REPORT_EVERY_STEPS = 1
 root, rank = Path(sys.argv[1]), int(os.environ["RANK"])
 torch.set_num_threads(1)
 dist.init_process_group("gloo")
@@ -143,12 +143,13 @@ def losses(curves, name="train/loss"):
     return [value for _, value, _ in curves[name]]
 
 
-def test_two_workers_equal_one(tmp_path):
+def test_two_workers_equal_one(tmp_path, monkeypatch):
     """Invariant R2: the loss curve, the dev curve, the tokens counted and the weights.
 
     On the way the first worker is asked to stop: both do, and both resume from the checkpoint that it left.
     Language models and classifiers likewise.
     """
+    monkeypatch.setattr("nlgraft.training.loop.REPORT_EVERY_STEPS", 1)
     outcomes = run_two(tmp_path / "two")
     one, model = train_worker(tmp_path / "one", 0, 1)
     others = [train_other(tmp_path, 0, 1) for train_other in (train_language_model, train_classifier)]

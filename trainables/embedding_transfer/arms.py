@@ -69,6 +69,8 @@ def _with(methods: Iterable[str], others: Condition | None = None) -> Condition:
 _PRETRAINED = _with(name for name in _METHODS if name not in UNTRAINED_METHODS)
 _WITH_UPSTREAM_TEXT = _with(name for name in _METHODS if name != "single_run")
 _WITH_NEW_ROWS = _with(name for name in _EXCHANGING if name != "independent_encoder")
+_TRANSLATED: Condition = {"masked_lm": (None,)}
+_SMOOTHED: Condition = {**_PRETRAINED, **_TRANSLATED}
 READ_WHEN: ReadWhen = {
     "data.upstream": (_WITH_UPSTREAM_TEXT,),
     "tokenizers.upstream": (_WITH_UPSTREAM_TEXT,),
@@ -77,6 +79,8 @@ READ_WHEN: ReadWhen = {
     "tokenizers.downstream.sampling_alpha": (),
     "tokenizers.joint": (_with(("joint_vocab",)),),
     "upstream": (_PRETRAINED,),
+    **{f"upstream.train.{name}": (_SMOOTHED,) for name in ("label_smoothing", "smoothing_kind")},
+    **{f"downstream.train.{name}": (_TRANSLATED,) for name in ("label_smoothing", "smoothing_kind")},
     "generator": (_with(TRAINED_METHODS),),
     "generator.encoder_rates": (
         _with(TRAINED_METHODS, {"transfer.sides": ("encoder", "both")}),
@@ -88,10 +92,6 @@ READ_WHEN: ReadWhen = {
             TRAINED_METHODS,
             {"transfer.sides": ("decoder", "both"), "upstream.objective": ("translation", "denoising")},
         ),
-    ),
-    "generator.new_mask_rate": (
-        _with(TRAINED_METHODS, {"upstream.objective": ("masked_tokens",)}),
-        _with(TRAINED_METHODS, {"masked_lm": (GIVEN,)}),
     ),
     "transfer.sides": (_with((*PRETRAINED_VOCABULARIES, *_EXCHANGING)),),
     "transfer.cap": (_with(GENERATOR_KINDS),),

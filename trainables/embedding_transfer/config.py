@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError
 
 from nlgraft.conditions import ReadWhen
-from nlgraft.nn.config import ArchitectureConfig, GenerationConfig
+from nlgraft.nn.config import ArchitectureConfig, BeamSearchConfig
 from nlgraft.stages.config import (
-    MASK_TOKEN,
-    ConfigPart,
     MaskedLMConfig,
     PhaseConfig,
     ScoreConfig,
@@ -20,11 +18,12 @@ from nlgraft.stages.config import (
     VectorsConfig,
     defaulting,
 )
-from nlgraft.text.config import CorpusConfig
+from nlgraft.strict_config import StrictConfig
+from nlgraft.text.config import PairsConfig, as_corpus
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import role_problem
-from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.config import OneOfSeveral, TrainConfig
+from nlgraft.text.tokenizer_config import SampledTokenizerConfig, TokenizerConfig
+from nlgraft.training.config import OneOfSeveral, SmoothedTrainConfig
 from nlgraft.training.schedules import LrSchedule
 from trainables.embedding_transfer.arms import (
     KEPT_METHODS,
@@ -37,32 +36,38 @@ from trainables.embedding_transfer.arms import (
 Sides = Literal["decoder", "encoder", "both"]
 
 MAX_TOKENS_LIMIT = 100_000
-DEFAULT_MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
+BETAS = (0.9, 0.999)
+"""AdamW's decay of the two moments in the training of generators (section 4.1)."""
+CUT_EDGES = {"decoder": 0.2, "encoder": 0.05}
+"""Probability of a cut that leaves a single character, of targets and of sources (authors' code)."""
+NEW_MASK_RATE = 0.5
+"""Share of the generated tokens that a masked language model predicts, others being read (authors' code)."""
+MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
 """Share of masked tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
 
 
-class DataConfig(ConfigPart):
+class DataConfig(StrictConfig):
     """The two corpora; both translate from one source into one target."""
 
-    upstream: CorpusConfig
+    upstream: PairsConfig
     """Text of the pretrained model: domain A."""
-    downstream: CorpusConfig
+    downstream: PairsConfig
     """Text of the task: domain B."""
     max_tokens: int = Field(default=256, ge=1, le=MAX_TOKENS_LIMIT)
     """Longest sequence on either side, in tokens without begin and end; longer ones are cut and counted."""
 
 
-OwnTokenizer = Annotated[TokenizerConfig, defaulting(is_shared=False)]
+SampledTokenizer = Annotated[SampledTokenizerConfig, defaulting(is_shared=False)]
 
 
-class TokenizersConfig(ConfigPart):
+class TokenizersConfig(StrictConfig):
     """Subword vocabularies of the two domains, each learned on its own training text."""
 
-    upstream: OwnTokenizer = TokenizerConfig(is_shared=False)
+    upstream: SampledTokenizer = SampledTokenizerConfig(is_shared=False)
     """Vocabulary of the pretrained model (one for each side unless is_shared)."""
-    downstream: OwnTokenizer = TokenizerConfig(is_shared=False)
+    downstream: SampledTokenizer = SampledTokenizerConfig(is_shared=False)
     """Vocabulary of the task (section 4.1: learned from the downstream training corpus)."""
-    joint: OwnTokenizer = TokenizerConfig(is_shared=False)
+    joint: Annotated[TokenizerConfig, defaulting(is_shared=False)] = TokenizerConfig(is_shared=False)
     """Vocabulary learned from the training text of both domains, for joint_vocab (Nguyen and Chiang 2017)."""
 
 
@@ -74,10 +79,6 @@ class UpstreamConfig(UpstreamPhaseConfig):
     of either side, from itself with masked spans, as M-BART (Table 3). masked_tokens: an encoder learns to
     predict masked tokens, as M-BERT, and is then encoder and, with fresh cross-attention, decoder (Rothe et
     al. 2020, BERT2BERT)."""
-    mask_rate: float | None = Field(default=None, gt=0, lt=1)
-    """Share of masked tokens; null: 0.35 for denoising, 0.15 for masked_tokens."""
-    mean_span_tokens: float = Field(default=3.5, gt=0)
-    """Denoising: mean length of a masked span, in tokens (Poisson)."""
     checkpoint: InputPathOrName | None = None
     """A released model of Hugging Face that is the pretrained one (Table 3); it brings what ``model`` and
     ``tokenizers.upstream`` would give. Denoising: local directory of an mBART with its
@@ -90,24 +91,27 @@ class UpstreamConfig(UpstreamPhaseConfig):
     German); null: what its config.json says."""
 
 
-class RatesConfig(ConfigPart):
+class RatesConfig(StrictConfig):
     """Rates of splitting and merging words to simulate unseen tokens (section 3.3; authors' code)."""
 
     split: float = Field(default=0.4, ge=0, le=1)
     """Probability that a token long enough may be split."""
-    cut: float = Field(default=0.2, ge=0, le=1)
-    """Probability of a cut at each inner character boundary of such a token."""
-    cut_edge: float = Field(default=0.2, ge=0, le=1)
-    """The same where a cut leaves a single character (source side of the authors' code: 0.05)."""
     min_split_chars: int = Field(default=3, ge=2)
     """Shortest token that may be split, in characters (targets 3, sources 7)."""
     merge: float = Field(default=0.5, ge=0, le=1)
     """Probability that a token joins the next one of its word, again and again."""
-    is_forced: bool = False
-    """If true, results of splits and merges that the vocabulary has are generated too, not looked up."""
 
 
-class GeneratorConfig(ConfigPart, OneOfSeveral):
+class SegmentationRates(RatesConfig):
+    """These rates and those of the cuts, which studies leave as they are in the authors' code."""
+
+    cut: float = Field(default=0.2, ge=0, le=1)
+    """Probability of a cut at each inner character boundary of a token that may be split."""
+    cut_edge: float = Field(default=0.2, ge=0, le=1)
+    """The same where a cut leaves a single character."""
+
+
+class GeneratorConfig(OneOfSeveral):
     """Training of ATT-EG and PATT-EG (section 3.3). AVG-EG has no parameters and reads none of this."""
 
     ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (("max_steps", "max_epochs"),)
@@ -124,14 +128,9 @@ class GeneratorConfig(ConfigPart, OneOfSeveral):
     """Initial weights: zeros, which is AVG-EG; or N(0, 1), as the authors' code."""
     decoder_rates: RatesConfig = RatesConfig()
     """Splits and merges of target sentences."""
-    encoder_rates: Annotated[RatesConfig, defaulting(cut_edge=0.05, min_split_chars=7)] = RatesConfig(
-        cut_edge=0.05, min_split_chars=7
-    )
+    encoder_rates: Annotated[RatesConfig, defaulting(min_split_chars=7)] = RatesConfig(min_split_chars=7)
     """Splits and merges of source sentences, when the encoder's vocabulary is transferred, and of the lines
     of a masked language model."""
-    new_mask_rate: float = Field(default=0.5, ge=0, le=1)
-    """Share of the generated tokens that a masked language model predicts; it reads the others (authors'
-    code)."""
     max_steps: int | None = Field(default=1000, ge=1)
     """Optimiser steps (section 5.3: converged after some 20,000); null where ``max_epochs`` is given."""
     max_epochs: int | None = Field(default=None, ge=1)
@@ -145,8 +144,6 @@ class GeneratorConfig(ConfigPart, OneOfSeveral):
     inverse_sqrt."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps of linear warm-up."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's decay of the two moments (section 4.1)."""
     eval_every_steps: int = Field(default=200, ge=1)
     """Steps between evaluations on upstream dev; the best generator is kept."""
     num_dev_sentences: int = Field(default=500, ge=1)
@@ -154,7 +151,7 @@ class GeneratorConfig(ConfigPart, OneOfSeveral):
     is_per_seed: bool = False
     """If true, every trial seed trains a generator; else replicates share it, as they share the upstream."""
 
-    def train_config(self, upstream: TrainConfig) -> TrainConfig:
+    def train_config(self, upstream: SmoothedTrainConfig) -> SmoothedTrainConfig:
         """Say how the generator trains, in the terms of the training loop.
 
         Args:
@@ -163,41 +160,49 @@ class GeneratorConfig(ConfigPart, OneOfSeveral):
         Returns:
             The training config.
         """
-        return TrainConfig(
+        return SmoothedTrainConfig(
             max_steps=self.max_steps,
             max_epochs=self.max_epochs,
             batch_tokens=self.batch_tokens,
             peak_lr=self.peak_lr,
             warmup_steps=self.warmup_steps,
             lr_schedule=self.lr_schedule,
-            betas=self.betas,
+            betas=BETAS,
             label_smoothing=upstream.label_smoothing,
             smoothing_kind=upstream.smoothing_kind,
             precision=upstream.precision,
             eval_every_steps=self.eval_every_steps,
-            checkpoint_every_steps=self.eval_every_steps,
             is_evaluated_at_start=True,
             best_metric="generator/dev_loss",
         )
 
 
-class IndependentConfig(ConfigPart):
-    """A new embedding layer with a small encoder behind it (independent_encoder; Lewis et al. 2020)."""
+class IndependentConfig(StrictConfig):
+    """A new embedding layer with a small encoder behind it (independent_encoder; Lewis et al. 2020).
+
+    It has two trainings: in the first, set here, only the new layers learn; the second is the finetuning of
+    all.
+    """
 
     num_layers: int = Field(default=1, ge=1)
     """Layers between the new table and the pretrained model: causal ones on the decoder's side."""
-    train: TrainConfig = TrainConfig()
-    """First of two trainings: only the new layers learn. The second is the finetuning of all."""
+    max_steps: int = Field(default=10_000, ge=1)
+    """Optimiser steps of the first training."""
+    peak_lr: float = Field(default=5e-4, gt=0)
+    """Its learning rate at the end of warm-up."""
+    warmup_steps: int = Field(default=400, ge=0)
+    """Steps of its warm-up."""
+    eval_every_steps: int = Field(default=500, ge=1)
+    """Steps between its evaluations on dev; those weights go on whose dev loss is lowest."""
 
-    @model_validator(mode="after")
-    def _chooses_no_parameters(self) -> IndependentConfig:
-        for name in ("freeze", "train_only"):
-            if getattr(self.train, name):
-                raise ValueError(f"independent.train.{name} is set; what learns here is the new layers alone")
-        return self
+    def train_config(self, downstream: SmoothedTrainConfig) -> SmoothedTrainConfig:
+        """Describe the first training: batches, optimiser and loss are those of the finetuning."""
+        own = {name: getattr(self, name) for name in type(self).model_fields if name != "num_layers"}
+        plain = {"max_epochs": None, "patience": None, "average_last": None, "best_metric": "dev/loss"}
+        return SmoothedTrainConfig(**{**downstream.model_dump(), **plain, **own})
 
 
-class TransferConfig(ConfigPart):
+class TransferConfig(StrictConfig):
     """Initialisation of the downstream vocabulary's embeddings (sections 3.1, 3.2 and 4.1)."""
 
     method: Method = "patt_eg"
@@ -248,7 +253,7 @@ class Config(SystemConfig):
     """Layers that independent_encoder puts before the model, and their first training."""
     downstream: PhaseConfig = PhaseConfig()
     """Finetuning on domain B."""
-    decode: GenerationConfig = GenerationConfig()
+    decode: BeamSearchConfig = BeamSearchConfig()
     """Beam search on dev and test of domain B, and on dev of domain A."""
     score: ScoreConfig = ScoreConfig()
     """Measures of domain B's output."""
@@ -260,12 +265,8 @@ class Config(SystemConfig):
         if self.masked_lm is not None:
             yield from self._masked_lm_problems()
         yield from self._objective_problems()
+        yield from self._training_problems()
         method, upstream = self.transfer.method, self.tokenizers.upstream
-        if (alpha := self.tokenizers.joint.sampling_alpha) is not None:
-            yield (
-                f"tokenizers.joint.sampling_alpha is {alpha}: joint_vocab trains on one segmentation; leave "
-                "it out, or sample with transfer.method bpe_dropout and tokenizers.upstream.sampling_alpha"
-            )
         if method == "bpe_dropout" and (upstream.kind != "bpe" or upstream.sampling_alpha is None):
             yield (
                 f"transfer.method is bpe_dropout with tokenizers.upstream.kind {upstream.kind} and "
@@ -282,8 +283,17 @@ class Config(SystemConfig):
         steps, limit = self.transfer.new_rows_first_steps, self.downstream.train.max_steps
         if limit is not None and steps > limit:
             yield f"transfer.new_rows_first_steps is {steps}, more than downstream.train.max_steps {limit}"
-        if self.decode.num_return != 1:
-            yield f"decode.num_return is {self.decode.num_return}: one translation per sentence is scored"
+
+    def _training_problems(self) -> Iterator[str]:
+        """Find settings of the two short trainings that contradict those which they share."""
+        for name, describe, shared in (
+            ("generator", self.generator.train_config, self.upstream.train),
+            ("independent", self.independent.train_config, self.downstream.train),
+        ):
+            try:
+                describe(shared)
+            except ValidationError as error:
+                yield f"{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
 
     def _masked_lm_problems(self) -> Iterator[str]:
         """Find settings that mean nothing for a masked language model."""
@@ -295,6 +305,14 @@ class Config(SystemConfig):
                 f"transfer.method is {self.transfer.method} with masked_lm, which knows "
                 f"{', '.join(MASKED_LM_METHODS)}; choose one of these, or leave masked_lm out"
             )
+        for part in ("upstream", "downstream"):
+            train = getattr(self, part).train
+            for name in ("label_smoothing", "smoothing_kind"):
+                if getattr(train, name) != type(train).model_fields[name].default:
+                    yield (
+                        f"{part}.train.{name} is {getattr(train, name)} with masked_lm, whose loss is not "
+                        "smoothed; leave it out"
+                    )
         translation_only = {
             "transfer": ("sides",),
             "generator": ("distillation_align", "decoder_rates"),
@@ -312,7 +330,7 @@ class Config(SystemConfig):
 
     def _role_problems(self) -> Iterator[str]:
         for name in ("upstream", "downstream"):
-            corpus = getattr(self.data, name)
+            corpus = as_corpus(getattr(self.data, name))
             is_tested = name == "downstream"
             if self.masked_lm is not None:
                 problem = role_problem(
@@ -331,28 +349,17 @@ class Config(SystemConfig):
         for name in ("start_id", "revision"):
             if getattr(upstream, name) is not None and upstream.checkpoint is None:
                 yield f"upstream.{name} is {getattr(upstream, name)} without a checkpoint, whose it would be"
-        default = UpstreamConfig.model_fields["mean_span_tokens"].default
-        if upstream.objective != "denoising" and upstream.mean_span_tokens != default:
-            yield f"{setting} with mean_span_tokens {upstream.mean_span_tokens}: only denoising masks spans"
         if upstream.objective == "translation":
             if upstream.checkpoint is not None:
                 yield (
                     f"{setting} with checkpoint {upstream.checkpoint}: a released model is one of text; set "
                     "upstream.objective to denoising for an mBART, to masked_tokens for a BERT"
                 )
-            if upstream.mask_rate is not None:
-                yield (
-                    f"{setting} with mask_rate {upstream.mask_rate}: a translation model masks nothing; "
-                    "leave mask_rate out"
-                )
             return
         if upstream.checkpoint is not None:
             yield from self._checkpoint_problems()
-        elif not tokenizer.is_shared or MASK_TOKEN not in tokenizer.special_tokens:
-            yield (
-                f"{setting}: text is its own source, so tokenizers.upstream needs is_shared true and "
-                f"special_tokens with {MASK_TOKEN!r}"
-            )
+        elif not tokenizer.is_shared:
+            yield f"{setting}: text is its own source, so tokenizers.upstream needs is_shared true"
         if tokenizer.sampling_alpha is not None or upstream.num_bleu_sentences:
             yield f"{setting} with sampling_alpha or num_bleu_sentences, which belong to translation"
         if method in (*PRETRAINED_VOCABULARIES, "bpe_dropout"):

@@ -22,7 +22,7 @@ from nlgraft.stages.kinds.exchange import (
     VectorSettings,
 )
 from nlgraft.stages.stage_kind import NoSettings
-from nlgraft.training.config import MaskingConfig
+from nlgraft.training.config import MaskingConfig, SmoothedTrainConfig
 from trainables.embedding_transfer.arms import (
     GENERATOR_KINDS,
     PRODUCERS,
@@ -30,7 +30,7 @@ from trainables.embedding_transfer.arms import (
     TRAINED_METHODS,
     VECTOR_METHODS,
 )
-from trainables.embedding_transfer.config import Config
+from trainables.embedding_transfer.config import CUT_EDGES, NEW_MASK_RATE, Config, SegmentationRates
 from trainables.embedding_transfer.kinds import (
     GENERATED_PLAN,
     GENERATOR,
@@ -85,8 +85,11 @@ class VocabularyExchange:
         rates = {"encoder": config.encoder_rates, "decoder": config.decoder_rates}
         settings = GeneratorSettings(
             kind=GENERATOR_KINDS[transfer.method],
-            rates={side: rates[side] for side in tokenizers},
-            train=config.train_config(self.config.upstream.train),
+            rates={
+                side: SegmentationRates(**rates[side].model_dump(), cut_edge=CUT_EDGES[side])
+                for side in tokenizers
+            },
+            train=config.train_config(self._pretraining),
             cap=transfer.cap,
             order=transfer.order,
             scale=config.scale,
@@ -97,13 +100,19 @@ class VocabularyExchange:
             num_dev_sentences=config.num_dev_sentences,
             masked_spans=self.masked_spans,
             masking=self.masking,
-            new_mask_rate=config.new_mask_rate if is_masked else None,
+            new_mask_rate=NEW_MASK_RATE if is_masked else None,
         )
         inputs = GeneratorInputs(
             model=self.learner or self.model, encoded=self.old_text, tokenizers=tokenizers
         )
         seed = self.seed if config.is_per_seed else self._upstream_seed
         return GENERATOR.stage("generator", settings, inputs, seed=seed)
+
+    @property
+    def _pretraining(self) -> SmoothedTrainConfig:
+        """The pretraining; that of a masked language model is not smoothed."""
+        train = self.config.upstream.train
+        return train if self.config.masked_lm is None else train.model_copy(update={"label_smoothing": 0.0})
 
     def vectors(self, age: str) -> Stage | None:
         """Vectors of the new tokens from downstream text, or of the old ones from upstream text."""

@@ -22,7 +22,8 @@ from nlgraft.nn.model import Seq2Seq
 from nlgraft.stages.kinds.exchange import SIDE
 from nlgraft.stages.run.exchange import embedding_tables
 from nlgraft.stages.run.new_rows import EXCHANGED
-from nlgraft.training.cross_entropy import SmoothingKind, smoothed_cross_entropy
+from nlgraft.training.config import SmoothingKind
+from nlgraft.training.cross_entropy import smoothed_cross_entropy
 from nlgraft.training.losses import Loss, freeze_module
 from trainables.embedding_transfer.distillation import NO_WORD, Reduction, distillation_loss
 from trainables.embedding_transfer.generators import EmbeddingGenerator, extended

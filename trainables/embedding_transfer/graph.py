@@ -13,7 +13,7 @@ from typing import Any
 
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import graph as pieces
-from nlgraft.stages.config import MaskedSpansConfig, PhaseConfig
+from nlgraft.stages.config import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
 from nlgraft.stages.graph import EncodedText
 from nlgraft.stages.kinds.masked_lm import (
     BERT2BERT,
@@ -32,7 +32,7 @@ from trainables.embedding_transfer.arms import (
     STREAMS,
     UNTRAINED_METHODS,
 )
-from trainables.embedding_transfer.config import DEFAULT_MASK_RATES, Config
+from trainables.embedding_transfer.config import MASK_RATES, Config
 from trainables.embedding_transfer.exchange_graph import VocabularyExchange
 from trainables.embedding_transfer.kinds import NEW_LAYERS, NewLayersSettings
 from trainables.embedding_transfer.masked_lm_graph import masked_lm_graph
@@ -90,7 +90,10 @@ class _Builder:
             return dict.fromkeys((SOURCE, TARGET), self.released.tokenizer("upstream_shared_tokenizer"))
         read = ("upstream", "downstream") if domain == "joint" else (domain,)
         corpora = {name: self.corpus(name) for name in read}
-        return pieces.tokenizers(domain, getattr(self.config.tokenizers, domain), corpora)
+        special = (MASK_TOKEN,) if domain == "upstream" and self.is_text else ()
+        return pieces.tokenizers(
+            domain, getattr(self.config.tokenizers, domain), corpora, special_tokens=special
+        )
 
     def _on_exchanged_sides(self, domain: str) -> dict[str, Stage]:
         """The vocabularies of a domain on the exchanged sides, the upstream corpus's own on the others."""
@@ -167,6 +170,8 @@ class _Builder:
         assert self._masking is not None
         settings = TrainMaskedSettings(
             train=phase.train,
+            label_smoothing=phase.train.label_smoothing,
+            smoothing_kind=phase.train.smoothing_kind,
             masking=self._masking,
             scoring=MaskedScoringConfig(unit="token", rate=self._masking.rate),
             encoder=self.config.model.transformer(),
@@ -185,14 +190,13 @@ class _Builder:
 
     @property
     def _mask_rate(self) -> float:
-        upstream = self.config.upstream
-        return upstream.mask_rate or DEFAULT_MASK_RATES[upstream.objective]
+        return MASK_RATES[self.config.upstream.objective]
 
     @property
     def _masked_spans(self) -> MaskedSpansConfig | None:
         if self.config.upstream.objective != "denoising":
             return None
-        return MaskedSpansConfig(rate=self._mask_rate, mean_tokens=self.config.upstream.mean_span_tokens)
+        return MaskedSpansConfig(rate=self._mask_rate)
 
     @property
     def _masking(self) -> MaskingConfig | None:
@@ -222,7 +226,7 @@ class _Builder:
         """A pretrained model with new embedding layers, which have learned while it was frozen."""
         config = self.config.independent
         settings = NewLayersSettings(
-            train=config.train,
+            train=config.train_config(self.config.downstream.train),
             metric_prefix="independent",
             sides=self.sides,
             num_layers=config.num_layers,

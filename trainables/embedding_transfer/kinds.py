@@ -11,18 +11,18 @@ from nlgraft.stages.kinds.exchange import PlanInputs, PlanSettings
 from nlgraft.stages.kinds.seq2seq import TrainInputs, TrainSettings
 from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, StageKind, T
-from nlgraft.training.config import MaskingConfig
-from trainables.embedding_transfer.config import RatesConfig
+from nlgraft.training.config import MaskingConfig, SmoothedTrainConfig
+from trainables.embedding_transfer.config import SegmentationRates
 
 _STAGES = "trainables.embedding_transfer.stages"
 
 
-class GeneratorSettings(TrainingSettings):
+class GeneratorSettings(TrainingSettings[SmoothedTrainConfig]):
     """Training of the generators of the changed sides; a masked language model has the side ``encoder``."""
 
     kind: Literal["avg", "att", "patt"]
     """Architecture of the generators."""
-    rates: Mapping[str, RatesConfig]
+    rates: Mapping[str, SegmentationRates]
     """Probabilities of splits and merges, by changed side."""
     cap: int | None
     """Most similar tokens of a token."""

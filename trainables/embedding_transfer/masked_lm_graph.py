@@ -28,7 +28,7 @@ def masked_lm_graph(config: Config, *, seed: int, splits: Sequence[str]) -> Stag
         "upstream", corpora["upstream"], old, max_tokens=limit, dropout=dropout
     )
     upstream = masked_pieces.pretrained_masked_lm(
-        model, config.upstream, old_text, max_tokens=limit, trial_seed=seed
+        model, config.upstream.train, old_text, max_tokens=limit, seed=config.upstream.seed_of(seed)
     )
     is_exchanged = transfer.method != "pretrain_finetune"
     new = old

@@ -12,7 +12,7 @@ from nlgraft.nn.batch import Tokens
 from nlgraft.vocab.methods.similar import Order, Relation, similar_tokens
 from nlgraft.vocab.tokenizers.tokens import Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
-from trainables.embedding_transfer.config import RatesConfig
+from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.perturbation import ChangedSentence
 
 
@@ -28,7 +28,7 @@ class ChangedSide:
     """
 
     vocabulary: Vocabulary
-    rates: RatesConfig
+    rates: SegmentationRates
     table: str
     frequencies: Sequence[float] | None = None
 

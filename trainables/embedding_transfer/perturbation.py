@@ -14,7 +14,7 @@ import numpy as np
 
 from nlgraft.vocab.tokenizers.tokens import Kind, Tok, character_boundaries, merge_toks, split_tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
-from trainables.embedding_transfer.config import RatesConfig
+from trainables.embedding_transfer.config import SegmentationRates
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class ChangedSentence:
 class Perturber:
     """Changes the segmentation of sentences of one vocabulary."""
 
-    def __init__(self, vocabulary: Vocabulary, rates: RatesConfig) -> None:
+    def __init__(self, vocabulary: Vocabulary, rates: SegmentationRates) -> None:
         self.vocabulary = vocabulary
         self.rates = rates
 
@@ -134,8 +134,6 @@ class Perturber:
         return all(tok is not None and tok.kind is Kind.NORMAL for tok in toks)
 
     def _known(self, tok: Tok) -> int | Tok:
-        """Use the old row of a token that exists, unless all are to be generated."""
-        if self.rates.is_forced:
-            return tok
+        """Use the old row of a token that exists."""
         identity = self.vocabulary.find(tok)
         return tok if identity is None else identity

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlgraft.conditions import Condition, ReadWhen
-from nlgraft.nn.config import ArchitectureConfig, GenerationConfig
+from nlgraft.nn.config import ArchitectureConfig, BeamSearchConfig
 from nlgraft.nn.context_config import (
     BiLMConfig,
     ContextConfig,
@@ -17,16 +17,16 @@ from nlgraft.nn.context_config import (
     UniLMConfig,
 )
 from nlgraft.stages.config import (
-    ConfigPart,
     LanguageModelPhaseConfig,
     ScoreConfig,
     SystemConfig,
     defaulting,
 )
-from nlgraft.text.config import EOS, CorpusConfig
+from nlgraft.strict_config import StrictConfig
+from nlgraft.text.config import PairsConfig, TextConfig
 from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.config import TrainConfig
+from nlgraft.training.config import SmoothedTrainConfig
 
 Side = Literal["source", "target"]
 Vocabulary = Literal["language_model", "bitext"]
@@ -68,21 +68,21 @@ READ_WHEN: ReadWhen = {
 """Settings that only some arms read: see `nlgraft.conditions`."""
 
 
-class DataConfig(ConfigPart):
+class DataConfig(StrictConfig):
     """The bitext of the task, and the text of the language models."""
 
-    downstream: Annotated[CorpusConfig, requires("source 0", "target")]
+    downstream: Annotated[PairsConfig, requires("source 0", "target")]
     """The task: translation or summarisation."""
-    source_text: Annotated[CorpusConfig, requires(is_tested=False)] | None = None
+    source_text: Annotated[TextConfig, requires(is_tested=False)] | None = None
     """Text of the source's language model; null where none is pretrained and its vocabulary is not used."""
-    target_text: Annotated[CorpusConfig, requires(is_tested=False)] | None = None
+    target_text: Annotated[TextConfig, requires(is_tested=False)] | None = None
     """Text of the target's language model; null as above."""
     max_tokens: int = Field(default=256, ge=1)
     """Longest sequence in tokens, without begin and end, of the task and of the language models; longer ones
     are cut and counted."""
 
 
-class TokenizersConfig(ConfigPart):
+class TokenizersConfig(StrictConfig):
     """Vocabularies, and which of them the encoder-decoder reads (section 3.1, appendix A)."""
 
     language_model: Annotated[TokenizerConfig, defaulting(kind="bpe")] = TokenizerConfig(kind="bpe")
@@ -103,18 +103,8 @@ class TokenizersConfig(ConfigPart):
         """True if source and target have the same vocabulary."""
         return self.source == self.target and self.of("source").is_shared
 
-    @model_validator(mode="after")
-    def _segments_in_one_way(self) -> TokenizersConfig:
-        for name in ("language_model", "bitext"):
-            if getattr(self, name).sampling_alpha is not None:
-                raise ValueError(
-                    f"{name}.sampling_alpha is set, but the states of a language model are those of one "
-                    "segmentation; leave it out"
-                )
-        return self
 
-
-class RepresentationConfig(ConfigPart):
+class RepresentationConfig(StrictConfig):
     """Input of one side of the model (section 2)."""
 
     use: Literal["table", "elmo", "finetuned"] = "table"
@@ -161,7 +151,7 @@ class SourceConfig(RepresentationConfig):
     step. Decoding computes them live."""
 
 
-class LanguageModelsConfig(ConfigPart):
+class LanguageModelsConfig(StrictConfig):
     """The language models and their pretraining (section 3.2)."""
 
     source: Annotated[LanguageModelPhaseConfig, defaulting(model={"kind": "bi_lm"})] = (
@@ -182,13 +172,6 @@ class LanguageModelsConfig(ConfigPart):
         return self
 
 
-class DecodeConfig(GenerationConfig):
-    """Beam search whose hypotheses begin with the end token, as the text of language models does."""
-
-    start_id: int = Field(default=EOS, ge=EOS, le=EOS)
-    """First decoder input: the end token."""
-
-
 class Config(SystemConfig):
     """A trial: pretrain language models, train an encoder-decoder on their states, test it."""
 
@@ -207,10 +190,10 @@ class Config(SystemConfig):
     model: ArchitectureConfig = ArchitectureConfig()
     """The encoder-decoder. tying: none is the paper's baseline, decoder +SHDEMB, all SHARED. With SRC-ELMO
     the released recipe has source_positions none."""
-    train: TrainConfig = TrainConfig()
+    train: SmoothedTrainConfig = SmoothedTrainConfig()
     """Its training."""
-    decode: DecodeConfig = DecodeConfig()
-    """Beam search."""
+    decode: BeamSearchConfig = BeamSearchConfig()
+    """Beam search; hypotheses begin with the end token, as the text of language models does."""
     has_lm_cache: bool = True
     """If false, the target's language model reads every prefix anew in the search, as in the released code
     (Table 5)."""
@@ -250,8 +233,6 @@ class Config(SystemConfig):
                 )
         if self.target.use == "table" and not self.has_lm_cache:
             yield "has_lm_cache is false with target.use table: there is no language model; leave it out"
-        if self.decode.num_return != 1:
-            yield f"decode.num_return is {self.decode.num_return}: one output per sentence is scored"
 
     def _vocabulary_problems(self) -> Iterator[str]:
         for side in SIDES:

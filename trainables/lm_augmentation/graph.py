@@ -14,7 +14,7 @@ from nlgraft.stages import context_graph
 from nlgraft.stages import graph as pieces
 from nlgraft.stages.graph import ContextStages, EncodedText
 from nlgraft.stages.kinds.seq2seq import DecodingSettings, TrainSettings
-from nlgraft.text.config import EOS, CorpusConfig
+from nlgraft.text.config import EOS, TextConfig
 from nlgraft.training.config import Side as StreamSide
 from nlgraft.training.config import View
 from trainables.lm_augmentation.config import SIDES, Config, Side
@@ -45,7 +45,7 @@ class _Builder:
     @cached_property
     def texts(self) -> dict[Side, Stage]:
         """Text of the language models by side."""
-        found: dict[Side, CorpusConfig | None] = {
+        found: dict[Side, TextConfig | None] = {
             "source": self.config.data.source_text,
             "target": self.config.data.target_text,
         }

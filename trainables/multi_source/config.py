@@ -11,25 +11,25 @@ from nlgraft.conditions import GIVEN, Condition, ReadWhen, as_read
 from nlgraft.nn.config import (
     MAX_FINE_LAYERS,
     ArchitectureConfig,
+    BeamSearchConfig,
     CrossAttention,
     Encoding,
     FineEncoderConfig,
-    GenerationConfig,
     Segments,
 )
 from nlgraft.stages.config import (
-    MASK_TOKEN,
-    ConfigPart,
     PhaseConfig,
     ScoreConfig,
     SystemConfig,
-    UpstreamPhaseConfig,
+    UpstreamSeed,
     defaulting,
 )
-from nlgraft.text.config import BOS, EOS, CorpusConfig
+from nlgraft.strict_config import StrictConfig
+from nlgraft.text.config import EOS, CorpusConfig, TextConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import requires, role_problem
-from nlgraft.text.tokenizer_config import TokenizerConfig
+from nlgraft.text.tokenizer_config import SampledTokenizerConfig
+from nlgraft.training.config import SmoothedTrainConfig
 
 MAX_FOREIGN = 4
 """Most sources of which each is replaced in an adversarial test: its scores are metrics of their own."""
@@ -45,9 +45,15 @@ _NEW = {
     "sources.segments": ("learned",),
 }
 """Settings with which a model has parameters that one of a single source lacks."""
+_CARRIED: tuple[Condition, ...] = tuple(
+    {**_MULTI_SOURCE, start: (GIVEN,), setting: values}
+    for start in ("single_source", "upstream")
+    for setting, values in _NEW.items()
+)
+"""Where such a model begins with a finetuned or pretrained one."""
 
 
-class DataConfig(ConfigPart):
+class DataConfig(StrictConfig):
     """Examples with several sources and a target, and text without labels."""
 
     task: CorpusConfig
@@ -55,8 +61,8 @@ class DataConfig(ConfigPart):
     languages: tuple[str, ...] = Field(min_length=2)
     """Language of each source of the task, then that of its target, e.g. ``[en, de, de]`` for post-editing.
     A language id follows every source and begins every target (section 2.3)."""
-    text: Mapping[str, Annotated[CorpusConfig, requires(is_tested=False)]] | None = None
-    """Text of each language for the pretraining, whatever its role in its corpus: D_P; null: none."""
+    text: Mapping[str, Annotated[TextConfig, requires(is_tested=False)]] | None = None
+    """Text of each language for the pretraining: D_P; null: none."""
     max_tokens: int = Field(default=256, ge=1)
     """Longest sequence, in tokens without end and language; longer ones are truncated and counted."""
 
@@ -82,7 +88,7 @@ class DataConfig(ConfigPart):
         return sum(role.startswith("source ") for role in self.task.roles)
 
 
-class CheckpointConfig(ConfigPart):
+class CheckpointConfig(StrictConfig):
     """A released mBART (section 3.1: mbart-large-cc25) or, for masked_tokens, a BERT."""
 
     directory: InputPathOrName
@@ -95,32 +101,28 @@ class CheckpointConfig(ConfigPart):
     A BERT has none: languages begin as its [CLS]."""
 
 
-class UpstreamConfig(UpstreamPhaseConfig):
+class UpstreamConfig(UpstreamSeed):
     """The pretrained model: denoising of text in many languages (Eqs. 2, 3)."""
+
+    train: SmoothedTrainConfig = SmoothedTrainConfig()
+    """Length, learning rate and choice of the result."""
 
     objective: Literal["denoising", "masked_tokens"] = "denoising"
     """denoising: restore a line from itself with masked spans, as mBART. masked_tokens: an encoder predicts
     masked tokens, and encoder and decoder begin with it, as DualBERT (Correia and Martins 2019)."""
-    mask_rate: float | None = Field(default=None, gt=0, lt=1)
-    """Share of masked tokens; null: 0.35 for denoising, 0.15 for masked_tokens."""
-    mean_span_tokens: float = Field(default=3.5, gt=0)
-    """Denoising: mean length of a masked span, in tokens (Poisson)."""
     checkpoint: CheckpointConfig | None = None
     """A released model, which brings what ``model`` and ``tokenizer`` would give; null: pretrain a model."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> UpstreamConfig:
-        default = type(self).model_fields["mean_span_tokens"].default
-        if self.objective == "masked_tokens" and self.mean_span_tokens != default:
-            raise ValueError(f"mean_span_tokens is {self.mean_span_tokens}: only denoising masks spans")
+        if self.train.best_metric != "dev/loss":
+            raise ValueError(f"train.best_metric is {self.train.best_metric!r}; measured is dev/loss")
         if self.objective == "masked_tokens" and self.checkpoint is not None and self.checkpoint.language_ids:
             raise ValueError("checkpoint.language_ids: a BERT has no tokens of languages; leave it out")
-        if self.num_bleu_sentences:
-            raise ValueError(f"num_bleu_sentences is {self.num_bleu_sentences}: nothing is translated yet")
         return self
 
 
-class SourcesConfig(ConfigPart):
+class SourcesConfig(StrictConfig):
     """What a model of several sources has beyond one of a single source (sections 2.3 to 2.5)."""
 
     encoding: Encoding = "joint"
@@ -156,11 +158,13 @@ class SingleSourceConfig(PhaseConfig):
 
 
 class MultiSourceConfig(PhaseConfig):
-    """Finetuning on all sources (Eqs. 6, 7); ``train.train_only: [fine_encoder]`` freezes the rest."""
+    """Finetuning on all sources (Eqs. 6, 7)."""
 
     new_lr_multiplier: float = Field(default=1.0, gt=0)
     """Factor on the learning rate of what the finetuned model of one source lacks, such as the fine encoder
     (released code: 10)."""
+    is_rest_frozen: bool = False
+    """If true, that alone learns (Table 7: the fine encoder)."""
 
 
 class Config(SystemConfig):
@@ -168,11 +172,8 @@ class Config(SystemConfig):
 
     READ_WHEN: ClassVar[ReadWhen] = {
         "sources": (_MULTI_SOURCE,),
-        "multi_source.new_lr_multiplier": tuple(
-            {**_MULTI_SOURCE, start: (GIVEN,), setting: values}
-            for start in ("single_source", "upstream")
-            for setting, values in _NEW.items()
-        ),
+        "multi_source.new_lr_multiplier": _CARRIED,
+        "multi_source.is_rest_frozen": _CARRIED,
     }
 
     data: DataConfig
@@ -182,7 +183,7 @@ class Config(SystemConfig):
     sentences are translated as one, and the second counts (mBART-DocTrans, appendix A.3)."""
     read: tuple[int, ...] | None = Field(default=None, min_length=1)
     """Sources that the model reads, by index; null: all."""
-    tokenizer: TokenizerConfig = TokenizerConfig()
+    tokenizer: SampledTokenizerConfig = SampledTokenizerConfig()
     """Vocabulary of all languages, learned from all text."""
     model: Annotated[ArchitectureConfig, defaulting(tying="all")] = ArchitectureConfig(tying="all")
     """The encoder-decoder of a single source."""
@@ -196,7 +197,7 @@ class Config(SystemConfig):
     """Second finetuning; null: none, the result is a model of one source."""
     is_adversarial: bool = False
     """If true, also translate with each of 2 to 4 sources replaced by another example's (section 3.4)."""
-    decode: Annotated[GenerationConfig, defaulting(beam=4)] = GenerationConfig(beam=4)
+    decode: Annotated[BeamSearchConfig, defaulting(beam=4)] = BeamSearchConfig(beam=4)
     """Beam search (section 3.1: beam 4)."""
     score: ScoreConfig = ScoreConfig()
     """Measures of the output."""
@@ -232,12 +233,6 @@ class Config(SystemConfig):
         yield from self._phase_problems()
         if not self.tokenizer.is_shared:
             yield "tokenizer.is_shared is false: all languages have one vocabulary; leave it out"
-        if own := {MASK_TOKEN, *self.language_tokens.values()} & set(self.tokenizer.special_tokens):
-            yield f"tokenizer.special_tokens: {', '.join(sorted(own))} are added anyway; leave them out"
-        if (self.decode.start_id, self.decode.end_id) != (BOS, EOS):
-            yield "decode.start_id and end_id: the target's language begins a hypothesis; leave them out"
-        if self.decode.num_return != 1:
-            yield f"decode.num_return is {self.decode.num_return}: one hypothesis per example is scored"
 
     def _source_problems(self) -> Iterator[str]:
         known = len(self.languages) - 1

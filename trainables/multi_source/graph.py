@@ -33,8 +33,15 @@ from nlgraft.stages.kinds.text import EncodeSettings
 from nlgraft.stages.released_graph import Released, released
 from nlgraft.stages.stage_kind import NoSettings
 from nlgraft.text.config import EOS, Split
-from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, ParameterGroup, Side, View
-from trainables.multi_source.config import MASK_RATES, Config, UpstreamConfig
+from nlgraft.training.config import (
+    LearnedParameters,
+    MaskedScoringConfig,
+    MaskingConfig,
+    ParameterGroup,
+    Side,
+    View,
+)
+from trainables.multi_source.config import MASK_RATES, Config, MultiSourceConfig, UpstreamConfig
 from trainables.multi_source.kinds import (
     DOCUMENTS,
     LANGUAGE,
@@ -115,9 +122,8 @@ class _Trial:
         config, tokens = self.config, tuple(self.config.language_tokens.values())
         if config.upstream is not None and config.upstream.checkpoint is not None:
             return self.released.tokenizer("shared_tokenizer", tokens)
-        special = (MASK_TOKEN, *tokens, *config.tokenizer.special_tokens)
-        learned = config.tokenizer.model_copy(update={"special_tokens": special})
-        return pieces.tokenizer("shared", learned, {"task": self.sentences, **self.pretraining_text})
+        corpora = {"task": self.sentences, **self.pretraining_text}
+        return pieces.tokenizer("shared", config.tokenizer, corpora, special_tokens=(MASK_TOKEN, *tokens))
 
     @cached_property
     def text(self) -> EncodedText:
@@ -151,7 +157,7 @@ class _Trial:
             ids = tuple(theirs[language] for language in self.config.language_tokens)
             start = theirs[self.config.languages[-1]]
             return self.released.encoder_decoder("upstream", self.tokenizer, start, ids)
-        spans = MaskedSpansConfig(rate=self._mask_rate(config), mean_tokens=config.mean_span_tokens)
+        spans = MaskedSpansConfig(rate=MASK_RATES[config.objective])
         side = Side(stream=TEXT)
         settings = TrainSettings(
             train=config.train,
@@ -182,9 +188,11 @@ class _Trial:
     def _masked_lm(self, config: UpstreamConfig) -> Stage:
         if config.checkpoint is not None:
             return self.released.masked_lm("upstream_masked_lm", self.tokenizer)
-        rate = self._mask_rate(config)
+        rate = MASK_RATES[config.objective]
         settings = TrainMaskedSettings(
             train=config.train,
+            label_smoothing=config.train.label_smoothing,
+            smoothing_kind=config.train.smoothing_kind,
             masking=MaskingConfig(unit="token", rate=rate),
             scoring=MaskedScoringConfig(unit="token", rate=rate),
             encoder=self.config.model.transformer(),
@@ -193,10 +201,6 @@ class _Trial:
         text = self._languages.stage
         inputs = TrainMaskedInputs(encoded=text, corpus=text, tokenizer=self.tokenizer)
         return TRAIN_MASKED.stage("upstream_masked_lm", settings, inputs, seed=config.seed_of(self.seed))
-
-    @staticmethod
-    def _mask_rate(config: UpstreamConfig) -> float:
-        return config.mask_rate or MASK_RATES[config.objective]
 
     @cached_property
     def single_source(self) -> Stage | None:
@@ -233,10 +237,8 @@ class _Trial:
                 "view": self.view(self.config.read_sources),
             }
         )
-        if start and self.config.sources.has_new_parameters and phase.new_lr_multiplier != 1:
-            group = ParameterGroup(pattern=NEW, lr_multiplier=phase.new_lr_multiplier)
-            train = phase.train.model_copy(update={"groups": (*phase.train.groups, group)})
-            settings = settings.model_copy(update={"train": train})
+        if start and self.config.sources.has_new_parameters:
+            settings = settings.model_copy(update={"learned": _learned(phase)})
         return pieces.train("multi_source", self.text, settings, seed=self.seed, start=start)
 
     def _settings(self, phase: PhaseConfig, start: Stage | None) -> TrainSettings:
@@ -274,7 +276,7 @@ class _Trial:
         config = self.config
         view = self.view(config.read_sources)
         decoding = DecodingSettings(
-            decode=config.decode.model_copy(update={"start_id": view.target_start}),
+            decode=config.decode,
             view=view,
             is_measured=foreign_source is None,
             is_calibrated=config.score.is_calibrated and foreign_source is None,
@@ -311,3 +313,11 @@ class _Trial:
             further=further or {},
         )
         return SCORE.stage(name, settings, inputs)
+
+
+def _learned(phase: MultiSourceConfig) -> LearnedParameters:
+    """Give the parameters that a model of a single source lacks their own rate, or let them learn alone."""
+    groups = (ParameterGroup(pattern=NEW, lr_multiplier=phase.new_lr_multiplier),)
+    return LearnedParameters(
+        only=(NEW,) if phase.is_rest_frozen else (), groups=groups if phase.new_lr_multiplier != 1 else ()
+    )

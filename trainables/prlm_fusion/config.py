@@ -11,26 +11,25 @@ from nlgraft.conditions import Condition, ReadWhen
 from nlgraft.nn.config import (
     MERGE_SETTINGS,
     ArchitectureConfig,
+    BeamSearchConfig,
     BertConfig,
     FusionConfig,
-    GenerationConfig,
     MergeConfig,
     MergeName,
     Site,
 )
 from nlgraft.stages.config import (
-    ConfigPart,
     ScoreConfig,
     SystemConfig,
-    UnsmoothedTrainConfig,
     UpstreamSeed,
     defaulting,
 )
-from nlgraft.text.config import CorpusConfig
+from nlgraft.strict_config import StrictConfig
+from nlgraft.text.config import PairsConfig, TextConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import requires
-from nlgraft.text.tokenizer_config import TokenizerConfig, WordTokenizerConfig
-from nlgraft.training.config import MaskingConfig, TrainConfig
+from nlgraft.text.tokenizer_config import SampledTokenizerConfig, WordTokenizerConfig
+from nlgraft.training.config import MaskingConfig, SmoothedTrainConfig, TrainConfig
 
 Merge = Literal["none", "direct", MergeName]
 Layers = int | Literal["mean", "mean_last_2", "mean_last_4", "scalar_mix", "dynamic_cls", "dynamic_mean"]
@@ -67,12 +66,12 @@ def _has_layers(depth: int, layers: Layers) -> bool:
     return not layers.startswith("mean_last_") or int(layers.removeprefix("mean_last_")) <= depth
 
 
-class DataConfig(ConfigPart):
+class DataConfig(StrictConfig):
     """The text of the task and that of the pretrained models."""
 
-    downstream: Annotated[CorpusConfig, requires("source 0", "target")]
+    downstream: Annotated[PairsConfig, requires("source 0", "target")]
     """The task: translation or summarisation."""
-    upstream: Annotated[CorpusConfig, requires("source 0", is_tested=False)] | None = None
+    upstream: Annotated[TextConfig, requires(is_tested=False)] | None = None
     """Text of the models that the study pretrains, source 0 of the corpus; null: it only reads released
     ones."""
     max_tokens: int = Field(default=256, ge=1)
@@ -80,7 +79,7 @@ class DataConfig(ConfigPart):
     cut and counted."""
 
 
-class ReleasedPrlm(ConfigPart):
+class ReleasedPrlm(StrictConfig):
     """A checkpoint of transformers with its own tokenizer: encoder, decoder or encoder-decoder."""
 
     kind: Literal["released"] = "released"
@@ -94,7 +93,7 @@ class ReleasedPrlm(ConfigPart):
     from a local directory."""
 
 
-class BertPrlm(ConfigPart):
+class BertPrlm(StrictConfig):
     """A BERT: masked language model (Devlin et al. 2019)."""
 
     kind: Literal["bert"] = "bert"
@@ -103,7 +102,7 @@ class BertPrlm(ConfigPart):
     """Its sizes."""
 
 
-class GptPrlm(ConfigPart):
+class GptPrlm(StrictConfig):
     """A GPT-2: left-to-right language model (Radford et al. 2019)."""
 
     kind: Literal["gpt"] = "gpt"
@@ -112,7 +111,7 @@ class GptPrlm(ConfigPart):
     """Its sizes."""
 
 
-class ElectraPrlm(ConfigPart):
+class ElectraPrlm(StrictConfig):
     """An ELECTRA: tells replaced tokens, which a small generator proposes (Clark et al. 2020)."""
 
     kind: Literal["electra"] = "electra"
@@ -132,7 +131,7 @@ class ElectraPrlm(ConfigPart):
         return self
 
 
-class DistilbertPrlm(ConfigPart):
+class DistilbertPrlm(StrictConfig):
     """A DistilBERT: a smaller BERT that learns from a larger one (Sanh et al. 2019)."""
 
     kind: Literal["distilbert"] = "distilbert"
@@ -168,21 +167,11 @@ class PretrainingConfig(UpstreamSeed):
     more."""
     masking: Annotated[MaskingConfig, defaulting(unit="token")] = MaskingConfig(unit="token")
     """What BERT, ELECTRA's generator and DistilBERT predict."""
-    train: UnsmoothedTrainConfig = UnsmoothedTrainConfig()
+    train: TrainConfig = TrainConfig()
     """Length, learning rate and choice of the result of each of them."""
 
     @model_validator(mode="after")
     def _fits_the_objectives(self) -> PretrainingConfig:
-        for name in ("label_smoothing", "smoothing_kind"):
-            if getattr(self.train, name) != UnsmoothedTrainConfig.model_fields[name].default:
-                raise ValueError(
-                    f"train.{name} is {getattr(self.train, name)}; the objectives have no smoothing"
-                )
-        if self.tokenizer.dropout is not None:
-            raise ValueError(
-                f"tokenizer.dropout is {self.tokenizer.dropout}; the models are pretrained on one "
-                "segmentation: leave it out"
-            )
         if self.train.best_metric != "dev/loss":
             raise ValueError(f"train.best_metric is {self.train.best_metric!r}; measured is dev/loss")
         return self
@@ -256,7 +245,7 @@ class Config(SystemConfig):
 
     data: DataConfig
     """The corpora."""
-    tokenizer: TokenizerConfig = TokenizerConfig()
+    tokenizer: SampledTokenizerConfig = SampledTokenizerConfig()
     """Vocabulary of the task."""
     prlms: dict[PrlmName, PrlmConfig] = Field(default_factory=dict)
     """The study's pretrained language models, released or pretrained here; arms choose among them."""
@@ -266,9 +255,9 @@ class Config(SystemConfig):
     """Which are used, and how."""
     model: ArchitectureConfig = ArchitectureConfig()
     """The encoder-decoder into which `fusion` puts the pretrained models."""
-    train: TrainConfig = TrainConfig()
+    train: SmoothedTrainConfig = SmoothedTrainConfig()
     """Its training."""
-    decode: GenerationConfig = GenerationConfig()
+    decode: BeamSearchConfig = BeamSearchConfig()
     """Beam search, with live states."""
     score: ScoreConfig = ScoreConfig()
     """Measures of the output."""
@@ -285,8 +274,6 @@ class Config(SystemConfig):
     def _problems(self) -> Iterator[str]:
         if self.model.tying == "all" and not self.tokenizer.is_shared:
             yield "model.tying is 'all' with tokenizer.is_shared false: one table needs one vocabulary"
-        if self.decode.num_return != 1:
-            yield f"decode.num_return is {self.decode.num_return}: one output per sentence is scored"
         yield from self._prlm_problems()
         if self.fusion.merge != "none":
             yield from self._fusion_problems()

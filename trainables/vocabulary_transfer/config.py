@@ -10,14 +10,14 @@ from pydantic import Field
 from nlgraft.conditions import GIVEN, Condition, ReadWhen
 from nlgraft.stages.config import (
     ClassificationConfig,
-    ConfigPart,
     MaskedLMConfig,
     SystemConfig,
-    UnsmoothedTrainConfig,
     UpstreamSeed,
 )
-from nlgraft.text.config import CorpusConfig
+from nlgraft.strict_config import StrictConfig
+from nlgraft.text.config import LabelledConfig, TextConfig
 from nlgraft.text.roles import requires
+from nlgraft.training.config import TrainConfig
 
 Method = Literal[
     "old_vocabulary",
@@ -40,7 +40,7 @@ EXCHANGING = tuple(name for name in get_args(Method) if name not in (KEPT, SCRAT
 """Methods that exchange the vocabulary of the pretrained model."""
 
 
-class SplitConfig(ConfigPart):
+class SplitConfig(StrictConfig):
     """A split of the downstream examples that keeps the balance of the labels (section 3.2).
 
     The examples of the corpus's own three splits are pooled, shuffled and split anew.
@@ -52,19 +52,17 @@ class SplitConfig(ConfigPart):
     """Keep only the examples of this many most frequent labels; null: all."""
     num_examples: int | None = Field(default=None, ge=3)
     """Draw this many examples, likewise balanced; null: all."""
-    seed: int = Field(default=0, ge=0)
-    """Seed of the draw, the same in all trials."""
 
 
-class DataConfig(ConfigPart):
+class DataConfig(StrictConfig):
     """The text of the pretraining and of the task."""
 
-    upstream: Annotated[CorpusConfig, requires("source 0", has_further_tests=False)] | None = None
+    upstream: Annotated[TextConfig, requires(has_further_tests=False)] | None = None
     """Text of the pretraining (section 3.2: Wikipedia); null for a released checkpoint that is taken as it
     is."""
-    downstream: Annotated[CorpusConfig, requires("source 0", "label", has_further_tests=False)]
+    downstream: Annotated[LabelledConfig, requires("source 0", "label", has_further_tests=False)]
     """Lines and their labels."""
-    unlabelled: Annotated[CorpusConfig, requires("source 0", has_further_tests=False)] | None = None
+    unlabelled: Annotated[TextConfig, requires(has_further_tests=False)] | None = None
     """Text of the task without labels: the new vocabulary is learned on its train, and the masked-LM step
     reads it; null: both take the labelled lines."""
     split: SplitConfig | None = None
@@ -76,11 +74,11 @@ class DataConfig(ConfigPart):
 class UpstreamConfig(UpstreamSeed):
     """The pretraining as a masked language model (section 3.2)."""
 
-    train: UnsmoothedTrainConfig = UnsmoothedTrainConfig()
+    train: TrainConfig = TrainConfig()
     """Length, learning rate, choice of the result."""
 
 
-class TransferConfig(ConfigPart):
+class TransferConfig(StrictConfig):
     """Where the embeddings of the new vocabulary come from (sections 3.3 and 4.1)."""
 
     method: Method = "vipi"
@@ -122,7 +120,7 @@ class Config(SystemConfig):
     """Its pretraining; null: a released checkpoint as it is."""
     transfer: TransferConfig = TransferConfig()
     """The exchange of the vocabulary."""
-    intermediate: UnsmoothedTrainConfig | None = None
+    intermediate: TrainConfig | None = None
     """Masked-LM training on the downstream text before the classification (section 4.2); null: none."""
     classification: ClassificationConfig = ClassificationConfig()
     """Head, body frozen or finetuned, and their training."""

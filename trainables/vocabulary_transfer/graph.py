@@ -12,7 +12,6 @@ from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import classification_graph as class_pieces
 from nlgraft.stages import graph as pieces
 from nlgraft.stages import masked_lm_graph as masked_pieces
-from nlgraft.stages.config import UpstreamPhaseConfig
 from nlgraft.stages.kinds.classification import ScoreClassifierInputs
 from nlgraft.stages.kinds.masked_lm import TrainMaskedSettings
 from nlgraft.stages.masked_lm_graph import MaskedText
@@ -120,9 +119,9 @@ class _Builder:
         if config.upstream is None or self.upstream_corpus is None:
             return masked_pieces.begun_masked_lm("released", model, self.old, max_tokens=self.limit)
         text = self._in_old("upstream", self.upstream_corpus)
-        phase = UpstreamPhaseConfig(**dict(config.upstream))
+        seed = config.upstream.seed_of(self.seed)
         return masked_pieces.pretrained_masked_lm(
-            model, phase, text, max_tokens=self.limit, trial_seed=self.seed
+            model, config.upstream.train, text, max_tokens=self.limit, seed=seed
         )
 
     @cached_property

@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal, Self, get_args
 from pydantic import Field, model_validator
 
 from nlgraft.conditions import Condition, ReadWhen, as_read
-from nlgraft.nn.context_config import ContextConfig, StrictConfig
+from nlgraft.nn.context_config import ContextConfig
+from nlgraft.strict_config import StrictConfig
 
 Activation = Literal["relu", "gelu", "silu"]
 Norm = Literal["pre", "post"]
@@ -347,13 +348,11 @@ class ClassifierConfig(StrictConfig):
     """Finetune the body; if false, it is frozen and only the head is trained."""
 
 
-class GenerationConfig(StrictConfig):
-    """Beam search (beam 1: greedy)."""
+class BeamSearchConfig(StrictConfig):
+    """What a study sets of beam search (beam 1: greedy)."""
 
     beam: int = Field(default=5, ge=1)
     """Hypotheses kept for each sentence."""
-    num_return: int = Field(default=1, ge=1)
-    """Hypotheses returned for each sentence, best first; at most beam."""
     max_length_ratio: float = Field(default=1.0, ge=0)
     """Longest hypothesis = ratio x (tokens of the translated source) + offset, without the end token."""
     max_length_offset: int = Field(default=50, ge=0)
@@ -369,17 +368,11 @@ class GenerationConfig(StrictConfig):
     stopping: Literal["first", "exact"] = "first"
     """A sentence is done when beam hypotheses ended (fairseq), or when no live hypothesis can still beat
     the worst of them (tensor2tensor, THUMT)."""
-    start_id: int = 2
-    """First decoder input."""
-    end_id: int = 3
-    """Token that ends a hypothesis."""
     batch_sentences: int = Field(default=128, ge=1)
     """Sentences of a corpus that are decoded at once; they are sorted by length first."""
 
     @model_validator(mode="after")
-    def _check(self) -> GenerationConfig:
-        if self.num_return > self.beam:
-            raise ValueError(f"num_return {self.num_return} is more than beam {self.beam}")
+    def _check(self) -> Self:
         if self.length_penalty == "none" and self.alpha != type(self).model_fields["alpha"].default:
             raise ValueError(
                 f"alpha {self.alpha} has no effect with length_penalty 'none': choose gnmt or average"
@@ -389,4 +382,21 @@ class GenerationConfig(StrictConfig):
                 f"min_length {self.min_length} is more than the longest hypothesis, max_length_offset "
                 f"{self.max_length_offset} with max_length_ratio 0"
             )
+        return self
+
+
+class GenerationConfig(BeamSearchConfig):
+    """Beam search of a model: its tokens, and how many hypotheses are asked for."""
+
+    num_return: int = Field(default=1, ge=1)
+    """Hypotheses returned for each sentence, best first; at most beam."""
+    start_id: int = 2
+    """First decoder input."""
+    end_id: int = 3
+    """Token that ends a hypothesis."""
+
+    @model_validator(mode="after")
+    def _returns_what_it_keeps(self) -> GenerationConfig:
+        if self.num_return > self.beam:
+            raise ValueError(f"num_return {self.num_return} is more than beam {self.beam}")
         return self

@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from nlgraft.strict_config import StrictConfig
 
 Precision = Literal["fp16", "fp32"]
 PoolingName = Literal["index", "output", "sum", "mean", "scalar_mix", "dynamic_cls", "dynamic_mean"]
-
-
-class StrictConfig(BaseModel):
-    """Base of the model's configurations: frozen, without unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class PoolingConfig(StrictConfig):

@@ -5,27 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.evaluation.sufficient import TextMetric
 from nlgraft.nn.config import BertConfig, ClassifierConfig, tupled
 from nlgraft.nn.context_config import LanguageModelConfig
+from nlgraft.strict_config import StrictConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
-from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
+from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, SmoothedTrainConfig, TrainConfig
 
 ExtractMethod = Literal["lead", "oracle"]
 CLASS_METRICS = ("accuracy", "macro_f1", "mcc", "loss.class", "ece")
 """Measures of classification."""
 MASK_TOKEN = "<mask>"
 """Special token that stands for masked text."""
-
-
-class ConfigPart(BaseModel):
-    """Base of the parts: frozen, unknown keys refused, attribute docstrings kept."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 def defaulting(**values: Any) -> BeforeValidator:
@@ -48,7 +43,7 @@ def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
     return {**defaults, **given, **inner}
 
 
-class SystemConfig(ConfigPart):
+class SystemConfig(StrictConfig):
     """Base of the systems' configs: settings that contradict each other are refused, all at once."""
 
     @model_validator(mode="after")
@@ -62,10 +57,10 @@ class SystemConfig(ConfigPart):
         yield from ()
 
 
-class PhaseConfig(ConfigPart):
+class PhaseConfig(StrictConfig):
     """One training of the whole model."""
 
-    train: TrainConfig = TrainConfig()
+    train: SmoothedTrainConfig = SmoothedTrainConfig()
     """Length, learning rate and choice of the result."""
     num_bleu_sentences: int = Field(default=0, ge=0)
     """Dev sentences that are decoded greedily at every evaluation, reported as dev/greedy_bleu (sentences);
@@ -82,28 +77,23 @@ class PhaseConfig(ConfigPart):
         return self
 
 
-class UpstreamSeed(ConfigPart):
-    """The seed of a model that trials share."""
+UPSTREAM_SEED = 1
+"""Seed of pretrained models that all trials share: initialisation, order, dropout."""
 
-    seed: int = Field(default=1, ge=0)
-    """Seed of the pretrained model: initialisation, order, dropout. All trials share the model."""
+
+class UpstreamSeed(StrictConfig):
+    """Which trials share a pretrained model."""
+
     is_per_seed: bool = False
     """If true, every trial seed pretrains a model of its own; else replicates vary downstream only."""
 
     def seed_of(self, trial_seed: int) -> int:
         """Choose the seed of this training in a trial."""
-        return trial_seed if self.is_per_seed else self.seed
+        return trial_seed if self.is_per_seed else UPSTREAM_SEED
 
 
 class UpstreamPhaseConfig(PhaseConfig, UpstreamSeed):
     """The training of a model that trials share."""
-
-
-class UnsmoothedTrainConfig(TrainConfig):
-    """A training that has no label smoothing by default: of language models and of classifiers."""
-
-    label_smoothing: float = Field(default=0.0, ge=0, lt=1)
-    """Probability mass taken from the true token (Szegedy et al. 2016)."""
 
 
 class LanguageModelPhaseConfig(UpstreamSeed):
@@ -111,7 +101,7 @@ class LanguageModelPhaseConfig(UpstreamSeed):
 
     model: LanguageModelConfig
     """Left-to-right (``uni_lm``) or two-tower (``bi_lm``), and its sizes."""
-    train: UnsmoothedTrainConfig = UnsmoothedTrainConfig()
+    train: TrainConfig = TrainConfig()
     """Length, learning rates, selection of the result."""
 
     @model_validator(mode="after")
@@ -125,14 +115,14 @@ class LanguageModelPhaseConfig(UpstreamSeed):
         return self
 
 
-class ClassifierTrainConfig(UnsmoothedTrainConfig):
+class ClassifierTrainConfig(TrainConfig):
     """The training of a classifier."""
 
     best_metric: str = "dev/loss.class"
-    """Dev metric that ``patience`` and ``keep_best`` compare."""
+    """Dev metric that tells the best evaluation, for the result and for ``patience``."""
 
 
-class ClassificationConfig(ConfigPart):
+class ClassificationConfig(StrictConfig):
     """A sequence classifier and its training."""
 
     classifier: ClassifierConfig = ClassifierConfig()
@@ -150,7 +140,7 @@ class ClassificationConfig(ConfigPart):
         return self
 
 
-class MaskedSpansConfig(ConfigPart):
+class MaskedSpansConfig(StrictConfig):
     """Text infilling: spans of the text are masked (Lewis et al. 2020; Liu et al. 2020)."""
 
     rate: float = Field(default=0.35, gt=0, lt=1)
@@ -161,7 +151,7 @@ class MaskedSpansConfig(ConfigPart):
     """Token that replaces a span."""
 
 
-class ScoreConfig(ConfigPart):
+class ScoreConfig(StrictConfig):
     """Measures of the output."""
 
     metrics: tuple[TextMetric, ...] = Field(default=("bleu", "chrf", "ter"), min_length=1)
@@ -182,7 +172,7 @@ class ScoreConfig(ConfigPart):
         return self
 
 
-class MaskedLMConfig(ConfigPart):
+class MaskedLMConfig(StrictConfig):
     """A masked language model of transformers, and what it predicts."""
 
     checkpoint: InputPathOrName | None = None
@@ -242,18 +232,10 @@ class MaskedLMConfig(ConfigPart):
         return self
 
 
-class VectorsConfig(ConfigPart):
+class VectorsConfig(StrictConfig):
     """Vectors of tokens learned from text, as wide as the model, for methods that read them."""
 
     epochs: int = Field(default=5, ge=1)
     """Passes over the training text of the domain."""
-    window_tokens: int = Field(default=5, ge=1)
-    """Largest distance of context tokens on either side."""
-    negatives: int = Field(default=5, ge=1)
-    """Random tokens told apart from each true one."""
-    learning_rate: float = Field(default=0.1, gt=0)
-    """Learning rate of Adagrad."""
     batch_size: int = Field(default=2048, ge=1)
     """Predictions of a step."""
-    min_count: int = Field(default=1, ge=1)
-    """Tokens that occur less often get a drawn row."""

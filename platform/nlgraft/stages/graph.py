@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from nlgraft.nn.config import GenerationConfig
+from nlgraft.nn.config import BeamSearchConfig, GenerationConfig
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config import LanguageModelPhaseConfig, ScoreConfig
 from nlgraft.stages.kinds.language_model import (
@@ -48,9 +49,9 @@ from nlgraft.stages.kinds.text import (
     TokenizerSettings,
 )
 from nlgraft.stages.metrics import EXTRACT_METHODS, ROUGE
-from nlgraft.text.config import CorpusConfig, Split
+from nlgraft.text.config import AnyCorpus, Split, as_corpus
 from nlgraft.text.corpus_digest import digest
-from nlgraft.text.tokenizer_config import TokenizerConfig
+from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, TokenizerConfig
 
 TARGET = "target"
 
@@ -60,8 +61,9 @@ def source_roles(num_sources: int) -> tuple[str, ...]:
     return tuple(f"source {index}" for index in range(num_sources))
 
 
-def corpus(name: str, config: CorpusConfig, *, joined_by: str | None = None) -> Stage:
+def corpus(name: str, config: AnyCorpus, *, joined_by: str | None = None) -> Stage:
     """Load a corpus with all of its roles; ``joined_by`` puts several sources on one line."""
+    config = as_corpus(config)
     return CORPUS.stage(
         f"{name}_corpus",
         CorpusSettings(content=digest(config), joined_by=joined_by),
@@ -70,8 +72,9 @@ def corpus(name: str, config: CorpusConfig, *, joined_by: str | None = None) -> 
     )
 
 
-def text(name: str, config: CorpusConfig) -> Stage:
+def text(name: str, config: AnyCorpus) -> Stage:
     """Load all lines of a corpus, whatever their role, as ``source 0``."""
+    config = as_corpus(config)
     return TEXT.stage(
         f"{name}_text",
         TextSettings(content=digest(config)),
@@ -81,24 +84,39 @@ def text(name: str, config: CorpusConfig) -> Stage:
 
 
 def tokenizer(
-    name: str, config: TokenizerConfig, corpora: Mapping[str, Stage], roles: Sequence[str] | None = None
+    name: str,
+    config: TokenizerConfig,
+    corpora: Mapping[str, Stage],
+    roles: Sequence[str] | None = None,
+    *,
+    special_tokens: tuple[str, ...] = (),
 ) -> Stage:
     """Learn a tokenizer from the training text of some roles (None: all text) of one corpus or several."""
-    plain = config.model_copy(update={"is_shared": True, "sampling_alpha": None})
+    fields: dict[str, Any] = config.model_dump(include={*TokenizerConfig.model_fields})
+    learned = LearnedTokenizerConfig(**fields | {"is_shared": True, "special_tokens": special_tokens})
     return TOKENIZER.stage(
         f"{name}_tokenizer",
-        TokenizerSettings(tokenizer=plain, roles=None if roles is None else tuple(roles)),
+        TokenizerSettings(tokenizer=learned, roles=None if roles is None else tuple(roles)),
         TokenizerInputs(corpora=corpora),
     )
 
 
 def tokenizers(
-    name: str, config: TokenizerConfig, corpora: Mapping[str, Stage], num_sources: int = 1
+    name: str,
+    config: TokenizerConfig,
+    corpora: Mapping[str, Stage],
+    num_sources: int = 1,
+    *,
+    special_tokens: tuple[str, ...] = (),
 ) -> dict[str, Stage]:
-    """Learn the tokenizers of K sources, which share one, and of the target: one for all if it is shared."""
+    """Learn the tokenizers of K sources, which share one, and of the target: one for all if it is shared.
+
+    ``special_tokens`` are those of a shared one.
+    """
     roles = source_roles(num_sources)
     if config.is_shared:
-        return dict.fromkeys((*roles, TARGET), tokenizer(f"{name}_shared", config, corpora))
+        shared = tokenizer(f"{name}_shared", config, corpora, special_tokens=special_tokens)
+        return dict.fromkeys((*roles, TARGET), shared)
     source = tokenizer(f"{name}_source", config, corpora, roles)
     return {**dict.fromkeys(roles, source), TARGET: tokenizer(f"{name}_target", config, corpora, (TARGET,))}
 
@@ -317,7 +335,7 @@ def extract_scores(corpus: Stage, splits: Sequence[str], *, num_sentences: int) 
 
 
 def upstream_scores(
-    model: Stage, text: EncodedText, *, decode: GenerationConfig, prefix: str = "upstream"
+    model: Stage, text: EncodedText, *, decode: BeamSearchConfig, prefix: str = "upstream"
 ) -> Stage:
     """Score an upstream model by BLEU on dev of its own corpus."""
     decoding = DecodingSettings(decode=decode, is_measured=False)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages.config import MaskedLMConfig, UpstreamPhaseConfig
+from nlgraft.stages.config import MaskedLMConfig
 from nlgraft.stages.kinds.exchange import EXCHANGE, PLAN, SIDE, ExchangeInputs, PlanInputs, PlanSettings
 from nlgraft.stages.kinds.masked_lm import (
     BEGIN_MASKED,
@@ -31,6 +31,7 @@ from nlgraft.stages.kinds.text import NoInputs
 from nlgraft.stages.released_graph import checkpoint_settings
 from nlgraft.stages.stage_kind import NoSettings
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
+from nlgraft.training.config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -85,16 +86,16 @@ def masked_text(
 
 def pretrained_masked_lm(
     config: MaskedLMConfig,
-    phase: UpstreamPhaseConfig,
+    train: TrainConfig,
     text: MaskedText,
     *,
     max_tokens: int,
-    trial_seed: int,
+    seed: int,
     name: str = "upstream",
 ) -> Stage:
     """Train the model that trials share: from scratch, or a released one with its missing head."""
     settings = TrainMaskedSettings(
-        train=phase.train,
+        train=train,
         masking=config.masking,
         scoring=config.scoring,
         bert=config.model,
@@ -105,7 +106,6 @@ def pretrained_masked_lm(
         metric_prefix=name,
     )
     inputs = TrainMaskedInputs(encoded=text.encoded, corpus=text.corpus, tokenizer=text.tokenizer)
-    seed = phase.seed_of(trial_seed)
     return TRAIN_MASKED.stage(name, settings, inputs, seed=seed, locations=_locations(config))
 
 

@@ -25,38 +25,22 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
-
 from nlgraft.errors import ContractError
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import Stage, StageContext, Work
+from nlgraft.strict_config import StrictConfig
 
 T = TypeVar("T")
 SettingsT = TypeVar("SettingsT", bound="Settings")
 InputsT = TypeVar("InputsT", bound="Inputs[Any]")
 
 
-def is_unset(value: object) -> bool:
-    """Tell an empty setting: with ``exclude_if`` it does not enter fingerprints.
-
-    For a field that a kind gets later, so that fingerprints from before it existed stay valid.
-    """
-    return not value
-
-
-def is_none(value: object) -> bool:
-    """Tell a missing setting; see ``is_unset``."""
-    return value is None
-
-
-class Settings(BaseModel):
+class Settings(StrictConfig):
     """The slice of a system's config that a stage reads: immutable, without unknown keys.
 
     All fields enter the fingerprint, defaults included. A setting that only some stages of a kind read is
     ``None`` for the others, so that they do not depend on it.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     def work(self, inputs: Mapping[str, Stage]) -> Work | None:
         """Estimate the work of a stage with these settings; None for stages that train nothing."""

@@ -16,10 +16,10 @@ from nlgraft.text.config import (
     CorpusConfig,
     FilesConfig,
     SacreBleuConfig,
-    SplitFiles,
+    TextFiles,
 )
 from nlgraft.text.corpora import Corpus, SplitReport, corpus_report, load_split_files
-from nlgraft.text.tokenizer_config import TokenizerConfig
+from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import Tokenizer, normalised
 
 MIN_ROUND_TRIP = 99.5
@@ -60,7 +60,7 @@ def check_corpus(config: CorpusConfig) -> CorpusCheck:
     problems: list[str] = []
     corpora: dict[str, Corpus] = {}
     for split, files in config.splits.items():
-        if isinstance(files, SplitFiles):
+        if isinstance(files, TextFiles):
             try:
                 corpora[split] = load_split_files(config, split, files)
             except DataError as error:
@@ -161,7 +161,7 @@ def round_trip_bleu(restored: Sequence[str], lines: Sequence[str]) -> float:
     return BLEU(tokenize="char", force=True).corpus_score([*restored], [[*lines]]).score
 
 
-def vocabulary_warning(config: TokenizerConfig, lines: Sequence[str]) -> str | None:
+def vocabulary_warning(config: LearnedTokenizerConfig, lines: Sequence[str]) -> str | None:
     """Warn of a vocabulary that is larger than the number of distinct words and characters of its text."""
     words = {word for line in lines for word in line.split()}
     characters = {character for word in words for character in word}

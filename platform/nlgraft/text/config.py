@@ -7,18 +7,19 @@ A study's ``data`` is one of four kinds, told apart by ``corpus``: ``conlang`` (
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
 
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
+    TypeAdapter,
     field_validator,
     model_validator,
 )
 
+from nlgraft.strict_config import StrictConfig
 from nlgraft.text.files import InputPath, InputPathOrName
 
 Split = Literal["train", "dev", "test"]
@@ -48,6 +49,7 @@ TASK_ROLES: dict[Task, tuple[str, ...]] = {
 }
 """Roles of the streams of constructed text."""
 
+FilesT = TypeVar("FilesT", bound="TextFiles")
 TestName = Annotated[str, Field(pattern=r"^[a-z0-9_]+$")]
 
 PAD, UNK, BOS, EOS = 0, 1, 2, 3
@@ -74,16 +76,7 @@ Paths = Annotated[tuple[InputPath, ...], _OneOrMore]
 Columns = Annotated[tuple[str, ...], _OneOrMore]
 
 
-def _with_source(schema: dict[str, Any]) -> None:
-    """Describe ``source`` to editors, which stands for ``sources`` of one file."""
-    schema["properties"]["source"] = {"type": "string", "description": "The only source."}
-
-
-class _Config(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class ConlangConfig(_Config):
+class _Constructed(StrictConfig):
     """Text of the constructed language family: needs no network, takes seconds.
 
     Train, dev and test never share a pair, and a split's first lines do not depend on its size or on the
@@ -91,13 +84,6 @@ class ConlangConfig(_Config):
     """
 
     corpus: Literal["conlang"]
-    task: Task = "translation"
-    """Roles of the text. ``translation``: the first language into the target language. ``multi_source``:
-    first and second language, which together express what each leaves out. ``post_editing``: the first
-    language and a faulty draft. ``document_translation``: sentences of documents, whose pronouns need the
-    sentence before. ``question_generation``: a passage and the answer into the question.
-    ``summarisation``: a document on one line into its main point. ``classification``: a sentence and its
-    sentiment (``positive``, ``negative``, ``neutral``). ``monolingual``: text without target."""
     domain: Literal["a", "b"] = "a"
     """Domain of the sentences. Both share grammar, affixes and common roots; most words of b alone are built
     from roots and affixes that a uses too."""
@@ -109,17 +95,41 @@ class ConlangConfig(_Config):
     """Number of dev examples: sentences, or documents to summarise."""
     test: int = Field(default=1000, ge=1)
     """Number of test examples."""
-    unsaid: float = Field(default=0.0, ge=0, le=0.5, exclude_if=lambda share: not share)
+    topicality: float = Field(default=0.0, ge=0, le=1)
+    """Monolingual text and classification: share of the nouns, verbs and adjectives that are drawn from one
+    semantic field, the sentence's topic. The label is then the topic (``topic 0`` to ``topic 5``), which
+    words that occur together tell, instead of the sentiment, which belongs to each word alone."""
+
+
+class ConstructedText(_Constructed):
+    """Constructed text of one language."""
+
+    task: Literal["monolingual"] = "monolingual"
+    """Sentences alone."""
+
+
+class ConstructedLabelled(_Constructed):
+    """Constructed sentences of one language and their classes."""
+
+    task: Literal["classification"]
+    """A sentence and its sentiment or topic."""
+
+
+class ConlangConfig(_Constructed):
+    """Constructed text of any task."""
+
+    task: Task = "translation"
+    """Roles of the text. ``translation``: the first language into the target language. ``multi_source``:
+    first and second language, which together express what each leaves out. ``post_editing``: the first
+    language and a faulty draft. ``document_translation``: sentences of documents, whose pronouns need the
+    sentence before. ``question_generation``: a passage and the answer into the question.
+    ``summarisation``: a document on one line into its main point. ``classification``: a sentence and its
+    sentiment (``positive``, ``negative``, ``neutral``). ``monolingual``: text without target."""
+    unsaid: float = Field(default=0.0, ge=0, le=0.5)
     """Multi_source and post_editing: share of the adjectives, adverbs, places and owners that a source
     language leaves out. Of multi_source each is said in at least one language; of post_editing the first
     language alone leaves out, the draft has them. The corpus stage reports how far a perfect translator of
     each source alone would come."""
-    topicality: float = Field(default=0.0, ge=0, le=1, exclude_if=lambda share: not share)
-    """Monolingual text and classification: share of the nouns, verbs and adjectives that are drawn from one
-    semantic field, the sentence's topic. The label is then the topic (``topic 0`` to ``topic 5``), which
-    words that occur together tell, instead of the sentiment, which belongs to each word alone."""
-    seed: int = Field(default=0, ge=0)
-    """Seed of the language family and of the sentences. Corpora with the same seed share their languages."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -146,38 +156,43 @@ class ConlangConfig(_Config):
         return self
 
 
-class SplitFiles(_Config):
-    """The files of one split; line n of each belongs to example n. Plain or ``.gz``, UTF-8."""
-
-    model_config = ConfigDict(json_schema_extra=_with_source)
+class TextFiles(StrictConfig):
+    """The files of one split. Plain or ``.gz``, UTF-8."""
 
     sources: Paths = Field(min_length=1)
-    """One file per source, in order (``source: FILE`` for one)."""
+    """One file per source, in order; or the only one."""
+
+    def streams(self) -> dict[str, str]:
+        """Map role to path, ``source 0``, ``target``, ``label``, ``document``, absent ones left out."""
+        named = {f"source {index}": path for index, path in enumerate(self.sources)}
+        others = {role: getattr(self, role) for role in type(self).model_fields if role != "sources"}
+        return named | {role: path for role, path in others.items() if path is not None}
+
+
+class PairFiles(TextFiles):
+    """The files of one split; line n of each belongs to example n."""
+
     target: InputPath | None = None
     """File of target lines; none for monolingual text or classification."""
+
+
+class LabelledFiles(TextFiles):
+    """The lines of one split and their classes."""
+
+    label: InputPath
+    """File of class labels, one per line."""
+
+
+class SplitFiles(PairFiles):
+    """The files of one split of any task."""
+
     label: InputPath | None = None
     """File of class labels, one per line."""
     document: InputPath | None = None
     """File of document ids, one per line; equal ids on neighbouring lines make a document."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _one_source(cls, value: Any) -> Any:
-        if isinstance(value, dict) and "source" in value:
-            if "sources" in value:
-                raise ValueError("source and sources are both set; keep one of them")
-            value = dict(value)
-            value["sources"] = value.pop("source")
-        return value
 
-    def streams(self) -> dict[str, str]:
-        """Map role to path, ``source 0``, ``target``, ``label``, ``document``, absent ones left out."""
-        named: dict[str, str | None] = {f"source {index}": path for index, path in enumerate(self.sources)}
-        named |= {"target": self.target, "label": self.label, "document": self.document}
-        return {role: path for role, path in named.items() if path is not None}
-
-
-class Limits(_Config):
+class Limits(StrictConfig):
     """Limits on the examples of each split, counted after the word rule; None for all."""
 
     train: int | None = Field(default=None, ge=1)
@@ -188,8 +203,8 @@ class Limits(_Config):
     """Examples of each test set."""
 
 
-class WordRule(_Config):
-    """Selects a domain from a corpus by the words of one side.
+class WordRule(StrictConfig):
+    """Selects a domain from a corpus by the words of its first source.
 
     A line is split into its maximal runs of letters and digits, lower-cased. It belongs to the domain when
     any of them is in ``words`` (whole words, no stemming: list the inflected forms). ``has: false`` keeps the
@@ -201,8 +216,6 @@ class WordRule(_Config):
     """Keywords, lower case, one word each."""
     has: bool = True
     """If true, keep the lines with a keyword; if false, those without."""
-    side: Literal["source", "target"] | int = "source"
-    """Side to search: ``source`` (the first one), ``target``, or the index of a source."""
 
     @field_validator("words")
     @classmethod
@@ -215,34 +228,32 @@ class WordRule(_Config):
         return words
 
     def keeps(self, line: str) -> bool:
-        """Return True when an example belongs to the domain, given its line on ``side``."""
+        """Return True when an example belongs to the domain, given its first source."""
         return self.has != frozenset(self.words).isdisjoint(word_tokens(line))
 
 
-class _Selection(_Config):
+class _Selection(StrictConfig):
     limits: Limits = Limits()
     """Limits on the examples of each split."""
     keep: WordRule | None = None
     """Rule that selects examples; all without it. Applied to every split before the limits."""
     max_line_chars: int = Field(default=10_000, ge=1)
     """Longer lines are truncated to this many characters, counted and reported."""
-    max_source_words: int | None = Field(default=None, ge=1, exclude_if=lambda words: words is None)
+    max_source_words: int | None = Field(default=None, ge=1)
     """Sources are truncated to this many words between white space, counted and reported (400 for
     CNN-DailyMail, See et al. 2017); null: any number."""
 
 
-class FilesConfig(_Selection):
+class _Files(_Selection, Generic[FilesT]):
     """Text from files. ``~`` is expanded; relative paths start at the directory of the study file."""
 
     corpus: Literal["files"]
-    train: SplitFiles
+    train: FilesT
     """Files of the training split."""
-    dev: SplitFiles
+    dev: FilesT
     """Files of the dev split."""
-    test: SplitFiles | None = None
+    test: FilesT | None = None
     """Files of the test split; none for text that is only learned from."""
-    further_tests: dict[TestName, SplitFiles] = Field(default={}, exclude_if=lambda tests: not tests)
-    """Files of further test sets by name; each is scored as the split ``test_NAME``."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -250,29 +261,57 @@ class FilesConfig(_Selection):
         return tuple(self.train.streams())
 
     @property
-    def splits(self) -> dict[str, SplitFiles]:
+    def splits(self) -> dict[str, FilesT]:
         """The files of each split that there is."""
         files = {"train": self.train, "dev": self.dev, "test": self.test}
-        files |= {_test_split(name): found for name, found in self.further_tests.items()}
         return {split: found for split, found in files.items() if found is not None}
 
     @model_validator(mode="after")
-    def _splits_alike(self) -> FilesConfig:
+    def _splits_alike(self) -> Self:
         for split, files in self.splits.items():
             if tuple(files.streams()) != self.roles:
                 raise ValueError(
                     f"{split} has {', '.join(files.streams())} but train has {', '.join(self.roles)}; "
                     "every split needs the same files"
                 )
-        if self.test is None and self.further_tests:
-            raise ValueError("further_tests are given, but no test: give the main test set as test")
         if self.test is None and self.limits.test is not None:
             raise ValueError(f"limits.test is {self.limits.test}, but there are no files of a test split")
-        _check_side(self.keep, self.roles)
         return self
 
 
-class HuggingFaceConfig(_Selection):
+class FilesText(_Files[TextFiles]):
+    """Text without targets, labels or documents, from files."""
+
+
+class FilesLabelled(_Files[LabelledFiles]):
+    """Lines and their classes, from files."""
+
+
+class _FilesWithTests(_Files[FilesT], Generic[FilesT]):
+    further_tests: Mapping[TestName, FilesT] = {}
+    """Files of further test sets by name; each is scored as the split ``test_NAME``."""
+
+    @property
+    def splits(self) -> dict[str, FilesT]:
+        """The files of each split that there is."""
+        return super().splits | {_test_split(name): found for name, found in self.further_tests.items()}
+
+    @model_validator(mode="after")
+    def _has_a_main_test(self) -> Self:
+        if self.test is None and self.further_tests:
+            raise ValueError("further_tests are given, but no test: give the main test set as test")
+        return self
+
+
+class FilesPairs(_FilesWithTests[PairFiles]):
+    """Sources and targets from files."""
+
+
+class FilesConfig(_FilesWithTests[SplitFiles]):
+    """Examples of any task from files."""
+
+
+class HuggingFaceText(_Selection):
     """Text of a dataset on the Hugging Face hub or in a local directory; needs the ``datasets`` extra."""
 
     corpus: Literal["huggingface"]
@@ -284,13 +323,7 @@ class HuggingFaceConfig(_Selection):
     """Commit or tag on the hub, so that a study always reads the same text (any word for a directory)."""
     sources: Columns = Field(min_length=1)
     """Columns of the sources; a dot reaches inside: ``translation.de``."""
-    target: str | None = None
-    """Column of the target."""
-    label: str | None = None
-    """Column of the class label; class names are used where the dataset has them."""
-    document: str | None = None
-    """Column of the document id."""
-    splits: dict[SplitName, str] = {"train": "train", "dev": "validation", "test": "test"}
+    splits: Mapping[SplitName, str] = {"train": "train", "dev": "validation", "test": "test"}
     """The dataset's own name for each of our splits, slices allowed: ``train[:1%]``. Further test sets are
     named ``test_NAME``."""
 
@@ -300,17 +333,40 @@ class HuggingFaceConfig(_Selection):
         return tuple(self.columns())
 
     @model_validator(mode="after")
-    def _is_whole(self) -> HuggingFaceConfig:
+    def _is_whole(self) -> Self:
         missing = [split for split in SPLITS if split not in self.splits]
         if missing:
             raise ValueError(f"splits names no {', '.join(missing)}; give train, dev and test")
-        _check_side(self.keep, self.roles)
         return self
 
     def columns(self) -> dict[str, str]:
-        """Map role to column, as ``SplitFiles.streams`` does."""
-        files = SplitFiles(sources=self.sources, target=self.target, label=self.label, document=self.document)
-        return files.streams()
+        """Map role to column, as ``TextFiles.streams`` does."""
+        named = {f"source {index}": column for index, column in enumerate(self.sources)}
+        others = {role: getattr(self, role, None) for role in ("target", "label", "document")}
+        return named | {role: column for role, column in others.items() if column is not None}
+
+
+class HuggingFacePairs(HuggingFaceText):
+    """Sources and targets of such a dataset."""
+
+    target: str | None = None
+    """Column of the target."""
+
+
+class HuggingFaceLabelled(HuggingFaceText):
+    """Lines of such a dataset and their classes."""
+
+    label: str
+    """Column of the class label; class names are used where the dataset has them."""
+
+
+class HuggingFaceConfig(HuggingFacePairs):
+    """Examples of any task, of such a dataset."""
+
+    label: str | None = None
+    """Column of the class label; class names are used where the dataset has them."""
+    document: str | None = None
+    """Column of the document id."""
 
 
 class SacreBleuConfig(_Selection):
@@ -319,17 +375,17 @@ class SacreBleuConfig(_Selection):
     corpus: Literal["sacrebleu"]
     langpair: str = Field(pattern=r"^[a-z]{2,3}-[a-z]{2,3}$")
     """Direction, e.g. ``en-de``."""
-    train: SplitFiles
+    train: PairFiles
     """Files of the training split: one source and a target."""
     dev: str
     """Test set used as dev set, e.g. ``wmt13``."""
     test: str
     """Test set, e.g. ``wmt14/full``."""
-    further_tests: dict[TestName, str] = Field(default={}, exclude_if=lambda tests: not tests)
+    further_tests: Mapping[TestName, str] = {}
     """Further test sets by a name of your choice; each is scored as the split ``test_NAME``."""
 
     @property
-    def splits(self) -> dict[str, SplitFiles | str]:
+    def splits(self) -> dict[str, PairFiles | str]:
         """The files or the test set of each split."""
         further = {_test_split(name): test_set for name, test_set in self.further_tests.items()}
         return {"train": self.train, "dev": self.dev, "test": self.test, **further}
@@ -345,8 +401,29 @@ class SacreBleuConfig(_Selection):
             raise ValueError(
                 f"train has {', '.join(self.roles)}; sacreBLEU test sets have one source and a target"
             )
-        _check_side(self.keep, self.roles)
         return self
+
+
+PairsConfig = Annotated[
+    ConlangConfig | FilesPairs | HuggingFacePairs | SacreBleuConfig, Field(discriminator="corpus")
+]
+"""Sources and targets."""
+LabelledConfig = Annotated[
+    ConstructedLabelled | FilesLabelled | HuggingFaceLabelled, Field(discriminator="corpus")
+]
+"""Lines and their classes."""
+TextConfig = Annotated[ConstructedText | FilesText | HuggingFaceText, Field(discriminator="corpus")]
+"""Text from which something is only learned: sources alone."""
+CorpusConfig = Annotated[
+    ConlangConfig | FilesConfig | HuggingFaceConfig | SacreBleuConfig, Field(discriminator="corpus")
+]
+AnyCorpus = CorpusConfig | PairsConfig | LabelledConfig | TextConfig
+_CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
+
+
+def as_corpus(config: AnyCorpus) -> CorpusConfig:
+    """Give a corpus that a system restricts to some roles as one of any."""
+    return _CORPUS.validate_python(config.model_dump())
 
 
 def _test_split(name: str) -> str:
@@ -365,18 +442,3 @@ def further_tests(data: Any) -> tuple[str, ...]:
     return tuple(_test_split(name) for name in fields.get("further_tests", ()))
 
 
-def _check_side(rule: WordRule | None, roles: Sequence[str]) -> None:
-    if rule is not None and side_role(rule) not in roles:
-        raise ValueError(f"keep.side is {rule.side!r}, but the corpus has {', '.join(roles)}")
-
-
-def side_role(rule: WordRule) -> str:
-    """Return the role of the stream that a rule looks at: ``target`` or ``source n``."""
-    if rule.side == "target":
-        return "target"
-    return f"source {0 if rule.side == 'source' else rule.side}"
-
-
-CorpusConfig = Annotated[
-    ConlangConfig | FilesConfig | HuggingFaceConfig | SacreBleuConfig, Field(discriminator="corpus")
-]

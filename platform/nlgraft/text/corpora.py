@@ -23,9 +23,8 @@ from nlgraft.text.config import (
     FilesConfig,
     HuggingFaceConfig,
     SacreBleuConfig,
-    SplitFiles,
+    TextFiles,
     WordRule,
-    side_role,
 )
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.files import read_lines
@@ -126,13 +125,13 @@ def load_corpus(config: CorpusConfig) -> dict[str, Corpus]:
             return {split: _select(config, split, lines, cut) for split, (lines, cut) in streams.items()}
         case SacreBleuConfig():
             files = {
-                split: found if isinstance(found, SplitFiles) else hub.test_set_files(found, config.langpair)
+                split: found if isinstance(found, TextFiles) else hub.test_set_files(found, config.langpair)
                 for split, found in config.splits.items()
             }
     return {split: load_split_files(config, split, found) for split, found in files.items()}
 
 
-def load_split_files(config: _FileBased, split: str, files: SplitFiles) -> Corpus:
+def load_split_files(config: _FileBased, split: str, files: TextFiles) -> Corpus:
     """Load one split of a corpus from its files.
 
     Raises:
@@ -141,7 +140,7 @@ def load_split_files(config: _FileBased, split: str, files: SplitFiles) -> Corpu
     return _select(config, split, *_read(files, config.max_line_chars, split))
 
 
-def _read(files: SplitFiles, max_line_chars: int, split: str) -> tuple[dict[str, list[str]], int]:
+def _read(files: TextFiles, max_line_chars: int, split: str) -> tuple[dict[str, list[str]], int]:
     read = {role: read_lines(path, max_line_chars) for role, path in files.streams().items()}
     counts = {role: len(found.lines) for role, found in read.items()}
     if len(set(counts.values())) > 1:
@@ -172,9 +171,7 @@ def _select(
     keep = _kept(config.keep, streams)
     num_kept = sum(keep)
     if num_kept == 0:
-        raise DataError(
-            f"{split}: keep selects none of {len(keep)} examples; check keep.words, keep.side and keep.has"
-        )
+        raise DataError(f"{split}: keep selects none of {len(keep)} examples; check keep.words and keep.has")
     limit = getattr(config.limits, split.partition("_")[0])
     used = {role: list(islice(compress(lines, keep), limit)) for role, lines in streams.items()}
     num_used = num_kept if limit is None else min(limit, num_kept)
@@ -196,7 +193,7 @@ def _first_words(streams: dict[str, list[str]], most: int) -> tuple[dict[str, li
 def _kept(rule: WordRule | None, streams: Mapping[str, list[str]]) -> list[bool]:
     if rule is None:
         return [True] * len(next(iter(streams.values())))
-    return [rule.keeps(line) for line in streams[side_role(rule)]]
+    return [rule.keeps(line) for line in streams["source 0"]]
 
 
 @dataclass(frozen=True)

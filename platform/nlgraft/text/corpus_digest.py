@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nlgraft.errors import DataError
-from nlgraft.text.config import ConlangConfig, CorpusConfig, FilesConfig, SacreBleuConfig, SplitFiles
+from nlgraft.text.config import ConlangConfig, CorpusConfig, FilesConfig, SacreBleuConfig, TextFiles
 from nlgraft.text.files import file_digest
 
 CONLANG_VERSION = 1
@@ -28,7 +28,7 @@ def digest(config: CorpusConfig) -> dict[str, Any]:
         return content
     content.pop("further_tests", None)
     for split, files in config.splits.items():
-        if isinstance(files, SplitFiles):
+        if isinstance(files, TextFiles):
             content[split] = {role: file_digest(path) for role, path in files.streams().items()}
         else:
             content[split] = {"test_set": files, "md5": _test_set_md5(files)}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from nlgraft.errors import DataError
-from nlgraft.text.config import HuggingFaceConfig, SplitFiles
+from nlgraft.text.config import HuggingFaceConfig, PairFiles
 
 
 def load_split(config: HuggingFaceConfig, split: str) -> dict[str, list[str]]:
-    """Load the lines of one split of a hub dataset, by role as ``SplitFiles.streams`` names them.
+    """Load the lines of one split of a hub dataset, by role as ``PairFiles.streams`` names them.
 
     Line feeds inside an example become spaces: here an example is a line.
 
@@ -57,7 +57,7 @@ def _text(value: Any, inside: list[str], names: list[str] | None, where: str) ->
     return str(value).replace("\r\n", " ").replace("\n", " ")
 
 
-def test_set_files(test_set: str, langpair: str) -> SplitFiles:
+def test_set_files(test_set: str, langpair: str) -> PairFiles:
     """Return the paths of a sacreBLEU test set's source and first reference, downloading them if necessary.
 
     Raises:
@@ -81,4 +81,4 @@ def test_set_files(test_set: str, langpair: str) -> SplitFiles:
             f"{test_set} {langpair}: cannot be downloaded ({type(error).__name__}: {error}); it needs "
             "the network, or a copy in ~/.sacrebleu (SACREBLEU names another place)"
         ) from error
-    return SplitFiles(sources=(source,), target=references[0])
+    return PairFiles(sources=(source,), target=references[0])

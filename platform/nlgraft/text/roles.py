@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import AfterValidator
 
-from nlgraft.text.config import ConlangConfig, CorpusConfig, FilesConfig, further_tests
+from nlgraft.text.config import AnyCorpus, ConlangConfig, CorpusConfig, FilesConfig, as_corpus, further_tests
 
 
 def role_problem(
@@ -42,8 +42,9 @@ def requires(*roles: str, is_tested: bool = True, has_further_tests: bool = True
     In a system's config: ``text: Annotated[CorpusConfig, requires("source 0", "target")]``.
     """
 
-    def check(corpus: CorpusConfig) -> CorpusConfig:
-        if problem := role_problem(corpus, *roles, is_tested=is_tested, has_further_tests=has_further_tests):
+    def check(corpus: AnyCorpus) -> AnyCorpus:
+        wide = as_corpus(corpus)
+        if problem := role_problem(wide, *roles, is_tested=is_tested, has_further_tests=has_further_tests):
             raise ValueError(problem)
         return corpus
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from nlgraft.strict_config import StrictConfig
 from nlgraft.text.config import SPECIAL_PIECES
 
 
-class TokenizerConfig(BaseModel):
+class TokenizerConfig(StrictConfig):
     """A SentencePiece model, always with PAD=0, UNK=1, BOS=2, EOS=3."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: Literal["unigram", "bpe"] = "unigram"
     """Subword model: unigram language model (Kudo 2018) or byte-pair encoding (Sennrich et al. 2016)."""
@@ -22,15 +21,25 @@ class TokenizerConfig(BaseModel):
     """One model for sources and target, or one each."""
     character_coverage: float = Field(default=1.0, gt=0.9, le=1.0)
     """Share of the text's characters that the vocabulary covers; 0.9995 for Chinese or Japanese."""
-    special_tokens: tuple[str, ...] = ()
-    """Further pieces that text never produces, e.g. ``<en>`` or ``[MASK]``; they take the ids from 4 on."""
     normalization: Literal["nmt_nfkc", "nfkc", "identity"] = "nmt_nfkc"
     """Unicode normalisation before segmentation."""
+    max_train_lines: int | None = Field(default=None, ge=1)
+    """Learn the pieces from at most this many lines, sampled with the seed."""
+
+
+class SampledTokenizerConfig(TokenizerConfig):
+    """A SentencePiece model, and how the training text is segmented with it."""
+
     sampling_alpha: float | None = Field(default=None, gt=0, le=1)
     """Sample segmentations of the training text: smoothing of unigram sampling (Kudo 2018) or BPE-dropout
     probability (Provilkov et al. 2020). None: always the best segmentation."""
-    max_train_lines: int | None = Field(default=None, ge=1)
-    """Learn the pieces from at most this many lines, sampled with the seed."""
+
+
+class LearnedTokenizerConfig(TokenizerConfig):
+    """A SentencePiece model with the special tokens that a system needs."""
+
+    special_tokens: tuple[str, ...] = ()
+    """Further pieces that text never produces, e.g. ``<en>`` or ``[MASK]``; they take the ids from 4 on."""
 
     @field_validator("special_tokens")
     @classmethod
@@ -47,7 +56,7 @@ class TokenizerConfig(BaseModel):
         return tokens
 
     @model_validator(mode="after")
-    def _holds_the_special_ones(self) -> TokenizerConfig:
+    def _holds_the_special_ones(self) -> LearnedTokenizerConfig:
         fixed = len(SPECIAL_PIECES) + len(self.special_tokens)
         if self.vocab_size <= fixed:
             raise ValueError(
@@ -56,10 +65,8 @@ class TokenizerConfig(BaseModel):
         return self
 
 
-class WordTokenizerConfig(BaseModel):
+class WordTokenizerConfig(StrictConfig):
     """A subword vocabulary in the file format of the tokenizers library, with a mask token."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: Literal["wordpiece", "unigram", "bpe"] = "wordpiece"
     """WordPiece as BERT splits words, or SentencePiece's unigram language model (Kudo 2018) or byte-pair
@@ -82,10 +89,8 @@ class WordTokenizerConfig(BaseModel):
         return self
 
 
-class WordSampling(BaseModel):
+class WordSampling(StrictConfig):
     """Text that is segmented anew in every epoch of a training."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     dropout: float
     """Probability of skipping a merge."""

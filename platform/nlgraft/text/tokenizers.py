@@ -17,7 +17,7 @@ from sentencepiece import sentencepiece_model_pb2
 from nlgraft.errors import DataError, StoreError
 from nlgraft.text.config import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from nlgraft.text.sampling import BpeSampler, PieceTable, UnigramSampler
-from nlgraft.text.tokenizer_config import TokenizerConfig
+from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 
 _LOG = logging.getLogger(__name__)
 _MAX_LINE_BYTES = 1 << 24  # SentencePiece silently drops longer lines; the file reader truncates them before
@@ -70,7 +70,7 @@ class Tokenizer(Protocol):
         ...
 
 
-def train_sentencepiece(lines: Sequence[str], config: TokenizerConfig, path: Path, seed: int) -> None:
+def train_sentencepiece(lines: Sequence[str], config: LearnedTokenizerConfig, path: Path, seed: int) -> None:
     """Train a SentencePiece model and write it to ``path``.
 
     ``config.vocab_size`` is an upper bound: a small corpus gives fewer pieces, and the model's own
@@ -112,7 +112,7 @@ def train_sentencepiece(lines: Sequence[str], config: TokenizerConfig, path: Pat
         _LOG.info("%s: the text gives %d of %d pieces", path.name, achieved, config.vocab_size)
 
 
-def _training_lines(lines: Sequence[str], config: TokenizerConfig, seed: int) -> list[str]:
+def _training_lines(lines: Sequence[str], config: LearnedTokenizerConfig, seed: int) -> list[str]:
     chosen = [line.replace(_RESERVED, " ") for line in lines if line.strip()]
     if config.max_train_lines is not None and len(chosen) > config.max_train_lines:
         kept = sorted(random.Random(seed).sample(range(len(chosen)), config.max_train_lines))
@@ -120,7 +120,7 @@ def _training_lines(lines: Sequence[str], config: TokenizerConfig, seed: int) ->
     return chosen
 
 
-def _why(error: RuntimeError, config: TokenizerConfig, num_lines: int) -> str:
+def _why(error: RuntimeError, config: LearnedTokenizerConfig, num_lines: int) -> str:
     if "smaller than required_chars" in str(error):
         needed = str(error).split(" vs ")[-1].split(".")[0]
         return (

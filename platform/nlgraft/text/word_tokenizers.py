@@ -22,7 +22,7 @@ from nlgraft.errors import DataError
 from nlgraft.text.batches import Ragged
 from nlgraft.text.config import SPECIAL_PIECES, UNK
 from nlgraft.text.sampling import BpeSampler, PieceTable
-from nlgraft.text.tokenizer_config import TokenizerConfig, WordTokenizerConfig
+from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, WordTokenizerConfig
 from nlgraft.text.tokenizers import train_sentencepiece
 
 TOKENIZER_FILE = "tokenizer.json"
@@ -84,7 +84,7 @@ def _sentencepiece(
         return " ".join((text.lower() if config.is_lowercase else text).split())
 
     path = directory / "learned.model"
-    settings = TokenizerConfig(
+    settings = LearnedTokenizerConfig(
         kind=config.kind,
         vocab_size=config.vocab_size,
         special_tokens=(MASK_PIECE,),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -23,8 +24,6 @@ from nlgraft.nn.classifier import Classifier
 from nlgraft.nn.config import ClassifierConfig
 from nlgraft.nn.masked_lm import MaskedLM, load_checkpoint
 from nlgraft.text.batches import LengthBatches, Ragged, batches_of
-from nlgraft.training.config import TrainConfig
-from nlgraft.training.cross_entropy import SmoothingKind, smoothed_cross_entropy
 from nlgraft.training.losses import Loss
 from nlgraft.training.masked_lm import ENCODER_DESCRIPTION, read_masked_lm, write_masked_lm
 from nlgraft.training.masked_text import MaskingIds
@@ -111,24 +110,11 @@ def index_labels(labels: Sequence[str], known: Sequence[str], split: str) -> Int
 
 @dataclass(frozen=True)
 class ClassificationObjective:
-    """Cross-entropy of the class of each line; what is counted are lines, not tokens.
-
-    Attributes:
-        smoothing: Probability mass taken from the true class.
-        kind: Classes among which that mass is distributed.
-    """
-
-    smoothing: float = 0.0
-    kind: SmoothingKind = "uniform_all"
-
-    @classmethod
-    def of(cls, config: TrainConfig) -> ClassificationObjective:
-        """Make the objective with the smoothing of a training."""
-        return cls(config.label_smoothing, config.smoothing_kind)
+    """Cross-entropy of the class of each line; what is counted are lines, not tokens."""
 
     def __call__(self, model: Classifier, batch: LabelledBatch) -> Loss:
         """Compute the summed loss of a batch and its number of lines."""
-        loss = smoothed_cross_entropy(model(batch.tokens), batch.classes, self.smoothing, self.kind)
+        loss = F.cross_entropy(model(batch.tokens).float(), batch.classes, reduction="sum")
         return Loss(loss, len(batch.classes))
 
 

@@ -7,9 +7,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from nlgraft.nn.config import tupled
+from nlgraft.strict_config import StrictConfig
 from nlgraft.text.config import BOS, EOS
 from nlgraft.training.schedules import ENDLESS, FALLING, LrSchedule
 
@@ -22,16 +23,11 @@ def _pattern(value: str) -> str:
     return value
 
 
-def _is_none(value: object) -> bool:
-    """Leave a field out at its default, so that fingerprints from before it existed stay valid."""
-    return value is None
-
-
 Pattern = Annotated[str, AfterValidator(_pattern)]
 """A regular expression searched for in dotted parameter names, e.g. ``^fine_encoder\\.``."""
 
 
-class OneOfSeveral(BaseModel):
+class OneOfSeveral(StrictConfig):
     """Settings of which exactly one is given; the first of them has a default, which gives way to another."""
 
     ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = ()
@@ -59,10 +55,8 @@ class OneOfSeveral(BaseModel):
         return self
 
 
-class ParameterGroup(BaseModel):
+class ParameterGroup(StrictConfig):
     """Parameters that learn at their own pace."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     pattern: Pattern
     """Regular expression searched for in parameter names; one that matches nothing is an error."""
@@ -70,10 +64,27 @@ class ParameterGroup(BaseModel):
     """Factor on the learning rate at every step, e.g. 10 for TRICE's fine encoder."""
 
 
+class LearnedParameters(StrictConfig):
+    """Which parameters of a model learn, and how fast."""
+
+    only: tuple[Pattern, ...] = ()
+    """If given, only parameters whose names one of these patterns matches learn."""
+    frozen: tuple[Pattern, ...] = ()
+    """Parameters whose names one of these patterns matches do not learn."""
+    groups: tuple[ParameterGroup, ...] = ()
+    """Own learning rates; the first group that matches a name counts."""
+
+
+ALL_LEARNED = LearnedParameters()
+"""Every parameter that the model itself does not freeze."""
+HIGHER_IS_BETTER = ("greedy_bleu", "accuracy", "macro_f1", "mcc")
+"""Names, after any prefix, of the dev metrics that are maximised; others are minimised."""
+SmoothingKind = Literal["uniform_all", "uniform_others"]
+
+
 class TrainConfig(OneOfSeveral):
     """One training stage: how long, how fast, what is kept."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
     ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("max_steps", "max_epochs"),
         ("batch_tokens", "batch_characters", "batch_sentences"),
@@ -104,12 +115,9 @@ class TrainConfig(OneOfSeveral):
     """Learning rate from which warm-up rises."""
     final_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     """Fraction of the peak at which schedules that fall to the last step end (linear, cosine)."""
-    # excluded at their defaults, so that fingerprints from before these fields existed stay valid
-    optimizer: Literal["adamw", "nesterov"] = Field(default="adamw", exclude_if=lambda name: name == "adamw")
-    """AdamW (Loshchilov and Hutter 2019), or descent with Nesterov's momentum (Sutskever et al. 2013; the
-    language models of Edunov et al. 2019)."""
-    momentum: float | None = Field(default=None, ge=0, lt=1, exclude_if=lambda value: value is None)
-    """Nesterov: share of the velocity that is kept (0.99 in Edunov et al. 2019); null: 0.99."""
+    optimizer: Literal["adamw", "nesterov"] = "adamw"
+    """AdamW (Loshchilov and Hutter 2019), or descent with Nesterov's momentum (Sutskever et al. 2013), 0.99
+    as for the language models of Edunov et al. 2019."""
     betas: tuple[float, float] = (0.9, 0.98)
     """AdamW's decay of the two moments."""
     epsilon: float = Field(default=1e-8, gt=0)
@@ -119,47 +127,23 @@ class TrainConfig(OneOfSeveral):
     clip_norm: float | None = Field(default=1.0, gt=0)
     """Largest norm of the whole gradient; null for no clipping."""
 
-    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
-    """Probability mass taken from the true token (Szegedy et al. 2016)."""
-    smoothing_kind: Literal["uniform_all", "uniform_others"] = "uniform_all"
-    """Tokens that get that mass: all V, the true one too, or the V - 1 others (fairseq)."""
-
     precision: Literal["fp32", "bf16"] = "fp32"
     """bf16: forward pass in bfloat16 where torch's autocast allows it; weights and moments stay fp32."""
 
-    report_every_steps: int = Field(default=50, ge=1)
-    """Steps between reports of the training loss; at each the trial scheduler may stop the trial."""
     eval_every_steps: int = Field(default=500, ge=1)
     """Steps between evaluations on dev; the last step is always evaluated."""
     is_evaluated_at_start: bool = False
     """If true, evaluate before the first step, e.g. to see the effect of a transfer before any training."""
-    checkpoint_every_steps: int = Field(default=500, ge=1)
-    """Steps between checkpoints, from which a killed training resumes bit for bit (CPU)."""
     best_metric: str = "dev/loss"
-    """Dev metric that ``patience`` and ``keep_best`` compare."""
-    best_direction: Literal["minimize", "maximize"] = "minimize"
-    """Which way ``best_metric`` is better."""
+    """Dev metric that tells the best evaluation, for the result and for ``patience``."""
     patience: int | None = Field(default=None, ge=1)
     """Evaluations without a new best after which training ends; null: train to ``max_steps``."""
-    keep_best: bool = True
-    """If true, the weights of the best evaluation are the result; else the last ones."""
-    average_last: int = Field(default=0, ge=0)
-    """Result is the mean of the weights at this many last evaluation points; 0: no averaging."""
-
-    freeze: tuple[Pattern, ...] = ()
-    """Parameters whose names one of these patterns matches do not learn."""
-    train_only: tuple[Pattern, ...] = ()
-    """If given, only parameters whose names one of these patterns matches learn."""
-    groups: tuple[ParameterGroup, ...] = ()
-    """Own learning rates; the first group that matches a name counts."""
+    average_last: int | None = Field(default=None, ge=1)
+    """The result is the mean of the weights at this many last evaluation points; 1: the last weights; null:
+    those of the best evaluation."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> TrainConfig:
-        if self.average_last and self.keep_best:
-            raise ValueError(
-                f"average_last={self.average_last} and keep_best=true both say which weights are the result; "
-                "set keep_best: false to average, or average_last: 0"
-            )
         falls_to_end = self.lr_schedule in FALLING
         if self.final_lr_ratio and not falls_to_end:
             raise ValueError(
@@ -177,6 +161,16 @@ class TrainConfig(OneOfSeveral):
             raise ValueError(f"betas={list(self.betas)}: each must be at least 0 and less than 1")
         self._check_optimizer()
         return self
+
+    @property
+    def is_best_kept(self) -> bool:
+        """True if the weights of the best evaluation are the result."""
+        return self.average_last is None
+
+    @property
+    def is_best_highest(self) -> bool:
+        """True if the highest value of ``best_metric`` is the best."""
+        return self.best_metric.rpartition("/")[2].endswith(HIGHER_IS_BETTER)
 
     @property
     def tokens_per_step(self) -> int:
@@ -200,18 +194,12 @@ class TrainConfig(OneOfSeveral):
 
     def _check_optimizer(self) -> None:
         if self.optimizer == "adamw":
-            foreign = ["momentum"] if self.momentum is not None else []
-        else:
-            fields = type(self).model_fields
-            foreign = [
-                name
-                for name in ("betas", "epsilon", "weight_decay")
-                if getattr(self, name) != fields[name].default
-            ]
-        for name in foreign:
-            raise ValueError(
-                f"{name}={getattr(self, name)} means nothing to optimizer={self.optimizer}; leave it out"
-            )
+            return
+        for name in ("betas", "epsilon", "weight_decay"):
+            if getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"{name}={getattr(self, name)} means nothing to optimizer={self.optimizer}; leave it out"
+                )
 
     def in_steps(self, num_batches: int) -> Self:
         """Give the same settings with ``max_steps``, for text of so many batches in its first epoch.
@@ -225,10 +213,18 @@ class TrainConfig(OneOfSeveral):
         return type(self)(**{**self.model_dump(), "max_epochs": None, "max_steps": steps})
 
 
-class Side(BaseModel):
-    """One stream of a view, and what is put around its sequences."""
+class SmoothedTrainConfig(TrainConfig):
+    """One training of a model that generates text, with smoothed targets."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
+    """Probability mass taken from the true token (Szegedy et al. 2016)."""
+    smoothing_kind: SmoothingKind = "uniform_all"
+    """Tokens that get that mass: all V, the true one too (Szegedy et al. 2016), or the V - 1 others (THUMT,
+    the released code of Huang et al. 2021)."""
+
+
+class Side(StrictConfig):
+    """One stream of a view, and what is put around its sequences."""
 
     stream: str
     """Name of the stream in the encoded corpus."""
@@ -240,10 +236,8 @@ class Side(BaseModel):
     """Longest sequence before these are put around it; longer ones are cut. None: any length."""
 
 
-class View(BaseModel):
+class View(StrictConfig):
     """The streams that a batch holds: sources, target and contexts."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     sources: tuple[Side, ...] = (Side(stream="source 0"),)
     """One side per source. Of several, an example may lack some (an empty sequence)."""
@@ -253,10 +247,10 @@ class View(BaseModel):
     """Input of each fusion context, by the context's name."""
     target_start: int = BOS
     """Id that the decoder reads first: BOS, or a language id."""
-    language: str | None = Field(default=None, exclude_if=_is_none)
+    language: str | None = None
     """Stream with one id for each example, that of its language, in text of several languages: it follows
     the source, and the decoder reads it first instead of ``target_start`` (Liu et al. 2020, mBART)."""
-    length_source: int | None = Field(default=None, ge=0, exclude_if=_is_none)
+    length_source: int | None = Field(default=None, ge=0)
     """Index of the source whose tokens limit the length of a hypothesis; null: the longest that an example
     has."""
     is_one_source_drawn: bool = False
@@ -278,10 +272,8 @@ class View(BaseModel):
         return [*self.sources, *self.contexts.values(), self.target]
 
 
-class MaskingConfig(BaseModel):
+class MaskingConfig(StrictConfig):
     """Tokens of a line that a masked language model learns to predict, and what it reads there."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     unit: Literal["word", "token"] = "word"
     """Whole words, as spaces separate them; or single tokens (Devlin et al. 2019)."""
@@ -301,10 +293,8 @@ class MaskingConfig(BaseModel):
         return self
 
 
-class MaskedScoringConfig(BaseModel):
+class MaskedScoringConfig(StrictConfig):
     """Lines and units on which a masked language model is scored; all their tokens are masked."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     unit: Literal["word", "token"] = "word"
     """As in ``MaskingConfig``; per character is scored by words alone."""

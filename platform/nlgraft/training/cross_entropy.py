@@ -12,12 +12,12 @@ Shape letters: R real target positions, C rows of a slice, V vocabulary, d model
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
-SmoothingKind = Literal["uniform_all", "uniform_others"]
+from nlgraft.training.config import SmoothingKind
 
 _SLICE_ELEMENTS = {"cpu": 2**22, "cuda": 2**26}
 """Logits of a slice: 16 MB of fp32 on a CPU (measured best at V = 8000), 256 MB on a GPU."""

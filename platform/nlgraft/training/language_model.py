@@ -25,8 +25,7 @@ from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.nn.language_models import BiLM, UniLM, build_language_model
 from nlgraft.text.batches import LengthBatches, Ragged, batches_of
 from nlgraft.text.tokenizers import EOS
-from nlgraft.training.config import TrainConfig
-from nlgraft.training.cross_entropy import SmoothingKind, projected_cross_entropy
+from nlgraft.training.cross_entropy import projected_cross_entropy
 from nlgraft.training.losses import Loss, SegmentLosses
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.views import IntArray, surround
@@ -70,26 +69,13 @@ class TextData:
 
 @dataclass(frozen=True)
 class LanguageModelObjective:
-    """Cross-entropy of every token given those before it (one tower) or all others (two towers).
-
-    Attributes:
-        smoothing: Probability mass taken from the true token; the paper's models have none.
-        kind: Tokens among which that mass is distributed.
-    """
-
-    smoothing: float = 0.0
-    kind: SmoothingKind = "uniform_all"
-
-    @classmethod
-    def of(cls, config: TrainConfig) -> LanguageModelObjective:
-        """Make the objective with the smoothing of a training."""
-        return cls(config.label_smoothing, config.smoothing_kind)
+    """Cross-entropy of every token given those before it (one tower) or all others (two towers)."""
 
     def __call__(self, model: LanguageModel, tokens: Tokens) -> Loss:
         """Compute the summed loss of a batch and its number of predicted tokens."""
         found = model.predictions(tokens)
         table_VD = model.embedding.table.weight
-        loss = projected_cross_entropy(found.states, table_VD, None, found.tokens, self.smoothing, self.kind)
+        loss = projected_cross_entropy(found.states, table_VD, None, found.tokens, 0.0, "uniform_all")
         return Loss(loss, len(found.tokens))
 
 

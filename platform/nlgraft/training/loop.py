@@ -41,6 +41,10 @@ from nlgraft.training.workers import Workers
 __all__ = ["TrainData", "TrainOutcome", "Training", "TrainingDiverged", "train"]
 
 CURVES_FILE = "curves.json"
+REPORT_EVERY_STEPS = 50
+"""Steps between reports of the training loss; at each the trial scheduler may stop the trial."""
+CHECKPOINT_EVERY_STEPS = 500
+"""Steps between checkpoints, from which a killed training resumes."""
 Evaluate = Callable[[Any], Mapping[str, float]]
 
 
@@ -134,10 +138,11 @@ class _Loop:
         model, config, data = training.model, training.config, training.data
         if context.seed is None:
             raise ContractError(f"stage {context.stage.name} trains but has no seed; give its Stage one")
-        if evaluate is None and (config.patience is not None or config.keep_best):
+        if evaluate is None and (config.patience is not None or config.is_best_kept):
             raise ContractError(
-                f"stage {context.stage.name}: keep_best={config.keep_best} and patience={config.patience} "
-                "need an evaluate function; give one, or set keep_best: false and patience: null"
+                f"stage {context.stage.name}: average_last={config.average_last} and "
+                f"patience={config.patience} need an evaluate function; give one, or set average_last: 1 and "
+                "patience: null"
             )
         if config.max_epochs is not None:
             config = config.in_steps(len(data.epoch(0)))
@@ -146,10 +151,10 @@ class _Loop:
         self.device = torch.device(context.device)
         self.workers = Workers(context.rank, context.world_size, self.device)
         model.to(self.device)
-        choose_trained(model, config)
+        choose_trained(model, training.learned)
         if rows_first is not None:
             rows_first.check(model)
-        self.state = TrainState(model, make_optimizer(model, config))
+        self.state = TrainState(model, make_optimizer(model, config, training.learned))
         self._resume()
         self.stepper = Stepper(
             replace(training, config=config), self.state.optimizer, self.workers, context.seed, rows_first
@@ -183,7 +188,7 @@ class _Loop:
             is_last = progress.step == config.max_steps
             is_evaluated = is_last or progress.step % config.eval_every_steps == 0
             metrics: dict[str, float] = {}
-            if is_evaluated or progress.step % config.report_every_steps == 0:
+            if is_evaluated or progress.step % REPORT_EVERY_STEPS == 0:
                 metrics = progress.window.metrics() | {"train/lr": config.learning_rate(progress.step)}
                 progress.window = Window()
             if is_evaluated:
@@ -191,7 +196,7 @@ class _Loop:
             if is_last and progress.end_reason is None:
                 progress.end_reason = "max_steps"
             progress.record(metrics)
-            if progress.end_reason is None and progress.step % config.checkpoint_every_steps == 0:
+            if progress.end_reason is None and progress.step % CHECKPOINT_EVERY_STEPS == 0:
                 self.context.checkpoints.save(progress.step, self.state.write)
             if metrics:
                 self._report(metrics)
@@ -230,9 +235,10 @@ class _Loop:
 
     def _evaluate(self) -> dict[str, float]:
         """Measure on dev; keep the best weights and the snapshot to average."""
-        if self.config.average_last and self.workers.is_first:
+        num_averaged = self.config.average_last or 1
+        if num_averaged > 1 and self.workers.is_first:
             self.state.snapshots.append(copy_to_cpu(learned_state(self.model)))
-            del self.state.snapshots[: -self.config.average_last]
+            del self.state.snapshots[:-num_averaged]
         evaluate = self.evaluate
         if evaluate is None:
             return {}
@@ -253,16 +259,16 @@ class _Loop:
         progress, config = self.state.progress, self.config
         value = metrics.get(config.best_metric)
         if value is None:
-            if config.keep_best or config.patience is not None:
+            if config.is_best_kept or config.patience is not None:
                 raise ContractError(
                     f"{self.context.stage.name}: best_metric={config.best_metric} is not measured; "
                     f"measured: {', '.join(metrics)}"
                 )
             return
-        sign = 1 if config.best_direction == "maximize" else -1
+        sign = 1 if config.is_best_highest else -1
         if progress.best_value is None or sign * value > sign * progress.best_value:
             progress.best_value, progress.best_step, progress.num_since_best = value, progress.step, 0
-            if config.keep_best and self.workers.is_first:
+            if config.is_best_kept and self.workers.is_first:
                 self.state.best = copy_to_cpu(learned_state(self.model))
         else:
             progress.num_since_best += 1
@@ -284,7 +290,7 @@ class _Loop:
         """Put the resulting weights into the model: the last, the best, or the mean of the last few."""
         self.model.eval()
         if self.workers.is_first:
-            if self.config.keep_best and self.state.best is not None:
+            if self.config.is_best_kept and self.state.best is not None:
                 overwrite(learned_state(self.model), self.state.best, "best weights")
             elif self.state.snapshots:
                 overwrite(

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from nlgraft.nn.batch import Batch
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.training.config import TrainConfig
-from nlgraft.training.cross_entropy import SmoothingKind, projected_cross_entropy, smoothed_cross_entropy
+from nlgraft.training.config import SmoothedTrainConfig, SmoothingKind
+from nlgraft.training.cross_entropy import projected_cross_entropy, smoothed_cross_entropy
 
 __all__ = [
     "Loss",
@@ -97,7 +97,7 @@ class Seq2SeqObjective:
     kind: SmoothingKind = "uniform_all"
 
     @classmethod
-    def of(cls, config: TrainConfig) -> Seq2SeqObjective:
+    def of(cls, config: SmoothedTrainConfig) -> Seq2SeqObjective:
         """Make the objective of a training's ``label_smoothing`` and ``smoothing_kind``."""
         return cls(config.label_smoothing, config.smoothing_kind)
 

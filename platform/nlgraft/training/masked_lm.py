@@ -26,8 +26,8 @@ from nlgraft.nn.masked_lm import (
 )
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.transformers_loading import quiet_transformers
-from nlgraft.training.config import TrainConfig
-from nlgraft.training.cross_entropy import SmoothingKind, smoothed_cross_entropy
+from nlgraft.training.config import SmoothingKind
+from nlgraft.training.cross_entropy import smoothed_cross_entropy
 from nlgraft.training.losses import Loss
 from nlgraft.training.masked_text import MaskedScoringData
 from nlgraft.training.weights import carry_over, load_model, save_model
@@ -46,11 +46,6 @@ class MaskedObjective:
 
     smoothing: float = 0.0
     kind: SmoothingKind = "uniform_all"
-
-    @classmethod
-    def of(cls, config: TrainConfig) -> MaskedObjective:
-        """Take the smoothing of a training."""
-        return cls(config.label_smoothing, config.smoothing_kind)
 
     def __call__(self, model: MaskedLM, batch: MaskedBatch) -> Loss:
         """Compute the summed loss of a batch and its number of masked tokens."""

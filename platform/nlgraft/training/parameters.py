@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 from nlgraft.errors import ContractError
-from nlgraft.training.config import TrainConfig
+from nlgraft.training.config import ALL_LEARNED, LearnedParameters, TrainConfig
 
-_MOMENTUM = 0.99
+MOMENTUM = 0.99
 """Of Nesterov's gradient in the language models of Edunov et al. (2019), section 3.2."""
 
 
@@ -39,8 +39,8 @@ def match_names(patterns: Sequence[str], names: Sequence[str], purpose: str) -> 
     return found
 
 
-def choose_trained(model: nn.Module, config: TrainConfig) -> list[str]:
-    """Set ``requires_grad`` of every parameter from ``freeze`` and ``train_only``; returns the trained names.
+def choose_trained(model: nn.Module, learned: LearnedParameters) -> list[str]:
+    """Set ``requires_grad`` of every parameter from what is to learn; returns the trained names.
 
     Parameters frozen by the model itself (a frozen contextual encoder) stay frozen.
 
@@ -48,8 +48,8 @@ def choose_trained(model: nn.Module, config: TrainConfig) -> list[str]:
         ContractError: A pattern matches nothing, or no parameter is left to train.
     """
     names = [name for name, _ in model.named_parameters()]
-    frozen = match_names(config.freeze, names, "freeze")
-    chosen = match_names(config.train_only, names, "train_only") if config.train_only else set(names)
+    frozen = match_names(learned.frozen, names, "frozen")
+    chosen = match_names(learned.only, names, "only") if learned.only else set(names)
     trained = []
     for name, parameter in model.named_parameters():
         parameter.requires_grad_(parameter.requires_grad and name in chosen and name not in frozen)
@@ -57,17 +57,19 @@ def choose_trained(model: nn.Module, config: TrainConfig) -> list[str]:
             trained.append(name)
     if not trained:
         raise ContractError(
-            f"no parameter is left to train: freeze={list(config.freeze)} and "
-            f"train_only={list(config.train_only)} leave none of {len(names)}"
+            f"no parameter is left to train: frozen={list(learned.frozen)} and "
+            f"only={list(learned.only)} leave none of {len(names)}"
         )
     return trained
 
 
-def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
+def parameter_groups(
+    model: nn.Module, config: TrainConfig, learned: LearnedParameters = ALL_LEARNED
+) -> list[dict[str, Any]]:
     """Group the trained parameters by learning-rate multiplier and weight decay, for a torch optimiser.
 
     A model may have multipliers of its own (``lr_multipliers()``, by prefix of names: finetuned contexts);
-    they and the config's multiply. Each group carries its ``lr_multiplier`` and the ``names`` of its
+    they and those of ``learned`` multiply. Each group carries its ``lr_multiplier`` and the ``names`` of its
     parameters.
 
     Raises:
@@ -75,7 +77,7 @@ def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, An
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     multipliers = dict.fromkeys(trained, 1.0)
-    for group in reversed(config.groups):  # the first matching group is applied last
+    for group in reversed(learned.groups):  # the first matching group is applied last
         for name in match_names([group.pattern], list(trained), "groups"):
             multipliers[name] = group.lr_multiplier
     own = model.lr_multipliers() if isinstance(model, _HasMultipliers) else {}
@@ -101,7 +103,9 @@ def parameter_groups(model: nn.Module, config: TrainConfig) -> list[dict[str, An
     return list(groups.values())
 
 
-def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
+def make_optimizer(
+    model: nn.Module, config: TrainConfig, learned: LearnedParameters = ALL_LEARNED
+) -> torch.optim.Optimizer:
     """Make the optimiser of the parameters that ``choose_trained`` selected, with a fused kernel if possible.
 
     Raises:
@@ -109,13 +113,10 @@ def make_optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimiz
 
     Source: Loshchilov and Hutter (2019); Sutskever et al. (2013).
     """
-    groups = parameter_groups(model, config)
+    groups = parameter_groups(model, config, learned)
     is_fused = all(parameter.device.type in ("cpu", "cuda") for parameter in model.parameters())
     if config.optimizer == "nesterov":
-        momentum = _MOMENTUM if config.momentum is None else config.momentum
-        return torch.optim.SGD(
-            groups, lr=config.peak_lr, momentum=momentum, nesterov=momentum > 0, fused=is_fused
-        )
+        return torch.optim.SGD(groups, lr=config.peak_lr, momentum=MOMENTUM, nesterov=True, fused=is_fused)
     return torch.optim.AdamW(
         groups, lr=config.peak_lr, betas=config.betas, eps=config.epsilon, fused=is_fused
     )

@@ -38,8 +38,8 @@ class RowsFirst:
         for name, rows in self.rows.items():
             if name not in parameters or not parameters[name].requires_grad:
                 raise ContractError(
-                    f"rows of '{name}' are to be trained first, but it is frozen; leave it out of "
-                    "train.freeze, and name it in train.train_only if that is set"
+                    f"rows of '{name}' are to be trained first, but it is frozen; let it learn, or set the "
+                    "number of such steps to 0"
                 )
             if len(rows) != len(parameters[name]):
                 raise ContractError(f"'{name}' has {len(parameters[name])} rows, the mask has {len(rows)}")

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from nlgraft.errors import DataError, NlgraftError
-from nlgraft.training.config import TrainConfig
+from nlgraft.training.config import ALL_LEARNED, LearnedParameters, TrainConfig
 from nlgraft.training.losses import Loss, Objective
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
@@ -81,12 +81,14 @@ class Training:
         objective: Loss of a batch, summed over tokens, and their number.
         data: Makes the batches.
         config: Length, precision, learning rates, evaluation, selection of the result.
+        learned: Parameters that learn, and learning rates of their own.
     """
 
     model: nn.Module
     objective: Objective
     data: TrainData
     config: TrainConfig
+    learned: LearnedParameters = ALL_LEARNED
 
 
 class Stepper:

@@ -36,7 +36,7 @@ _TRANSLATION = {
     "model": _TINY,
     "upstream": {"train": _TRAIN},
     "downstream": {"train": _TRAIN},
-    "independent": {"train": _TRAIN},
+    "independent": {"max_steps": 3, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 2},
     "generator": _GENERATOR,
     "vectors": {"epochs": 1},
     "decode": {"beam": 1, "max_length_offset": 5},
@@ -45,7 +45,7 @@ _TEXT = {
     **_TRANSLATION,
     "data": {**_corpora("question_generation"), "upstream": _corpora("monolingual")["upstream"]},
     "tokenizers": {
-        "upstream": {"vocab_size": 200, "is_shared": True, "special_tokens": ["<mask>"]},
+        "upstream": {"vocab_size": 200, "is_shared": True},
         "downstream": {"vocab_size": 220, "is_shared": True},
     },
     "score": {

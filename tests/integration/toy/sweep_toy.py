@@ -6,12 +6,12 @@ import json
 import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
-
 from nlgraft.pipeline.stage import Stage, StageContext, StageGraph, TrialStopped
+from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.metric import Metric
 
 DESCRIPTION = "A toy"
@@ -22,12 +22,10 @@ METRICS = {
 }
 
 
-class Config(BaseModel):
+class Config(StrictConfig):
     """Settings of the toy."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    data: dict[str, Any] = {}
+    data: Mapping[str, Any] = {}
     behaviour: Literal["good", "nan", "raise", "exit"] = "good"
     upstream: int = 0
     gain: float = 0.0

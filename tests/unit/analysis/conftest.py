@@ -3,10 +3,11 @@
 import json
 import sys
 import types
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import BaseModel, ConfigDict
 
 from nlgraft.analysis.data.provenance import Provenance
 from nlgraft.analysis.data.trials import CellResult, TrialResult
@@ -17,6 +18,7 @@ from nlgraft.evaluation.scores import Evaluation, Score, evaluate_text, score_st
 from nlgraft.pipeline.stage import NullReporter, Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import TrialRecord, run_trial
+from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.metric import Metric
 from nlgraft.study.planning.selection import (
@@ -36,10 +38,8 @@ WRONG = {"random_init": 0.36, "single_run": 0.46, "avg_eg": 0.31, "att_eg": 0.30
 LENGTH = {"random_init": 1.0, "single_run": 1.0, "avg_eg": 0.86, "att_eg": 0.86, "patt_eg": 0.86}
 
 
-class Config(BaseModel):
+class Config(StrictConfig):
     """Settings of the made-up system."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     arm: str = "random_init"
     lr: float = 1e-3
@@ -49,7 +49,7 @@ class Config(BaseModel):
     upstream_seed: int | None = None
     is_per_seed: bool = False
     lines_per_document: int = 0
-    data: dict = {}
+    data: Mapping[str, Any] = {}
 
 
 def stage_graph(config, *, seed, splits):

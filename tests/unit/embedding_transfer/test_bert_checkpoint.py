@@ -38,7 +38,7 @@ from nlgraft.vocab.plans.plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
-from trainables.embedding_transfer.config import RatesConfig
+from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generator_data import ChangedLines
 from trainables.embedding_transfer.generator_training import FrozenMaskedLM, GeneratorModel
 from trainables.embedding_transfer.generators import EmbeddingGenerator
@@ -179,14 +179,12 @@ def test_a_renumbered_checkpoint_predicts_the_same(store, bert):
     assert both.config.num_encoder_layers == both.config.num_decoder_layers == 2
 
 
-def test_cross_attention_is_drawn_by_the_upstream_seed(store, bert):
+def test_cross_attention_is_drawn_by_the_upstream_seed(store, bert, monkeypatch):
     name = "decoder.0.cross_attention.query.weight"
-    settings = {"objective": "masked_tokens", "checkpoint": str(bert), "seed": 2}
-    configs = (
-        configured(bert, "pretrain_finetune"),
-        configured(bert, "pretrain_finetune", upstream=settings),
-    )
-    at = [run(store, config)[1] for config in configs]
+    at = []
+    for seed in (1, 2):
+        monkeypatch.setattr("nlgraft.stages.config.UPSTREAM_SEED", seed)
+        at.append(run(store, configured(bert, "pretrain_finetune"))[1])
     models_read = [read_model(fetch("upstream")).state_dict() for fetch in at]
     assert not torch.equal(models_read[0][name], models_read[1][name])
     assert at[0]("upstream_masked_lm") == at[1]("upstream_masked_lm"), "the checkpoint itself is shared"
@@ -202,7 +200,7 @@ def test_a_generator_learns_with_the_checkpoints_head(store, bert):
     vocabulary = load_vocabulary(tokenizer)
     masking = MaskingConfig(unit="token", rate=0.3)
     masker = Masker(read_encoded(at("upstream_encoded"), "train"), MaskingIds.of(vocabulary), masking, 1)
-    side = ChangedSide(vocabulary, RatesConfig(split=0.0, merge=0.0), SIDE)
+    side = ChangedSide(vocabulary, SegmentationRates(split=0.0, merge=0.0), SIDE)
     options = ChangeOptions({SIDE: side}, seed=1, cap=10, order="id")
     batch = ChangedLines(masker, 10_000, 0.5, options).batch(np.arange(5), 0)
     body = read_masked_lm(at("upstream_masked_lm"))

@@ -77,7 +77,7 @@ def test_files_that_moved_are_the_same_corpus(tmp_path):
         directory.mkdir()
         for side in ("source", "target"):
             (directory / side).write_text("a b\n")
-        split = {side: str(directory / side) for side in ("source", "target")}
+        split = {"sources": str(directory / "source"), "target": str(directory / "target")}
         corpus = {"corpus": "files", "train": split, "dev": split, "test": split}
         found.append(graph(data={"upstream": DATA["upstream"], "downstream": corpus}))
     assert found[0].fingerprint == found[1].fingerprint
@@ -255,14 +255,13 @@ def test_the_system_keeps_the_contract():
     ("changes", "message"),
     [
         ({"model": {"tying": "all"}}, "is_shared"),
-        ({"decode": {"num_return": 2}}, "num_return"),
         ({"downstream": {"train": {"best_metric": "dev/greedy_bleu"}}}, "num_bleu_sentences"),
         (
             {"data": {**DATA, "downstream": {"corpus": "conlang", "task": "monolingual"}}},
             "data.downstream needs source 0 and target; the conlang corpus of task monolingual has source 0",
         ),
         ({"transfer": {"method": "bpe_dropout"}}, "sampling_alpha"),
-        ({"independent": {"train": {"freeze": ["^encoder"]}}}, "new layers alone"),
+        ({"generator": {"max_steps": 5, "warmup_steps": 9}}, "generator: warmup_steps=9 exceeds max_steps=5"),
         ({"transfer": {"new_rows_first_steps": 20_000}}, "more than downstream.train.max_steps 10000"),
     ],
 )

@@ -26,7 +26,6 @@ TEXT = {"corpus": "conlang", "task": "monolingual"}
 TRAIN = {
     "max_steps": 2,
     "batch_tokens": 300,
-    "label_smoothing": 0.0,
     "warmup_steps": 0,
     "eval_every_steps": 2,
 }

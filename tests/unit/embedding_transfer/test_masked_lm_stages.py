@@ -23,7 +23,6 @@ TEXT = {"corpus": "conlang", "task": "monolingual"}
 TRAIN = {
     "max_steps": 4,
     "batch_tokens": 500,
-    "label_smoothing": 0.0,
     "warmup_steps": 2,
     "eval_every_steps": 2,
 }
@@ -135,7 +134,7 @@ def minilm() -> str:
 def test_a_real_checkpoint_goes_through_a_trial(store, minilm, multi30k):
     """Which arm costs less is what the study measures, no invariant."""
     files = {
-        split: {"source": str(multi30k / f"{name}.en.gz")}
+        split: {"sources": str(multi30k / f"{name}.en.gz")}
         for split, name in (("train", "train"), ("dev", "val"), ("test", "test_2016_flickr"))
     }
     text = {"corpus": "files", **files, "limits": {"train": 3000, "dev": 100, "test": 20}}

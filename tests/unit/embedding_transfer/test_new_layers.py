@@ -12,7 +12,7 @@ from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.stages.run.exchange import read_vectors
 from nlgraft.text.corpora import read_corpus
-from nlgraft.text.tokenizer_config import TokenizerConfig
+from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import train_sentencepiece
 from nlgraft.training.models import read_model, write_model
 from nlgraft.vocab.plans.plan import Provenance, TransferPlan
@@ -34,7 +34,7 @@ BASE = {
     "model": {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2},
     "upstream": {"train": TRAIN},
     "downstream": {"train": TRAIN},
-    "independent": {"train": TRAIN},
+    "independent": {"max_steps": 3, "warmup_steps": 1, "peak_lr": 0.01},
     "decode": {"beam": 1, "max_length_offset": 5},
 }
 TABLE = "target_embedding.table.weight"
@@ -79,7 +79,9 @@ def test_the_joint_vocabulary_is_that_of_all_text(store, tmp_path):
     at = run(store, "joint_vocab")
     texts = [read_corpus(at(f"{domain}_corpus") / "train").target for domain in ("downstream", "upstream")]
     lines = [line for text in texts for line in text or []]
-    train_sentencepiece(lines, TokenizerConfig(**BASE["tokenizers"]["joint"]), tmp_path / "joint.model", 0)
+    train_sentencepiece(
+        lines, LearnedTokenizerConfig(**BASE["tokenizers"]["joint"]), tmp_path / "joint.model", 0
+    )
     made = at("joint_target_tokenizer") / "tokenizer.model"
     assert made.read_bytes() == (tmp_path / "joint.model").read_bytes()
 

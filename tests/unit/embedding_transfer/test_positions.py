@@ -14,7 +14,7 @@ from nlgraft.training.config import MaskingConfig
 from nlgraft.training.masked_text import Masker, MaskingIds
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from trainables.embedding_transfer.config import RatesConfig
+from trainables.embedding_transfer.config import SegmentationRates
 from trainables.embedding_transfer.generator_data import ChangedLines
 from trainables.embedding_transfer.new_tokens import ChangedSide, ChangeOptions
 
@@ -25,7 +25,7 @@ def test_no_split_outgrows_the_positions(tmp_path):
     (tmp_path / "vocab.txt").write_text("".join(f"{line}\n" for line in lines))
     vocabulary, word = load_vocabulary(tmp_path), 5
     text = Ragged.of([[word] * 8] * 50)
-    rates = RatesConfig(split=0.5, cut=0.5, cut_edge=0.5, min_split_chars=2, merge=0)
+    rates = SegmentationRates(split=0.5, cut=0.5, cut_edge=0.5, min_split_chars=2, merge=0)
     masking = MaskingConfig(unit="token", rate=0.1)
     masker = Masker(Encoded({"source 0": text}), MaskingIds.of(vocabulary), masking, 1)
     lengths = []

@@ -217,7 +217,7 @@ def test_new_rows_learn_first(store, monkeypatch, sides, has_bias, changes):
     made = ArchitectureConfig.transformer  # released checkpoints have an output bias
     monkeypatch.setattr(ArchitectureConfig, "transformer", lambda self: made(self, has_output_bias=has_bias))
     transfer = {"method": "avg_eg", "sides": sides, "new_rows_first_steps": 4}
-    decays = {"downstream": {"train": {"weight_decay": 0.1, "keep_best": False}}}
+    decays = {"downstream": {"train": {"weight_decay": 0.1, "average_last": 1}}}
     graph, _ = run(store, "avg_eg", splits=("dev",), transfer=transfer, **decays, **changes)
     start = store.fetch(graph.find("transfer"))
     before, after = (
@@ -271,7 +271,7 @@ def test_sampled_segmentation_and_greedy_bleu(store):
         "tokenizers": {"downstream": {"sampling_alpha": 0.2}},
         "downstream": {
             "num_bleu_sentences": 5,
-            "train": {"best_metric": "dev/greedy_bleu", "best_direction": "maximize"},
+            "train": {"best_metric": "dev/greedy_bleu"},
         },
     }
     _, record = run(store, "avg_eg", **changes)

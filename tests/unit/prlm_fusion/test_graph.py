@@ -93,7 +93,7 @@ def test_random_weights_are_those_of_the_pretraining_seed():
         values = {**ARMS["random weights"], "pretraining": {**ARMS["sum"]["pretraining"], **pretraining}}
         return stage_graph(Config(**values), seed=trial, splits=("dev",)).find("bert_random").fingerprint
 
-    assert drawn(1) == drawn(2) != drawn(1, seed=3)
+    assert drawn(1) == drawn(2)
     assert drawn(1, is_per_seed=True) != drawn(2, is_per_seed=True)
 
 
@@ -150,15 +150,6 @@ def test_the_model_of_every_shipped_cell_can_be_described(path, scale, tmp_path)
         ({"fusion": {"prlms": ["bert"], "layers": -9}}, "layers is -9, but prlms.bert has . layers"),
         ({"fusion": {"prlms": ["bert"], "layers": "mean_last_4"}}, "layers is mean_last_4, but prlms.bert"),
         ({"model": {"tying": "all"}, "tokenizer": {"is_shared": False}}, "one table needs one vocabulary"),
-        (
-            {"pretraining": {"train": {"label_smoothing": 0.1}}},
-            "label_smoothing is 0.1; the objectives",
-        ),
-        (
-            {"pretraining": {"tokenizer": {"kind": "bpe", "dropout": 0.1}}},
-            "tokenizer.dropout is 0.1; the models are pretrained on one",
-        ),
-        ({"decode": {"beam": 2, "num_return": 2}}, "one output per sentence is scored"),
     ],
 )
 def test_contradictions_are_refused(changes, message):

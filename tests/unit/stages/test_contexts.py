@@ -26,13 +26,13 @@ from nlgraft.stages.run.text import read_encoded
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus, read_corpus
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.config import Side, TrainConfig, View
+from nlgraft.training.config import Side, SmoothedTrainConfig, View
 from nlgraft.training.models import read_encoder, read_model
 from tests.unit.stages.runs import artifact, decisions, run
 
 DATA = ConlangConfig(corpus="conlang", task="translation", train=40, dev=6, test=4)
 SIZES = {"preset": "tiny", "d_model": 16, "ffn_dim": 24, "num_heads": 2, "dropout": 0.0}
-TRAIN = TrainConfig(max_steps=4, batch_tokens=400, warmup_steps=1, peak_lr=0.01, eval_every_steps=2)
+TRAIN = SmoothedTrainConfig(max_steps=4, batch_tokens=400, warmup_steps=1, peak_lr=0.01, eval_every_steps=2)
 DECODE = GenerationConfig(beam=2, max_length_offset=3)
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]"]
 SIDE = context_graph.context_side("prlm")

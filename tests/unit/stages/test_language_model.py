@@ -78,7 +78,7 @@ def test_trials_share_the_model_unless_each_seed_has_its_own():
 
 
 def test_a_stopped_pretraining_resumes_bit_for_bit(tmp_path):
-    graph = pretrained(train={**TRAIN, "report_every_steps": 1})
+    graph = pretrained(train={**TRAIN, "eval_every_steps": 1})
     models = []
     for name in ("whole", "stopped"):
         store = ArtifactStore.open(str(tmp_path / name))
@@ -97,9 +97,6 @@ def test_lines_that_were_all_cut_are_refused(store):
 
 
 def test_settings_are_checked_when_the_study_is_read():
-    assert (
-        LanguageModelPhaseConfig(model={"kind": "uni_lm"}, train={"max_steps": 3}).train.label_smoothing == 0
-    )
     with pytest.raises(ValidationError, match="vocab_size is that of the text's tokenizer"):
         LanguageModelPhaseConfig(model={"kind": "uni_lm", "vocab_size": 7})
     with pytest.raises(ValidationError, match="measured are dev/loss and dev/perplexity"):

@@ -16,7 +16,7 @@ from nlgraft.pipeline.stage import StageGraph
 from nlgraft.stages import graph as pieces
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import metrics
-from nlgraft.stages.config import MaskedLMConfig, UpstreamPhaseConfig, VectorsConfig
+from nlgraft.stages.config import MaskedLMConfig, VectorsConfig
 from nlgraft.stages.kinds.exchange import (
     EXCHANGE,
     PLAN,
@@ -52,10 +52,8 @@ TRAIN = TrainConfig(
     warmup_steps=1,
     peak_lr=0.01,
     eval_every_steps=2,
-    label_smoothing=0.0,
-    keep_best=False,
+    average_last=1,
 )
-PHASE = UpstreamPhaseConfig(train=TRAIN)
 BERT = {"model": {"d_model": 16, "num_heads": 2, "ffn_dim": 32}, "upstream_tokenizer": {"vocab_size": 150}}
 OURS = TransformerConfig(preset="tiny", d_model=16, ffn_dim=32, num_heads=2, dropout=0.0)
 METRICS = {
@@ -86,7 +84,7 @@ def exchanged_trial(method="avg", norm_match="none", new_rows=0, splits=("dev", 
     )
     tokenizer = masked_pieces.word_tokenizer("downstream", WordTokenizerConfig(vocab_size=170), new_corpus)
     new = masked_pieces.masked_text("downstream", new_corpus, tokenizer, max_tokens=50)
-    upstream = masked_pieces.pretrained_masked_lm(config, PHASE, old, max_tokens=50, trial_seed=1)
+    upstream = masked_pieces.pretrained_masked_lm(config, TRAIN, old, max_tokens=50, seed=1)
     vectors = VECTORS.stage(
         "vectors",
         VectorSettings(kind="skipgram", vectors=VectorsConfig(epochs=1), streams={"encoder": "source 0"}),
@@ -211,7 +209,7 @@ def test_text_beyond_the_positions_is_refused(store):
     config, text = MaskedLMConfig(**BERT), corpus()
     tokenizer = masked_pieces.upstream_tokenizer(config, text)
     lines = masked_pieces.masked_text("upstream", text, tokenizer, max_tokens=50)
-    upstream = masked_pieces.pretrained_masked_lm(config, PHASE, lines, max_tokens=8, trial_seed=1)
+    upstream = masked_pieces.pretrained_masked_lm(config, TRAIN, lines, max_tokens=8, seed=1)
     with pytest.raises(TrialFailed, match=r"set data\.max_tokens to at most 8"):
         run(store, upstream)
 
@@ -237,7 +235,7 @@ def test_a_checkpoint_learns_its_missing_head(store, tmp_path):
     text = masked_pieces.masked_text(
         "upstream", corpus(), masked_pieces.upstream_tokenizer(config, corpus()), max_tokens=50
     )
-    upstream = masked_pieces.pretrained_masked_lm(config, PHASE, text, max_tokens=50, trial_seed=1)
+    upstream = masked_pieces.pretrained_masked_lm(config, TRAIN, text, max_tokens=50, seed=1)
     record, at = run(store, upstream)
     learned = state(at("upstream"))
     for name, tensor in theirs.state_dict().items():
@@ -261,8 +259,8 @@ def test_a_checkpoint_on_the_hub_is_known_by_its_revision():
 
 
 def shared_text(**tokenizer):
-    config = TokenizerConfig(vocab_size=200, is_shared=True, special_tokens=("<mask>",), **tokenizer)
-    learned = pieces.tokenizer("upstream", config, {"upstream": corpus()})
+    config = TokenizerConfig(vocab_size=200, is_shared=True, **tokenizer)
+    learned = pieces.tokenizer("upstream", config, {"upstream": corpus()}, special_tokens=("<mask>",))
     return pieces.encode("upstream", corpus(), {"source 0": learned}, max_tokens=60)
 
 

@@ -34,13 +34,13 @@ from nlgraft.text.batches import Ragged
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.config import Side, TrainConfig, View
+from nlgraft.training.config import LearnedParameters, Side, SmoothedTrainConfig, View
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.models import read_model
 from nlgraft.training.views import Encoded
 from tests.unit.stages.runs import finish
 
-TRAIN = TrainConfig(max_steps=4, batch_tokens=400, warmup_steps=1, peak_lr=0.01, eval_every_steps=2)
+TRAIN = SmoothedTrainConfig(max_steps=4, batch_tokens=400, warmup_steps=1, peak_lr=0.01, eval_every_steps=2)
 SIZES = {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2}
 DECODE = GenerationConfig(beam=2, max_length_offset=3)
 
@@ -129,8 +129,8 @@ def test_weights_are_carried_into_another_architecture(store):
     )
     grown = model(num_sources=2, fine_encoder={"num_layers": 1})
     carry = CarrySettings(fresh=("fine_encoder",))
-    freeze = TRAIN.model_copy(update={"train_only": ("fine_encoder",)})
-    settings = TrainSettings(train=freeze, model=grown, carry=carry, view=view)
+    fine = LearnedParameters(only=("fine_encoder",))
+    settings = TrainSettings(train=TRAIN, learned=fine, model=grown, carry=carry, view=view)
     graph = scored(pieces.train("trained", text, settings, seed=1, start=first), text, view, ("dev",))
     record, at = finish(store, graph)
     report = json.loads((at("trained") / "carried.json").read_text())
@@ -156,7 +156,7 @@ def rows_of(store, text, view, **budget):
     for stage in StageGraph(text.stage).stages:
         execute_stage(stage, store, reporter=NullReporter())
     inputs = TrainInputs(encoded=store.fetch(text.stage), corpus=store.fetch(text.corpus), tokenizers={})
-    settings = TrainSettings(train=TrainConfig(**budget), view=view)
+    settings = TrainSettings(train=SmoothedTrainConfig(**budget), view=view)
     data = batches("train", settings, inputs, SimpleNamespace(seed=3))
     return [[rows.tolist() for rows in data.epoch(index)] for index in (0, 1)]
 
@@ -183,8 +183,8 @@ def test_batches_by_tokens_differ_between_vocabularies(store):
 def test_text_infilling_learns_from_text_alone(store):
     config = ConlangConfig(corpus="conlang", task="monolingual", train=60, dev=8, test=4)
     lines = pieces.text("task", config)
-    learned = TokenizerConfig(vocab_size=200, special_tokens=("<mask>",))
-    one = pieces.tokenizer("task", learned, {"task": lines})
+    learned = TokenizerConfig(vocab_size=200)
+    one = pieces.tokenizer("task", learned, {"task": lines}, special_tokens=("<mask>",))
     streams = {"source 0": "source 0", "target": "source 0"}
     text = pieces.encode("task", lines, {"source 0": one, "target": one}, streams=streams)
     settings = TrainSettings(
@@ -195,7 +195,7 @@ def test_text_infilling_learns_from_text_alone(store):
 
 
 def test_sampled_text_and_greedy_bleu(store):
-    text = texts("translation", 1, sampling_alpha=0.2)
+    text = texts("translation", 1)
     settings = TrainSettings(train=TRAIN, model=model(), sampling_alpha=0.2, num_bleu_sentences=3)
     trained = pieces.train("trained", text, settings, seed=1)
     assert trained.config["view"]["target"]["max_tokens"] == 60

@@ -17,7 +17,7 @@ from nlgraft.text.checks import (
     vocabulary_warning,
 )
 from nlgraft.text.config import CorpusConfig
-from nlgraft.text.tokenizer_config import TokenizerConfig
+from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 
 CORPUS = TypeAdapter(CorpusConfig)
@@ -36,7 +36,7 @@ def config(directory, suffix=""):
     document = {
         split: {
             side: str(directory / f"{split}.{code}{suffix}")
-            for side, code in (("source", "en"), ("target", "de"))
+            for side, code in (("sources", "en"), ("target", "de"))
         }
         for split in ("train", "dev", "test")
     }
@@ -98,8 +98,8 @@ def test_text_from_elsewhere_is_not_fetched():
 
 def test_more_pieces_than_words_are_warned_of():
     lines = ["a man walks", "a man runs"]  # 4 words, 9 characters, 4 special pieces
-    assert vocabulary_warning(TokenizerConfig(vocab_size=17), lines) is None
-    warning = vocabulary_warning(TokenizerConfig(vocab_size=18), lines)
+    assert vocabulary_warning(LearnedTokenizerConfig(vocab_size=17), lines) is None
+    warning = vocabulary_warning(LearnedTokenizerConfig(vocab_size=18), lines)
     assert warning is not None
     assert "vocab_size is 18, but the training text has only 4 distinct words and 9 characters" in warning
 
@@ -146,7 +146,7 @@ def test_a_normalisation_that_changes_references_is_warned_of():
 @pytest.mark.parametrize(("normalization", "is_lost"), [("nmt_nfkc", True), ("identity", False)])
 def test_a_tokenizer_that_loses_text_is_warned_of(normalization, is_lost, tmp_path):
     train_sentencepiece(
-        CHINESE, TokenizerConfig(vocab_size=80, normalization=normalization), tmp_path / "m", seed=0
+        CHINESE, LearnedTokenizerConfig(vocab_size=80, normalization=normalization), tmp_path / "m", seed=0
     )
     tokenizer = SentencePiece(tmp_path / "m")
     assert tokenizer.normalization == normalization

@@ -56,15 +56,14 @@ def test_every_task_makes_the_roles_that_its_config_names(task):
 def test_the_text_is_the_same_in_every_process_and_version():
     """Golden: CONLANG_VERSION 1. Text that changes needs a new version, since digests hold it."""
     code = (
-        "from nlgraft.text.config import ConlangConfig\n"
-        "from nlgraft.text.conlang.tasks import generate\n"
-        "config = ConlangConfig(corpus='conlang', task='multi_source', domain='b', train=300, seed=3)\n"
+        "from nlgraft.text.config import ConlangConfig\nfrom nlgraft.text.conlang.tasks import generate\n"
+        "config = ConlangConfig(corpus='conlang', task='multi_source', domain='b', train=300)\n"
         "print(sorted(generate(config, 'train').items()))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    here = sorted(made(count=300, task="multi_source", domain="b", seed=3).items())
+    here = sorted(made(count=300, task="multi_source", domain="b").items())
     assert ran.strip() == str(here)
-    assert hashlib.sha256(str(here).encode()).hexdigest()[:16] == "4f188797273d1f07"
+    assert hashlib.sha256(str(here).encode()).hexdigest()[:16] == "0982b87dd8dcd823"
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -94,9 +93,8 @@ def test_splits_are_disjoint_and_prefixes(task):
     assert resized == splits["test"]
 
 
-def test_seeds_and_domains_differ():
-    assert made() == made()
-    assert made(seed=1) != made() != made(domain="b")
+def test_domains_differ():
+    assert made() == made() != made(domain="b")
 
 
 def test_tasks_speak_of_the_same_things():
@@ -214,12 +212,13 @@ def test_domain_b_is_built_from_what_a_has():
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_most_of_what_only_b_says_has_known_parts(seed):
+def test_most_of_what_only_b_says_has_known_parts(seed, monkeypatch):
     """In running text: built words that a never says, against roots that a never says."""
+    monkeypatch.setattr("nlgraft.text.conlang.tasks.SEED", seed)
     lexicon = family(seed).lexicon
     stems = family(seed).languages["first"].stems
-    text = " ".join(made(count=1500, domain="b", seed=seed)["source 0"])
-    said_by_a = set(" ".join(made(count=1500, seed=seed)["source 0"]).replace(".", "").split())
+    text = " ".join(made(count=1500, domain="b")["source 0"])
+    said_by_a = set(" ".join(made(count=1500)["source 0"]).replace(".", "").split())
     counts = Counter(text.replace(".", "").split())
     new = sum(n for w, n in counts.items() if w not in said_by_a)
     assert 0.15 < new / sum(counts.values()) < 0.45

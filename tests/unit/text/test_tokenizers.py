@@ -13,7 +13,7 @@ import sentencepiece
 from nlgraft.errors import DataError, StoreError
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.conlang.tasks import generate
-from nlgraft.text.tokenizer_config import TokenizerConfig
+from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import (
     BOS,
     EOS,
@@ -29,7 +29,9 @@ LINES = generate(ConlangConfig(corpus="conlang", train=400, dev=1, test=1), "tra
 
 def trained(directory, lines=LINES, seed=1, **settings) -> SentencePiece:
     path = Path(directory) / "text.model"
-    train_sentencepiece(lines, TokenizerConfig.model_validate({"vocab_size": 300, **settings}), path, seed)
+    train_sentencepiece(
+        lines, LearnedTokenizerConfig.model_validate({"vocab_size": 300, **settings}), path, seed
+    )
     return SentencePiece(path)
 
 
@@ -100,10 +102,11 @@ def test_lines_that_sentencepiece_would_drop_are_learned_from(tmp_path):
 
 def test_another_process_learns_the_same_bytes(tmp_path):
     code = (
-        "import sys\nfrom pathlib import Path\nfrom nlgraft.text.tokenizer_config import TokenizerConfig\n"
+        "import sys\nfrom pathlib import Path\n"
+        "from nlgraft.text.tokenizer_config import LearnedTokenizerConfig\n"
         "from nlgraft.text.tokenizers import train_sentencepiece\n"
         "lines = sys.stdin.read().split('\\n')[:-1]\n"
-        "config = TokenizerConfig(vocab_size=300, kind=sys.argv[1], max_train_lines=300)\n"
+        "config = LearnedTokenizerConfig(vocab_size=300, kind=sys.argv[1], max_train_lines=300)\n"
         "train_sentencepiece(lines, config, Path(sys.argv[2]), 1)"
     )
     for kind in ("unigram", "bpe"):

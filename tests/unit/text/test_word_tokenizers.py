@@ -11,7 +11,7 @@ import pytest
 from nlgraft.errors import DataError
 from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
-from nlgraft.text.tokenizer_config import TokenizerConfig, WordTokenizerConfig
+from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, WordTokenizerConfig
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, WordSampler, encode_words, learn_tokenizer
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
@@ -89,7 +89,9 @@ def test_too_small_a_vocabulary_says_what_it_needs(lines, tmp_path):
 def test_bpe_is_sentencepieces_own(lines, tmp_path):
     """The same pieces as the model that the merges were taken from."""
     learn_tokenizer(lines, WordTokenizerConfig(kind="bpe", vocab_size=200), tmp_path)
-    config = TokenizerConfig(kind="bpe", vocab_size=200, special_tokens=("<mask>",), normalization="identity")
+    config = LearnedTokenizerConfig(
+        kind="bpe", vocab_size=200, special_tokens=("<mask>",), normalization="identity"
+    )
     train_sentencepiece([" ".join(line.split()) for line in lines], config, tmp_path / "own.model", 0)
     own = SentencePiece(tmp_path / "own.model")
     found = encode_words(tmp_path / TOKENIZER_FILE, lines, 1000).ids

@@ -10,8 +10,8 @@ def test_a_given_length_or_budget_replaces_the_default():
     config = TrainConfig(max_epochs=2, batch_sentences=8)
     assert (config.max_steps, config.batch_tokens, config.batch_characters) == (None, None, None)
     assert TrainConfig.model_validate_json(config.model_dump_json()) == config
-    text = '{"max_epochs": 2, "batch_sentences": 8, "betas": [0.9, 0.98], "freeze": ["a"]}'
-    assert TrainConfig.model_validate_json(text, strict=True).freeze == ("a",)
+    text = '{"max_epochs": 2, "batch_sentences": 8, "betas": [0.9, 0.98]}'
+    assert TrainConfig.model_validate_json(text, strict=True).betas == (0.9, 0.98)
     assert (TrainConfig().max_steps, TrainConfig().batch_tokens) == (10_000, 4096)
 
 

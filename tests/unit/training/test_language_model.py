@@ -13,7 +13,6 @@ from nlgraft.evaluation.sufficient import aggregate
 from nlgraft.nn.context_config import BiLMConfig, UniLMConfig
 from nlgraft.nn.language_models import BiLM, UniLM
 from nlgraft.text.batches import Ragged
-from nlgraft.training.config import TrainConfig
 from nlgraft.training.language_model import (
     LanguageModelObjective,
     TextData,
@@ -63,15 +62,11 @@ def test_loss_is_the_sum_over_predicted_tokens(kind):
     np.testing.assert_allclose(losses.statistics[:, 0], [-sum(row) for row in logs], atol=1e-4)
 
 
-def test_smoothing_is_that_of_the_config():
+def test_the_loss_is_the_cross_entropy_of_the_predicted_tokens():
     model, batch = make_model("uni"), make_data().batch(np.arange(4))
-    objective = LanguageModelObjective.of(TrainConfig(label_smoothing=0.3))
-    assert objective.smoothing == 0.3
     found = model.predictions(batch)
-    expected = torch.nn.functional.cross_entropy(
-        model.logits(found.states), found.tokens, label_smoothing=0.3, reduction="sum"
-    )
-    torch.testing.assert_close(objective(model, batch).loss_sum, expected)
+    expected = torch.nn.functional.cross_entropy(model.logits(found.states), found.tokens, reduction="sum")
+    torch.testing.assert_close(LanguageModelObjective()(model, batch).loss_sum, expected)
 
 
 def test_text_by_hand():

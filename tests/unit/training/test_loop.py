@@ -10,7 +10,7 @@ import torch
 from nlgraft.errors import ContractError, DataError
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.stage import TrialStopped
-from nlgraft.training.config import ParameterGroup, TrainConfig
+from nlgraft.training.config import ALL_LEARNED, LearnedParameters, ParameterGroup, TrainConfig
 from nlgraft.training.loop import Training, TrainingDiverged, train
 from nlgraft.training.losses import Loss, Seq2SeqObjective, segment_losses
 from nlgraft.training.weights import load_weights
@@ -20,22 +20,29 @@ CONFIG = {
     "max_steps": 12,
     "peak_lr": 0.02,
     "warmup_steps": 4,
-    "report_every_steps": 3,
     "eval_every_steps": 4,
-    "checkpoint_every_steps": 5,
-    "keep_best": False,
+    "average_last": 1,
 }
+
+
+@pytest.fixture(autouse=True)
+def cadence(monkeypatch):
+    """Reports and checkpoints of trainings as short as these."""
+    monkeypatch.setattr("nlgraft.training.loop.REPORT_EVERY_STEPS", 3)
+    monkeypatch.setattr("nlgraft.training.loop.CHECKPOINT_EVERY_STEPS", 5)
 
 
 def dev_loss(model):
     return {"dev/loss": segment_losses(model, ToyData(num=12, seed=9).in_order(), 12).per_token}
 
 
-def run(root, model=None, data=None, objective=None, reporter=None, evaluate=None, **fields):
+def run(
+    root, model=None, data=None, objective=None, reporter=None, evaluate=None, learned=ALL_LEARNED, **fields
+):
     model = model or ToyModel(1)
     context = make_context(root, reporter)
     config = TrainConfig(**{**CONFIG, **fields})
-    training = Training(model, objective or Seq2SeqObjective(0.1), data or ToyData(), config)
+    training = Training(model, objective or Seq2SeqObjective(0.1), data or ToyData(), config, learned)
     outcome = train(training, context, evaluate=evaluate)
     return model, outcome, context
 
@@ -145,12 +152,8 @@ def test_groups_keep_their_ratio_at_all_steps_and_frozen_weights_their_bits(tmp_
 
     torch.optim.AdamW.step = spy
     try:
-        run(
-            tmp_path,
-            model,
-            freeze=("source",),
-            groups=(ParameterGroup(pattern="mix", lr_multiplier=10),),
-        )
+        groups = (ParameterGroup(pattern="mix", lr_multiplier=10),)
+        run(tmp_path, model, learned=LearnedParameters(frozen=("source",), groups=groups))
     finally:
         torch.optim.AdamW.step = original
     assert len(seen) == 12
@@ -186,7 +189,7 @@ def test_best_weights_are_the_result(tmp_path):
         assert not model.training
         return {"dev/loss": next(values)}
 
-    model, outcome, context = run(tmp_path, evaluate=evaluate, keep_best=True)
+    model, outcome, context = run(tmp_path, evaluate=evaluate, average_last=None)
     assert (outcome.best_step, outcome.best_value, outcome.steps) == (8, 1.0, 12)
     weights = load_weights(context.directory / "model.safetensors")
     for name, tensor in model.state_dict().items():
@@ -195,22 +198,21 @@ def test_best_weights_are_the_result(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("direction", "values", "steps", "best"),
+    ("metric", "values", "steps", "best"),
     [
-        ("maximize", [10.0, 12.0, 12.0, 11.0, 99.0], 16, 8),  # an equal value is no new best
-        ("minimize", [5.0, 5.5, 4.0, 4.5, 4.2], 20, 12),
+        ("dev/greedy_bleu", [10.0, 12.0, 12.0, 11.0, 99.0], 16, 8),  # an equal value is no new best
+        ("dev/loss", [5.0, 5.5, 4.0, 4.5, 4.2], 20, 12),
     ],
 )
-def test_patience_ends_training(tmp_path, direction, values, steps, best):
+def test_patience_ends_training(tmp_path, metric, values, steps, best):
     dev = iter(values)
     _, outcome, _ = run(
         tmp_path,
-        evaluate=lambda model: {"dev/bleu": next(dev)},
+        evaluate=lambda model: {metric: next(dev)},
         max_steps=100,
         patience=2,
-        best_metric="dev/bleu",
-        best_direction=direction,
-        keep_best=True,
+        best_metric=metric,
+        average_last=None,
     )
     assert (outcome.steps, outcome.best_step, outcome.end_reason) == (steps, best, "patience")
 
@@ -223,7 +225,8 @@ def test_average_of_the_last_evaluation_points_is_the_result(tmp_path):
         points.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
         return {"dev/loss": 1.0}
 
-    model, _, _ = run(tmp_path, evaluate=evaluate, average_last=2, freeze=("source",))
+    some = LearnedParameters(frozen=("source",))
+    model, _, _ = run(tmp_path, evaluate=evaluate, average_last=2, learned=some)
     for name, tensor in model.state_dict().items():
         manual = (points[1][name].double() + points[2][name].double()) / 2
         assert torch.equal(tensor, manual.float()), name
@@ -306,9 +309,9 @@ def test_a_dev_metric_that_is_no_number_names_it(tmp_path):
 
 def test_what_cannot_be_trained_is_refused(tmp_path):
     with pytest.raises(ContractError, match="need an evaluate function"):
-        run(tmp_path, keep_best=True)
+        run(tmp_path, average_last=None)
     with pytest.raises(ContractError, match="best_metric=dev/loss is not measured; measured: dev/bleu"):
-        run(tmp_path, keep_best=True, evaluate=lambda model: {"dev/bleu": 1.0})
+        run(tmp_path, average_last=None, evaluate=lambda model: {"dev/bleu": 1.0})
     usual = Training(ToyModel(), Seq2SeqObjective(), ToyData(), TrainConfig(**CONFIG))
     with pytest.raises(ContractError, match="no seed"):
         train(usual, make_context(tmp_path, seed=None))

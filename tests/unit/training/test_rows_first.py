@@ -9,7 +9,7 @@ from nlgraft.errors import ContractError
 from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.text.batches import Ragged
-from nlgraft.training.config import TrainConfig
+from nlgraft.training.config import ALL_LEARNED, LearnedParameters, TrainConfig
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.loop import Training, train
 from nlgraft.training.losses import Seq2SeqObjective
@@ -25,19 +25,25 @@ SETTINGS = {
     "warmup_steps": 2,
     "weight_decay": 0.1,
     "eval_every_steps": 50,
-    "checkpoint_every_steps": 2,
-    "report_every_steps": 1,
-    "keep_best": False,
+    "average_last": 1,
 }
 
 
-def run(root, num_steps, num_alone, reporter=None, rows=None, **fields):
+@pytest.fixture(autouse=True)
+def cadence(monkeypatch):
+    """Reports and checkpoints of trainings as short as these."""
+    monkeypatch.setattr("nlgraft.training.loop.REPORT_EVERY_STEPS", 1)
+    monkeypatch.setattr("nlgraft.training.loop.CHECKPOINT_EVERY_STEPS", 2)
+
+
+def run(root, num_steps, num_alone, reporter=None, rows=None, frozen=()):
     model = ToyModel(1, dropout=0.2)
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    config = TrainConfig(**(SETTINGS | {"max_steps": num_steps} | fields))
+    config = TrainConfig(**(SETTINGS | {"max_steps": num_steps}))
     first = RowsFirst(num_alone, rows or {TABLE: NEW}) if num_alone else None
     context = make_context(root, reporter)
-    train(Training(model, Seq2SeqObjective(0.1), ToyData(), config), context, rows_first=first)
+    training = Training(model, Seq2SeqObjective(0.1), ToyData(), config, LearnedParameters(frozen=frozen))
+    train(training, context, rows_first=first)
     return before, model.state_dict()
 
 
@@ -61,7 +67,7 @@ def test_a_step_by_hand():
     model = torch.nn.Module()
     model.table, model.other = torch.nn.Parameter(torch.ones(2, 2)), torch.nn.Parameter(torch.ones(2))
     config = TrainConfig(peak_lr=0.1, weight_decay=0.5)
-    choose_trained(model, config)
+    choose_trained(model, ALL_LEARNED)
     optimizer = make_optimizer(model, config)
     first = RowsFirst(1, {"table": torch.tensor([True, False])})
     first.check(model)
@@ -113,7 +119,7 @@ def test_one_table_for_all(tmp_path):
 @pytest.mark.parametrize(
     ("rows", "fields", "settings"),
     [
-        ({TABLE: NEW}, {"freeze": ("^target",)}, "but it is frozen"),
+        ({TABLE: NEW}, {"frozen": ("^target",)}, "but it is frozen"),
         ({"output.weight": NEW}, {}, "but it is frozen"),
         ({TABLE: NEW[1:]}, {}, "has 11 rows, the mask has 10"),
         ({TABLE: torch.zeros(11, dtype=torch.bool)}, {}, "no row is new"),

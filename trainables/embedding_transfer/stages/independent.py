@@ -16,6 +16,7 @@ from nlgraft.nn.config import TransformerConfig
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.run.seq2seq import table_sizes, train_model
 from nlgraft.text.tokenizers import EOS
+from nlgraft.training.config import LearnedParameters
 from nlgraft.training.models import fresh_model, read_model
 from nlgraft.training.weights import carry_over
 from trainables.embedding_transfer.kinds import NEW_LAYERS
@@ -39,8 +40,8 @@ def attach_embeddings(context: StageContext) -> None:
     model = fresh_model(config, *sizes, context.seed)
     replaced = tuple(pattern for side in sides for pattern in REPLACED[side])
     carry_over(model, body.state_dict(), fresh=replaced, drop=replaced)
-    alone = settings.train.model_copy(update={"train_only": replaced})
-    train_model(model, settings.model_copy(update={"train": alone}), inputs, context)
+    alone = settings.model_copy(update={"learned": LearnedParameters(only=replaced)})
+    train_model(model, alone, inputs, context)
 
 
 def independent_config(

@@ -20,6 +20,8 @@ from trainables.vocabulary_transfer.config import SplitConfig
 from trainables.vocabulary_transfer.kinds import MEASURES, SPLIT
 from trainables.vocabulary_transfer.metrics import MEASURES as METRICS
 
+SPLIT_SEED = 0
+"""Of the draw of the splits, the same in all trials."""
 SPLIT_SIGNATURE = "of train, dev and test"
 TEST_SIGNATURE = "of test"
 
@@ -49,7 +51,7 @@ def stratified(labels: Sequence[str], config: SplitConfig) -> dict[str, list[int
     found: dict[str, list[int]] = {name: [] for name in SPLITS}
     for label in sorted(kept):
         rows = np.flatnonzero(np.array([one == label for one in labels]))
-        rows = generator_for(config.seed, "split", label).permutation(rows)
+        rows = generator_for(SPLIT_SEED, "split", label).permutation(rows)
         edges = [config.train, (1 + config.train) / 2, 1.0]
         ends = [0, *(round(wanted * len(rows) * edge) for edge in edges)]
         if min(np.diff(ends)) < 1:
@@ -60,7 +62,7 @@ def stratified(labels: Sequence[str], config: SplitConfig) -> dict[str, list[int
         for name, start, end in zip(SPLITS, ends[:-1], ends[1:], strict=True):
             found[name] += rows[start:end].tolist()
     return {
-        name: generator_for(config.seed, "order", name).permutation(rows).tolist()
+        name: generator_for(SPLIT_SEED, "order", name).permutation(rows).tolist()
         for name, rows in found.items()
     }
 

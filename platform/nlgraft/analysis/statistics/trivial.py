@@ -16,7 +16,7 @@ import numpy as np
 
 from nlgraft.analysis.data.trials import Array, CellResult, TrialResult
 from nlgraft.evaluation.config import BleuTokenizer
-from nlgraft.evaluation.sufficient import STATISTIC_METRICS, StatisticMetric, aggregate, segment_rows
+from nlgraft.evaluation.sufficient import STATISTIC_METRICS, aggregate, segment_rows
 
 NEAR = 1.0
 """Points of 100 by which a cell must beat a trivial output to have learned anything."""
@@ -47,7 +47,7 @@ def trivial_output(cells: Sequence[CellResult], metric: str) -> Trivial | None:
     known = STATISTIC_METRICS.get(name)
     if trial is None or known is None:
         return None
-    found = list(_of_classes(trial, split, name) if name in _OF_CLASSES else _of_text(trial, split, known))
+    found = list(_of_classes(trial, split, name) if name in _OF_CLASSES else _of_text(trial, split, name))
     best = max if known.direction == "maximize" else min
     return best(found, key=lambda one: one.value) if found else None
 
@@ -70,16 +70,16 @@ def _of_classes(trial: TrialResult, split: str, name: str) -> Iterator[Trivial]:
     yield Trivial("the most frequent class for every line", float(aggregate(name, sums)))
 
 
-def _of_text(trial: TrialResult, split: str, known: StatisticMetric) -> Iterator[Trivial]:
+def _of_text(trial: TrialResult, split: str, name: str) -> Iterator[Trivial]:
     texts = trial.read_texts(split)
-    if known.rows is None or texts is None:
+    if STATISTIC_METRICS[name].rows is None or texts is None:
         return
     _, references = texts
-    tokenizer = _tokenizer(trial, f"{split}/{known.name}")
+    tokenizer = _tokenizer(trial, f"{split}/{name}")
 
     def scored(what: str, lines: Sequence[str]) -> Trivial:
-        rows, _ = segment_rows(known.name, lines, references, bleu_tokenizer=tokenizer)
-        return Trivial(what, float(aggregate(known.name, rows.sum(axis=0))))
+        rows, _ = segment_rows(name, lines, references, bleu_tokenizer=tokenizer)
+        return Trivial(what, float(aggregate(name, rows.sum(axis=0))))
 
     frequent = Counter(references).most_common(1)[0][0]
     yield scored("the most frequent reference for every line", [frequent] * len(references))

@@ -10,9 +10,10 @@ from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.config import Split
 from nlgraft.text.tokenizer_config import WordSampling
+from nlgraft.training.config import TrainConfig
 
 
-class TrainClassifierSettings(TrainingSettings):
+class TrainClassifierSettings(TrainingSettings[TrainConfig]):
     """One training of a classifier."""
 
     classifier: ClassifierConfig

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.training.config import TrainConfig
 
 
-class LanguageModelSettings(TrainingSettings):
+class LanguageModelSettings(TrainingSettings[TrainConfig]):
     """One pretraining of a left-to-right or a two-tower language model."""
 
     model: LanguageModelConfig

@@ -11,7 +11,7 @@ from nlgraft.stages.kinds.training import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.config import Split
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
-from nlgraft.training.config import MaskedScoringConfig, MaskingConfig
+from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, SmoothingKind, TrainConfig
 
 
 class WordTokenizerSettings(Settings):
@@ -43,9 +43,13 @@ class EncodeWordsInputs(Inputs[T]):
     tokenizer: T
 
 
-class TrainMaskedSettings(TrainingSettings):
+class TrainMaskedSettings(TrainingSettings[TrainConfig]):
     """One training of a masked language model, from the input ``start`` or one of three kinds of model."""
 
+    label_smoothing: float = 0.0
+    """Probability mass taken from the true token."""
+    smoothing_kind: SmoothingKind = "uniform_all"
+    """Tokens that get that mass."""
     masking: MaskingConfig
     """Unit and rates of masking."""
     scoring: MaskedScoringConfig

@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic import Field
-
 from nlgraft.stages.kinds.text import NoInputs
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T, is_unset
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 
 
 class CheckpointSettings(Settings):
@@ -26,7 +24,7 @@ class CheckpointSettings(Settings):
 class ReleasedTokenizerSettings(CheckpointSettings):
     """The tokenizer of a released model."""
 
-    languages: tuple[str, ...] = Field(default=(), exclude_if=is_unset)
+    languages: tuple[str, ...] = ()
     """Special tokens of languages that follow the mask, e.g. ``<de>``."""
 
 
@@ -35,7 +33,7 @@ class MbartSettings(CheckpointSettings):
 
     start_id: int | None = None
     """Its own id of the token that starts a target, the language's; null: the one in its config.json."""
-    language_ids: tuple[int, ...] = Field(default=(), exclude_if=is_unset)
+    language_ids: tuple[int, ...] = ()
     """Its own ids of the languages whose tokens follow the mask, in their order."""
 
 

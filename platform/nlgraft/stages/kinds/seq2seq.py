@@ -10,12 +10,12 @@ from pydantic import Field
 
 from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.evaluation.sufficient import TextMetric
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.config import BeamSearchConfig, GenerationConfig, TransformerConfig
 from nlgraft.stages.config import ExtractMethod, MaskedSpansConfig
 from nlgraft.stages.kinds.training import TrainingSettings
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T, is_none, is_unset
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.config import SplitName
-from nlgraft.training.config import Pattern, View
+from nlgraft.training.config import ALL_LEARNED, LearnedParameters, Pattern, SmoothedTrainConfig, View
 
 
 class CarrySettings(Settings):
@@ -29,15 +29,17 @@ class CarrySettings(Settings):
     """Earlier names, after renaming, that are not used."""
 
 
-class TrainSettings(TrainingSettings):
+class TrainSettings(TrainingSettings[SmoothedTrainConfig]):
     """One training of an encoder-decoder."""
 
     model: TransformerConfig | None = None
     """The architecture; null: that of the input ``start`` or ``architecture``."""
-    extension: Mapping[str, Any] = Field(default={}, exclude_if=is_unset)
+    extension: Mapping[str, Any] = {}
     """Fields of the architecture of ``start`` that are others in this model, e.g. ``num_sources``."""
     carry: CarrySettings = CarrySettings()
     """Mapping of the weights of ``start`` where the architecture is another."""
+    learned: LearnedParameters = ALL_LEARNED
+    """Parameters that learn, and learning rates of their own."""
     view: View = View()
     """Sources, contexts and target of a batch."""
     sampling_alpha: float | None = None
@@ -51,7 +53,7 @@ class TrainSettings(TrainingSettings):
     """Dev sentences that are decoded greedily at every evaluation; 0: none."""
     new_rows_first_steps: int = 0
     """First steps in which only the new rows of an exchanged vocabulary learn: see ``start``."""
-    report_steps: tuple[int, ...] = Field(default=(), exclude_if=is_unset)
+    report_steps: tuple[int, ...] = ()
     """Steps whose dev loss is reported as a metric of its own, where it is evaluated; 0: before the training,
     right after weights were carried over."""
     metric_prefix: str = ""
@@ -84,13 +86,13 @@ class TrainInputs(Inputs[T]):
 class DecodingSettings(Settings):
     """How a model translates, whatever the text."""
 
-    decode: GenerationConfig
+    decode: BeamSearchConfig
     """Beam and length rules."""
     view: View = View()
     """Sources and contexts that the model reads."""
-    foreign_source: int | None = Field(default=None, ge=0, exclude_if=is_none)
+    foreign_source: int | None = Field(default=None, ge=0)
     """Source that is another example's sentence everywhere, by index: an adversarial test."""
-    has_lm_cache: bool = Field(default=True, exclude_if=bool)
+    has_lm_cache: bool = True
     """If false, a target-side language model reads every prefix anew, to measure what its cache saves."""
     is_measured: bool = True
     """If true, report length and speed of the output: of the trial's own model, not of an upstream one."""
@@ -105,8 +107,13 @@ class TranslateSettings(DecodingSettings):
     """Split to translate."""
     streams: Mapping[str, str]
     """Role of the text of each source and context."""
-    max_tokens: int | None = Field(default=None, ge=1, exclude_if=is_none)
+    max_tokens: int | None = Field(default=None, ge=1)
     """Longest source, as in training; longer ones are cut and counted."""
+
+    @property
+    def generation(self) -> GenerationConfig:
+        """The search, which begins with the view's first token."""
+        return GenerationConfig(**self.decode.model_dump(), start_id=self.view.target_start)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +150,7 @@ class ScoreSettings(Settings):
     """Measures of text."""
     bleu_tokenizer: BleuTokenizer | None = None
     """Tokenizer of ``bleu``; null without it."""
-    has_documents: bool = Field(default=False, exclude_if=is_unset)
+    has_documents: bool = False
     """If true, BLEU of whole documents, too: the corpus says which document a line belongs to."""
     metric_prefix: str = ""
     """Prefix of all metrics of a model that is not the trial's result."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.config import Split
-from nlgraft.text.tokenizer_config import TokenizerConfig
+from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 
 
 class CorpusSettings(Settings):
@@ -35,8 +35,8 @@ class NoInputs(Inputs[T]):
 class TokenizerSettings(Settings):
     """A SentencePiece model and what it learns from."""
 
-    tokenizer: TokenizerConfig
-    """Its kind and size; ``is_shared`` and ``sampling_alpha`` are left at their defaults."""
+    tokenizer: LearnedTokenizerConfig
+    """Its kind and size; ``is_shared`` is left at its default."""
     roles: tuple[str, ...] | None
     """Roles of the training text, e.g. ``source 0``; null: all text."""
 

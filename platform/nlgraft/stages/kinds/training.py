@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Generic, TypeVar
 
 from nlgraft.pipeline.stage import Stage, Work
 from nlgraft.stages.stage_kind import Settings
 from nlgraft.training.config import TrainConfig
 
+TrainT = TypeVar("TrainT", bound=TrainConfig)
 
-class TrainingSettings(Settings):
+
+class TrainingSettings(Settings, Generic[TrainT]):
     """Settings of a training."""
 
-    train: TrainConfig
+    train: TrainT
     """Length, learning rate and choice of the result."""
 
     @property

@@ -73,7 +73,7 @@ def train(context: StageContext) -> None:
         return metrics
 
     outcome = run_loop(
-        Training(model, ClassificationObjective.of(settings.train), data, settings.train),
+        Training(model, ClassificationObjective(), data, settings.train),
         context,
         evaluate=evaluate,
         save=lambda model, directory: write_classifier(model, labels, directory),
@@ -89,8 +89,8 @@ def _keep_best(
     best: dict[float, Evaluation], value: float | None, evaluation: Evaluation, config: TrainConfig
 ) -> None:
     """Keep the evaluation of the weights that will be the result, by its value: the first of the best."""
-    choose = max if config.best_direction == "maximize" else min
-    if config.keep_best and value is not None and value not in best and choose([value, *best]) == value:
+    choose = max if config.is_best_highest else min
+    if config.is_best_kept and value is not None and value not in best and choose([value, *best]) == value:
         best.clear()
         best[value] = evaluation
 

@@ -60,7 +60,7 @@ def train(context: StageContext) -> None:
         return {metric_name(f"dev/{name}", prefix): score.value for name, score in scores.items()}
 
     outcome = run_loop(
-        Training(model, LanguageModelObjective.of(config), text, config),
+        Training(model, LanguageModelObjective(), text, config),
         context,
         evaluate=evaluate,
         save=write_language_model,

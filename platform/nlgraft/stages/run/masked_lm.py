@@ -36,7 +36,7 @@ from nlgraft.stages.run.new_rows import new_rows_first
 from nlgraft.stages.run.text import read_encoded, text_of, training_budget
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.corpora import read_corpus
-from nlgraft.training.config import MaskedScoringConfig, TrainConfig
+from nlgraft.training.config import ALL_LEARNED, LearnedParameters, MaskedScoringConfig, TrainConfig
 from nlgraft.training.loop import Training, TrainOutcome
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.masked_lm import (
@@ -76,7 +76,7 @@ def train(context: StageContext) -> None:
     if 0 in settings.report_steps:
         at_start = _statistics(masked_losses(model, dev, context.device))
         statistics = {f"{name}.step_0": rows for name, rows in at_start.items()}
-    prefix, config = settings.metric_prefix, _train_config(settings, model)
+    prefix, config = settings.metric_prefix, _train_config(settings)
 
     def evaluate(model: MaskedLM) -> Mapping[str, float]:
         losses = masked_losses(model, dev, context.device)
@@ -84,8 +84,9 @@ def train(context: StageContext) -> None:
 
     budget = training_budget(config, inputs.corpus, "train", context.seed)
     data = _train_data(settings, inputs, masker, budget)
+    objective = MaskedObjective(settings.label_smoothing, settings.smoothing_kind)
     outcome = run_loop(
-        Training(model, MaskedObjective.of(config), data, config),
+        Training(model, objective, data, config, _learned(settings, model)),
         context,
         evaluate=evaluate,
         save=write_masked_lm,
@@ -116,15 +117,19 @@ def _train_data(
     return SampledLines(lines, inputs.tokenizer, settings.sampling, masker.seed, masked)
 
 
-def _train_config(settings: TrainMaskedSettings, model: MaskedLM) -> TrainConfig:
+def _train_config(settings: TrainMaskedSettings) -> TrainConfig:
     config = settings.train
     changes: dict[str, Any] = {"best_metric": metric_name(config.best_metric, settings.metric_prefix)}
-    if not settings.is_body_trained:
-        assert isinstance(model, TransformersMaskedLM)
-        changes["freeze"] = (*config.freeze, model.body_pattern)
     if 0 in settings.report_steps:
         changes["is_evaluated_at_start"] = True
     return config.model_copy(update=changes)
+
+
+def _learned(settings: TrainMaskedSettings, model: MaskedLM) -> LearnedParameters:
+    if settings.is_body_trained:
+        return ALL_LEARNED
+    assert isinstance(model, TransformersMaskedLM)
+    return LearnedParameters(frozen=(model.body_pattern,))
 
 
 def _new_rows_first(

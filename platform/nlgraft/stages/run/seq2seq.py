@@ -132,7 +132,7 @@ def train_model(
         return {metric_name(name, prefix): value for name, value in metrics.items()}
 
     outcome = run_loop(
-        Training(model, Seq2SeqObjective.of(config), data, config),
+        Training(model, Seq2SeqObjective.of(config), data, config, settings.learned),
         context,
         evaluate=evaluate,
         save=write_model,

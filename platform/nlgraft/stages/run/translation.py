@@ -52,7 +52,7 @@ def translate(context: StageContext) -> None:
     if settings.foreign_source is not None:
         prepared = with_foreign_source(prepared, settings.foreign_source, seed=0)
     with nullcontext() if settings.has_lm_cache else without_language_model_cache(model):
-        translations = decode(model, prepared, settings.decode)
+        translations = decode(model, prepared, settings.generation)
     tokenizer = open_tokenizer(inputs.tokenizers[settings.view.target.stream])
     write_lines(context.directory / HYPOTHESES_FILE, tokenizer.decode(translations.best))
     if not settings.is_measured:
@@ -61,7 +61,7 @@ def translate(context: StageContext) -> None:
     evaluation = _lengths("hypothesis_length", translations.best, signature)
     if settings.is_calibrated:
         references = text_of(read_corpus(inputs.corpus / split), ["target"])
-        evaluation |= calibration(model, prepared, translations.best, tokenizer, references, settings.decode)
+        evaluation |= calibration(model, prepared, translations.best, tokenizer, references, settings.generation)
     scores = {
         **evaluation.scores,
         "sentences_per_s": _speed(translations, settings, context.device),
@@ -106,7 +106,7 @@ def _lengths(name: str, sequences: Sequence[Sequence[int]], signature: str) -> E
 def _speed(translations: Translations, settings: TranslateSettings, device: str) -> Score:
     count = len(translations.hypotheses)
     rate = count / translations.seconds
-    signature = speed_signature(settings.decode, device, has_lm_cache=settings.has_lm_cache)
+    signature = speed_signature(settings.generation, device, has_lm_cache=settings.has_lm_cache)
     return Score("sentences_per_s", rate, count, "maximize", signature)
 
 

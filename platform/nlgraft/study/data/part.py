@@ -6,7 +6,9 @@ import math
 import re
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from nlgraft.strict_config import StrictConfig
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")
 MAX_NAME_LENGTH = 250
@@ -18,10 +20,10 @@ _SPOKEN = re.compile(rf"(?:{_AMOUNT}d)?(?:{_AMOUNT}h)?(?:{_AMOUNT}m)?(?:{_AMOUNT
 _ISO = re.compile(rf"P(?:{_AMOUNT}D)?(?:T(?:{_AMOUNT}H)?(?:{_AMOUNT}M)?(?:{_AMOUNT}S)?)?")
 
 
-class Part(BaseModel):
+class Part(StrictConfig):
     """A part of a study: immutable, without unknown keys, strict about types (true is not 1)."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(strict=True)
 
 
 def check_name(name: str) -> str:

@@ -110,7 +110,7 @@ class Sampler(Part):
     """Optuna's sampler."""
     seed: Seed = 0
     """Seed of the proposals; 0 is a seed like any other."""
-    num_startup_trials: int | None = Field(default=None, ge=1, exclude_if=lambda number: number is None)
+    num_startup_trials: int | None = Field(default=None, ge=1)
     """Of ``tpe``: ended trials of a cell before which it draws at random; none: Optuna's ten. A search has to
     be longer, or nothing is modelled."""
 

@@ -20,7 +20,7 @@ from nlgraft.text.checks import bleu_warning, check_corpus, normalization_warnin
 from nlgraft.text.config import ConlangConfig, CorpusConfig
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpora import Corpus, report_json
-from nlgraft.text.tokenizer_config import TokenizerConfig
+from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 _NUM_REFERENCES = 1000
@@ -113,8 +113,8 @@ class _Text:
         known = [corpus["train"] for corpus in corpora if "train" in corpus]
         if not known or len(known) < len(corpora):
             return []
-        fields = TokenizerConfig.model_fields.keys() & settings.keys()
-        config = TokenizerConfig.model_validate({name: settings[name] for name in fields})
+        fields = LearnedTokenizerConfig.model_fields.keys() & settings.keys()
+        config = LearnedTokenizerConfig.model_validate({name: settings[name] for name in fields})
         roles = stage.config.get("roles")
         lines = [
             line

@@ -5,40 +5,37 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from nlgraft.errors import DataError
 from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.metric import Metric
 from nlgraft.text.files import InputPath
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
-
-
-class Conlang(_Part):
+class Conlang(StrictConfig):
     corpus: Literal["conlang"]
     train: int = Field(default=100, ge=1)
     """Training pairs."""
 
 
-class Files(_Part):
+class Files(StrictConfig):
     corpus: Literal["files"]
     path: InputPath
 
 
-class Average(_Part):
+class Average(StrictConfig):
     kind: Literal["avg"] = "avg"
 
 
-class Attention(_Part):
+class Attention(StrictConfig):
     kind: Literal["att", "patt"]
     kd_weight: float = Field(default=0.5, ge=0)
     """Weight of the distillation loss (paper, section 3)."""
 
 
-class Model(_Part):
+class Model(StrictConfig):
     num_layers: int = Field(default=2, ge=1, le=6)
     """Layers of the encoder."""
     num_fine_layers: int = Field(default=1, ge=0)
@@ -54,7 +51,7 @@ class Model(_Part):
         return self
 
 
-class Train(_Part):
+class Train(StrictConfig):
     max_steps: int = Field(default=50, ge=1)
     peak_lr: float = Field(default=1e-3, gt=0)
     is_gradual: bool = True
@@ -62,7 +59,7 @@ class Train(_Part):
     lr_multipliers: dict[str, float] = Field(default={})
 
 
-class Config(_Part):
+class Config(StrictConfig):
     data: Annotated[Conlang | Files, Field(discriminator="corpus")]
     model: Model = Model(num_layers=3)
     generator: Annotated[Average | Attention, Field(discriminator="kind")] = Average()
