@@ -101,3 +101,4 @@ def _arms() -> dict[str, dict[str, Any]]:
 
 
 ARMS = _arms()
+ARMS["avg_eg"]["model"] = {**_TINY, "target_positions": "learned", "max_positions": 300}

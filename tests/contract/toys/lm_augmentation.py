@@ -61,3 +61,4 @@ ARMS: dict[str, dict[str, Any]] = {
         source={"use": "elmo"}, model=_ELMO_MODEL, tokenizers={"target": "bitext"}
     ),
 }
+ARMS["bitext-BPE"]["model"] = {**_BASE["model"], "source_positions": "learned", "max_positions": 300}

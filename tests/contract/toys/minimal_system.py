@@ -21,3 +21,4 @@ ARMS["both"] |= {
         "is_calibrated": True,
     }
 }
+ARMS["second"]["model"] = {**_BASE["model"], "target_positions": "learned", "max_positions": 300}

@@ -109,3 +109,4 @@ ARMS: dict[str, dict[str, Any]] = {
         "single_source": {"train": _TRAIN},
     },
 }
+ARMS["single source"]["model"] = {**_BASE["model"], "target_positions": "learned", "max_positions": 300}

@@ -61,3 +61,4 @@ ARMS["sum"]["score"] = {
     "metrics": get_args(TextMetric),
     "is_calibrated": True,
 }
+ARMS["plain"]["model"] = {**_BASE["model"], "target_positions": "learned", "max_positions": 300}
