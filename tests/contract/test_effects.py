@@ -57,6 +57,7 @@ EXPERIMENTS: Mapping[str, tuple[Mapping[str, Any], tuple[Any, ...]]] = {
     "keep_best": (_LATE, (False,)),
     "average_last": ({**_LATE, "keep_best": False}, (2,)),
     "max_tokens": ({}, (3,)),
+    "is_forced": ({"min_split_chars": 2, "split": 1.0, "cut": 0.5, "cut_edge": 0.5}, (True,)),
     "max_line_chars": ({}, (2,)),
     "read": ({}, ("second", [1, 0])),
     "smoothing_kind": ({"label_smoothing": 0.1}, ("uniform_others",)),
