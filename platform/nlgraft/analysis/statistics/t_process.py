@@ -40,9 +40,10 @@ def transition(num_values: int) -> Array:
     """Return the probabilities to pass from bin i at n values to bin j at n + 1, shape (bins, bins)."""
     # Several places in each bin: with few values r' has a bound near by, at which its density is infinite.
     number = _NUM_PLACES if num_values < _MANY else 1
-    places: Array = EDGES[:-1, None] + _WIDTH * (np.arange(number) + 0.5) / number
+    offsets = _WIDTH * (np.arange(number) + 0.5) / number
+    places = EDGES[:-1, None] + offsets
     weights: Array = np.exp(-(places**2) / 2)
-    start = _cosine(places.ravel(), num_values)[:, None]
+    start = _cosine(places.reshape(-1).astype(np.float64), num_values)[:, None]
     ends = _cosine(EDGES[1:-1], num_values + 1)
     inside = _below(ends, start, num_values) - _below(-ends, start, num_values)
     inside = inside.reshape(*places.shape, -1)
