@@ -24,7 +24,7 @@ _WIDTH = 0.05
 _NUM_PLACES = 4
 _MANY = 20
 _FARTHEST = 7.5
-EDGES = np.arange(round(_FARTHEST / _WIDTH) + 1) * _WIDTH
+EDGES: Array = np.linspace(0.0, _FARTHEST, round(_FARTHEST / _WIDTH) + 1)
 """Edges of the bins in z, shape (bins + 1,); the last bin has no upper end."""
 
 
@@ -43,7 +43,7 @@ def transition(num_values: int) -> Array:
     offsets = _WIDTH * (np.arange(number) + 0.5) / number
     places = EDGES[:-1, None] + offsets
     weights: Array = np.exp(-(places**2) / 2)
-    start = _cosine(places.reshape(-1).astype(np.float64), num_values)[:, None]
+    start = _cosine(places.ravel(), num_values)[:, None]
     ends = _cosine(EDGES[1:-1], num_values + 1)
     inside = _below(ends, start, num_values) - _below(-ends, start, num_values)
     inside = inside.reshape(*places.shape, -1)
