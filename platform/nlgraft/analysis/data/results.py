@@ -142,12 +142,6 @@ class Results:
             shown[cell_key(self.study, found.cell, found.params)] = Look(seeds=seeds, metrics=metrics)
         return shown
 
-    @property
-    def common_seeds(self) -> list[int]:
-        """Seeds finished in every cell that has any."""
-        finished = [[one.seed for one in found.trials if one.state == "finished"] for found in self.cells]
-        return [seed for seed in self.study.seeds if all(seed in seeds for seeds in finished if seeds)]
-
     def cell(self, cell: str | Cell) -> CellResult:
         """Find a cell by a text that names it: ``baseline``, ``arm=avg_eg``, ``without x``.
 

@@ -276,7 +276,7 @@ def _notes(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) 
     if any(found.smallest_detectable is not None for _, found in compared):
         marks.append(
             "Detectable: the true difference that so many seeds find in four of five such studies; below "
-            f"{_FEW_SEEDS} seeds only a range is known. Seeds needed: those that find the observed one as often."
+            f"{_FEW_SEEDS} seeds only a range is known. Seeds needed: that many find the observed one."
         )
     notes: dict[str, list[str]] = {}
     for label, found in compared:

@@ -46,11 +46,6 @@ class Stability:
     median: float
     interquartile_mean: float
 
-    @property
-    def is_unstable(self) -> bool:
-        """True if a seed was lost or diverged."""
-        return bool(self.lost or self.diverged)
-
     def to_json(self) -> dict[str, Any]:
         """Return the figures as JSON values."""
         return {

@@ -24,7 +24,7 @@ _WIDTH = 0.05
 _NUM_PLACES = 4
 _MANY = 20
 _FARTHEST = 7.5
-EDGES = np.arange(round(_FARTHEST / _WIDTH) + 1) * _WIDTH
+EDGES: Array = np.linspace(0.0, _FARTHEST, round(_FARTHEST / _WIDTH) + 1)
 """Edges of the bins in z, shape (bins + 1,); the last bin has no upper end."""
 
 
@@ -40,7 +40,8 @@ def transition(num_values: int) -> Array:
     """Return the probabilities to pass from bin i at n values to bin j at n + 1, shape (bins, bins)."""
     # Several places in each bin: with few values r' has a bound near by, at which its density is infinite.
     number = _NUM_PLACES if num_values < _MANY else 1
-    places: Array = EDGES[:-1, None] + _WIDTH * (np.arange(number) + 0.5) / number
+    offsets = _WIDTH * (np.arange(number) + 0.5) / number
+    places = EDGES[:-1, None] + offsets
     weights: Array = np.exp(-(places**2) / 2)
     start = _cosine(places.ravel(), num_values)[:, None]
     ends = _cosine(EDGES[1:-1], num_values + 1)
