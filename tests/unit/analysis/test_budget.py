@@ -43,7 +43,9 @@ def study(p_values: dict[str, float | None], *, name: str = "study", **changes) 
     return replace(entry, **changes)
 
 
-def question(arm: str, p: float | None, *, baseline: str = "base", metric: str = "test/bleu", **changes) -> Asked:
+def question(
+    arm: str, p: float | None, *, baseline: str = "base", metric: str = "test/bleu", **changes
+) -> Asked:
     asked = Asked(
         metric=metric,
         cells=(arm, baseline),

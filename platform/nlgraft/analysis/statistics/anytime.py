@@ -5,9 +5,9 @@ sum of squares, n their number and c^2 the precision of a normal prior on the ef
 
     M_n = sqrt(c^2 / (n + c^2)) * ((n + c^2) Q / ((n + c^2) Q - S^2))^(n / 2)
 
-is a martingale that starts at 1 if the differences are normal with mean 0, whatever their variance. By Ville's
-inequality it ever reaches 1 / level with a probability of at most ``level``: one may look after every seed,
-stop, and go on. The values of the mean at which it has not reached it are a confidence sequence.
+is a martingale that starts at 1 if the differences are normal with mean 0, whatever their variance. By
+Ville's inequality it ever reaches 1 / level with a probability of at most ``level``: one may look after
+every seed, stop, and go on. The values of the mean at which it has not reached it are a confidence sequence.
 
 The noise of the test set is the same at every number of seeds, so one normal bound covers it once for all;
 where there is some, half of the level is spent on it.
@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 from scipy.special import ndtri_exp
 
 from nlgraft.analysis.data.trials import Array
@@ -38,8 +38,8 @@ def log_evidence(
 
     Args:
         difference: Mean differences over seeds, of any shape.
-        seed_variance: Variances between the seeds' differences, same shape, with n - 1 below the fraction; none
-            may be 0 where the difference is.
+        seed_variance: Variances between the seeds' differences, same shape, with n - 1 below the fraction;
+            none may be 0 where the difference is.
         num_seeds: Number n of paired seeds, at least 2.
         precision: c^2.
     """
@@ -115,4 +115,4 @@ def anytime_p(
         return 1.0
     if gap(_LOWEST) <= 0:
         return math.exp(_LOWEST)
-    return math.exp(brentq(gap, _LOWEST, 0.0, xtol=1e-12))
+    return math.exp(root_scalar(gap, bracket=(_LOWEST, 0.0), xtol=1e-12).root)
