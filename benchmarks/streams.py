@@ -1,7 +1,7 @@
 """False keeps, power and seeds of a stream of proposals.
 
-``python -m benchmarks.streams`` simulates streams with the platform's evidence and levels. Gains are in standard
-deviations of the paired differences between seeds.
+``python -m benchmarks.streams`` simulates streams with the platform's evidence and levels. Gains are in
+standard deviations of the paired differences between seeds.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import argparse
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.statistics.stream import (
@@ -61,8 +62,8 @@ class Outcome:
         truth: True gain.
     """
 
-    kept: Array
-    is_real: Array
+    kept: NDArray[np.bool_]
+    is_real: NDArray[np.bool_]
     seeds: Array
     first: Array
     second: Array
@@ -105,10 +106,10 @@ def simulate(setting: Setting, num_streams: int, seed: int = RANDOM_SEED) -> Out
     return out
 
 
-def _run(gains: Array, levels: Array, setting: Setting) -> tuple[Array, Array]:
+def _run(gains: Array, levels: Array, setting: Setting) -> tuple[NDArray[np.bool_], Array]:
     """Add seeds until each proposal is decided; return what is kept, and the seeds used."""
     kept, is_open = np.zeros(len(gains), bool), np.ones(len(gains), bool)
-    used = np.full(len(gains), setting.limit)
+    used = np.full(len(gains), float(setting.limit))
     for num in range(2, setting.limit + 1):
         part = gains[is_open, :num]
         is_kept = log_evidence_of_gain(part) >= -np.log(levels[is_open])
@@ -141,14 +142,16 @@ def report(num_streams: int) -> list[str]:
     lines = [
         f"{num_streams} streams of 200 proposals each, at most {LIMIT} seeds a proposal unless said.",
         "",
-        "| stream | false keeps: at the end | at the worst moment | power | seeds a proposal | bias first | bias again |",
+        "| stream | false keeps: at the end | at the worst moment | power | seeds a proposal "
+        "| bias first | bias again |",
         "|---|---|---|---|---|---|---|",
     ]
     for name, setting in settings.items():
         found = simulate(setting, num_streams)
         share = found.false_share
         power = found.kept[found.is_real].mean() if found.is_real.any() else float("nan")
-        bias = [(one - found.truth)[found.kept].mean() for one in (found.first, found.second)]
+        errors = [(one - found.truth)[found.kept] for one in (found.first, found.second)]
+        bias = [error.mean() if len(error) else float("nan") for error in errors]
         lines.append(
             f"| {name} | {share[:, -1].mean():.4f} | {share.max(axis=1).mean():.4f} | {power:.2f} "
             f"| {found.seeds.mean():.1f} | {bias[0]:+.2f} | {bias[1]:+.2f} |"

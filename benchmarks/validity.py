@@ -160,7 +160,8 @@ class Lab:
         if not is_own:  # its p-value is in the tables, and counts when somebody asks for it
             return Asked(metric=metric, cells=(arm, baseline), seeds=tuple(seeds), difference=0.0)
         found = self._compare(metric, arm, baseline, seeds)
-        assert found.difference is not None and found.seed_variance is not None
+        assert found.difference is not None
+        assert found.seed_variance is not None
         return Asked(
             metric=metric,
             cells=(arm, baseline),
@@ -181,7 +182,8 @@ class Lab:
         for look in looks:
             if look <= len(seeds):
                 one = self._compare(metric, arm, baseline, seeds[:look])
-                assert one.difference is not None and one.seed_variance is not None
+                assert one.difference is not None
+                assert one.seed_variance is not None
                 taken[look] = float(normal_p(np.array(one.difference), one.seed_variance, 0.0, look))
         return float(overall_p(looks, taken)) if taken else 1.0
 
@@ -286,7 +288,8 @@ def _worst_baseline(lab: Lab) -> None:
 
 def _best_objective(lab: Lab) -> None:
     lab.report(["arm"], range(3))
-    lab.report(["arm"], range(3), metric=min(METRICS, key=lambda name: lab.p("arm", range(3), metric=name)))
+    best = min(METRICS, key=lambda name: lab.p("arm", range(3), metric=name))
+    lab.report(["arm"], range(3), metric=best)
 
 
 def _looks_again(lab: Lab) -> None:
@@ -335,7 +338,7 @@ def _best_moment(lab: Lab) -> None:
 
 
 def _anything(lab: Lab) -> None:
-    """After a report of two arms: the pair and metric that look best, at ever more seeds, and two new arms."""
+    """After a report of two arms the pair and metric that look best, at ever more seeds; then new arms."""
     arms = ["arm0", "arm1"]
     lab.report(arms, range(3))
     for num in (3, 5, 8):

@@ -140,7 +140,7 @@ class Run:
             return "stopped by Handle.stop" if self._is_stopping.is_set() else None
 
         def grant() -> dict[str, int]:
-            is_planned = self.study.sequential is not None
+            is_planned = self.study.planned_looks is not None
             return StudyResult.read(self.study, self._store).granted if is_planned else {}
 
         driver = Driver(observe, poll, grant)

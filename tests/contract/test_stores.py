@@ -523,8 +523,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def fill(store: ArtifactStore, last: int) -> None:
-    for number in range(1, last + 1):
-        assert store.journal("log", dict[str, int]).append(number, {"value": 10 * number})
+    for place in range(1, last + 1):
+        assert store.journal("log", dict[str, int]).append(place, {"value": 10 * place})
 
 
 @pytest.mark.usefixtures("small_blocks")

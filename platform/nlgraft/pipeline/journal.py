@@ -48,8 +48,8 @@ class Pages(Generic[_Form]):
 class Journal(Generic[_Form]):
     """Numbered documents of one form that are never changed.
 
-    **Concurrency**: any number of writers; each number has one. **Failure**: a document that cannot be read is
-    named and left out.
+    **Concurrency**: any number of writers; each number has one. **Failure**: a document that cannot be read
+    is named and left out.
 
     Args:
         files: The files of the store.

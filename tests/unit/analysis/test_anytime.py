@@ -79,3 +79,46 @@ def test_one_may_look_after_every_seed(segment_variance: float) -> None:
     assert ever.mean() < level + 3 * math.sqrt(level * (1 - level) / num)
     fixed = np.abs(draws.mean(axis=1) - 3.0) > norm.isf(level / 2) * 2 / math.sqrt(last)
     assert fixed.mean() > 0.03  # the draws are not too tame to show an error
+
+
+NOISE = np.array([0.3, -0.1, 0.2, -0.4, 0.1, 0.0, -0.3, 0.35])
+
+
+@pytest.fixture
+def result_at(make_small_study, scored):
+    """The result of a study whose second arm gains 1 on average, at a number of seeds."""
+
+    def build(num: int, **changes):
+        study = make_small_study(
+            seeds=list(range(num)), sequential={"kind": "anytime"}, claims=[], published=[], **changes
+        )
+        rows = {"baseline": 20 + 0 * NOISE, "arm=patt_eg": 21 + 5 * NOISE}
+        return scored(study, {label: {"test/accuracy": row[:num]} for label, row in rows.items()})
+
+    return build
+
+
+def test_a_study_that_may_be_looked_at_any_time(result_at) -> None:
+    found = result_at(8).compare("patt_eg", metric="test/accuracy")
+    gains = 1 + 5 * NOISE
+    evidence = float(log_evidence(gains.mean(), gains.var(ddof=1), 8))
+    assert found.p == pytest.approx(min(1.0, math.exp(-evidence)))
+    low, high = found.ci
+    reach = half_width(8, gains.var(ddof=1), 0.0, math.log(0.05))
+    assert (low, high) == pytest.approx((gains.mean() - reach, gains.mean() + reach))
+
+
+def test_its_interval_needs_a_few_seeds(result_at) -> None:
+    found = result_at(2).compare("patt_eg", metric="test/accuracy")
+    assert found.ci is None
+    assert "too few seeds" in found.notes[-1]
+
+
+def test_it_has_no_looks_and_no_penalty(result_at, store, run) -> None:
+    result = result_at(4)
+    assert result.study.first_seeds == 4
+    assert result.granted == {}
+    assert "may be added at will" in result.render("md")
+    run(result.study, store)
+    more = type(result.study).from_dict({**result.study.to_dict(), "seeds": [0, 1, 2, 3, 4]})
+    assert not run(more, store).compare("patt_eg", metric="test/bleu").earlier_looks

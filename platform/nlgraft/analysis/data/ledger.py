@@ -49,7 +49,8 @@ class Segments:
     def overlaps(self, other: Segments) -> bool:
         """True for the same set, and for sets that share more than a stray segment.
 
-        Of two sets that share the part s of their union, 32 s of the smallest hashes are expected to be shared.
+        Of two sets that share the part s of their union, 32 s of the smallest hashes are expected to be
+        shared.
         """
         return self.digest == other.digest or len(self._hashes & other._hashes) >= _SHARED
 
@@ -73,8 +74,8 @@ class Asked:
         family: Name of the declared family that decides; None if the question belongs to none.
         seeds: Seeds that finished in all cells.
         left_out: Seeds that finished in all cells and are not the study's.
-        is_complete: True if ``p`` is what the plan asks for: with fixed seeds, all of them finished in all cells;
-            with planned looks, all seeds of the looks taken; at any time, no seed is left out.
+        is_complete: True if ``p`` is what the plan asks for: with fixed seeds, all of them finished in all
+            cells; with planned looks, all seeds of the looks taken; at any time, no seed is left out.
         is_judged: False if no verdict may rest on it, whatever its p-value.
         is_certain: True if the sign of the difference needs no test.
         difference: The observed difference; None before a seed finished.

@@ -133,7 +133,7 @@ def _trials(result: ComparedResults) -> str:
         ]
     if short:
         return f"Planned for every cell: {' and '.join(budget)}. Less so far: {'; '.join(short)}."
-    if result.study.sequential is not None:
+    if result.study.planned_looks is not None:
         return f"Every cell had the same budget up to the first look: {' and '.join(budget)}."
     return f"Every cell had the same budget: {' and '.join(budget)}."
 
@@ -222,7 +222,7 @@ def _search_method(result: ComparedResults) -> list[str]:
 
 
 def _looks_method(result: ComparedResults) -> list[str]:
-    planned, alpha = result.study.sequential, result.study.analysis.alpha
+    planned, alpha = result.study.planned_looks, result.study.analysis.alpha
     found = []
     if planned is not None:
         levels = ", ".join(f"{level:.2g}" for level in look_levels(planned.looks, alpha))
@@ -234,6 +234,11 @@ def _looks_method(result: ComparedResults) -> list[str]:
             "over these. Intervals are over all seeds and do not allow for the looks. A cell stops when all "
             "its comparisons are significant or become so by the last look with a probability below "
             f"{FUTILE:g}."
+        )
+    if result.study.is_anytime:
+        found.append(
+            "p-values and intervals hold at every number of seeds at once (Wang and Ramdas 2023), so that "
+            "seeds may be added at will; what is detectable, and the seeds needed, are those of one test."
         )
     compared = [result.compare(cell.cell) for cell in result.cells[1:]]
     if any(one.earlier_looks for one in compared):

@@ -5,9 +5,9 @@ sum of squares, n their number and c^2 the precision of a normal prior on the ef
 
     M_n = sqrt(c^2 / (n + c^2)) * ((n + c^2) Q / ((n + c^2) Q - S^2))^(n / 2)
 
-is a martingale that starts at 1 if the differences are normal with mean 0, whatever their variance. By Ville's
-inequality it ever reaches 1 / level with a probability of at most ``level``: one may look after every seed,
-stop, and go on. The values of the mean at which it has not reached it are a confidence sequence.
+is a martingale that starts at 1 if the differences are normal with mean 0, whatever their variance. By
+Ville's inequality it ever reaches 1 / level with a probability of at most ``level``: one may look after
+every seed, stop, and go on. The values of the mean at which it has not reached it are a confidence sequence.
 
 The noise of the test set is the same at every number of seeds, so one normal bound covers it once for all;
 where there is some, half of the level is spent on it.
@@ -16,12 +16,14 @@ where there is some, half of the level is spent on it.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
-from scipy.optimize import brentq
+from scipy.optimize import root_scalar
 from scipy.special import ndtri_exp
 
 from nlgraft.analysis.data.trials import Array
+from nlgraft.analysis.statistics.comparison import Comparison
 
 PRECISION = 0.1
 """c^2: effects of about three standard deviations are expected, as it takes to decide with a few seeds."""
@@ -38,8 +40,8 @@ def log_evidence(
 
     Args:
         difference: Mean differences over seeds, of any shape.
-        seed_variance: Variances between the seeds' differences, same shape, with n - 1 below the fraction; none
-            may be 0 where the difference is.
+        seed_variance: Variances between the seeds' differences, same shape, with n - 1 below the fraction;
+            none may be 0 where the difference is.
         num_seeds: Number n of paired seeds, at least 2.
         precision: c^2.
     """
@@ -115,4 +117,23 @@ def anytime_p(
         return 1.0
     if gap(_LOWEST) <= 0:
         return math.exp(_LOWEST)
-    return math.exp(brentq(gap, _LOWEST, 0.0, xtol=1e-12))
+    return math.exp(root_scalar(gap, bracket=(_LOWEST, 0.0), xtol=1e-12).root)
+
+
+def at_any_time(found: Comparison, alpha: float) -> Comparison:
+    """Replace the p-value and the interval of a comparison by those that hold at every number of seeds.
+
+    Against a published figure, whose own seeds are unknown, there is none.
+    """
+    if found.difference is None or found.num_seeds < _FEW or found.difference == found.null:
+        return found
+    if found.seed_variance is None:
+        note = "no test holds at every number of seeds here"
+        return replace(found, p=None, notes=(*found.notes, note))
+    noise = (found.seed_variance, found.segment_variance)
+    p = anytime_p(found.difference - found.null, *noise, found.num_seeds)
+    width = half_width(found.num_seeds, *noise, math.log(alpha))
+    if math.isinf(width):
+        notes = (*found.notes, "too few seeds for an interval that holds at every number of seeds")
+        return replace(found, p=p, ci=None, notes=notes)
+    return replace(found, p=p, ci=(found.difference - width, found.difference + width))

@@ -1,10 +1,10 @@
 """The error budget of a set of test segments: what verdicts cost, replayed from the ledger.
 
-The rule is that of ``docs/validity.md``. What is declared before anything is seen is *frozen* and judged at the
-declared level by Holm's procedure; a frozen family that is decided gives its level back (the fallback
-procedure of Wiens and Dmitrienko 2005; online: Tian and Ramdas 2021). All other questions share a tenth of alpha
-in parts that are fixed when cells first appear, and are judged by a test that holds at every number of seeds,
-so that nobody gains by choosing what to ask, or when.
+The rule is that of ``docs/validity.md``. What is declared before anything is seen is *frozen* and judged at
+the declared level by Holm's procedure; a frozen family that is decided gives its level back (the fallback
+procedure of Wiens and Dmitrienko 2005; online: Tian and Ramdas 2021). All other questions share a tenth of
+alpha in parts that are fixed when cells first appear, and are judged by a test that holds at every number of
+seeds, so that nobody gains by choosing what to ask, or when.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ AFTERTHOUGHTS = 0.1
 """What all other questions may spend together, as a share of that."""
 
 _FAVOURED = Fraction(3, 4)
-"""Share of the metric that decides among metrics, and of comparisons with the baseline among pairs of cells."""
+"""Share of the metric that decides among metrics, and of comparisons with the baseline among pairs of
+cells."""
 
 _TINY = 1e-9
 
@@ -72,7 +73,7 @@ class Frozen:
     unjudged: set[Slot] = field(default_factory=set)
 
     def adjusted(self, alpha: float) -> dict[Slot, float]:
-        """Adjust p-values after Holm for comparison with ``alpha``; a question without one counts as p = 1."""
+        """Adjust p-values after Holm, for comparison with ``alpha``; one that is missing counts as 1."""
         found = {}
         for slots in self.families.values():
             raw = holm([None if slot in self.certain else self.p_values.get(slot, 1.0) for slot in slots])

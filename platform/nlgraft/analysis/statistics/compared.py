@@ -12,6 +12,7 @@ import numpy as np
 
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import CellResult
+from nlgraft.analysis.statistics.anytime import at_any_time
 from nlgraft.analysis.statistics.claims import ClaimResult, judge, signatures_differ
 from nlgraft.analysis.statistics.comparer import Comparer
 from nlgraft.analysis.statistics.comparison import Comparison
@@ -175,8 +176,10 @@ class ComparedResults(Results):
         """
         if found.p is None:
             return found
-        if self.study.sequential is not None:
-            looks = self.study.sequential.looks
+        if self.study.is_anytime:
+            return at_any_time(found, self.study.analysis.alpha)
+        if self.study.planned_looks is not None:
+            looks = self.study.planned_looks.looks
             known = {look: test(self.study.seeds[:look]) for look in looks}
             p_values = {look: p for look, one in known.items() if (p := _p_at(look, one, found)) is not None}
             found = replace(found, p=float(overall_p(looks, p_values)) if p_values else None)
@@ -196,7 +199,8 @@ class ComparedResults(Results):
     def _level(self, level: float, found: Comparison) -> float:
         """Return the level of the last look that belongs to an overall level."""
         level /= found.penalty
-        return level if self.study.sequential is None else look_levels(self.study.sequential.looks, level)[-1]
+        planned = self.study.planned_looks
+        return level if planned is None else look_levels(planned.looks, level)[-1]
 
     def _limited(self, found: Comparison, terms: Sequence[Term]) -> Comparison:
         """Leave open what no number of seeds can decide, and name the stages that were trained once."""

@@ -32,7 +32,7 @@ class SequentialResults(ComparedResults):
     def read(cls, study: Study, store: ArtifactStore) -> Self:
         """Read what the store holds; replicates that planned looks made needless are left out."""
         found = super().read(study, store)
-        if study.sequential is None:
+        if study.planned_looks is None:
             return found
         stops = found.replay()
         result = found._up_to({label: stop.num_seeds for label, stop in stops.items()}, has_finished=True)
@@ -47,7 +47,7 @@ class SequentialResults(ComparedResults):
         Returns:
             By label the seeds that each cell gets now.
         """
-        planned = self.study.sequential
+        planned = self.study.planned_looks
         assert planned is not None
         limit = math.inf if planned.replicates is None else planned.replicates
         granted = {found.cell.label: planned.looks[0] for found in self.cells}
@@ -89,8 +89,8 @@ class SequentialResults(ComparedResults):
 
     def _chances(self) -> dict[Question, float]:
         """Return the comparisons that looks may settle, with the predicted power of those still open."""
-        assert self.study.sequential is not None
-        last, alpha = self.study.sequential.looks[-1], self.study.analysis.alpha
+        assert self.study.planned_looks is not None
+        last, alpha = self.study.planned_looks.looks[-1], self.study.analysis.alpha
         chances = {}
         for question in self._asked:
             found = self._ask(question)

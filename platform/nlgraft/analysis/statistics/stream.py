@@ -1,19 +1,20 @@
 """A stream of proposals: what to keep, what to discard, and what needs more seeds.
 
-Each proposal is paired by seed with what it would replace. Its evidence after n seeds is a likelihood ratio that
-depends on the gains' ratio to their spread alone, so that their variance need not be known (the t test's
-invariant likelihood, Wang and Ramdas 2023, arXiv 2310.03722, section 4): with S the sum of the gains, Q the sum
-of their squares and d the gain in standard deviations,
+Each proposal is paired by seed with what it would replace. Its evidence after n seeds is a likelihood ratio
+that depends on the gains' ratio to their spread alone, so that their variance need not be known (the t test's
+invariant likelihood, Wang and Ramdas 2023, arXiv 2310.03722, section 4): with S the sum of the gains, Q the
+sum of their squares and d the gain in standard deviations,
 
-    L_n(d) = exp(-n d^2 / 2) * I(d S / sqrt(Q)) / I(0),   I(b) = integral over u > 0 of u^(n-1) exp(-u^2/2 + u b),
+    L_n(d) = exp(-n d^2 / 2) * I(d S / sqrt(Q)) / I(0),   I(b) = integral over u > 0 of u^(n-1) exp(-u^2/2 +
+    u b),
 
-averaged over the d of `GAINS`. Where nothing is gained, it ever reaches x with a probability of at most 1 / x,
-however often one looks.
+averaged over the d of `GAINS`. Where nothing is gained, it ever reaches x with a probability of at most 1 /
+x, however often one looks.
 
-A proposal is kept when its evidence reaches 1 / level. Levels are those of e-LOND (Xu and Ramdas 2024): the t-th
-proposal has alpha * g(t) * (1 + number kept so far), and the g(t) sum to one. The expected share of false keeps
-among all keeps is at most alpha, whatever the proposals have in common, and wherever the stream is stopped: the
-share never exceeds the sum over false keeps of 1 / (1 + number kept before), which is at most
+A proposal is kept when its evidence reaches 1 / level. Levels are those of e-LOND (Xu and Ramdas 2024): the
+t-th proposal has alpha * g(t) * (1 + number kept so far), and the g(t) sum to one. The expected share of
+false keeps among all keeps is at most alpha, whatever the proposals have in common, and wherever the stream
+is stopped: the share never exceeds the sum over false keeps of 1 / (1 + number kept before), which is at most
 alpha * sum of g(t) * evidence at the decision, whose expectation is at most alpha.
 """
 

@@ -101,7 +101,7 @@ def design_of(result: ComparedResults) -> Design:
     seed_variance, segment_variance = np.mean(known, axis=0) if known else (1.0, 0.0)
     return Design(
         _weights(result),
-        tuple(study.sequential.looks) if study.sequential is not None else (len(study.seeds),),
+        tuple(study.planned_looks.looks) if study.planned_looks is not None else (len(study.seeds),),
         study.analysis.alpha,
         result.is_corrected,
         float(seed_variance),

@@ -48,6 +48,11 @@ def _objective_kind(value: Any) -> str:
     return "several" if isinstance(value, list) else "one"
 
 
+def _sequential_kind(value: Any) -> str:
+    kind = value.get("kind") if isinstance(value, dict) else getattr(value, "kind", None)
+    return "anytime" if kind == "anytime" else "looks"
+
+
 class Factor(Part):
     """A variable of the ablation.
 
@@ -160,11 +165,20 @@ class Objective(Part):
 class Sequential(Part):
     """Planned looks at the results; cells that are decided, or never will be, get no more seeds."""
 
+    kind: Literal["looks"] = "looks"
+    """Looks at numbers of seeds that are planned."""
     looks: list[Annotated[int, Field(ge=3)]] = Field(min_length=2)
     """Ascending numbers of seeds at which the results are tested; the last is the number of ``seeds``."""
     replicates: int | None = Field(default=None, ge=1)
     """Most replicates of all cells together, so that undecided cells get what the others leave; none: as many
     as the looks need."""
+
+
+class Anytime(Part):
+    """Tests and intervals that hold at every number of seeds: one may look, stop, and add seeds at will."""
+
+    kind: Literal["anytime"]
+    """No looks are planned."""
 
 
 class Resources(Part):
@@ -269,8 +283,15 @@ class Study(Part):
     seeds: list[Seed] = Field(min_length=1)
     """One replicate of every cell per seed. The same seed means the same batches in every cell if the budget
     of the training is in characters or sentences, or the vocabulary the same."""
-    sequential: Sequential | None = None
-    """Looks after which decided cells stop; none: every cell gets every seed, and one look decides."""
+    sequential: (
+        Annotated[
+            Annotated[Sequential, Tag("looks")] | Annotated[Anytime, Tag("anytime")],
+            Discriminator(_sequential_kind),
+        ]
+        | None
+    ) = None
+    """Looks after which decided cells stop, or ``{kind: anytime}``; none: every cell gets every seed, and one
+    look decides."""
     resources: Resources = Resources()
     """Resources of one trial."""
     budget: Budget = Budget()
@@ -334,7 +355,17 @@ class Study(Part):
     @property
     def first_seeds(self) -> int:
         """Number of seeds that every cell gets, whatever the results."""
-        return self.sequential.looks[0] if self.sequential is not None else len(self.seeds)
+        return self.planned_looks.looks[0] if self.planned_looks is not None else len(self.seeds)
+
+    @property
+    def planned_looks(self) -> Sequential | None:
+        """The planned looks; None without any."""
+        return self.sequential if isinstance(self.sequential, Sequential) else None
+
+    @property
+    def is_anytime(self) -> bool:
+        """True if tests and intervals hold at every number of seeds."""
+        return isinstance(self.sequential, Anytime)
 
     def to_dict(self) -> dict[str, Any]:
         """Turn the study into JSON values, defaults included."""

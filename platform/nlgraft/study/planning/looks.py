@@ -111,7 +111,7 @@ def record_granted(study: Study, store: ArtifactStore, granted: Mapping[str, int
 
 def read_granted(study: Study, store: ArtifactStore) -> dict[str, int]:
     """Read how many seeds the cells got at the last look; empty before the first."""
-    if study.sequential is None:
+    if study.planned_looks is None:
         return {}
     return store.read_record(KIND, f"{_key(study)}/granted", _GRANTED) or {}
 

@@ -186,7 +186,7 @@ def _cost_notes(cost: Cost) -> list[str]:
 
 
 def _looks_note(study: Study, num_cells: int) -> list[str]:
-    planned = study.sequential
+    planned = study.planned_looks
     if planned is None:
         return []
     *earlier, last = planned.looks

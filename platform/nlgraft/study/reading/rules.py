@@ -326,7 +326,7 @@ def _objective_problems(draft: Draft) -> Iterator[Problem]:
 
 
 def _look_problems(draft: Draft) -> Iterator[Problem]:
-    planned, num_seeds = draft.study.sequential, len(draft.study.seeds)
+    planned, num_seeds = draft.study.planned_looks, len(draft.study.seeds)
     if planned is None:
         return
     looks, place = planned.looks, "sequential.looks"
