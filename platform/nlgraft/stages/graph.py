@@ -80,13 +80,20 @@ def text(name: str, config: CorpusConfig) -> Stage:
 
 
 def tokenizer(
-    name: str, config: TokenizerConfig, corpora: Mapping[str, Stage], roles: Sequence[str] | None = None
+    name: str,
+    config: TokenizerConfig,
+    corpora: Mapping[str, Stage],
+    roles: Sequence[str] | None = None,
+    symbols: tuple[str, ...] = (),
 ) -> Stage:
-    """Learn a tokenizer from the training text of some roles (None: all text) of one corpus or several."""
+    """Learn a tokenizer from the training text of some roles (None: all text) of one corpus or several.
+
+    ``symbols`` as in ``TokenizerSettings``.
+    """
     plain = config.model_copy(update={"is_shared": True, "sampling_alpha": None})
     return TOKENIZER.stage(
         f"{name}_tokenizer",
-        TokenizerSettings(tokenizer=plain, roles=None if roles is None else tuple(roles)),
+        TokenizerSettings(tokenizer=plain, roles=None if roles is None else tuple(roles), symbols=symbols),
         TokenizerInputs(corpora=corpora),
     )
 

@@ -42,9 +42,10 @@ class Released:
     locations: dict[str, str]
     is_bert: bool
 
-    def tokenizer(self, name: str, languages: tuple[str, ...] = ()) -> Stage:
-        """Renumber its tokenizer as this project's own are, with tokens of languages after the mask."""
-        settings = ReleasedTokenizerSettings(content=self.settings.content, languages=languages)
+    def tokenizer(self, name: str, languages: tuple[str, ...] = (), symbols: tuple[str, ...] = ()) -> Stage:
+        """Renumber its tokenizer as this project's own are, with languages and symbols after the mask."""
+        content = self.settings.content
+        settings = ReleasedTokenizerSettings(content=content, languages=languages, symbols=symbols)
         kind = BERT_TOKENIZER if self.is_bert else MBART_TOKENIZER
         return kind.stage(name, settings, NoInputs(), locations=self.locations)
 
