@@ -23,7 +23,7 @@ from nlgraft.stages.kinds.masked_lm import (
     TrainMaskedSettings,
 )
 from nlgraft.stages.kinds.released import MBART_EOS
-from nlgraft.stages.kinds.seq2seq import SCORE, CarrySettings, ScoreInputs, ScoreSettings, TrainSettings
+from nlgraft.stages.kinds.seq2seq import SCORE, CarrySettings, ScoreInputs, TrainSettings
 from nlgraft.stages.kinds.text import EncodeSettings
 from nlgraft.stages.released_graph import Released, released
 from nlgraft.text.config import EOS, Split
@@ -307,12 +307,9 @@ class _Trial:
         trained: Stage | None = None,
         further: Mapping[str, Stage] | None = None,
     ) -> Stage:
-        score = self.config.score
-        settings = ScoreSettings(
-            metrics=score.metrics,
-            bleu_tokenizer=score.bleu_tokenizer if "bleu" in score.metrics else None,
-            has_documents=self.config.documents != "apart" and not prefix,
-            metric_prefix=prefix,
+        has_documents = self.config.documents != "apart" and not prefix
+        settings = pieces.score_settings(self.config.score).model_copy(
+            update={"has_documents": has_documents, "metric_prefix": prefix}
         )
         inputs = ScoreInputs(
             corpus=corpus,

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import Field
-
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T, is_none
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 
 TEXT, LANGUAGE = "source 0", "language"
 """Streams of text of several languages: the lines, and the language id of each."""
@@ -37,7 +35,7 @@ class DocumentsSettings(Settings):
     kind: Literal["previous", "joined"]
     """``previous``: the sentence before is the first of two sources, absent at the start of a document.
     ``joined``: both sentences on one line, in source and target."""
-    separator: str | None = Field(default=None, exclude_if=is_none)
+    separator: str | None = None
     """Joined: what stands between the two; no text has it, and the tokenizer keeps it as one piece."""
 
 

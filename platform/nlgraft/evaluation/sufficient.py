@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.errors import DataError, nearest
-from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.evaluation.overlap import bleu_rows, chrf_rows, meteor_rows, rouge_rows, ter_rows
+from nlgraft.evaluation.scripts import DEFAULT_TOKENIZERS, TextTokenizers
 
 Statistics = NDArray[np.float64]
 Direction = Literal["maximize", "minimize"]
@@ -28,6 +28,9 @@ Rows = tuple[Statistics, str]
 
 NUM_ECE_BINS = 20
 """Equal-width confidence bins of the inference ECE (Wang et al. 2020 use 20)."""
+
+ROUGE_KINDS = {"rouge1": "rouge1", "rouge2": "rouge2", "rouge_l": "rougeL", "rouge_lsum": "rougeLsum"}
+"""Kinds of ROUGE by metric, as rouge-score calls them."""
 
 _LOG_OF_ZERO = -9999999999.0
 """sacrebleu's value of log 0: its exponential is exactly 0."""
@@ -202,19 +205,13 @@ _ALL = (
     ),
     *(
         StatisticMetric(
-            name=name + suffix,
+            name=name,
             direction="maximize",
             value=_percentage,
             columns=_MEAN_COLUMNS,
-            rows=rouge_rows(kind, is_unicode=bool(suffix)),
+            rows=rouge_rows(kind, "english"),
         )
-        for suffix in ("", "_unicode")
-        for name, kind in (
-            ("rouge1", "rouge1"),
-            ("rouge2", "rouge2"),
-            ("rouge_l", "rougeL"),
-            ("rouge_lsum", "rougeLsum"),
-        )
+        for name, kind in ROUGE_KINDS.items()
     ),
     StatisticMetric(
         name="meteor", direction="maximize", value=_percentage, columns=_MEAN_COLUMNS, rows=meteor_rows
@@ -287,7 +284,7 @@ def segment_rows(
     hypotheses: Sequence[str],
     references: Sequence[str],
     *,
-    bleu_tokenizer: BleuTokenizer = "13a",
+    tokenizers: TextTokenizers = DEFAULT_TOKENIZERS,
 ) -> Rows:
     """Compute the statistics of every segment and the signature.
 
@@ -295,7 +292,7 @@ def segment_rows(
         metric: Name of a text metric.
         hypotheses: System outputs, detokenised.
         references: One human text for each.
-        bleu_tokenizer: Tokenizer of the metric ``bleu``; the others have their own.
+        tokenizers: Of BLEU and ROUGE; other metrics have their own.
 
     Returns:
         Statistics [N, k] and the signature.
@@ -313,7 +310,11 @@ def segment_rows(
         )
     if not hypotheses:
         raise DataError(f"{metric}: no segments; a corpus score needs at least one")
-    rows = bleu_rows(bleu_tokenizer) if metric == "bleu" else found.rows
+    rows = found.rows
+    if metric == "bleu":
+        rows = bleu_rows(tokenizers.bleu)
+    elif metric in ROUGE_KINDS:
+        rows = rouge_rows(ROUGE_KINDS[metric], tokenizers.rouge)
     return rows(hypotheses, references)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from nlgraft.evaluation.config import RougeTokenizer
 from nlgraft.nn.config import GenerationConfig
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config import LanguageModelPhaseConfig, ScoreConfig
@@ -325,25 +326,38 @@ def scores(
         trained=trained,
         further=further or {},
     )
-    tokenizer = score.bleu_tokenizer if "bleu" in score.metrics else None
-    return SCORE.stage("scores", ScoreSettings(metrics=score.metrics, bleu_tokenizer=tokenizer), inputs)
+    return SCORE.stage("scores", score_settings(score), inputs)
 
 
-def extract_scores(corpus: Stage, splits: Sequence[str], *, num_sentences: int) -> dict[str, Stage]:
+def score_settings(score: ScoreConfig) -> ScoreSettings:
+    """Take the measures of a system's config."""
+    return ScoreSettings(
+        metrics=score.metrics, bleu_tokenizer=score.bleu_tokenizer, rouge_tokenizer=score.rouge_tokenizer
+    )
+
+
+def extract_scores(
+    corpus: Stage, splits: Sequence[str], *, num_sentences: int, rouge_tokenizer: RougeTokenizer | None
+) -> dict[str, Stage]:
     """Score summaries that are taken from the text itself: ``further`` stages of ``scores``."""
     found = {}
     for method in EXTRACTS:
         summaries = {
             split: EXTRACT.stage(
                 f"{method}_{split}",
-                ExtractSettings(split=split, method=method, num_sentences=num_sentences),
+                ExtractSettings(
+                    split=split,
+                    method=method,
+                    num_sentences=num_sentences,
+                    rouge_tokenizer=rouge_tokenizer if method == "oracle" else None,
+                ),
                 ExtractInputs(corpus=corpus),
             )
             for split in splits
         }
         found[method] = SCORE.stage(
             f"{method}_scores",
-            ScoreSettings(metrics=ROUGE, metric_prefix=method),
+            ScoreSettings(metrics=ROUGE, rouge_tokenizer=rouge_tokenizer, metric_prefix=method),
             ScoreInputs(corpus=corpus, translations=summaries),
         )
     return found
@@ -356,7 +370,7 @@ def upstream_scores(
     translation = translate(f"{prefix}_translation", model, text, "dev", decode=decode, is_measured=False)
     return SCORE.stage(
         f"{prefix}_scores",
-        ScoreSettings(metrics=("bleu",), bleu_tokenizer="13a", metric_prefix=prefix),
+        ScoreSettings(metrics=("bleu",), metric_prefix=prefix),
         ScoreInputs(
             corpus=text.corpus,
             translations={"dev": translation},

@@ -15,7 +15,7 @@ _TOKENS = "dev/reference_length"
 _PER_TOKEN = "Cross-entropy per target token; tokens of different vocabularies are not the same unit."
 
 TEXT_METRICS: Mapping[str, tuple[Literal["maximize", "minimize"], str, str]] = {
-    "bleu": ("maximize", "BLEU points", "Cased BLEU of beam search; its tokenizer is score.bleu_tokenizer."),
+    "bleu": ("maximize", "BLEU points", "Cased BLEU of beam search; its tokenizer follows the script."),
     "bleu_zh": ("maximize", "BLEU points", "BLEU of beam search with sacreBLEU's Chinese tokenizer."),
     "chrf": ("maximize", "chrF points", "chrF2 of beam search."),
     "ter": ("minimize", "TER points", "Translation edit rate of beam search."),

@@ -117,15 +117,17 @@ def test_stages_after_a_stored_one_are_checked(tmp_path, monkeypatch):
 def test_a_plan_warns_of_chinese_references_and_their_normalisation(study, tmp_path):
     for split in ("dev", "test"):
         (tmp_path / f"{split}.t").write_text("我们在１０月去北京，天气很好。\n" * 50)
-    warnings = "\n".join(study.plan().warnings)
-    assert "scores: BLEU splits text by 13a, which finds no words in Chinese" in warnings
+    chosen = Study.from_dict({**STUDY, "base": {"score": {"bleu_tokenizer": "13a"}}})
+    warnings = "\n".join(chosen.plan().warnings)
+    assert "scores: score.bleu_tokenizer is 13a, but the references are Chinese" in warnings
     assert "normalization nmt_nfkc changes the target text" in warnings
-    fitting = {"score": {"bleu_tokenizer": "zh"}, "tokenizer": {"normalization": "identity"}}
-    better = Study.from_dict({**STUDY, "base": fitting})
-    assert not [warning for warning in better.plan().warnings if "Chinese" in warning or "nfkc" in warning]
+    for score in ({"bleu_tokenizer": "zh"}, {}):
+        base = {"score": score, "tokenizer": {"normalization": "identity"}}
+        better = Study.from_dict({**STUDY, "base": base})
+        assert not [text for text in better.plan().warnings if "Chinese" in text or "nfkc" in text]
 
 
-def test_a_missing_bleu_tokenizer_is_an_error_of_the_plan(study, monkeypatch):
+def test_a_missing_bleu_tokenizer_is_an_error_of_the_plan(study, tmp_path, monkeypatch):
     def unavailable(**options):
         raise RuntimeError("needs MeCab")
 
@@ -133,6 +135,9 @@ def test_a_missing_bleu_tokenizer_is_an_error_of_the_plan(study, monkeypatch):
     japanese = Study.from_dict({**STUDY, "base": {"score": {"bleu_tokenizer": "ja-mecab"}}})
     with pytest.raises(DataError, match=r"scores: BLEU tokenizer ja-mecab needs `pip install"):
         japanese.plan()
+    (tmp_path / "dev.t").write_text("私は東京に行きます。\n" * 50)
+    with pytest.raises(DataError, match=r"scores: BLEU tokenizer ja-mecab needs `pip install"):
+        study.plan()
 
 
 def test_a_run_checks_the_data_before_it_starts_anything(study, tmp_path):

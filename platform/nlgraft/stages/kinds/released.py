@@ -19,7 +19,7 @@ class ReleasedTokenizerSettings(CheckpointSettings):
 
     languages: tuple[str, ...] = Field(default=(), exclude_if=is_unset)
     """Special tokens of languages that follow the mask, e.g. ``<de>``."""
-    symbols: tuple[str, ...] = Field(default=(), exclude_if=is_unset)
+    symbols: tuple[str, ...] = ()
     """Strings that become one piece each behind the languages, and that decoding keeps; they begin as the
     checkpoint's end of a sentence."""
 

@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import Field
-
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T, is_unset
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 from nlgraft.text.config import Split
 from nlgraft.text.tokenizer_config import TokenizerConfig
 
@@ -41,7 +39,7 @@ class TokenizerSettings(Settings):
     """Its kind and size; ``is_shared`` and ``sampling_alpha`` are left at their defaults."""
     roles: tuple[str, ...] | None
     """Roles of the training text, e.g. ``source 0``; null: all text."""
-    symbols: tuple[str, ...] = Field(default=(), exclude_if=is_unset)
+    symbols: tuple[str, ...] = ()
     """Strings that are one piece each wherever text has them, and that decoding keeps."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from nlgraft.errors import DataError
+from nlgraft.evaluation.scripts import choose_tokenizers, misfits
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
@@ -16,7 +17,7 @@ from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system import load_system
-from nlgraft.text.checks import bleu_warning, check_corpus, normalization_warning, vocabulary_warning
+from nlgraft.text.checks import check_corpus, normalization_warning, vocabulary_warning
 from nlgraft.text.config import ConlangConfig, CorpusConfig
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpora import Corpus, report_json
@@ -90,7 +91,7 @@ class _Text:
     def check(self, stage: Stage) -> list[str]:
         if "corpus" in stage.locations:
             return self._check_corpus(stage, _CORPUS.validate_python(stage.locations["corpus"]))
-        if "bleu_tokenizer" in stage.config:
+        if "rouge_tokenizer" in stage.config:
             return self._check_score(stage)
         settings = stage.config.get("tokenizer", stage.config)
         if isinstance(settings, Mapping) and {"vocab_size", "character_coverage"} <= settings.keys():
@@ -130,19 +131,19 @@ class _Text:
         return [warning for warning in found if warning is not None]
 
     def _check_score(self, stage: Stage) -> list[str]:
-        from nlgraft.evaluation.overlap import check_bleu_tokenizer  # the metrics take a second to import
+        bleu, rouge = stage.config.get("bleu_tokenizer"), stage.config["rouge_tokenizer"]
+        lines = _references(self._corpus(stage))
+        if "bleu" in stage.config.get("metrics", ()):
+            from nlgraft.evaluation.overlap import check_bleu_tokenizer  # takes a second to import
 
-        tokenizer = stage.config["bleu_tokenizer"]
-        if tokenizer is None:
-            return []
-        check_bleu_tokenizer(tokenizer)
-        lines = [
-            line
-            for each in stage.inputs.values()
-            for line in _references(self._corpora.get(each.fingerprint, {}))
-        ]
-        warning = bleu_warning(tokenizer, lines)
-        return [] if warning is None else [warning]
+            check_bleu_tokenizer(choose_tokenizers(lines, bleu, rouge).bleu)
+        return list(misfits(lines, bleu, rouge))
+
+    def _corpus(self, stage: Stage) -> Mapping[str, Corpus]:
+        """Find the text that a stage or its input ``corpus`` was made of; nothing where it was not read."""
+        while stage.fingerprint not in self._corpora and "corpus" in stage.inputs:
+            stage = stage.inputs["corpus"]
+        return self._corpora.get(stage.fingerprint, {})
 
 
 def _references(corpora: Mapping[str, Corpus]) -> list[str]:
