@@ -31,12 +31,14 @@ class CorpusCheck:
     Attributes:
         corpora: The splits.
         reports: Their counts.
-        warnings: What is allowed but likely a mistake: empty lines, and test text within the training text.
+        warnings: What is allowed but likely a mistake: empty lines.
+        overlaps: Likewise: dev and test text within the training text.
     """
 
     corpora: Mapping[str, Corpus] = field(default_factory=dict)
     reports: Mapping[str, SplitReport] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    overlaps: tuple[str, ...] = ()
 
 
 def check_corpus(config: CorpusConfig) -> CorpusCheck:
@@ -59,7 +61,7 @@ def check_corpus(config: CorpusConfig) -> CorpusCheck:
     if problems:
         raise DataError("\n".join(problems))
     reports = corpus_report(corpora)
-    return CorpusCheck(corpora, reports, (*_empty_lines(corpora), *_overlaps(reports)))
+    return CorpusCheck(corpora, reports, tuple(_empty_lines(corpora)), tuple(_overlaps(reports)))
 
 
 def _empty_lines(corpora: Mapping[str, Corpus]) -> list[str]:

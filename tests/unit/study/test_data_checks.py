@@ -13,6 +13,7 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.planning import data_checks
 from nlgraft.study.planning.data_checks import check_cells, check_data
 from nlgraft.study.public import Study
+from tests.contract.toys.vocabulary_transfer import ARMS
 
 STUDY = {
     "name": "own-text",
@@ -92,7 +93,7 @@ def test_a_constructed_corpus_is_made_up_to_a_size(monkeypatch, num_train, is_ma
     settings = {"vocab_size": 20_000, "character_coverage": 1.0}
     tokenizer = Stage(name="tokenizer", run="a.b:c", config=settings, inputs={"corpus": corpus})
     warnings = check_data([StageGraph(tokenizer)]).warnings
-    assert made == ["train"] * is_made
+    assert made == ["train", "dev", "test"] * is_made
     assert ["vocab_size is 20000" in warning for warning in warnings] == [True] * is_made
 
 
@@ -125,6 +126,45 @@ def test_a_plan_warns_of_chinese_references_and_their_normalisation(study, tmp_p
         base = {"score": score, "tokenizer": {"normalization": "identity"}}
         better = Study.from_dict({**STUDY, "base": base})
         assert not [text for text in better.plan().warnings if "Chinese" in text or "nfkc" in text]
+
+
+def test_a_plan_warns_of_scored_text_in_any_other_training_text(tmp_path, monkeypatch):
+    """Scored lines stand in the upstream text; those that are left out of the other text are no fault."""
+    for name, lines in {
+        "train": [f"a line {n}" for n in range(20)],
+        "dev": [f"dev line {n}" for n in range(6)],
+        "test": [f"test line {n}" for n in range(6)],
+        "held": [f"held line {n}" for n in range(6)],
+        "more": ["test line 2", "dev line 1", "dev line 4", *(f"more {n}" for n in range(9))],
+    }.items():
+        (tmp_path / f"{name}.source").write_text("".join(f"{line}\n" for line in lines))
+        (tmp_path / f"{name}.label").write_text("".join(f"{'ab'[n % 2]}\n" for n in range(len(lines))))
+    monkeypatch.chdir(tmp_path)
+    downstream = {s: {"source": f"{s}.source", "label": f"{s}.label"} for s in ("train", "dev", "test")}
+    text = {"train": {"source": "more.source"}, "dev": {"source": "held.source"}}
+    text["test"] = text["dev"]
+    toy = ARMS["vipi"]
+    data = {
+        "upstream": {"corpus": "files", **text},
+        "downstream": {"corpus": "files", **downstream},
+        "unlabelled": {"corpus": "files", **text, "max_line_chars": 9000},
+    }
+    document = {
+        "name": "leak",
+        "system": "trainables.vocabulary_transfer",
+        "data": data,
+        "base": {name: value for name, value in toy.items() if name != "data"},
+        "objective": {"metric": "dev/accuracy", "direction": "maximize"},
+        "seeds": [1],
+    }
+    plan = Study.from_dict(document).plan()
+    found = [warning for warning in plan.warnings if "training text of" in warning]
+    assert [warning.split(";")[0] for warning in found] == [
+        "downstream_corpus: dev: 2 of 6 examples have a line in the training text of upstream_corpus",
+        "downstream_corpus: test: 1 of 6 examples have a line in the training text of upstream_corpus",
+    ]
+    shared = {"upstream_corpus": 2, "unlabelled_corpus": 2}
+    assert plan.corpora["downstream_corpus"]["dev"]["num_in_other_train"] == shared
 
 
 def test_a_missing_bleu_tokenizer_is_an_error_of_the_plan(study, tmp_path, monkeypatch):

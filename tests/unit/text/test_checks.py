@@ -85,7 +85,7 @@ def test_test_text_in_the_training_text_is_counted(corpus):
         (corpus / f"test.{side}").write_text("\n".join([lines[0], f"new {side}", "x"]) + "\n")
     (corpus / "test.de").write_text("\n".join([lines[0], "new de", "x"]) + "\n")
     (corpus / "test.en").write_text("en train 0\nen train 1\nx\n")
-    (warning,) = check_corpus(config(corpus)).warnings
+    (warning,) = check_corpus(config(corpus)).overlaps
     assert warning.startswith("test: 1 of 3 examples are also in train, and the sources of 2;")
 
 

@@ -15,10 +15,11 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS
+from nlgraft.study.planning.overlaps import overlaps, pooled, root
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system import load_system
 from nlgraft.text.checks import check_corpus, normalization_warning, vocabulary_warning
-from nlgraft.text.config import ConlangConfig, CorpusConfig
+from nlgraft.text.config import SPLITS, ConlangConfig, CorpusConfig
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpora import Corpus, report_json
 from nlgraft.text.tokenizer_config import TokenizerConfig
@@ -66,7 +67,7 @@ def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None)
     """
     stages = {stage.fingerprint: stage for graph in graphs for stage in graph.stages}
     done = store.finished(stages) if store is not None else set()
-    text = _Text()
+    text = _Text(pooled(stages.values()))
     problems: list[str] = []
     warnings: list[str] = []
     for key, stage in stages.items():
@@ -78,15 +79,22 @@ def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None)
             problems += [f"{stage.name}: {line}" for line in str(error).split("\n")]
     if problems:
         raise DataError("\n".join(dict.fromkeys(problems)))
+    warnings += text.overlaps(stages.values())
     return DataReport(text.reports, list(dict.fromkeys(warnings)))
 
 
 class _Text:
-    """The corpora that were read, by the fingerprint of their stage."""
+    """The corpora that were read, by the fingerprint of their stage.
 
-    def __init__(self) -> None:
+    Args:
+        redrawn: Those whose own splits are not used.
+    """
+
+    def __init__(self, redrawn: set[str]) -> None:
         self.reports: dict[str, Any] = {}
         self._corpora: dict[str, Mapping[str, Corpus]] = {}
+        self._names: dict[str, str] = {}
+        self._redrawn = redrawn
 
     def check(self, stage: Stage) -> list[str]:
         if "corpus" in stage.locations:
@@ -98,16 +106,40 @@ class _Text:
             return self._check_tokenizer(stage, settings)
         return []
 
+    def overlaps(self, stages: Iterable[Stage]) -> list[str]:
+        """Warn of scored text in the training text of other corpora; put all overlaps into the reports."""
+        texts = {key: (self._names[key], corpora) for key, corpora in self._corpora.items()}
+        warnings = []
+        for found in overlaps(texts, stages):
+            report = self.reports.get(found.corpus, {}).get(found.split)
+            if report is not None:
+                report["num_in_other_train"][found.other] = found.num_examples
+            if found.split != "train" and not found.is_left_out:
+                number = len(
+                    next(splits for name, splits in texts.values() if name == found.corpus)[found.split]
+                )
+                warnings.append(
+                    f"{found.corpus}: {found.split}: {found.num_examples} of {number} examples have a line "
+                    f"in the training text of {found.other}; scores on them measure memory, remove them there"
+                )
+        return warnings
+
     def _check_corpus(self, stage: Stage, config: CorpusConfig) -> list[str]:
+        self._names[stage.fingerprint] = stage.name
         if isinstance(config, ConlangConfig):
             if config.train <= _MOST_CONSTRUCTED:
-                self._corpora[stage.fingerprint] = {"train": Corpus.from_streams(generate(config, "train"))}
+                splits = {split: Corpus.from_streams(generate(config, split)) for split in SPLITS}
+                self._corpora[stage.fingerprint] = splits
             return []
         found = check_corpus(config)
         self._corpora[stage.fingerprint] = found.corpora
         if found.reports:
-            self.reports[stage.name] = report_json(found.reports)
-        return list(found.warnings)
+            reports = report_json(found.reports)
+            self.reports[stage.name] = {
+                split: report | {"num_in_other_train": {}} for split, report in reports.items()
+            }
+        is_redrawn = stage.fingerprint in self._redrawn
+        return [*found.warnings, *(() if is_redrawn else found.overlaps)]
 
     def _check_tokenizer(self, stage: Stage, settings: Mapping[str, Any]) -> list[str]:
         corpora = [self._corpora.get(corpus.fingerprint, {}) for corpus in stage.inputs.values()]
@@ -141,9 +173,7 @@ class _Text:
 
     def _corpus(self, stage: Stage) -> Mapping[str, Corpus]:
         """Find the text that a stage or its input ``corpus`` was made of; nothing where it was not read."""
-        while stage.fingerprint not in self._corpora and "corpus" in stage.inputs:
-            stage = stage.inputs["corpus"]
-        return self._corpora.get(stage.fingerprint, {})
+        return self._corpora.get(root(stage).fingerprint, {})
 
 
 def _references(corpora: Mapping[str, Corpus]) -> list[str]:
