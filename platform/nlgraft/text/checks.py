@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import sentencepiece
@@ -68,6 +68,8 @@ def _empty_lines(corpora: Mapping[str, Corpus]) -> list[str]:
     found = []
     for split, corpus in corpora.items():
         for role, lines in corpus.streams().items():
+            if role == "label":  # which none may lack: see `check_labels`
+                continue
             empty = [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]
             if empty:
                 more = ", ..." if len(empty) > _NUM_SHOWN else ""
@@ -85,6 +87,18 @@ def _overlaps(reports: Mapping[str, SplitReport]) -> list[str]:
         for split, report in reports.items()
         if report.num_sources_in_train
     ]
+
+
+def separator_problems(corpora: Mapping[str, Corpus], separator: str | None) -> Iterator[str]:
+    """Name the splits of which lines have what is to stand between joined lines; none without a separator."""
+    for split, corpus in corpora.items() if separator else ():
+        for role, lines in corpus.streams().items():
+            number = sum(separator in line for line in lines) if role not in ("label", "document") else 0
+            if number:
+                yield (
+                    f"{split}: {number} of {len(lines)} lines of {role} have {separator!r}, which stands "
+                    "between joined lines here: the text cannot be told from it; replace it in the files"
+                )
 
 
 def normalization_warning(rule: str, lines: Sequence[str]) -> str | None:

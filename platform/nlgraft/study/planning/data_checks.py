@@ -18,10 +18,16 @@ from nlgraft.study.data.system import REPLICATE_SPLITS
 from nlgraft.study.planning.overlaps import overlaps, pooled, root
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system import load_system
-from nlgraft.text.checks import check_corpus, normalization_warning, vocabulary_warning
+from nlgraft.text.checks import (
+    check_corpus,
+    normalization_warning,
+    separator_problems,
+    vocabulary_warning,
+)
 from nlgraft.text.config import SPLITS, ConlangConfig, CorpusConfig
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpora import Corpus, report_json
+from nlgraft.text.labels import check_labels
 from nlgraft.text.tokenizer_config import TokenizerConfig
 
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
@@ -98,7 +104,10 @@ class _Text:
 
     def check(self, stage: Stage) -> list[str]:
         if "corpus" in stage.locations:
-            return self._check_corpus(stage, _CORPUS.validate_python(stage.locations["corpus"]))
+            found = self._check_corpus(stage, _CORPUS.validate_python(stage.locations["corpus"]))
+            return [*found, *separator_problems(self._corpus(stage), stage.config.get("joined_by"))]
+        if problems := [*separator_problems(self._corpus(stage), stage.config.get("separator"))]:
+            raise DataError("\n".join(problems))
         if "rouge_tokenizer" in stage.config:
             return self._check_score(stage)
         settings = stage.config.get("tokenizer", stage.config)
@@ -139,10 +148,11 @@ class _Text:
                 split: report | {"num_in_other_train": {}} for split, report in reports.items()
             }
         is_redrawn = stage.fingerprint in self._redrawn
+        check_labels(found.corpora, is_redrawn=is_redrawn)
         return [*found.warnings, *(() if is_redrawn else found.overlaps)]
 
     def _check_tokenizer(self, stage: Stage, settings: Mapping[str, Any]) -> list[str]:
-        corpora = [self._corpora.get(corpus.fingerprint, {}) for corpus in stage.inputs.values()]
+        corpora = [self._corpus(corpus) for corpus in stage.inputs.values()]
         known = [corpus["train"] for corpus in corpora if "train" in corpus]
         if not known or len(known) < len(corpora):
             return []
