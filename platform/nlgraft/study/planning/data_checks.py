@@ -1,4 +1,4 @@
-"""Checks of a study's data before anything runs: every corpus and every tokenizer of its stage graphs."""
+"""Checks of a study's data before anything runs: corpora, tokenizers and released checkpoints."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import TypeAdapter
 
 from nlgraft.errors import DataError
 from nlgraft.evaluation.scripts import choose_tokenizers, misfits
+from nlgraft.nn.checkpoint_files import checkpoint_problems
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
@@ -69,7 +70,7 @@ def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None)
         store: What it holds has been checked; None checks everything.
 
     Raises:
-        DataError: A corpus cannot be used; lists the problems of all corpora.
+        DataError: A corpus or a released checkpoint cannot be used; lists the problems of all.
     """
     stages = {stage.fingerprint: stage for graph in graphs for stage in graph.stages}
     done = store.finished(stages) if store is not None else set()
@@ -83,6 +84,12 @@ def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None)
             warnings += [f"{stage.name}: {warning}" for warning in text.check(stage)]
         except DataError as error:
             problems += [f"{stage.name}: {line}" for line in str(error).split("\n")]
+    released = {
+        (stage.locations["checkpoint"], stage.locations["read_as"])
+        for key, stage in stages.items()
+        if key not in done and "checkpoint" in stage.locations
+    }
+    problems += [problem for each in sorted(released) for problem in checkpoint_problems(*each)]
     if problems:
         raise DataError("\n".join(dict.fromkeys(problems)))
     warnings += text.overlaps(stages.values())
