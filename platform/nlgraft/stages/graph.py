@@ -337,7 +337,7 @@ def score_settings(score: ScoreConfig) -> ScoreSettings:
 
 
 def extract_scores(
-    corpus: Stage, splits: Sequence[str], *, num_sentences: int, rouge_tokenizer: RougeTokenizer | None
+    corpus: Stage, splits: Sequence[str], *, num_sentences: int, rouge_tokenizer: RougeTokenizer | None = None
 ) -> dict[str, Stage]:
     """Score summaries that are taken from the text itself: ``further`` stages of ``scores``."""
     found = {}

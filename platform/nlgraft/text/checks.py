@@ -91,7 +91,9 @@ def _overlaps(reports: Mapping[str, SplitReport]) -> list[str]:
 
 def separator_problems(corpora: Mapping[str, Corpus], separator: str | None) -> Iterator[str]:
     """Name the splits of which lines have what is to stand between joined lines; none without a separator."""
-    for split, corpus in corpora.items() if separator else ():
+    if separator is None:
+        return
+    for split, corpus in corpora.items():
         for role, lines in corpus.streams().items():
             number = sum(separator in line for line in lines) if role not in ("label", "document") else 0
             if number:
