@@ -67,7 +67,8 @@ class DataConfig(ConfigPart):
     """Lines and their labels."""
     unlabelled: Annotated[CorpusConfig, requires("source 0", has_further_tests=False)] | None = None
     """Text of the task without labels: the new vocabulary is learned on its train, and the masked-LM step
-    reads it; null: both take the labelled lines. Lines of downstream's dev and test are left out of it."""
+    reads it; null: both take the labelled lines. Its training text
+    is read without the lines of downstream's dev and test."""
     split: SplitConfig | None = None
     """Split the downstream examples anew; null: the corpus's own splits."""
     max_tokens: int = Field(default=126, ge=1)

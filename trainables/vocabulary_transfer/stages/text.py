@@ -37,20 +37,23 @@ def split(context: StageContext) -> None:
 
 
 def leave_out(context: StageContext) -> None:
-    """Write a corpus without the lines on which another one is scored.
+    """Write a corpus without what another one is scored on.
+
+    Its train loses lines of the other's dev and test, its dev, which chooses a model, those of test.
 
     Raises:
         DataError: Nothing is left of train or dev.
     """
     _, inputs = APART.read(context)
-    scored = {line for name in ("dev", "test") for line in read_corpus(inputs.left_out / name).sources[0]}
+    dev, test = (set(read_corpus(inputs.left_out / name).sources[0]) for name in ("dev", "test"))
+    scored: dict[str, set[str]] = {"train": dev | test, "dev": test, "test": set()}
     for name in SPLITS:
         streams = read_corpus(inputs.corpus / name).streams()
-        kept = [row for row, line in enumerate(streams["source 0"]) if line not in scored]
-        if not kept and name != "test":
+        kept = [row for row, line in enumerate(streams["source 0"]) if line not in scored[name]]
+        if not kept:
             raise DataError(
-                f"data.unlabelled: every line of its {name} is a dev or test line of data.downstream; give "
-                "text on which nothing is scored, or leave data.unlabelled out"
+                f"data.unlabelled: data.downstream is scored on every line of its {name}; give text on which "
+                "nothing is scored, or leave data.unlabelled out"
             )
         chosen = {role: [lines[row] for row in kept] for role, lines in streams.items()}
         write_corpus(Corpus.from_streams(chosen), context.directory / name)
