@@ -63,7 +63,12 @@ def plan_table(plan: Plan) -> None:
     _print(_table(("plan", plan.study.variant), plan.facts()))
     corpora = _corpus_rows(plan.corpora)
     if corpora:
-        _print("", _table(("corpus", "split", "examples", "words", "empty lines", "in train"), corpora))
+        _print(
+            "",
+            _table(
+                ("corpus", "split", "examples", "words", "empty lines", "in train", "in other train"), corpora
+            ),
+        )
 
 
 def validity_table(name: str, document: Mapping[str, Any]) -> None:
@@ -145,6 +150,7 @@ def _corpus_rows(corpora: Mapping[str, Any]) -> list[tuple[Any, ...]]:
             ", ".join(f"{role} {count}" for role, count in report["num_words"].items()),
             report["num_empty_lines"],
             "–" if split == "train" else report["num_in_train"],
+            ", ".join(f"{other} {count}" for other, count in report["num_in_other_train"].items()),
         )
         for name, splits in corpora.items()
         for split, report in splits.items()

@@ -54,7 +54,7 @@ def lines() -> Lines:
         pytest.skip(f"real text is missing: set NLGRAFT_DATA (looked at {DATA})")
     text = read_lines(str(DATA / "train.body.gz"), LONGEST_CHARS).lines
     labels = read_lines(str(DATA / "train.section.gz"), LONGEST_CHARS).lines
-    return Lines(text, labels, stratified(labels, SPLIT))
+    return Lines(text, labels, stratified(labels, text, SPLIT))
 
 
 def states(model: TransformersMaskedLM, tokenizer: Path, text: list[str]) -> torch.Tensor:

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from nlgraft.errors import DataError
+from nlgraft.errors import DataError, TrialFailed
 from nlgraft.nn.batch import Tokens
+from nlgraft.text.config import SPLITS
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.training.classification import read_classifier
@@ -21,7 +22,7 @@ from nlgraft.vocab.plans.plan import TransferPlan
 from nlgraft.vocab.tokenizers.information import self_information
 from tests.contract.toys.vocabulary_transfer import ARMS
 from tests.tiny_masked_lms import letters, masked_lm
-from tests.unit.stages.runs import artifact, run
+from tests.unit.stages.runs import artifact, made, run
 from trainables.vocabulary_transfer import Config, stage_graph
 from trainables.vocabulary_transfer.config import EXCHANGING, Method, SplitConfig
 from trainables.vocabulary_transfer.stages.text import stratified
@@ -35,28 +36,48 @@ def test_self_information_by_hand():
     assert self_information(new) / self_information(old) == pytest.approx(0.4206, abs=5e-5)
 
 
+def texts(labels):
+    """As many texts that differ."""
+    return [f"line {row}" for row in range(len(labels))]
+
+
 @pytest.mark.parametrize("train", [0.5, 0.8])
 def test_splits_keep_the_balance_of_labels(train):
     """Invariant V54: of every label each split has its share, to within one example; no example is lost."""
     labels = [label for label, count in zip("abcd", (401, 99, 37, 8), strict=True) for _ in range(count)]
-    found = stratified(labels, SplitConfig(train=train))
+    found = stratified(labels, texts(labels), SplitConfig(train=train))
     assert sorted(row for rows in found.values() for row in rows) == [*range(len(labels))]
     shares = {"train": train, "dev": (1 - train) / 2, "test": (1 - train) / 2}
     for name, rows in found.items():
         counts = Counter(labels[row] for row in rows)
         for label, count in Counter(labels).items():
             assert abs(counts[label] - shares[name] * count) <= 1, (name, label)
-    assert found == stratified(labels, SplitConfig(train=train))
+    assert found == stratified(labels, texts(labels), SplitConfig(train=train))
 
 
 def test_frequent_labels_are_drawn_in_balance():
     labels = [label for label, count in zip("abcd", (400, 200, 100, 8), strict=True) for _ in range(count)]
-    found = stratified(labels, SplitConfig(num_labels=3, num_examples=70))
+    found = stratified(labels, texts(labels), SplitConfig(num_labels=3, num_examples=70))
     counts = {name: Counter(labels[row] for row in rows) for name, rows in found.items()}
     assert counts["train"] == {"a": 20, "b": 10, "c": 5}
     assert all(abs(counts["dev"][label] - n) <= 1 for label, n in {"a": 10, "b": 5, "c": 2.5}.items())
     with pytest.raises(DataError, match="label 'd' has 1 examples"):
-        stratified(labels, SplitConfig(num_examples=70))
+        stratified(labels, texts(labels), SplitConfig(num_examples=70))
+
+
+def test_equal_texts_never_stand_in_two_splits():
+    """Ten of each text of the first label, one text under both labels: shares hold to within a group."""
+    lines = (
+        [f"copied {row // 10}" for row in range(200)] + [f"other {row}" for row in range(99)] + ["copied 3"]
+    )
+    labels = ["a"] * 200 + ["b"] * 100
+    found = stratified(labels, lines, SplitConfig())
+    splits = [{lines[row] for row in rows} for rows in found.values()]
+    assert sum(map(len, splits)) == len(set.union(*splits)) == 119
+    assert sorted(row for rows in found.values() for row in rows) == [*range(300)]
+    assert [Counter(labels[row] for row in rows)["a"] for rows in found.values()] == [100, 50, 50]
+    with pytest.raises(DataError, match="label 'a' has 40 examples of 2 texts"):
+        stratified(["a"] * 40, ["one"] * 20 + ["other"] * 20, SplitConfig())
 
 
 def graph(arm, splits=("dev", "test"), **data):
@@ -78,11 +99,37 @@ def test_unlabelled_text_teaches_the_vocabulary_and_the_masked_lm_step():
     for arm, text in (("vipi", "unlabelled_encoded"), ("old_vocabulary", "old_unlabelled_encoded")):
         made = graph(f"{arm}, unlabelled text")
         read = {stage.name: [each.name for each in stage.inputs.values()] for stage in made.stages}
-        assert {"unlabelled_corpus", text} <= set(read["intermediate"])
+        assert {"unlabelled_apart", text} <= set(read["intermediate"])
         assert "downstream_corpus" in read["classifier"]
         if arm == "vipi":
-            assert read["downstream_tokenizer"] == ["unlabelled_corpus"]
+            assert read["downstream_tokenizer"] == ["unlabelled_apart"]
             assert "downstream_encoded" in read["classifier"]
+
+
+def test_nothing_that_is_scored_is_read_without_labels(store, tmp_path):
+    """Pooled splits and the text of the vocabulary share lines; what is learned from has no scored one."""
+    lines = [f"{word} {number % 40} times" for number, word in enumerate(["one", "other"] * 60)]
+    files = {}
+    for name, part in (("train", lines[:80]), ("dev", lines[60:100]), ("test", lines[80:])):
+        files[name] = {role: str(tmp_path / f"{name}.{role}") for role in ("source", "label")}
+        (tmp_path / f"{name}.source").write_text("".join(f"{line}\n" for line in part))
+        (tmp_path / f"{name}.label").write_text("".join(f"{line.split()[0]}\n" for line in part))
+    text = {name: {"source": found["source"]} for name, found in files.items()}
+    made_of = {"downstream": {"corpus": "files", **files}, "unlabelled": {"corpus": "files", **text}}
+    trial = graph("vipi", **made_of, split={})
+    labelled, unlabelled = (
+        {split: set(read_corpus(made(store, trial.find(name)) / split).sources[0]) for split in SPLITS}
+        for name in ("downstream_split", "unlabelled_apart")
+    )
+    for scored in ("dev", "test"):
+        assert labelled[scored]
+        assert labelled[scored].isdisjoint(labelled["train"])
+        assert labelled[scored].isdisjoint(unlabelled["train"])
+    assert labelled["test"].isdisjoint(unlabelled["dev"])
+    assert unlabelled["train"]
+    everything = {**made_of, "unlabelled": {"corpus": "files", **dict.fromkeys(text, text["test"])}}
+    with pytest.raises(TrialFailed, match=r"data\.downstream is scored on every line of its \w+"):
+        made(store, graph("vipi", **everything).find("unlabelled_apart"))
 
 
 def test_two_vocabularies_and_what_an_exchange_keeps(store):

@@ -155,7 +155,8 @@ class _Builder:
     def scores(self, splits: tuple[str, ...]) -> Stage:
         further, count = {}, self.config.num_extracted_sentences
         if count is not None:
-            further = pieces.extract_scores(self.corpus, splits, num_sentences=count)
+            words = self.config.score.rouge_tokenizer
+            further = pieces.extract_scores(self.corpus, splits, num_sentences=count, rouge_tokenizer=words)
         score = self.config.score
         decoding = DecodingSettings(
             decode=self.config.decode,

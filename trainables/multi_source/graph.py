@@ -21,17 +21,16 @@ from nlgraft.stages.kinds.masked_lm import (
     TrainMaskedInputs,
     TrainMaskedSettings,
 )
+from nlgraft.stages.kinds.released import MBART_EOS
 from nlgraft.stages.kinds.seq2seq import (
     SCORE,
     CarrySettings,
     DecodingSettings,
     ScoreInputs,
-    ScoreSettings,
     TrainSettings,
 )
 from nlgraft.stages.kinds.text import EncodeSettings
 from nlgraft.stages.released_graph import Released, released
-from nlgraft.stages.stage_kind import NoSettings
 from nlgraft.text.config import EOS, Split
 from nlgraft.training.config import (
     LearnedParameters,
@@ -52,9 +51,12 @@ from trainables.multi_source.kinds import (
     DocumentsSettings,
     LanguagesInputs,
     LanguagesSettings,
+    LastSentenceSettings,
     TranslationInputs,
 )
 
+SEPARATOR = "<sep>"
+"""Between two sentences of a document on one line."""
 NEW = (
     r"^(fine_encoder|further_encoders|further_norms)\.|\.further_(attentions|residuals)\."
     r"|^source_input\.segments$"
@@ -96,7 +98,8 @@ class _Trial:
         if kind == "apart":
             return self.sentences
         inputs = CorpusInputs(corpus=self.sentences)
-        return DOCUMENTS.stage(f"task_{kind}", DocumentsSettings(kind=kind), inputs)
+        settings = DocumentsSettings(kind=kind, separator=SEPARATOR if kind == "joined" else None)
+        return DOCUMENTS.stage(f"task_{kind}", settings, inputs)
 
     @cached_property
     def pretraining_text(self) -> dict[str, Stage]:
@@ -117,13 +120,21 @@ class _Trial:
             max_tokens=self.config.data.max_tokens,
         )
 
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """What the tokenizer keeps whole: of all arms of documents, so that they share their pretraining."""
+        return (SEPARATOR,) if "document" in self.config.data.task.roles else ()
+
     @cached_property
     def tokenizer(self) -> Stage:
         config, tokens = self.config, tuple(self.config.language_tokens.values())
         if config.upstream is not None and config.upstream.checkpoint is not None:
-            return self.released.tokenizer("shared_tokenizer", tokens)
+            return self.released.tokenizer("shared_tokenizer", tokens, self.symbols)
         corpora = {"task": self.sentences, **self.pretraining_text}
-        return pieces.tokenizer("shared", config.tokenizer, corpora, special_tokens=(MASK_TOKEN, *tokens))
+        special = (MASK_TOKEN, *tokens)
+        return pieces.tokenizer(
+            "shared", config.tokenizer, corpora, special_tokens=special, symbols=self.symbols
+        )
 
     @cached_property
     def text(self) -> EncodedText:
@@ -155,6 +166,8 @@ class _Trial:
         if config.checkpoint is not None:
             theirs = config.checkpoint.language_ids or {}
             ids = tuple(theirs[language] for language in self.config.language_tokens)
+            # an mBART was pretrained on sentences with their end between them
+            ids += (MBART_EOS,) * len(self.symbols)
             start = theirs[self.config.languages[-1]]
             return self.released.encoder_decoder("upstream", self.tokenizer, start, ids)
         spans = MaskedSpansConfig(rate=MASK_RATES[config.objective])
@@ -286,7 +299,8 @@ class _Trial:
         if config.documents != "joined":
             return translation
         inputs = TranslationInputs(translation=translation)
-        return LAST_SENTENCE.stage(f"sentences_{split}", NoSettings(), inputs)
+        settings = LastSentenceSettings(separator=SEPARATOR)
+        return LAST_SENTENCE.stage(f"sentences_{split}", settings, inputs)
 
     def _score(
         self,
@@ -298,12 +312,9 @@ class _Trial:
         trained: Stage | None = None,
         further: Mapping[str, Stage] | None = None,
     ) -> Stage:
-        score = self.config.score
-        settings = ScoreSettings(
-            metrics=score.metrics,
-            bleu_tokenizer=score.bleu_tokenizer if "bleu" in score.metrics else None,
-            has_documents=self.config.documents != "apart" and not prefix,
-            metric_prefix=prefix,
+        has_documents = self.config.documents != "apart" and not prefix
+        settings = pieces.score_settings(self.config.score).model_copy(
+            update={"has_documents": has_documents, "metric_prefix": prefix}
         )
         inputs = ScoreInputs(
             corpus=corpus,

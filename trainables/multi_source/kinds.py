@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 
 TEXT, LANGUAGE = "source 0", "language"
 """Streams of text of several languages: the lines, and the language id of each."""
@@ -35,6 +35,15 @@ class DocumentsSettings(Settings):
     kind: Literal["previous", "joined"]
     """``previous``: the sentence before is the first of two sources, absent at the start of a document.
     ``joined``: both sentences on one line, in source and target."""
+    separator: str | None = None
+    """Joined: what stands between the two; no text has it, and the tokenizer keeps it as one piece."""
+
+
+class LastSentenceSettings(Settings):
+    """The translation of the second of two joined sentences."""
+
+    separator: str
+    """What stands between the two."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,4 +63,4 @@ class TranslationInputs(Inputs[T]):
 _STAGES = "trainables.multi_source.stages.text"
 LANGUAGES = StageKind(f"{_STAGES}:encode_languages", LanguagesSettings, LanguagesInputs)
 DOCUMENTS = StageKind(f"{_STAGES}:pair_sentences", DocumentsSettings, CorpusInputs, version=2)
-LAST_SENTENCE = StageKind(f"{_STAGES}:keep_last_sentence", NoSettings, TranslationInputs, version=2)
+LAST_SENTENCE = StageKind(f"{_STAGES}:keep_last_sentence", LastSentenceSettings, TranslationInputs, version=2)

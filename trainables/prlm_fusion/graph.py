@@ -67,7 +67,12 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     trained = graph.train("trained", text, settings, seed=seed, contexts=contexts)
     further = {}
     if config.num_extracted_sentences is not None:
-        further = graph.extract_scores(corpus, splits, num_sentences=config.num_extracted_sentences)
+        further = graph.extract_scores(
+            corpus,
+            splits,
+            num_sentences=config.num_extracted_sentences,
+            rouge_tokenizer=config.score.rouge_tokenizer,
+        )
     decoding = DecodingSettings(decode=config.decode, view=view, is_calibrated=config.score.is_calibrated)
     return StageGraph(graph.scores(trained, text, splits, decoding, config.score, further=further))
 

@@ -43,7 +43,8 @@ EXCHANGING = tuple(name for name in get_args(Method) if name not in (KEPT, SCRAT
 class SplitConfig(StrictConfig):
     """A split of the downstream examples that keeps the balance of the labels (section 3.2).
 
-    The examples of the corpus's own three splits are pooled, shuffled and split anew.
+    The examples of the corpus's own three splits are pooled, shuffled and split anew; those of equal text
+    stay together.
     """
 
     train: float = Field(default=0.5, gt=0, lt=1)
@@ -64,7 +65,8 @@ class DataConfig(StrictConfig):
     """Lines and their labels."""
     unlabelled: Annotated[TextConfig, requires(has_further_tests=False)] | None = None
     """Text of the task without labels: the new vocabulary is learned on its train, and the masked-LM step
-    reads it; null: both take the labelled lines."""
+    reads it; null: both take the labelled lines. Its training text
+    is read without the lines of downstream's dev and test."""
     split: SplitConfig | None = None
     """Split the downstream examples anew; null: the corpus's own splits."""
     max_tokens: int = Field(default=126, ge=1)

@@ -18,9 +18,11 @@ from nlgraft.stages.masked_lm_graph import MaskedText
 from nlgraft.stages.stage_kind import NoSettings
 from trainables.vocabulary_transfer.config import KEPT, PLAN_METHODS, SCRATCH, Config
 from trainables.vocabulary_transfer.kinds import (
+    APART,
     MEASURES,
     SPEED,
     SPLIT,
+    ApartInputs,
     MeasureInputs,
     SplitInputs,
     SplitSettings,
@@ -67,13 +69,16 @@ class _Builder:
         corpus = pieces.corpus("downstream", data.downstream)
         if data.split is None:
             return corpus
-        return SPLIT.stage("downstream_split", SplitSettings(split=data.split), SplitInputs(corpus=corpus))
+        return SPLIT.stage("downstream_split", SplitSettings(split=data.split), SplitInputs(pooled=corpus))
 
     @cached_property
     def unlabelled_corpus(self) -> Stage:
-        """Text of the vocabulary and of the masked-LM step."""
+        """Text of the vocabulary and of the masked-LM step, without what the classifier is scored on."""
         config = self.config.data.unlabelled
-        return self.corpus if config is None else pieces.corpus("unlabelled", config)
+        if config is None:
+            return self.corpus
+        inputs = ApartInputs(corpus=pieces.corpus("unlabelled", config), left_out=self.corpus)
+        return APART.stage("unlabelled_apart", NoSettings(), inputs)
 
     @cached_property
     def old(self) -> Stage:

@@ -20,7 +20,15 @@ class SplitSettings(Settings):
 class SplitInputs(Inputs[T]):
     """The corpus whose splits are pooled."""
 
+    pooled: T
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApartInputs(Inputs[T]):
+    """A corpus, and the one whose dev and test lines it must not have."""
+
     corpus: T
+    left_out: T
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +40,8 @@ class MeasureInputs(Inputs[T]):
     old_tokenizer: T
 
 
-SPLIT = StageKind("trainables.vocabulary_transfer.stages.text:split", SplitSettings, SplitInputs)
+SPLIT = StageKind("trainables.vocabulary_transfer.stages.text:split", SplitSettings, SplitInputs, version=2)
+APART = StageKind("trainables.vocabulary_transfer.stages.text:leave_out", NoSettings, ApartInputs)
 MEASURES = StageKind("trainables.vocabulary_transfer.stages.text:measure", NoSettings, MeasureInputs)
 SPEED = StageKind(
     "trainables.vocabulary_transfer.stages.speed:measure", NoSettings, ScoreClassifierInputs, version=2

@@ -6,7 +6,6 @@ function here returns the rows of all segments and the signature that pins how t
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -15,13 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.errors import DataError
-from nlgraft.evaluation.config import BleuTokenizer
-from nlgraft.evaluation.extractive import sentences
+from nlgraft.evaluation.config import BleuTokenizer, RougeTokenizer
+from nlgraft.evaluation.extractive import rouge_scorer, sentences
 
 if TYPE_CHECKING:  # configs name the metrics, and reading them should not load the libraries
     from sacrebleu.metrics.base import Metric
     from sacrebleu.metrics.bleu import BLEU
 
+ROUGE_SIGNATURES: dict[RougeTokenizer, str] = {
+    "english": "tok:a-z0-9|stem:porter",
+    "words": "tok:unicode|stem:no",
+    "characters": "tok:characters|stem:no",
+}
+"""How signatures name each tokenizer of ROUGE."""
 RowsFunction = Callable[[Sequence[str], Sequence[str]], tuple[NDArray[np.float64], str]]
 
 
@@ -81,32 +86,17 @@ def ter_rows(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[NDAr
     return _sacrebleu_rows(TER(), hypotheses, references)
 
 
-class _UnicodeWords:
-    """A ROUGE tokenizer for any script: lower-cased runs of letters and digits, no stemming."""
-
-    _word = re.compile(r"\w+")
-
-    def tokenize(self, text: str) -> list[str]:
-        return self._word.findall(text.lower())
-
-
-def rouge_rows(kind: str, *, is_unicode: bool) -> RowsFunction:
+def rouge_rows(kind: str, tokenizer: RougeTokenizer) -> RowsFunction:
     """Make the function that computes ROUGE F1 of every segment: rows [N, 2] (F1, 1).
-
-    The library's own tokenizer keeps only a-z and 0-9 and stems English (ROUGE-1.5.5 ``-m``); for other
-    languages the unicode variant keeps all letters.
 
     Args:
         kind: ``rouge1``, ``rouge2``, ``rougeL`` or ``rougeLsum``: the union of sentences' common
             subsequences, sentences as ``extractive.sentences`` splits them.
-        is_unicode: If true, keep letters beyond a-z, without stemming.
+        tokenizer: What counts as a word; ``english`` is the library's own.
     """
 
     def rows(hypotheses: Sequence[str], references: Sequence[str]) -> tuple[NDArray[np.float64], str]:
-        from rouge_score.rouge_scorer import RougeScorer
-
-        words = _UnicodeWords() if is_unicode else None
-        scorer = RougeScorer([kind], use_stemmer=not is_unicode, tokenizer=words)
+        scorer = rouge_scorer([kind], tokenizer)
 
         def lines(text: str) -> str:
             return "\n".join(sentences(text)) if kind == "rougeLsum" else text
@@ -115,7 +105,7 @@ def rouge_rows(kind: str, *, is_unicode: bool) -> RowsFunction:
             scorer.score(lines(reference), lines(hypothesis))[kind].fmeasure
             for hypothesis, reference in zip(hypotheses, references, strict=True)
         ]
-        how = "tok:unicode|stem:no" if is_unicode else "tok:a-z0-9|stem:porter"
+        how = ROUGE_SIGNATURES[tokenizer]
         signature = f"{kind}|f1|mean:segments|nrefs:1|{how}|rouge_score:{version('rouge-score')}"
         return np.stack([np.asarray(values), np.ones(len(values))], axis=1), signature
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nlgraft.evaluation.config import BleuTokenizer
+from nlgraft.evaluation.scripts import TextTokenizers, choose_tokenizers
 from nlgraft.evaluation.sufficient import Direction, Statistics, aggregate, find_metric, segment_rows
 
 
@@ -70,7 +70,7 @@ def evaluate_text(
     references: Sequence[str],
     metrics: Sequence[str] = ("bleu", "chrf", "ter"),
     *,
-    bleu_tokenizer: BleuTokenizer = "13a",
+    tokenizers: TextTokenizers | None = None,
     normalization: str = "identity",
 ) -> Evaluation:
     """Compare detokenised hypotheses with one reference each under several text metrics.
@@ -79,15 +79,16 @@ def evaluate_text(
         hypotheses: System outputs.
         references: Human texts.
         metrics: Names of text metrics.
-        bleu_tokenizer: Tokenizer of the metric ``bleu``.
+        tokenizers: Of BLEU and ROUGE; None: by the script of the references.
         normalization: Unicode normalisation that both sides have gone through, for the signatures.
 
     Raises:
         DataError: The two sides differ in length, are empty, or a metric is unknown or not for texts.
     """
     scores, statistics = {}, {}
+    chosen = tokenizers or choose_tokenizers(references)
     for metric in metrics:
-        rows, signature = segment_rows(metric, hypotheses, references, bleu_tokenizer=bleu_tokenizer)
+        rows, signature = segment_rows(metric, hypotheses, references, tokenizers=chosen)
         if normalization != "identity":
             signature = f"{signature}|norm:{normalization}"
         scores[metric] = score_statistics(metric, rows, signature)
@@ -99,6 +100,8 @@ def evaluate_documents(
     hypotheses: Sequence[str],
     references: Sequence[str],
     documents: Sequence[str | int],
+    *,
+    tokenizers: TextTokenizers | None = None,
     normalization: str = "identity",
 ) -> Evaluation:
     """Compute document-level BLEU: the sentences of a document are joined to one line first.
@@ -109,7 +112,8 @@ def evaluate_documents(
         hypotheses: Translated sentences.
         references: One human sentence for each.
         documents: Document of each sentence; the sentences of a document stand in their order.
-        normalization: As in ``evaluate_text``.
+        tokenizers: As in ``evaluate_text``.
+        normalization: Likewise.
 
     Returns:
         ``doc_bleu`` with statistics [D, 10], D the number of documents.
@@ -124,9 +128,8 @@ def evaluate_documents(
         joined = lines.setdefault(document, ([], []))
         joined[0].append(hypothesis)
         joined[1].append(reference)
-    rows, signature = segment_rows(
-        "bleu", [" ".join(pair[0]) for pair in lines.values()], [" ".join(pair[1]) for pair in lines.values()]
-    )
+    joined = [[" ".join(pair[side]) for pair in lines.values()] for side in (0, 1)]
+    rows, signature = segment_rows("bleu", *joined, tokenizers=tokenizers or choose_tokenizers(references))
     if normalization != "identity":
         signature = f"{signature}|norm:{normalization}"
     score = score_statistics("doc_bleu", rows, f"unit:document|{signature}")

@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.errors import DataError, nearest
-from nlgraft.evaluation.config import BleuTokenizer
 from nlgraft.evaluation.overlap import (
     RowsFunction,
     bleu_rows,
@@ -29,6 +28,7 @@ from nlgraft.evaluation.overlap import (
     rouge_rows,
     ter_rows,
 )
+from nlgraft.evaluation.scripts import DEFAULT_TOKENIZERS, TextTokenizers
 
 Statistics = NDArray[np.float64]
 Direction = Literal["maximize", "minimize"]
@@ -36,6 +36,9 @@ Rows = tuple[Statistics, str]
 
 NUM_ECE_BINS = 20
 """Equal-width confidence bins of the inference ECE (Wang et al. 2020 use 20)."""
+
+ROUGE_KINDS = {"rouge1": "rouge1", "rouge2": "rouge2", "rouge_l": "rougeL", "rouge_lsum": "rougeLsum"}
+"""Kinds of ROUGE by metric, as rouge-score calls them."""
 
 _LOG_OF_ZERO = -9999999999.0
 """sacrebleu's value of log 0: its exponential is exactly 0."""
@@ -206,14 +209,14 @@ STATISTIC_METRICS: Mapping[str, StatisticMetric] = {
         "chrF points", "chrF++: n-grams of characters, words and pairs of words.", _chrf, chrf_rows(2)
     ),
     "ter": _less("TER points", "Translation edit rate.", _ter, ter_rows),
-    "rouge1": _more("ROUGE points", "ROUGE-1 F1.", _percentage, rouge_rows("rouge1", is_unicode=False)),
-    "rouge2": _more("ROUGE points", "ROUGE-2 F1.", _percentage, rouge_rows("rouge2", is_unicode=False)),
-    "rouge_l": _more("ROUGE points", "ROUGE-L F1.", _percentage, rouge_rows("rougeL", is_unicode=False)),
+    "rouge1": _more("ROUGE points", "ROUGE-1 F1.", _percentage, rouge_rows("rouge1", "english")),
+    "rouge2": _more("ROUGE points", "ROUGE-2 F1.", _percentage, rouge_rows("rouge2", "english")),
+    "rouge_l": _more("ROUGE points", "ROUGE-L F1.", _percentage, rouge_rows("rougeL", "english")),
     "rouge_lsum": _more(
         "ROUGE points",
         "ROUGE-Lsum F1, sentence by sentence.",
         _percentage,
-        rouge_rows("rougeLsum", is_unicode=False),
+        rouge_rows("rougeLsum", "english"),
     ),
     "meteor": _more("METEOR points", "METEOR without synonyms.", _percentage, meteor_rows),
     "doc_bleu": _more(
@@ -265,7 +268,7 @@ def segment_rows(
     hypotheses: Sequence[str],
     references: Sequence[str],
     *,
-    bleu_tokenizer: BleuTokenizer = "13a",
+    tokenizers: TextTokenizers = DEFAULT_TOKENIZERS,
 ) -> Rows:
     """Compute the statistics of every segment and the signature.
 
@@ -273,7 +276,7 @@ def segment_rows(
         metric: Name of a text metric.
         hypotheses: System outputs, detokenised.
         references: One human text for each.
-        bleu_tokenizer: Tokenizer of the metric ``bleu``; the others have their own.
+        tokenizers: Of BLEU and ROUGE; other metrics have their own.
 
     Returns:
         Statistics [N, k] and the signature.
@@ -291,7 +294,11 @@ def segment_rows(
         )
     if not hypotheses:
         raise DataError(f"{metric}: no segments; a corpus score needs at least one")
-    rows = bleu_rows(bleu_tokenizer) if metric == "bleu" else found.rows
+    rows = found.rows
+    if metric == "bleu":
+        rows = bleu_rows(tokenizers.bleu)
+    elif metric in ROUGE_KINDS:
+        rows = rouge_rows(ROUGE_KINDS[metric], tokenizers.rouge)
     return rows(hypotheses, references)
 
 

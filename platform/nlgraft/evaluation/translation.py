@@ -12,6 +12,7 @@ import numpy as np
 from nlgraft.errors import DataError
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.scores import evaluate_text
+from nlgraft.evaluation.scripts import choose_tokenizers
 from nlgraft.nn.config import GenerationConfig
 from nlgraft.nn.generation import Hypothesis, beam_search
 from nlgraft.text.tokenizers import Tokenizer
@@ -81,11 +82,11 @@ def dev_scores(
     if len(inputs) != len(references):
         raise DataError(f"{len(inputs)} examples to translate but {len(references)} references")
 
-    normalised = tokenizer.normalised(references)
+    normalised, words = tokenizer.normalised(references), choose_tokenizers(references)
 
     def evaluate(model: Any) -> dict[str, float]:
         hypotheses = tokenizer.normalised(tokenizer.decode(translate(model, inputs, config).best))
-        scores = evaluate_text(hypotheses, normalised, metrics).scores
+        scores = evaluate_text(hypotheses, normalised, metrics, tokenizers=words).scores
         return {name: score.value for name, score in scores.items()}
 
     return evaluate

@@ -61,7 +61,7 @@ class Journal(Generic[_Form]):
         self._files = files
         self._name = name
         self._form = TypeAdapter(form)
-        self._pack_form = TypeAdapter(dict[int, form])
+        self._pack_form: TypeAdapter[dict[int, _Form]] = TypeAdapter(dict[int, form])  # pyright: ignore[reportInvalidTypeForm]
 
     def read(self) -> Pages[_Form]:
         """Read all documents."""

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from nlgraft.evaluation.config import BleuTokenizer
+from nlgraft.evaluation.config import BleuTokenizer, RougeTokenizer
 from nlgraft.evaluation.sufficient import TextMetric
 from nlgraft.nn.config import BertConfig, ClassifierConfig, tupled
 from nlgraft.nn.context_config import LanguageModelConfig
@@ -156,19 +156,25 @@ class ScoreConfig(StrictConfig):
 
     metrics: tuple[TextMetric, ...] = Field(default=("bleu", "chrf", "ter"), min_length=1)
     """Measures of text: ROUGE and meteor for questions and summaries, bleu_zh for Chinese by characters."""
-    bleu_tokenizer: BleuTokenizer = "13a"
-    """sacreBLEU's tokenizer of ``bleu``, part of its signature: 13a or intl for languages that separate words
-    by spaces, zh, ja-mecab, ko-mecab; char or flores200 for others without spaces."""
+    bleu_tokenizer: BleuTokenizer | None = None
+    """sacreBLEU's tokenizer of ``bleu``, part of its signature; null: by the script of the dev references,
+    13a where spaces separate words and else zh, ja-mecab, ko-mecab or char."""
+    rouge_tokenizer: RougeTokenizer | None = None
+    """Words of ROUGE, part of its signature: english (stemmed a-z and 0-9, as ROUGE-1.5.5), words (any
+    letters) or characters; null: by the script of the dev references."""
     is_calibrated: bool = False
     """If true, measure the inference ECE: one more pass over every output, and its alignment."""
 
     @model_validator(mode="after")
-    def _bleu_is_measured(self) -> ScoreConfig:
-        if self.bleu_tokenizer != "13a" and "bleu" not in self.metrics:
-            raise ValueError(
-                f"bleu_tokenizer is {self.bleu_tokenizer!r}, but metrics has no bleu; add it, or leave "
-                "bleu_tokenizer out"
-            )
+    def _tokenizers_are_read(self) -> ScoreConfig:
+        has_rouge = any(metric.startswith("rouge") for metric in self.metrics)
+        for name, has_metric in (("bleu", "bleu" in self.metrics), ("rouge", has_rouge)):
+            chosen = getattr(self, f"{name}_tokenizer")
+            if chosen is not None and not has_metric:
+                raise ValueError(
+                    f"{name}_tokenizer is {chosen!r}, but metrics has no {name}; add it, or leave "
+                    f"{name}_tokenizer out"
+                )
         return self
 
 

@@ -56,7 +56,7 @@ def _released(config: HuggingFaceEncoderConfig) -> tuple[CheckpointSettings, dic
     settings = checkpoint_settings(config.checkpoint, config.revision)
     if settings is None or config.checkpoint is None:
         raise ContractError("the encoder of a context names no checkpoint")
-    return settings, {"checkpoint": config.checkpoint}
+    return settings, {"checkpoint": config.checkpoint, "read_as": "encoder"}
 
 
 def frozen_states(

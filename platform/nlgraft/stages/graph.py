@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nlgraft.nn.config import BeamSearchConfig, GenerationConfig
+from nlgraft.evaluation.config import RougeTokenizer
+from nlgraft.nn.config import BeamSearchConfig
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.config import LanguageModelPhaseConfig, ScoreConfig
 from nlgraft.stages.kinds.language_model import (
@@ -90,13 +91,17 @@ def tokenizer(
     roles: Sequence[str] | None = None,
     *,
     special_tokens: tuple[str, ...] = (),
+    symbols: tuple[str, ...] = (),
 ) -> Stage:
-    """Learn a tokenizer from the training text of some roles (None: all text) of one corpus or several."""
+    """Learn a tokenizer from the training text of some roles (None: all text) of one corpus or several.
+
+    ``symbols`` as in ``TokenizerSettings``.
+    """
     fields: dict[str, Any] = config.model_dump(include={*TokenizerConfig.model_fields})
     learned = LearnedTokenizerConfig(**fields | {"is_shared": True, "special_tokens": special_tokens})
     return TOKENIZER.stage(
         f"{name}_tokenizer",
-        TokenizerSettings(tokenizer=learned, roles=None if roles is None else tuple(roles)),
+        TokenizerSettings(tokenizer=learned, roles=None if roles is None else tuple(roles), symbols=symbols),
         TokenizerInputs(corpora=corpora),
     )
 
@@ -310,25 +315,38 @@ def scores(
         trained=trained,
         further=further or {},
     )
-    tokenizer = score.bleu_tokenizer if "bleu" in score.metrics else None
-    return SCORE.stage("scores", ScoreSettings(metrics=score.metrics, bleu_tokenizer=tokenizer), inputs)
+    return SCORE.stage("scores", score_settings(score), inputs)
 
 
-def extract_scores(corpus: Stage, splits: Sequence[str], *, num_sentences: int) -> dict[str, Stage]:
+def score_settings(score: ScoreConfig) -> ScoreSettings:
+    """Take the measures of a system's config."""
+    return ScoreSettings(
+        metrics=score.metrics, bleu_tokenizer=score.bleu_tokenizer, rouge_tokenizer=score.rouge_tokenizer
+    )
+
+
+def extract_scores(
+    corpus: Stage, splits: Sequence[str], *, num_sentences: int, rouge_tokenizer: RougeTokenizer | None = None
+) -> dict[str, Stage]:
     """Score summaries that are taken from the text itself: ``further`` stages of ``scores``."""
     found = {}
     for method in EXTRACT_METHODS:
         summaries = {
             split: EXTRACT.stage(
                 f"{method}_{split}",
-                ExtractSettings(split=split, method=method, num_sentences=num_sentences),
+                ExtractSettings(
+                    split=split,
+                    method=method,
+                    num_sentences=num_sentences,
+                    rouge_tokenizer=rouge_tokenizer if method == "oracle" else None,
+                ),
                 ExtractInputs(corpus=corpus),
             )
             for split in splits
         }
         found[method] = SCORE.stage(
             f"{method}_scores",
-            ScoreSettings(metrics=ROUGE, metric_prefix=method),
+            ScoreSettings(metrics=ROUGE, rouge_tokenizer=rouge_tokenizer, metric_prefix=method),
             ScoreInputs(corpus=corpus, translations=summaries),
         )
     return found
@@ -342,7 +360,7 @@ def upstream_scores(
     translation = translate(f"{prefix}_translation", model, text, "dev", decoding)
     return SCORE.stage(
         f"{prefix}_scores",
-        ScoreSettings(metrics=("bleu",), bleu_tokenizer="13a", metric_prefix=prefix),
+        ScoreSettings(metrics=("bleu",), metric_prefix=prefix),
         ScoreInputs(
             corpus=text.corpus,
             translations={"dev": translation},

@@ -51,7 +51,8 @@ class MaskedText:
 
 
 def _locations(config: MaskedLMConfig) -> dict[str, Any]:
-    return {} if config.checkpoint is None else {"checkpoint": config.checkpoint}
+    """Say where the checkpoint lies, and to checks of it what it becomes."""
+    return {} if config.checkpoint is None else {"checkpoint": config.checkpoint, "read_as": "masked_lm"}
 
 
 def word_tokenizer(name: str, config: WordTokenizerConfig, corpus: Stage) -> Stage:

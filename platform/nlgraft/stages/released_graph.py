@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
 from nlgraft.errors import DataError
+from nlgraft.nn.checkpoint_files import HUB_NAME
 from nlgraft.nn.identity import checkpoint_identity
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.kinds.released import (
@@ -24,7 +24,6 @@ from nlgraft.stages.kinds.released import (
 from nlgraft.stages.kinds.text import NoInputs
 from nlgraft.text.files import expand
 
-_HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
 _DEFAULT_POSITIONS = 512
 
 
@@ -53,7 +52,7 @@ class Released:
 
     Attributes:
         settings: Its identity.
-        locations: Where it lies.
+        locations: Where it lies, and to checks of it what it becomes.
         is_bert: True for a BERT, false for an mBART.
     """
 
@@ -61,9 +60,10 @@ class Released:
     locations: dict[str, str]
     is_bert: bool
 
-    def tokenizer(self, name: str, languages: tuple[str, ...] = ()) -> Stage:
-        """Renumber its tokenizer as this project's own are, with tokens of languages after the mask."""
-        settings = ReleasedTokenizerSettings(content=self.settings.content, languages=languages)
+    def tokenizer(self, name: str, languages: tuple[str, ...] = (), symbols: tuple[str, ...] = ()) -> Stage:
+        """Renumber its tokenizer as this project's own are, with languages and symbols after the mask."""
+        content = self.settings.content
+        settings = ReleasedTokenizerSettings(content=content, languages=languages, symbols=symbols)
         kind = BERT_TOKENIZER if self.is_bert else MBART_TOKENIZER
         return kind.stage(name, settings, NoInputs(), locations=self.locations)
 
@@ -98,7 +98,7 @@ def released(checkpoint: str, revision: str | None, *, is_bert: bool, max_tokens
         DataError: There is no such directory, it is given a revision, or its positions are too few.
     """
     directory = expand(checkpoint)
-    is_hub_name = not directory.is_dir() and is_bert and _HUB_NAME.fullmatch(checkpoint)
+    is_hub_name = not directory.is_dir() and is_bert and HUB_NAME.fullmatch(checkpoint)
     if not directory.is_dir() and not is_hub_name:
         also = " and no name on the Hugging Face hub" if is_bert else ""
         raise DataError(
@@ -108,18 +108,19 @@ def released(checkpoint: str, revision: str | None, *, is_bert: bool, max_tokens
     assert settings is not None
     if is_bert and not is_hub_name:
         _check_positions(directory, max_tokens)
-    return Released(settings, {"checkpoint": checkpoint if is_hub_name else str(directory)}, is_bert)
+    where = {"checkpoint": checkpoint if is_hub_name else str(directory)}
+    return Released(settings, where | {"read_as": "bert" if is_bert else "mbart"}, is_bert)
 
 
 def _check_positions(directory: Path, max_tokens: int) -> None:
     try:
         settings = json.loads((directory / "config.json").read_text("utf-8"))
-    except (OSError, ValueError) as error:
+        room = settings.get("max_position_embeddings", _DEFAULT_POSITIONS) - 2
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise DataError(
             f"upstream.checkpoint {directory}: config.json cannot be read ({error}); it stands beside the "
             "weights of every checkpoint"
         ) from error
-    room = settings.get("max_position_embeddings", _DEFAULT_POSITIONS) - 2
     if max_tokens > room:
         raise DataError(
             f"data.max_tokens is {max_tokens}, but upstream.checkpoint {directory} has room for {room} "

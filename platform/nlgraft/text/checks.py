@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import unicodedata
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 
 import sentencepiece
 
@@ -25,12 +22,6 @@ from nlgraft.text.tokenizers import Tokenizer, normalised
 MIN_ROUND_TRIP = 99.5
 """BLEU below which text does not survive encoding and decoding."""
 _NUM_SHOWN = 3
-_KANA_SHARE, _SCRIPT_SHARE = 0.05, 0.3
-_LANGUAGES = {"CJK": "zh", "HANGUL": "ko"} | dict.fromkeys(
-    ("THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN"), "other"
-)
-_NAMES = {"zh": "Chinese", "ja": "Japanese", "ko": "Korean", "other": "a script without spaces"}
-_BLEU_TOKENIZERS = {"zh": "zh", "ja": "ja-mecab", "ko": "ko-mecab", "other": "flores200 or char"}
 
 
 @dataclass(frozen=True)
@@ -40,12 +31,14 @@ class CorpusCheck:
     Attributes:
         corpora: The splits.
         reports: Their counts.
-        warnings: What is allowed but likely a mistake: empty lines, and test text within the training text.
+        warnings: What is allowed but likely a mistake: empty lines.
+        overlaps: Likewise: dev and test text within the training text.
     """
 
     corpora: Mapping[str, Corpus] = field(default_factory=dict)
     reports: Mapping[str, SplitReport] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    overlaps: tuple[str, ...] = ()
 
 
 def check_corpus(config: CorpusConfig) -> CorpusCheck:
@@ -68,13 +61,15 @@ def check_corpus(config: CorpusConfig) -> CorpusCheck:
     if problems:
         raise DataError("\n".join(problems))
     reports = corpus_report(corpora)
-    return CorpusCheck(corpora, reports, (*_empty_lines(corpora), *_overlaps(reports)))
+    return CorpusCheck(corpora, reports, tuple(_empty_lines(corpora)), tuple(_overlaps(reports)))
 
 
 def _empty_lines(corpora: Mapping[str, Corpus]) -> list[str]:
     found = []
     for split, corpus in corpora.items():
         for role, lines in corpus.streams().items():
+            if role == "label":  # which none may lack: see `check_labels`
+                continue
             empty = [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]
             if empty:
                 more = ", ..." if len(empty) > _NUM_SHOWN else ""
@@ -94,38 +89,18 @@ def _overlaps(reports: Mapping[str, SplitReport]) -> list[str]:
     ]
 
 
-def target_language(lines: Sequence[str]) -> str | None:
-    """Guess from its script whether text is in a language that 13a does not split into words.
-
-    Returns ``zh``, ``ja``, ``ko`` or ``other`` (Thai, Lao, Khmer, Burmese, Tibetan); None for the rest.
-    """
-    letters = Counter(name for line in lines for char in line if char.isalpha() and (name := _script(char)))
-    total = sum(letters.values())
-    if not total:
-        return None
-    # Japanese mixes kana with Chinese characters, whereas Chinese has no kana
-    if letters["kana"] / total > _KANA_SHARE:
-        return "ja"
-    script = max(_LANGUAGES, key=letters.__getitem__)
-    count = letters[script]
-    return _LANGUAGES.get(script) if count / total > _SCRIPT_SHARE else None
-
-
-@cache
-def _script(char: str) -> str:
-    first = unicodedata.name(char, "").split(" ")[0]
-    return "kana" if first in ("HIRAGANA", "KATAKANA") else first
-
-
-def bleu_warning(tokenizer: str, lines: Sequence[str]) -> str | None:
-    """Warn when BLEU's tokenizer 13a does not fit the language of the references."""
-    language = target_language(lines) if tokenizer == "13a" else None
-    if language is None:
-        return None
-    return (
-        f"BLEU splits text by 13a, which finds no words in {_NAMES[language]}; set score.bleu_tokenizer: "
-        f"{_BLEU_TOKENIZERS[language]}"
-    )
+def separator_problems(corpora: Mapping[str, Corpus], separator: str | None) -> Iterator[str]:
+    """Name the splits of which lines have what is to stand between joined lines; none without a separator."""
+    if separator is None:
+        return
+    for split, corpus in corpora.items():
+        for role, lines in corpus.streams().items():
+            number = sum(separator in line for line in lines) if role not in ("label", "document") else 0
+            if number:
+                yield (
+                    f"{split}: {number} of {len(lines)} lines of {role} have {separator!r}, which stands "
+                    "between joined lines here: the text cannot be told from it; replace it in the files"
+                )
 
 
 def normalization_warning(rule: str, lines: Sequence[str]) -> str | None:

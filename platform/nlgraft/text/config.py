@@ -440,5 +440,3 @@ def further_tests(data: Any) -> tuple[str, ...]:
     if fields["corpus"] == "huggingface":
         return tuple(split for split in fields.get("splits", ()) if split.startswith("test_"))
     return tuple(_test_split(name) for name in fields.get("further_tests", ()))
-
-

@@ -31,16 +31,19 @@ class PieceTable:
         ids: Id of every piece that text can produce.
         scores: Log-probability (unigram) or minus the rank of the merge (BPE) of these ids.
         unknown: Id of UNK.
+        symbols: Pieces that are never cut, wherever they stand in a word.
     """
 
     ids: dict[str, int]
     scores: dict[int, float]
     unknown: int
+    symbols: tuple[str, ...] = ()
 
 
 class _Sampler:
     def __init__(self, table: PieceTable) -> None:
         self._table = table
+        self._symbols = re.compile(f"({'|'.join(map(re.escape, table.symbols))})") if table.symbols else None
 
     def line(self, normalized: str, rng: random.Random) -> list[int]:
         """Sample a segmentation of a line that the model has normalised (words begin with U+2581).
@@ -48,8 +51,13 @@ class _Sampler:
         Neighbouring unknown characters are one UNK, as in SentencePiece.
         """
         ids: list[int] = []
-        for word in _WORD.findall(normalized):
-            ids += self._word(word, rng)
+        # split by a group, every second part is a symbol
+        for index, part in enumerate(self._symbols.split(normalized) if self._symbols else [normalized]):
+            if index % 2:
+                ids.append(self._table.ids[part])
+                continue
+            for word in _WORD.findall(part):
+                ids += self._word(word, rng)
         unknown = self._table.unknown
         if unknown not in ids:
             return ids

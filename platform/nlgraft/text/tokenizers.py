@@ -70,11 +70,15 @@ class Tokenizer(Protocol):
         ...
 
 
-def train_sentencepiece(lines: Sequence[str], config: LearnedTokenizerConfig, path: Path, seed: int) -> None:
+def train_sentencepiece(
+    lines: Sequence[str], config: LearnedTokenizerConfig, path: Path, seed: int, symbols: Sequence[str] = ()
+) -> None:
     """Train a SentencePiece model and write it to ``path``.
 
     ``config.vocab_size`` is an upper bound: a small corpus gives fewer pieces, and the model's own
     ``vocab_size`` tells how many. ``seed`` draws the lines when ``config.max_train_lines`` leaves some out.
+    ``symbols`` are one piece each wherever text has them, and decoding keeps them; their ids follow those of
+    the special tokens.
 
     **Determinism**: the same lines, config and seed give the same bytes, in any process.
 
@@ -95,6 +99,7 @@ def train_sentencepiece(lines: Sequence[str], config: LearnedTokenizerConfig, pa
             character_coverage=config.character_coverage,
             normalization_rule_name=config.normalization,
             control_symbols=list(config.special_tokens),
+            user_defined_symbols=list(symbols),
             pad_id=PAD,
             unk_id=UNK,
             bos_id=BOS,
@@ -204,8 +209,10 @@ class SentencePiece:
                 for i in range(self.vocab_size)
             ]
             ids = {piece: i for i, piece in enumerate(self.pieces) if is_text[i]}
-            table = PieceTable(ids, {i: self._model.get_score(i) for i in ids.values()}, UNK)
-            trainer = self._proto().trainer_spec
+            proto = self._proto()
+            symbols = tuple(piece.piece for piece in proto.pieces if piece.type == piece.USER_DEFINED)
+            table = PieceTable(ids, {i: self._model.get_score(i) for i in ids.values()}, UNK, symbols)
+            trainer = proto.trainer_spec
             is_bpe = trainer.model_type == trainer.BPE
             self._samplers[alpha] = BpeSampler(table, alpha) if is_bpe else UnigramSampler(table, alpha)
         return self._samplers[alpha]

@@ -14,7 +14,7 @@ from sacrebleu.metrics.ter import TER
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from nlgraft.errors import DataError
-from nlgraft.evaluation.overlap import rouge_rows
+from nlgraft.evaluation.scripts import TextTokenizers
 from nlgraft.evaluation.sufficient import STATISTIC_METRICS, TextMetric, aggregate, find_metric, segment_rows
 
 
@@ -138,11 +138,12 @@ def test_rouge_lsum_is_taken_over_sentences():
         assert aggregate(name, rows.sum(0)) == pytest.approx(expected)
 
 
-def test_rouge_keeps_other_scripts_only_where_it_is_told_so():
-    same = ["größe 문장"]
-    rows, _ = rouge_rows("rouge1", is_unicode=True)(same, same)
-    assert aggregate("rouge1", rows.sum(0)) == 100
-    assert segment_statistics("rouge1", ["문장"], ["문장"])[0, 0] == 0
+@pytest.mark.parametrize(("tokenizer", "expected"), [("english", 0), ("words", 1 / 2), ("characters", 8 / 9)])
+def test_rouge_counts_the_words_of_its_tokenizer(tokenizer, expected):
+    """One of two words on either side; four of four and of five characters; nothing is a to z."""
+    tokenizers = TextTokenizers(rouge=tokenizer)
+    rows = segment_rows("rouge1", ["문장을 나"], ["문장을 나는"], tokenizers=tokenizers)[0]
+    assert rows[0, 0] == pytest.approx(expected)
 
 
 def test_meteor_by_hand():

@@ -160,9 +160,9 @@ def test_the_sentence_before_by_hand():
     lines, documents = ["a", "b", "c", "d"], ["1", "1", "2", "2"]
     before = previous(lines, documents)
     assert before == ["", "a", "", "c"]
-    assert joined(before, lines) == ["a", "a ||| b", "c", "c ||| d"]
-    for line in joined(before, ["ls | sort", "b", "c", "d |"]):
-        assert last_sentence(line) in ("ls | sort", "b", "c", "d |"), "bars of the text stay"
+    assert joined(before, lines, "<sep>") == ["a", "a <sep> b", "c", "c <sep> d"]
+    for line in joined(before, ["ls | sort", "b", "c", "d |"], "<sep>"):
+        assert last_sentence(line, "<sep>") in ("ls | sort", "b", "c", "d |")
     with pytest.raises(DataError, match="no stream 'document'"):
         previous(lines, None)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from nlgraft.pipeline.runner import StageRunner
 from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.trial import run_trial
 
 
@@ -38,3 +40,10 @@ def artifact(store, graph, name):
 
 def decisions(graph, record):
     return {stage.name: entry["decision"] for stage, entry in zip(graph.stages, record.stages, strict=True)}
+
+
+def made(store, stage):
+    """Make a stage that gives no result of a trial, and what it reads; gives its artifact."""
+    reporter = RecordingReporter(NullReporter())
+    StageRunner(store, reporter, is_waiting=True, distribute=None, device="cpu").ensure(stage)
+    return store.fetch(stage)

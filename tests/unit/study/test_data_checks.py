@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
@@ -14,6 +16,8 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.planning import data_checks
 from nlgraft.study.planning.data_checks import check_cells, check_data
 from nlgraft.study.public import Study
+from tests.contract.toys.multi_source import ARMS as TRICE_ARMS
+from tests.contract.toys.vocabulary_transfer import ARMS
 
 STUDY = {
     "name": "own-text",
@@ -93,8 +97,8 @@ def test_a_constructed_corpus_is_made_up_to_a_size(monkeypatch, num_train, is_ma
     settings = {"vocab_size": 20_000, "character_coverage": 1.0}
     tokenizer = Stage(name="tokenizer", run="a.b:c", config=settings, inputs={"corpus": corpus})
     warnings = check_data([StageGraph(tokenizer)]).warnings
-    assert made == ["train"] * is_made
-    assert ["vocab_size is 20000" in warning for warning in warnings] == [True] * is_made
+    assert made == ["train", "dev", "test"] * is_made
+    assert ["vocab_size is 20000" in warning for warning in warnings][:1] == [True] * is_made
 
 
 def test_stages_after_a_stored_one_are_checked(tmp_path, monkeypatch):
@@ -118,15 +122,139 @@ def test_stages_after_a_stored_one_are_checked(tmp_path, monkeypatch):
 def test_a_plan_warns_of_chinese_references_and_their_normalisation(study, tmp_path):
     for split in ("dev", "test"):
         (tmp_path / f"{split}.t").write_text("我们在１０月去北京，天气很好。\n" * 50)
-    warnings = "\n".join(study.plan().warnings)
-    assert "scores: BLEU splits text by 13a, which finds no words in Chinese" in warnings
+    chosen = Study.from_dict({**STUDY, "base": {"score": {"bleu_tokenizer": "13a"}}})
+    warnings = "\n".join(chosen.plan().warnings)
+    assert "scores: score.bleu_tokenizer is 13a, but the references are Chinese" in warnings
     assert "normalization nmt_nfkc changes the target text" in warnings
-    fitting = {"score": {"bleu_tokenizer": "zh"}, "tokenizer": {"normalization": "identity"}}
-    better = Study.from_dict({**STUDY, "base": fitting})
-    assert not [warning for warning in better.plan().warnings if "Chinese" in warning or "nfkc" in warning]
+    for score in ({"bleu_tokenizer": "zh"}, {}):
+        base = {"score": score, "tokenizer": {"normalization": "identity"}}
+        better = Study.from_dict({**STUDY, "base": base})
+        assert not [text for text in better.plan().warnings if "Chinese" in text or "nfkc" in text]
 
 
-def test_a_missing_bleu_tokenizer_is_an_error_of_the_plan(study, monkeypatch):
+def test_a_plan_warns_of_scored_text_in_any_other_training_text(tmp_path, monkeypatch):
+    """Scored lines stand in the upstream text; those that are left out of the other text are no fault."""
+    for name, lines in {
+        "train": [f"a line {n}" for n in range(20)],
+        "dev": [f"dev line {n}" for n in range(6)],
+        "test": [f"test line {n}" for n in range(6)],
+        "held": [f"held line {n}" for n in range(6)],
+        "more": ["test line 2", "dev line 1", "dev line 4", *(f"more {n}" for n in range(9))],
+    }.items():
+        (tmp_path / f"{name}.source").write_text("".join(f"{line}\n" for line in lines))
+        (tmp_path / f"{name}.label").write_text("".join(f"{'ab'[n % 2]}\n" for n in range(len(lines))))
+    monkeypatch.chdir(tmp_path)
+    downstream = {s: {"sources": f"{s}.source", "label": f"{s}.label"} for s in ("train", "dev", "test")}
+    text = {"train": {"sources": "more.source"}, "dev": {"sources": "held.source"}}
+    text["test"] = text["dev"]
+    toy = ARMS["vipi"]
+    data = {
+        "upstream": {"corpus": "files", **text},
+        "downstream": {"corpus": "files", **downstream},
+        "unlabelled": {"corpus": "files", **text, "max_line_chars": 9000},
+    }
+    document = {
+        "name": "leak",
+        "system": "trainables.vocabulary_transfer",
+        "data": data,
+        "base": {name: value for name, value in toy.items() if name != "data"},
+        "objective": {"metric": "dev/accuracy", "direction": "maximize"},
+        "seeds": [1],
+    }
+    plan = Study.from_dict(document).plan()
+    found = [warning for warning in plan.warnings if "training text of" in warning]
+    assert [warning.split(";")[0] for warning in found] == [
+        "downstream_corpus: dev: 2 of 6 examples have a line in the training text of upstream_corpus",
+        "downstream_corpus: test: 1 of 6 examples have a line in the training text of upstream_corpus",
+    ]
+    shared = {"upstream_corpus": 2, "unlabelled_corpus": 2}
+    assert plan.corpora["downstream_corpus"]["dev"]["num_in_other_train"] == shared
+
+
+def classified(directory, **labels):
+    """A study of classification whose files are these labels, with as many lines."""
+    for split, found in labels.items():
+        (directory / f"{split}.source").write_text("".join(f"{split} line {n}\n" for n in range(len(found))))
+        (directory / f"{split}.label").write_text("".join(f"{label}\n" for label in found))
+    files = {s: {"sources": f"{s}.source", "label": f"{s}.label"} for s in ("train", "dev", "test")}
+    toy = ARMS["vipi"]
+    return {
+        "name": "labels",
+        "system": "trainables.vocabulary_transfer",
+        "data": toy["data"] | {"downstream": {"corpus": "files", **files}},
+        "base": {name: value for name, value in toy.items() if name != "data"},
+        "objective": {"metric": "dev/accuracy", "direction": "maximize"},
+        "seeds": [1],
+    }
+
+
+LABELS = ["a", "b"] * 15
+
+
+@pytest.mark.parametrize(
+    ("labels", "messages"),
+    [
+        ({}, []),
+        ({"train": ["a"] * 30, "dev": ["a"], "test": ["a"]}, ["all 30 examples have the label 'a'"]),
+        (
+            {"train": ["", " ", *LABELS], "test": ["", *LABELS]},
+            ["train: 2 of 32 examples have no label .example 1, 2.", "test: 1 of 31 examples have no label"],
+        ),
+        ({"test": ["c", "a", "d"]}, ["test: 2 of 3 examples have a label that train lacks .'c', 'd'."]),
+        (
+            {"train": [f"{n},a,text {n}" for n in range(30)], "dev": ["0,a,text 0"], "test": ["1,a,text 1"]},
+            ["30 examples have 30 distinct labels, such as '0,a,text 0'.*a table needs its column cut out"],
+        ),
+    ],
+)
+def test_labels_that_cannot_be_learned_are_refused_by_the_plan(tmp_path, monkeypatch, labels, messages):
+    monkeypatch.chdir(tmp_path)
+    document = classified(tmp_path, **{"train": LABELS, "dev": LABELS[:6], "test": LABELS[:6], **labels})
+    if not messages:
+        assert Study.from_dict(document).plan()
+        return
+    with pytest.raises(DataError) as caught:
+        Study.from_dict(document).plan()
+    lines = str(caught.value).split("\n")
+    assert len(lines) == len(messages)
+    for line, message in zip(lines, messages, strict=True):
+        assert re.search(f"^downstream_corpus: .*{message}", line)
+
+
+def test_labels_of_splits_that_are_drawn_anew_count_together(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    document = classified(tmp_path, train=["a"] * 12, dev=["b"] * 12, test=["a", "b"] * 6)
+    with pytest.raises(DataError, match="all 12 examples have the label 'a'"):
+        Study.from_dict(document).plan()
+    document["data"] = document["data"] | {"split": {}}
+    assert Study.from_dict(document).plan()
+
+
+def test_text_that_has_the_separator_of_joined_sentences_is_refused_by_the_plan(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for split in ("train", "dev", "test"):
+        for side in ("source", "target", "document"):
+            (tmp_path / f"{split}.{side}").write_text(
+                "".join(f"{side} {n // 3} {split}\n" for n in range(30))
+            )
+    (tmp_path / "dev.target").write_text("a <sep> b\n" + "c\n" * 29)
+    toy = TRICE_ARMS["two sentences joined"]
+    files = {s: {r: f"{s}.{r}" for r in ("source", "target", "document")} for s in ("train", "dev", "test")}
+    document = {
+        "name": "separator",
+        "system": "trainables.multi_source",
+        "data": toy["data"] | {"task": {"corpus": "files", **files}},
+        "base": {name: value for name, value in toy.items() if name != "data"},
+        "objective": {"metric": "dev/bleu", "direction": "maximize"},
+        "seeds": [1],
+    }
+    with pytest.raises(DataError, match="task_joined: dev: 1 of 30 lines of target have '<sep>'"):
+        Study.from_dict(document).plan()
+    document["base"]["documents"] = "apart"
+    assert Study.from_dict(document).plan()
+
+
+def test_a_missing_bleu_tokenizer_is_an_error_of_the_plan(study, tmp_path, monkeypatch):
     class WithoutMecab(BLEU):
         def __init__(self, tokenize, force):
             if tokenize == "ja-mecab":
@@ -137,6 +265,9 @@ def test_a_missing_bleu_tokenizer_is_an_error_of_the_plan(study, monkeypatch):
     japanese = Study.from_dict({**STUDY, "base": {"score": {"bleu_tokenizer": "ja-mecab"}}})
     with pytest.raises(DataError, match=r"scores: BLEU tokenizer ja-mecab needs `pip install"):
         japanese.plan()
+    (tmp_path / "dev.t").write_text("私は東京に行きます。\n" * 50)
+    with pytest.raises(DataError, match=r"scores: BLEU tokenizer ja-mecab needs `pip install"):
+        study.plan()
 
 
 def test_a_run_checks_the_data_before_it_starts_anything(study, tmp_path):

@@ -9,11 +9,9 @@ from pydantic import TypeAdapter
 
 from nlgraft.errors import DataError
 from nlgraft.text.checks import (
-    bleu_warning,
     check_corpus,
     normalization_warning,
     round_trip_warning,
-    target_language,
     vocabulary_warning,
 )
 from nlgraft.text.config import CorpusConfig
@@ -87,7 +85,7 @@ def test_test_text_in_the_training_text_is_counted(corpus):
         (corpus / f"test.{side}").write_text("\n".join([lines[0], f"new {side}", "x"]) + "\n")
     (corpus / "test.de").write_text("\n".join([lines[0], "new de", "x"]) + "\n")
     (corpus / "test.en").write_text("en train 0\nen train 1\nx\n")
-    (warning,) = check_corpus(config(corpus)).warnings
+    (warning,) = check_corpus(config(corpus)).overlaps
     assert warning.startswith("test: 1 of 3 examples are also in train, and the sources of 2;")
 
 
@@ -105,32 +103,6 @@ def test_more_pieces_than_words_are_warned_of():
 
 
 CHINESE = ["我们在１０月去北京，天气很好。", "他说：“这是一个新的开始！”", "一只黑色的狗（很大）在草地上跑。"]
-
-
-@pytest.mark.parametrize(
-    ("line", "language"),
-    [
-        ("Zwei Hunde laufen über die Wiese.", None),
-        ("Две собаки бегут.", None),
-        ("我们在北京 at home", "zh"),
-        ("私は東京に行きます。", "ja"),
-        ("東京タワー", "ja"),
-        ("나는 학교에 갑니다", "ko"),
-        ("ฉันไปโรงเรียน", "other"),
-        ("1, 2, 3!", None),
-    ],
-)
-def test_the_script_tells_where_13a_finds_no_words(line, language):
-    assert target_language([line]) == language
-    warning = bleu_warning("13a", [line])
-    assert (warning is None) == (language is None)
-    assert bleu_warning("zh", [line]) is None
-
-
-def test_the_warning_names_the_tokenizer_that_fits():
-    warning = bleu_warning("13a", CHINESE)
-    assert warning is not None
-    assert warning.endswith("finds no words in Chinese; set score.bleu_tokenizer: zh")
 
 
 def test_a_normalisation_that_changes_references_is_warned_of():

@@ -22,9 +22,6 @@ from trainables.multi_source.kinds import (
     TEXT,
 )
 
-SEPARATOR = " ||| "
-"""Between two sentences of a document on one line; no text has it."""
-
 
 def encode_languages(context: StageContext) -> None:
     """Encode text of several languages, with the language id of each line, as one corpus."""
@@ -56,8 +53,10 @@ def pair_sentences(context: StageContext) -> None:
         if settings.kind == "previous":
             paired = replace(corpus, sources=[before, corpus.sources[0]])
         else:
-            targets = joined(previous(corpus.target, corpus.documents), corpus.target)
-            paired = replace(corpus, sources=[joined(before, corpus.sources[0])], target=targets)
+            assert settings.separator is not None
+            targets = joined(previous(corpus.target, corpus.documents), corpus.target, settings.separator)
+            sources = joined(before, corpus.sources[0], settings.separator)
+            paired = replace(corpus, sources=[sources], target=targets)
         write_corpus(paired, context.directory / split)
 
 
@@ -73,18 +72,20 @@ def previous(lines: Sequence[str], documents: Sequence[str] | None) -> list[str]
     return [line if before == now else "" for line, before, now in pairs]
 
 
-def joined(before: Sequence[str], lines: Sequence[str]) -> list[str]:
-    """Put each line behind the one before it, if there is one."""
-    return [f"{first}{SEPARATOR}{line}" if first else line for first, line in zip(before, lines, strict=True)]
+def joined(before: Sequence[str], lines: Sequence[str], separator: str) -> list[str]:
+    """Put each line behind the one before it, if there is one, with the separator between them."""
+    pairs = zip(before, lines, strict=True)
+    return [f"{first} {separator} {line}" if first else line for first, line in pairs]
 
 
 def keep_last_sentence(context: StageContext) -> None:
     """Keep of each translation what follows its last separator."""
-    _, inputs = LAST_SENTENCE.read(context)
+    settings, inputs = LAST_SENTENCE.read(context)
     lines = read_lines(inputs.translation / HYPOTHESES_FILE)
-    write_lines(context.directory / HYPOTHESES_FILE, [last_sentence(line) for line in lines])
+    kept = [last_sentence(line, settings.separator) for line in lines]
+    write_lines(context.directory / HYPOTHESES_FILE, kept)
 
 
-def last_sentence(line: str) -> str:
+def last_sentence(line: str, separator: str) -> str:
     """Take what follows the last separator; the whole line without one."""
-    return line.rpartition(SEPARATOR.strip())[2].strip()
+    return line.rpartition(separator)[2].strip()

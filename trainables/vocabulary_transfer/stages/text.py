@@ -17,7 +17,7 @@ from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.training.seeds import generator_for
 from nlgraft.vocab.tokenizers.information import self_information
 from trainables.vocabulary_transfer.config import SplitConfig
-from trainables.vocabulary_transfer.kinds import MEASURES, SPLIT
+from trainables.vocabulary_transfer.kinds import APART, MEASURES, SPLIT
 from trainables.vocabulary_transfer.metrics import MEASURES as METRICS
 
 SPLIT_SEED = 0
@@ -29,42 +29,82 @@ TEST_SIGNATURE = "of test"
 def split(context: StageContext) -> None:
     """Pool the examples of a corpus and split them anew."""
     settings, inputs = SPLIT.read(context)
-    corpora = [read_corpus(inputs.corpus / name) for name in SPLITS]
+    corpora = [read_corpus(inputs.pooled / name) for name in SPLITS]
     streams: dict[str, list[str]] = {
         role: [line for corpus in corpora for line in corpus.streams()[role]] for role in corpora[0].streams()
     }
-    for name, rows in stratified(streams["label"], settings.split).items():
+    for name, rows in stratified(streams["label"], streams["source 0"], settings.split).items():
         chosen = {role: [lines[row] for row in rows] for role, lines in streams.items()}
         write_corpus(Corpus.from_streams(chosen), context.directory / name)
 
 
-def stratified(labels: Sequence[str], config: SplitConfig) -> dict[str, list[int]]:
-    """Choose the examples of train, dev and test: of each label the same share, to within one example.
+def leave_out(context: StageContext) -> None:
+    """Write a corpus without what another one is scored on.
+
+    Its train loses lines of the other's dev and test, its dev, which chooses a model, those of test.
+
+    Raises:
+        DataError: Nothing is left of train or dev.
+    """
+    _, inputs = APART.read(context)
+    dev, test = (set(read_corpus(inputs.left_out / name).sources[0]) for name in ("dev", "test"))
+    scored: dict[str, set[str]] = {"train": dev | test, "dev": test, "test": set()}
+    for name in SPLITS:
+        streams = read_corpus(inputs.corpus / name).streams()
+        kept = [row for row, line in enumerate(streams["source 0"]) if line not in scored[name]]
+        if not kept:
+            raise DataError(
+                f"data.unlabelled: data.downstream is scored on every line of its {name}; give text on which "
+                "nothing is scored, or leave data.unlabelled out"
+            )
+        chosen = {role: [lines[row] for row in kept] for role, lines in streams.items()}
+        write_corpus(Corpus.from_streams(chosen), context.directory / name)
+
+
+def stratified(labels: Sequence[str], lines: Sequence[str], config: SplitConfig) -> dict[str, list[int]]:
+    """Choose the examples of train, dev and test: of each label the same share, to within one group.
+
+    Examples of equal text are a group, which stays together, so that no line of test is one of train. A group
+    counts for its most frequent label.
 
     Raises:
         DataError: A label has too few examples to be in every split.
     """
     counts = Counter(labels)
-    kept = [label for label, _ in counts.most_common(config.num_labels)]
+    kept = sorted(label for label, _ in counts.most_common(config.num_labels))
     total = sum(counts[label] for label in kept)
     wanted = 1.0 if config.num_examples is None else min(1.0, config.num_examples / total)
+    edges = np.array([0, config.train, (1 + config.train) / 2, 1.0])
     found: dict[str, list[int]] = {name: [] for name in SPLITS}
-    for label in sorted(kept):
-        rows = np.flatnonzero(np.array([one == label for one in labels]))
-        rows = generator_for(SPLIT_SEED, "split", label).permutation(rows)
-        edges = [config.train, (1 + config.train) / 2, 1.0]
-        ends = [0, *(round(wanted * len(rows) * edge) for edge in edges)]
+    for label, groups in _groups(labels, lines, kept).items():
+        order = generator_for(SPLIT_SEED, "split", label).permutation(len(groups))
+        sizes = np.cumsum([0, *(len(groups[index]) for index in order)])
+        # the number of groups whose examples come nearest to each edge
+        goals = np.round(wanted * sizes[-1] * edges)
+        ends = np.abs(sizes[None, :] - goals[:, None]).argmin(axis=1)
         if min(np.diff(ends)) < 1:
             raise DataError(
-                f"label {label!r} has {ends[-1]} examples, too few for train, dev and test; keep fewer "
-                "labels (data.split.num_labels) or more examples (num_examples)"
+                f"label {label!r} has {sizes[ends[-1]]} examples of {ends[-1]} texts, too few for train, dev "
+                "and test; keep fewer labels (data.split.num_labels) or more examples (num_examples)"
             )
         for name, start, end in zip(SPLITS, ends[:-1], ends[1:], strict=True):
-            found[name] += rows[start:end].tolist()
+            found[name] += [row for index in order[start:end] for row in groups[index]]
     return {
         name: generator_for(SPLIT_SEED, "order", name).permutation(rows).tolist()
         for name, rows in found.items()
     }
+
+
+def _groups(labels: Sequence[str], lines: Sequence[str], kept: Sequence[str]) -> dict[str, list[list[int]]]:
+    """Gather the rows of equal text, by the most frequent label of each group."""
+    rows: dict[str, list[int]] = {}
+    for row, (label, line) in enumerate(zip(labels, lines, strict=True)):
+        if label in kept:
+            rows.setdefault(line, []).append(row)
+    groups: dict[str, list[list[int]]] = {label: [] for label in kept}
+    for group in rows.values():
+        groups[Counter(labels[row] for row in group).most_common(1)[0][0]].append(group)
+    return groups
 
 
 def measure(context: StageContext) -> None:

@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import cast
+from typing import cast, get_args
 
 import numpy as np
 
 from nlgraft.analysis.data.trials import Array, CellResult, TrialResult
 from nlgraft.evaluation.config import BleuTokenizer
+from nlgraft.evaluation.overlap import ROUGE_SIGNATURES
+from nlgraft.evaluation.scripts import TextTokenizers
 from nlgraft.evaluation.sufficient import STATISTIC_METRICS, aggregate, segment_rows
 
 NEAR = 1.0
@@ -75,10 +77,10 @@ def _of_text(trial: TrialResult, split: str, name: str) -> Iterator[Trivial]:
     if STATISTIC_METRICS[name].rows is None or texts is None:
         return
     _, references = texts
-    tokenizer = _tokenizer(trial, f"{split}/{name}")
+    tokenizers = _tokenizers(trial, f"{split}/{name}")
 
     def scored(what: str, lines: Sequence[str]) -> Trivial:
-        rows, _ = segment_rows(name, lines, references, bleu_tokenizer=tokenizer)
+        rows, _ = segment_rows(name, lines, references, tokenizers=tokenizers)
         return Trivial(what, float(aggregate(name, rows.sum(axis=0))))
 
     frequent = Counter(references).most_common(1)[0][0]
@@ -90,8 +92,11 @@ def _of_text(trial: TrialResult, split: str, name: str) -> Iterator[Trivial]:
         yield scored(f"source {number}, copied", source)
 
 
-def _tokenizer(trial: TrialResult, metric: str) -> BleuTokenizer:
-    """Read BLEU's tokenizer from the signature."""
+def _tokenizers(trial: TrialResult, metric: str) -> TextTokenizers:
+    """Read from the signature how the words of the text were found."""
     measured = trial.measured(metric)
-    parts = (measured.signature or "").split("|") if measured is not None else []
-    return cast("BleuTokenizer", next((one[4:] for one in parts if one.startswith("tok:")), "13a"))
+    signature = (measured.signature or "") if measured is not None else ""
+    name = next((part[4:] for part in signature.split("|") if part.startswith("tok:")), "")
+    rouge = next((known for known, how in ROUGE_SIGNATURES.items() if how in signature), "english")
+    bleu = name if name in get_args(BleuTokenizer) else "13a"
+    return TextTokenizers(cast("BleuTokenizer", bleu), rouge)

@@ -21,11 +21,18 @@ class CheckpointSettings(Settings):
         return self.content.get("revision")
 
 
+MBART_EOS = 2
+"""An mBART's id of the end of a sentence."""
+
+
 class ReleasedTokenizerSettings(CheckpointSettings):
     """The tokenizer of a released model."""
 
     languages: tuple[str, ...] = ()
     """Special tokens of languages that follow the mask, e.g. ``<de>``."""
+    symbols: tuple[str, ...] = ()
+    """Strings that become one piece each behind the languages, and that decoding keeps; they begin as the
+    checkpoint's end of a sentence."""
 
 
 class MbartSettings(CheckpointSettings):
@@ -34,7 +41,7 @@ class MbartSettings(CheckpointSettings):
     start_id: int | None = None
     """Its own id of the token that starts a target, the language's; null: the one in its config.json."""
     language_ids: tuple[int, ...] = ()
-    """Its own ids of the languages whose tokens follow the mask, in their order."""
+    """Its own ids of the languages whose tokens follow the mask, and of symbols, in their order."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from nlgraft.evaluation.config import BleuTokenizer
+from nlgraft.evaluation.config import BleuTokenizer, RougeTokenizer
 from nlgraft.evaluation.sufficient import TextMetric
 from nlgraft.nn.config import BeamSearchConfig, GenerationConfig, TransformerConfig
 from nlgraft.stages.config import ExtractMethod, MaskedSpansConfig
@@ -134,6 +134,8 @@ class ExtractSettings(Settings):
     """The first sentences, or those that raise ROUGE-1 and ROUGE-2 against the reference the most."""
     num_sentences: int
     """Most sentences of a summary."""
+    rouge_tokenizer: RougeTokenizer | None = None
+    """Words of the oracle's ROUGE; null: by the script of the dev references."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +151,9 @@ class ScoreSettings(Settings):
     metrics: tuple[TextMetric, ...] = Field(min_length=1)
     """Measures of text."""
     bleu_tokenizer: BleuTokenizer | None = None
-    """Tokenizer of ``bleu``; null without it."""
+    """Tokenizer of ``bleu``; null: by the script of the dev references."""
+    rouge_tokenizer: RougeTokenizer | None = None
+    """Tokenizer of ROUGE, likewise."""
     has_documents: bool = False
     """If true, BLEU of whole documents, too: the corpus says which document a line belongs to."""
     metric_prefix: str = ""
@@ -180,5 +184,5 @@ TRAIN = StageKind(
 TRANSLATE = StageKind(
     "nlgraft.stages.run.translation:translate", TranslateSettings, TranslateInputs, version=3
 )
-EXTRACT = StageKind("nlgraft.stages.run.translation:extract", ExtractSettings, ExtractInputs)
-SCORE = StageKind("nlgraft.stages.run.translation:score", ScoreSettings, ScoreInputs, version=2)
+EXTRACT = StageKind("nlgraft.stages.run.translation:extract", ExtractSettings, ExtractInputs, version=2)
+SCORE = StageKind("nlgraft.stages.run.translation:score", ScoreSettings, ScoreInputs, version=3)

@@ -39,6 +39,8 @@ class TokenizerSettings(Settings):
     """Its kind and size; ``is_shared`` is left at its default."""
     roles: tuple[str, ...] | None
     """Roles of the training text, e.g. ``source 0``; null: all text."""
+    symbols: tuple[str, ...] = ()
+    """Strings that are one piece each wherever text has them, and that decoding keeps."""
 
 
 @dataclass(frozen=True, kw_only=True)

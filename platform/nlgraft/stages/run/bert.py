@@ -59,14 +59,19 @@ def renumber_tokenizer(context: StageContext) -> None:
             f"{directory}: no tokenizer; a BERT's directory holds {WORDPIECE_FILE} or vocab.txt beside "
             "config.json and its weights"
         )
-    made, ids = renumbered(document, load_vocabulary(directory), directory, settings.languages)
+    added = (settings.languages, settings.symbols)
+    made, ids = renumbered(document, load_vocabulary(directory), directory, *added)
     text = json.dumps(made, ensure_ascii=False, indent=1)
     (context.directory / WORDPIECE_FILE).write_text(text + "\n", "utf-8")
     (context.directory / THEIR_IDS_FILE).write_text(json.dumps(ids) + "\n", "utf-8")
 
 
 def renumbered(
-    document: Mapping[str, Any], vocabulary: Vocabulary, where: Path, languages: Sequence[str] = ()
+    document: Mapping[str, Any],
+    vocabulary: Vocabulary,
+    where: Path,
+    languages: Sequence[str] = (),
+    symbols: Sequence[str] = (),
 ) -> tuple[dict[str, Any], list[int]]:
     """Put the special tokens of a WordPiece tokenizer first, under our names.
 
@@ -75,6 +80,7 @@ def renumbered(
         vocabulary: The same, read.
         where: For messages.
         languages: Special tokens of languages, added after the mask with [CLS]'s old id.
+        symbols: Strings of text that become tokens behind them, with [SEP]'s old id.
 
     Returns:
         A ``tokenizer.json`` that cuts text as it did, and the old id of each new one.
@@ -92,14 +98,18 @@ def renumbered(
     special = [vocabulary.roles[role] for role in ROLES]
     names = dict(zip(special, (*SPECIAL_PIECES, MASK_TOKEN), strict=True))
     rest = [i for i, surface in enumerate(vocabulary.surfaces) if surface and i not in names]
-    if taken := {vocabulary.surfaces[i] for i in rest} & {*names.values(), *languages}:
+    if taken := {vocabulary.surfaces[i] for i in rest} & {*names.values(), *languages, *symbols}:
         raise DataError(f"{where}: {', '.join(sorted(taken))} among its tokens, which are names of ours")
-    ids = [*special, *[vocabulary.roles["cls"]] * len(languages), *rest]
-    surfaces = [*names.values(), *languages, *(vocabulary.surfaces[i] for i in rest)]
+    cls, sep = vocabulary.roles["cls"], vocabulary.roles["sep"]
+    ids = [*special, *[cls] * len(languages), *[sep] * len(symbols), *rest]
+    first = [*names.values(), *languages, *symbols]
+    surfaces = [*first, *(vocabulary.surfaces[i] for i in rest)]
     new_ids = {old: new for new, old in enumerate(special)}
-    new_ids |= {old: new for new, old in enumerate(rest, len(special) + len(languages))}
-    # the unknown token is none of them: it is seen in decoded text
-    added = [added_token(i, name) for i, name in enumerate((*names.values(), *languages)) if i != UNK]
+    new_ids |= {old: new for new, old in enumerate(rest, len(first))}
+    # the unknown token is none of them: it is seen in decoded text, as symbols are
+    added = [
+        added_token(i, name) | {"special": name not in symbols} for i, name in enumerate(first) if i != UNK
+    ]
     added += [
         {**entry, "id": new_ids[entry["id"]]}
         for entry in document.get("added_tokens") or []

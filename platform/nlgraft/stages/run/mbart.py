@@ -25,7 +25,7 @@ from nlgraft.nn.conversion.checkpoint import from_hugging_face
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.config import MASK_TOKEN
-from nlgraft.stages.kinds.released import MBART, MBART_TOKENIZER
+from nlgraft.stages.kinds.released import MBART, MBART_EOS, MBART_TOKENIZER
 from nlgraft.stages.run.text import TOKENIZER_FILE, open_tokenizer
 from nlgraft.text.tokenizers import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from nlgraft.training.models import write_model
@@ -34,7 +34,7 @@ from nlgraft.training.weights import carry_over
 SPM_FILE = "sentencepiece.bpe.model"
 SPM_SPECIAL = ("<unk>", "<s>", "</s>")
 """First pieces of an mBART's SentencePiece model."""
-THEIR_PAD, THEIR_EOS, THEIR_UNK, THEIR_FIRST_PIECE = 1, 2, 3, 4
+THEIR_PAD, THEIR_UNK, THEIR_FIRST_PIECE = 1, 3, 4
 OUTPUT = "output_projection"
 TABLE_NAMES = (
     "source_embedding.table.weight",
@@ -59,29 +59,32 @@ def renumber_tokenizer(context: StageContext) -> None:
     proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
     proto.ParseFromString(path.read_bytes())
     (context.directory / TOKENIZER_FILE).write_bytes(
-        renumbered(proto, path, settings.languages).SerializeToString()
+        renumbered(proto, path, settings.languages, settings.symbols).SerializeToString()
     )
 
 
-def renumbered(proto: Any, path: Path, languages: Sequence[str] = ()) -> Any:
+def renumbered(proto: Any, path: Path, languages: Sequence[str] = (), symbols: Sequence[str] = ()) -> Any:
     """Put padding first, the mask and languages behind the special pieces of an mBART's SentencePiece model.
 
     Args:
         proto: The model; left alone.
         path: For the message.
         languages: Tokens of languages.
+        symbols: Strings of text that become pieces behind them.
 
     Returns:
         A model with the same pieces and scores.
 
     Raises:
-        DataError: Its first pieces are not those of an mBART.
+        DataError: Its first pieces are not those of an mBART, or a symbol is among its pieces.
     """
     first = tuple(piece.piece for piece in proto.pieces[:3])
     if first != SPM_SPECIAL:
         raise DataError(
             f"{path}: begins with {first}, an mBART's with {SPM_SPECIAL}: another kind of tokenizer"
         )
+    if taken := {piece.piece for piece in proto.pieces} & {*symbols}:
+        raise DataError(f"{path}: {', '.join(sorted(taken))} among its pieces, which are symbols of ours")
     made = type(proto)()
     made.CopyFrom(proto)
     del made.pieces[:]
@@ -90,6 +93,8 @@ def renumbered(proto: Any, path: Path, languages: Sequence[str] = ()) -> Any:
         piece = made.pieces.add()
         piece.CopyFrom(unknown if name == SPECIAL_PIECES[UNK] else begin)
         piece.piece = name
+    for symbol in symbols:
+        made.pieces.add(piece=symbol, score=0.0, type=begin.USER_DEFINED)
     made.pieces.extend(proto.pieces[3:])
     spec = made.trainer_spec
     spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, BOS, EOS
@@ -105,14 +110,14 @@ def their_rows(num_tokens: int, start_id: int, mask_id: int, language_ids: Seque
         num_tokens: Size of the renumbered vocabulary.
         start_id: Their id of the token that starts a target.
         mask_id: Their id of the mask.
-        language_ids: Their ids of the languages that have tokens here.
+        language_ids: Their ids of the languages and symbols that have tokens here.
 
     Returns:
         Their id of each of our ids.
     """
     num_pieces = num_tokens - len(SPECIAL_PIECES) - 1 - len(language_ids)
     pieces = range(THEIR_FIRST_PIECE, THEIR_FIRST_PIECE + num_pieces)
-    return [THEIR_PAD, THEIR_UNK, start_id, THEIR_EOS, mask_id, *language_ids, *pieces]
+    return [THEIR_PAD, THEIR_UNK, start_id, MBART_EOS, mask_id, *language_ids, *pieces]
 
 
 def read_checkpoint(context: StageContext) -> None:

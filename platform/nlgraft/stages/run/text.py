@@ -93,7 +93,8 @@ def learn_tokenizer(context: StageContext) -> None:
     for _, directory in sorted(inputs.corpora.items()):
         corpus = read_corpus(directory / "train")
         lines += corpus.text() if settings.roles is None else text_of(corpus, settings.roles)
-    train_sentencepiece(lines, settings.tokenizer, context.directory / TOKENIZER_FILE, seed=0)
+    path = context.directory / TOKENIZER_FILE
+    train_sentencepiece(lines, settings.tokenizer, path, seed=0, symbols=settings.symbols)
 
 
 def text_of(corpus: Corpus, roles: Sequence[str]) -> list[str]:

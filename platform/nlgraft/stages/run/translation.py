@@ -23,13 +23,22 @@ from nlgraft.evaluation.efficiency import speed_signature
 from nlgraft.evaluation.extractive import lead, oracle
 from nlgraft.evaluation.inputs import Inputs, with_foreign_source
 from nlgraft.evaluation.scores import Evaluation, Score, evaluate_documents, evaluate_text, score_statistics
+from nlgraft.evaluation.scripts import TextTokenizers, choose_tokenizers
 from nlgraft.evaluation.translation import Translations
 from nlgraft.evaluation.translation import translate as decode
 from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.rereading import without_language_model_cache
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.kinds.seq2seq import EXTRACT, SCORE, TRANSLATE, TranslateInputs, TranslateSettings
+from nlgraft.stages.kinds.seq2seq import (
+    EXTRACT,
+    SCORE,
+    TRANSLATE,
+    ExtractSettings,
+    ScoreSettings,
+    TranslateInputs,
+    TranslateSettings,
+)
 from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.text import encode_lines, open_tokenizer, text_of
 from nlgraft.text.corpora import read_corpus
@@ -61,7 +70,9 @@ def translate(context: StageContext) -> None:
     evaluation = _lengths("hypothesis_length", translations.best, signature)
     if settings.is_calibrated:
         references = text_of(read_corpus(inputs.corpus / split), ["target"])
-        evaluation |= calibration(model, prepared, translations.best, tokenizer, references, settings.generation)
+        evaluation |= calibration(
+            model, prepared, translations.best, tokenizer, references, settings.generation
+        )
     scores = {
         **evaluation.scores,
         "sentences_per_s": _speed(translations, settings, context.device),
@@ -131,9 +142,9 @@ def extract(context: StageContext) -> None:
     settings, inputs = EXTRACT.read(context)
     corpus = read_corpus(inputs.corpus / settings.split)
     texts, references = (text_of(corpus, [role]) for role in ("source 0", "target"))
-    count = settings.num_sentences
+    count, words = settings.num_sentences, _tokenizers(inputs.corpus, settings).rouge
     summaries = [
-        lead(text, count) if settings.method == "lead" else oracle(text, reference, count)
+        lead(text, count) if settings.method == "lead" else oracle(text, reference, count, words)
         for text, reference in zip(texts, references, strict=True)
     ]
     write_lines(context.directory / HYPOTHESES_FILE, summaries)
@@ -146,6 +157,7 @@ def score(context: StageContext) -> None:
         None if path is None else open_tokenizer(path)
         for path in (inputs.target_tokenizer, inputs.compared_tokenizer)
     )
+    words = _tokenizers(inputs.corpus, settings)
     for split, translation in inputs.translations.items():
         corpus = read_corpus(inputs.corpus / split)
         originals = text_of(corpus, ["target"])
@@ -154,16 +166,11 @@ def score(context: StageContext) -> None:
             # characters that the tokenizer normalises away can never be in a hypothesis
             hypotheses, references = tokenizer.normalised(hypotheses), tokenizer.normalised(references)
         normalization = "identity" if tokenizer is None else tokenizer.normalization
-        evaluation = evaluate_text(
-            hypotheses,
-            references,
-            settings.metrics,
-            bleu_tokenizer=settings.bleu_tokenizer or "13a",
-            normalization=normalization,
-        )
+        how = {"tokenizers": words, "normalization": normalization}
+        evaluation = evaluate_text(hypotheses, references, settings.metrics, **how)
         if settings.has_documents:
             documents = text_of(corpus, ["document"])
-            evaluation |= evaluate_documents(hypotheses, references, documents, normalization)
+            evaluation |= evaluate_documents(hypotheses, references, documents, **how)
         if settings.metric_prefix:
             _write_aside(context.directory, split, evaluation, settings.metric_prefix)
             continue
@@ -176,6 +183,13 @@ def score(context: StageContext) -> None:
         if split == "dev" and inputs.trained is not None:
             extra["nats_per_char"] = _nats_per_char(inputs.trained, originals)
         write_evaluation(context.directory, split, hypotheses, references, evaluation, extra)
+
+
+def _tokenizers(corpus: Path, settings: ScoreSettings | ExtractSettings) -> TextTokenizers:
+    """Choose by the dev references for all splits, so that their scores compare."""
+    references = text_of(read_corpus(corpus / "dev"), ["target"])
+    bleu = settings.bleu_tokenizer if isinstance(settings, ScoreSettings) else None
+    return choose_tokenizers(references, bleu, settings.rouge_tokenizer)
 
 
 def _write_aside(directory: Path, split: str, evaluation: Evaluation, prefix: str) -> None:

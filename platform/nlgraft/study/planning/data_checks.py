@@ -1,4 +1,4 @@
-"""Checks of a study's data before anything runs: every corpus and every tokenizer of its stage graphs."""
+"""Checks of a study's data before anything runs: corpora, tokenizers and released checkpoints."""
 
 from __future__ import annotations
 
@@ -9,17 +9,26 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from nlgraft.errors import DataError
+from nlgraft.evaluation.scripts import choose_tokenizers, misfits
+from nlgraft.nn.checkpoint_files import checkpoint_problems
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS
+from nlgraft.study.planning.overlaps import overlaps, pooled, root
 from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system import load_system
-from nlgraft.text.checks import bleu_warning, check_corpus, normalization_warning, vocabulary_warning
-from nlgraft.text.config import ConlangConfig, CorpusConfig
+from nlgraft.text.checks import (
+    check_corpus,
+    normalization_warning,
+    separator_problems,
+    vocabulary_warning,
+)
+from nlgraft.text.config import SPLITS, ConlangConfig, CorpusConfig
 from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpora import Corpus, report_json
+from nlgraft.text.labels import check_labels
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
@@ -61,11 +70,11 @@ def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None)
         store: What it holds has been checked; None checks everything.
 
     Raises:
-        DataError: A corpus cannot be used; lists the problems of all corpora.
+        DataError: A corpus or a released checkpoint cannot be used; lists the problems of all.
     """
     stages = {stage.fingerprint: stage for graph in graphs for stage in graph.stages}
     done = store.finished(stages) if store is not None else set()
-    text = _Text()
+    text = _Text(pooled(stages.values()))
     problems: list[str] = []
     warnings: list[str] = []
     for key, stage in stages.items():
@@ -75,41 +84,82 @@ def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None)
             warnings += [f"{stage.name}: {warning}" for warning in text.check(stage)]
         except DataError as error:
             problems += [f"{stage.name}: {line}" for line in str(error).split("\n")]
+    released = {
+        (stage.locations["checkpoint"], stage.locations["read_as"])
+        for key, stage in stages.items()
+        if key not in done and "checkpoint" in stage.locations
+    }
+    problems += [problem for each in sorted(released) for problem in checkpoint_problems(*each)]
     if problems:
         raise DataError("\n".join(dict.fromkeys(problems)))
+    warnings += text.overlaps(stages.values())
     return DataReport(text.reports, list(dict.fromkeys(warnings)))
 
 
 class _Text:
-    """The corpora that were read, by the fingerprint of their stage."""
+    """The corpora that were read, by the fingerprint of their stage.
 
-    def __init__(self) -> None:
+    Args:
+        redrawn: Those whose own splits are not used.
+    """
+
+    def __init__(self, redrawn: set[str]) -> None:
         self.reports: dict[str, Any] = {}
         self._corpora: dict[str, Mapping[str, Corpus]] = {}
+        self._names: dict[str, str] = {}
+        self._redrawn = redrawn
 
     def check(self, stage: Stage) -> list[str]:
         if "corpus" in stage.locations:
-            return self._check_corpus(stage, _CORPUS.validate_python(stage.locations["corpus"]))
-        if "bleu_tokenizer" in stage.config:
+            found = self._check_corpus(stage, _CORPUS.validate_python(stage.locations["corpus"]))
+            return [*found, *separator_problems(self._corpus(stage), stage.config.get("joined_by"))]
+        if problems := [*separator_problems(self._corpus(stage), stage.config.get("separator"))]:
+            raise DataError("\n".join(problems))
+        if "rouge_tokenizer" in stage.config:
             return self._check_score(stage)
         settings = stage.config.get("tokenizer", stage.config)
         if isinstance(settings, Mapping) and {"vocab_size", "character_coverage"} <= settings.keys():
             return self._check_tokenizer(stage, settings)
         return []
 
+    def overlaps(self, stages: Iterable[Stage]) -> list[str]:
+        """Warn of scored text in the training text of other corpora; put all overlaps into the reports."""
+        texts = {key: (self._names[key], corpora) for key, corpora in self._corpora.items()}
+        warnings = []
+        for found in overlaps(texts, stages):
+            report = self.reports.get(found.corpus, {}).get(found.split)
+            if report is not None:
+                report["num_in_other_train"][found.other] = found.num_examples
+            if found.split != "train" and not found.is_left_out:
+                number = len(
+                    next(splits for name, splits in texts.values() if name == found.corpus)[found.split]
+                )
+                warnings.append(
+                    f"{found.corpus}: {found.split}: {found.num_examples} of {number} examples have a line "
+                    f"in the training text of {found.other}; scores on them measure memory, remove them there"
+                )
+        return warnings
+
     def _check_corpus(self, stage: Stage, config: CorpusConfig) -> list[str]:
+        self._names[stage.fingerprint] = stage.name
         if isinstance(config, ConlangConfig):
             if config.train <= _MOST_CONSTRUCTED:
-                self._corpora[stage.fingerprint] = {"train": Corpus.from_streams(generate(config, "train"))}
+                splits = {split: Corpus.from_streams(generate(config, split)) for split in SPLITS}
+                self._corpora[stage.fingerprint] = splits
             return []
         found = check_corpus(config)
         self._corpora[stage.fingerprint] = found.corpora
         if found.reports:
-            self.reports[stage.name] = report_json(found.reports)
-        return list(found.warnings)
+            reports = report_json(found.reports)
+            self.reports[stage.name] = {
+                split: report | {"num_in_other_train": {}} for split, report in reports.items()
+            }
+        is_redrawn = stage.fingerprint in self._redrawn
+        check_labels(found.corpora, is_redrawn=is_redrawn)
+        return [*found.warnings, *(() if is_redrawn else found.overlaps)]
 
     def _check_tokenizer(self, stage: Stage, settings: Mapping[str, Any]) -> list[str]:
-        corpora = [self._corpora.get(corpus.fingerprint, {}) for corpus in stage.inputs.values()]
+        corpora = [self._corpus(corpus) for corpus in stage.inputs.values()]
         known = [corpus["train"] for corpus in corpora if "train" in corpus]
         if not known or len(known) < len(corpora):
             return []
@@ -130,19 +180,17 @@ class _Text:
         return [warning for warning in found if warning is not None]
 
     def _check_score(self, stage: Stage) -> list[str]:
-        from nlgraft.evaluation.overlap import check_bleu_tokenizer  # the metrics take a second to import
+        bleu, rouge = stage.config.get("bleu_tokenizer"), stage.config["rouge_tokenizer"]
+        lines = _references(self._corpus(stage))
+        if "bleu" in stage.config.get("metrics", ()):
+            from nlgraft.evaluation.overlap import check_bleu_tokenizer  # takes a second to import
 
-        tokenizer = stage.config["bleu_tokenizer"]
-        if tokenizer is None:
-            return []
-        check_bleu_tokenizer(tokenizer)
-        lines = [
-            line
-            for each in stage.inputs.values()
-            for line in _references(self._corpora.get(each.fingerprint, {}))
-        ]
-        warning = bleu_warning(tokenizer, lines)
-        return [] if warning is None else [warning]
+            check_bleu_tokenizer(choose_tokenizers(lines, bleu, rouge).bleu)
+        return list(misfits(lines, bleu, rouge))
+
+    def _corpus(self, stage: Stage) -> Mapping[str, Corpus]:
+        """Find the text that a stage or its input ``corpus`` was made of; nothing where it was not read."""
+        return self._corpora.get(root(stage).fingerprint, {})
 
 
 def _references(corpora: Mapping[str, Corpus]) -> list[str]:

@@ -1,0 +1,166 @@
+"""Checks of released checkpoints by their files alone, without torch and transformers."""
+
+from __future__ import annotations
+
+import json
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from nlgraft.text.files import expand
+
+Reader = Literal["mbart", "bert", "masked_lm", "encoder"]
+"""What a checkpoint becomes: an encoder-decoder of ours, a BERT encoder of ours, a masked language model, or
+a context, which any model of transformers can be."""
+TYPES: dict[Reader, tuple[str, ...]] = {
+    "mbart": ("mbart",),
+    "bert": ("bert",),
+    "masked_lm": (
+        "bert", "roberta", "xlm-roberta", "camembert", "distilbert", "electra", "modernbert",
+    ),
+    "encoder": (),
+}  # fmt: skip
+"""Model types of config.json that a reader takes; none: any."""
+TOKENIZERS: dict[Reader, tuple[str, ...]] = {
+    "mbart": ("sentencepiece.bpe.model",),
+    "bert": ("tokenizer.json", "vocab.txt"),
+    "masked_lm": ("tokenizer.json", "vocab.txt", "vocab.json", "*.model"),
+    "encoder": ("tokenizer.json", "vocab.txt", "vocab.json", "*.model"),
+}
+"""Files one of which holds the tokenizer."""
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+"""Files of weights, or the list of several, as transformers looks for them."""
+HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
+_LENGTH_BYTES = 8  # at the begin of a safetensors file, the length of its header
+_PICKLE = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # begin of torch's format from before 1.6
+_POINTER = b"version https://git-lfs"
+
+
+def checkpoint_problems(checkpoint: str, reader: Reader) -> list[str]:
+    """Find what will keep a checkpoint from being read; a name on the hub is not looked at.
+
+    Args:
+        checkpoint: A directory, or a name on the Hugging Face hub.
+        reader: What it becomes.
+
+    Returns:
+        A line for each problem, each with the path and what to do.
+    """
+    directory = expand(checkpoint)
+    if directory.is_dir():
+        return [
+            *_config_problems(directory, reader),
+            *_weight_problems(directory),
+            *_tokenizer_problems(directory, reader),
+        ]
+    if reader != "mbart" and HUB_NAME.fullmatch(checkpoint):
+        return []
+    also = "" if reader == "mbart" else " and no name on the Hugging Face hub (organisation/model)"
+    return [f"checkpoint {checkpoint}: no such directory{also}; download the checkpoint, or mend the path"]
+
+
+def _config_problems(directory: Path, reader: Reader) -> Iterator[str]:
+    path = directory / "config.json"
+    settings = _read_json(path)
+    if not isinstance(settings, dict):
+        yield f"{path}: missing or no JSON object; it stands beside the weights of every checkpoint"
+        return
+    found, taken = settings.get("model_type"), TYPES[reader]
+    if not isinstance(found, str) or (taken and found not in taken):
+        allowed = " or ".join(taken) or "any of transformers"
+        yield f"{path}: model_type is {found!r}, allowed is {allowed}; give a checkpoint of that type"
+    elif reader == "mbart" and _is_mbart_50(directory, settings):
+        yield (
+            f"{directory}: an mBART-50, whose lines begin with their language, while they end with it here, "
+            "as in mbart-large-cc25; give that checkpoint (mBART-50 is not supported yet)"
+        )
+
+
+def _is_mbart_50(directory: Path, settings: dict[str, Any]) -> bool:
+    tokenizer = _read_json(directory / "tokenizer_config.json")
+    known = tokenizer if isinstance(tokenizer, dict) else {}
+    name = str(known.get("tokenizer_class", ""))
+    # 52 languages and a mask behind the pieces of cc25, which has 25
+    return (
+        name.startswith("MBart50")
+        or known.get("language_codes") == "ML50"
+        or settings.get("vocab_size") == 250_054
+    )
+
+
+def _weight_problems(directory: Path) -> Iterator[str]:
+    found = next((directory / name for name in WEIGHTS if (directory / name).is_file()), None)
+    if found is None:
+        yield f"{directory}: no weights; a checkpoint has {' or '.join(WEIGHTS)}"
+        return
+    if found.suffix != ".json":
+        yield from _file_problems(found)
+        return
+    index = _read_json(found)
+    if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
+        yield f"{found}: no list of weights (weight_map); download it again"
+        return
+    for name in sorted(set(index["weight_map"].values())):
+        if (directory / name).is_file():
+            yield from _file_problems(directory / name)
+        else:
+            yield f"{directory / name}: missing, though {found.name} names it; download it"
+
+
+def _file_problems(path: Path) -> Iterator[str]:
+    with path.open("rb") as file:
+        head = file.read(len(_POINTER))
+    if head.startswith(_POINTER):
+        yield f"{path}: a pointer of Git LFS, not the file itself; fetch it with `git lfs pull`"
+    elif path.suffix == ".safetensors":
+        if not _is_safetensors(path):
+            yield f"{path}: not a whole safetensors file; download it again"
+    elif not zipfile.is_zipfile(path) and not head.startswith(_PICKLE):
+        yield f"{path}: not a whole file of torch's weights; download it again"
+
+
+def _is_safetensors(path: Path) -> bool:
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if length > size - _LENGTH_BYTES:
+            return False
+        try:
+            header = json.loads(file.read(length))
+            ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
+        except (ValueError, TypeError, LookupError, AttributeError):
+            return False
+    return _LENGTH_BYTES + length + max(ends, default=0) == size
+
+
+def _tokenizer_problems(directory: Path, reader: Reader) -> Iterator[str]:
+    files = [path for pattern in TOKENIZERS[reader] for path in sorted(directory.glob(pattern))]
+    if not files:
+        yield f"{directory}: no tokenizer; there must be {' or '.join(TOKENIZERS[reader])}"
+    elif files[0].suffix == ".json" and not isinstance(_read_json(files[0]), dict):
+        yield f"{files[0]}: no JSON object; download the tokenizer again"
+    elif files[0].suffix == ".model" and not _is_sentencepiece(files[0]):
+        yield f"{files[0]}: not a SentencePiece model; download the tokenizer again"
+
+
+def _is_sentencepiece(path: Path) -> bool:
+    import sentencepiece  # a native library: only where there is such a file
+
+    try:
+        return bool(sentencepiece.SentencePieceProcessor().LoadFromSerializedProto(path.read_bytes()))
+    except RuntimeError:
+        return False
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (OSError, ValueError):
+        return None
