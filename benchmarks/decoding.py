@@ -24,11 +24,11 @@ from benchmarks.measure import Rates, interleave, table
 from benchmarks.peers import ctranslate2_translator, exported_marian, token_names
 from nlgraft.evaluation.artifact import read_lines
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import GenerationConfig
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.stages import graph
-from nlgraft.stages.run.translation import HYPOTHESES_FILE, translate
+from nlgraft.nn.model_config import GenerationConfig
+from nlgraft.stages import seq2seq_graph
+from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE, translate
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
 from nlgraft.text.tokenizers import EOS
 from nlgraft.training.models import write_model
@@ -73,7 +73,7 @@ def ours(material: Material, model: Seq2Seq, directory: Path) -> Callable[[], fl
     write_model(model, directory)
     text = material.text
     # a stage that stands for the training: the artifact is handed over
-    stage = graph.translate("translation", text.stage, text, "test", decode=fixed_length())
+    stage = seq2seq_graph.translate("translation", text.stage, text, "test", decode=fixed_length())
     inputs = {"model": directory, "corpus": _few_sentences(material, directory / "corpus")}
 
     def work() -> float:

@@ -19,17 +19,17 @@ from benchmarks.material import CONTEXT, SIZE, Material, load_material, our_conf
 from benchmarks.measure import Rates, interleave, table
 from benchmarks.training import data_of, endless, ours, training_config, training_stage
 from nlgraft.nn.batch import Batch
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig, PoolingConfig
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.presets import preset
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages.kinds.contexts import FROZEN_STATES, FrozenStatesInputs, FrozenStatesSettings
-from nlgraft.stages.kinds.seq2seq import TRAIN, TrainSettings
-from nlgraft.stages.run.contexts import write_states
-from nlgraft.stages.run.seq2seq import start_model
+from nlgraft.stages.kinds.context_kinds import FROZEN_STATES, FrozenStatesInputs, FrozenStatesSettings
+from nlgraft.stages.kinds.seq2seq_kinds import TRAIN, TrainSettings
+from nlgraft.stages.run.context_stages import write_states
+from nlgraft.stages.run.seq2seq_stages import start_model
 from nlgraft.text.tokenizers import BOS, EOS
-from nlgraft.training.config import Side, View
+from nlgraft.training.train_config import Side, View
 
 BATCH_TOKENS = 2048
 ENCODER_LAYERS = 6

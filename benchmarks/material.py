@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, Reporter, Stage, StageContext, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages import graph
-from nlgraft.stages.graph import EncodedText
-from nlgraft.stages.run.text import read_encoded, vocab_sizes
-from nlgraft.text.config import ConlangConfig, CorpusConfig, FilesConfig
+from nlgraft.stages import seq2seq_graph
+from nlgraft.stages.run.text_stages import read_encoded, vocab_sizes
+from nlgraft.stages.seq2seq_graph import EncodedText
+from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig, FilesConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.views import Encoded
 
@@ -108,9 +108,9 @@ def load_material() -> Material:
     name, config = _corpus()
     directory = tempfile.TemporaryDirectory()
     atexit.register(directory.cleanup)
-    corpus = graph.corpus("bench", config)
-    learned = graph.tokenizers("bench", TokenizerConfig(vocab_size=VOCAB_SIZE), {"bench": corpus})
-    text = graph.encode(
+    corpus = seq2seq_graph.corpus("bench", config)
+    learned = seq2seq_graph.tokenizers("bench", TokenizerConfig(vocab_size=VOCAB_SIZE), {"bench": corpus})
+    text = seq2seq_graph.encode(
         "bench",
         corpus,
         {**learned, CONTEXT: learned["source 0"]},

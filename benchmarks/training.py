@@ -26,12 +26,12 @@ from benchmarks.peers import (
 )
 from nlgraft.nn.batch import Batch
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages import graph
-from nlgraft.stages.kinds.seq2seq import TRAIN, TrainSettings
-from nlgraft.stages.run.seq2seq import batches, train
+from nlgraft.stages import seq2seq_graph
+from nlgraft.stages.kinds.seq2seq_kinds import TRAIN, TrainSettings
+from nlgraft.stages.run.seq2seq_stages import batches, train
 from nlgraft.training import loop
-from nlgraft.training.config import SmoothedTrainConfig
 from nlgraft.training.data import Seq2SeqData
+from nlgraft.training.train_config import SmoothedTrainConfig
 
 BATCH_TOKENS = 4096
 STEPS = 2
@@ -64,7 +64,7 @@ def training_config(batch_tokens: int = BATCH_TOKENS, precision: str = "fp32") -
 
 def training_stage(material: Material, settings: TrainSettings) -> Stage:
     """The stage as a study's graph has it."""
-    return graph.train("trained", material.text, settings, seed=1)
+    return seq2seq_graph.train("trained", material.text, settings, seed=1)
 
 
 def data_of(material: Material, stage: Stage, inputs: Mapping[str, Path] | None = None) -> Seq2SeqData:

@@ -20,7 +20,7 @@ import numpy as np
 
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.similar import DEFAULT_CAP, Relation, hyperword_relation, similar_tokens
-from nlgraft.vocab.plans.plan import Provenance, TransferPlan
+from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.segmenters import UnigramSegmenter
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, Kind, Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary, make_vocabulary

@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import torch
 
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.context_config import BiLMConfig, HuggingFaceEncoderConfig, OwnEmbeddingsConfig, UniLMConfig
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.presets import preset
 
 VOCAB = 40

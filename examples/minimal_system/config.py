@@ -6,13 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from nlgraft.nn.config import ArchitectureConfig, BeamSearchConfig
-from nlgraft.stages.config import ScoreConfig
+from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig
+from nlgraft.stages.config_parts import ScoreConfig
 from nlgraft.strict_config import StrictConfig
-from nlgraft.text.config import CorpusConfig
+from nlgraft.text.corpus_config import CorpusConfig
 from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import SampledTokenizerConfig
-from nlgraft.training.config import SmoothedTrainConfig
+from nlgraft.training.train_config import SmoothedTrainConfig
 
 SOURCES = {"first": ("source 0",), "second": ("source 1",), "both": ("source 0", "source 1")}
 """Roles of the text that is read."""

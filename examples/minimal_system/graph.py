@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from examples.minimal_system.config import Config
 from nlgraft.pipeline.stage import StageGraph
-from nlgraft.stages import graph
-from nlgraft.stages.kinds.seq2seq import DecodingSettings, TrainSettings
-from nlgraft.training.config import Side, View
+from nlgraft.stages import seq2seq_graph
+from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
+from nlgraft.training.train_config import Side, View
 
 
 def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
@@ -14,12 +14,12 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
 
     All cells share corpus and tokenizers; only training and what follows depend on the seed.
     """
-    corpus = graph.corpus("bitext", config.data)
-    tokenizers = graph.tokenizers("bitext", config.tokenizer, {"bitext": corpus}, num_sources=2)
-    text = graph.encode(
+    corpus = seq2seq_graph.corpus("bitext", config.data)
+    tokenizers = seq2seq_graph.tokenizers("bitext", config.tokenizer, {"bitext": corpus}, num_sources=2)
+    text = seq2seq_graph.encode(
         "bitext",
         corpus,
-        {role: tokenizers[role] for role in (*config.sources, graph.TARGET)},
+        {role: tokenizers[role] for role in (*config.sources, seq2seq_graph.TARGET)},
         max_tokens=config.max_tokens,
     )
     view = View(sources=tuple(Side(stream=role) for role in config.sources))
@@ -29,6 +29,6 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
         view=view,
         sampling_alpha=config.tokenizer.sampling_alpha,
     )
-    trained = graph.train("trained", text, settings, seed=seed)
+    trained = seq2seq_graph.train("trained", text, settings, seed=seed)
     decoding = DecodingSettings(decode=config.decode, view=view, is_calibrated=config.score.is_calibrated)
-    return StageGraph(graph.scores(trained, text, splits, decoding, config.score))
+    return StageGraph(seq2seq_graph.scores(trained, text, splits, decoding, config.score))

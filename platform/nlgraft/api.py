@@ -24,7 +24,7 @@ from nlgraft.study.data.study import Storage
 from nlgraft.study.public import Study
 from nlgraft.study.reading.knobs import knobs as knobs_of
 from nlgraft.study.reading.resolving import resolve_config
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
     from nlgraft.analysis.statistics.validity import Validity

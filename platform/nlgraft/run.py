@@ -17,7 +17,7 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.planning.data_checks import check_cells
 from nlgraft.study.planning.looks import record_look
 from nlgraft.study.public import Study
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
     from nlgraft.analysis.study_result import StudyResult

@@ -141,7 +141,7 @@ def plan(
 ) -> None:
     """Plan the origin of every row of a new vocabulary; a dry run without --out."""
     from nlgraft.terminal import vocab_plan
-    from nlgraft.vocab.commands.plan import PlanRequest, plan_transfer
+    from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
 
     if options["model"] is not None:
         _quieten()
@@ -187,7 +187,7 @@ def apply(plan_directory: Path, model: str, out: Path, sides: Any, multiple: int
     from nlgraft.terminal import vocab_applied
 
     _quieten()
-    from nlgraft.vocab.commands.apply import apply_plan
+    from nlgraft.vocab_tool.apply import apply_plan
 
     applied = apply_plan(plan_directory, model, out, sides, multiple)
     for note in [*applied.notes, *applied.norms.warnings]:
@@ -206,7 +206,7 @@ def apply(plan_directory: Path, model: str, out: Path, sides: Any, multiple: int
 def verify(model: str, is_json: bool) -> None:
     """Check a checkpoint: rows, ids, ties, permutation test, generation; exit 1 when a check fails."""
     _quieten()
-    from nlgraft.vocab.surgery.verify import verify_checkpoint
+    from nlgraft.vocab_tool.verify import verify_checkpoint
 
     _echo_checks(model, verify_checkpoint(model), is_json)
 
@@ -219,7 +219,7 @@ def verify(model: str, is_json: bool) -> None:
 def doctor(model: str, is_json: bool) -> None:
     """Look for tokens without rows or that no text yields, and for untrained rows; exit 1 if any."""
     _quieten()
-    from nlgraft.vocab.surgery.doctor import examine_checkpoint
+    from nlgraft.vocab_tool.doctor import examine_checkpoint
 
     _echo_checks(model, examine_checkpoint(model), is_json)
 
@@ -250,7 +250,7 @@ def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
 @_names_files
 def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
     """Write a tokenizer without rare tokens; vocab plan and apply then give a model its rows."""
-    from nlgraft.vocab.commands.prune import prune
+    from nlgraft.vocab_tool.prune import prune
 
     pruned = prune(tokenizer, text, out, **options)
     if is_json:
@@ -272,7 +272,7 @@ def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bo
 @_names_files
 def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
     """Write a BPE tokenizer with further tokens of a text; its old ids stay."""
-    from nlgraft.vocab.commands.extend import extend
+    from nlgraft.vocab_tool.extend import extend
 
     extended = extend(tokenizer, text, out, **options)
     if is_json:
@@ -290,7 +290,7 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
 @_names_files
 def diff(one: Path, other: Path, limit: int, is_json: bool) -> None:
     """List the rows in which two plans differ, as diff does; exit 1 when there are any."""
-    from nlgraft.vocab.plans.plan import TransferPlan
+    from nlgraft.vocab.plans.transfer_plan import TransferPlan
 
     found = TransferPlan.load(one).diff(TransferPlan.load(other))
     if is_json:

@@ -36,7 +36,7 @@ class Addition:
 MERGE = Addition(
     "a merge strategy",
     {
-        "platform/nlgraft/nn/config.py": (
+        "platform/nlgraft/nn/model_config.py": (
             ("MergeName = Literal[", '{}"scaled", '),
             (
                 "    dropnet_probability: float",
@@ -92,7 +92,7 @@ SCHEDULE = Addition(
 CORPUS = Addition(
     "a corpus source",
     {
-        "platform/nlgraft/text/config.py": (
+        "platform/nlgraft/text/corpus_config.py": (
             (
                 "CorpusConfig = Annotated[\n",
                 "class NumbersConfig(ConlangConfig.__base__):\n"
@@ -105,7 +105,7 @@ CORPUS = Addition(
         ),
         "platform/nlgraft/text/corpora.py": (
             ("    match config:\n", "{}        case NumbersConfig():\n            return _numbers(config)\n"),
-            ("from nlgraft.text.config import (", "{}\n    NumbersConfig,"),
+            ("from nlgraft.text.corpus_config import (", "{}\n    NumbersConfig,"),
             (
                 "def load_corpus(",
                 "def _numbers(config: NumbersConfig) -> dict[str, Corpus]:\n"

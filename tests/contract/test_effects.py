@@ -18,7 +18,7 @@ from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data import paths
 from nlgraft.study.data.system import System
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 from tests.contract.effects import (

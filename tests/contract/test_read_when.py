@@ -10,7 +10,7 @@ import pytest
 
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.knobs import knobs
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 from tests.contract.toy_arms import SYSTEMS, arms_of, toys_of
 
 Condition = Mapping[str, tuple[Any, ...]]

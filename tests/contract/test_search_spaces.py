@@ -13,12 +13,12 @@ from ruamel.yaml import YAML
 
 from nlgraft import api
 from nlgraft.errors import StudyError
-from nlgraft.nn.config import SIZES, ArchitectureConfig
+from nlgraft.nn.model_config import SIZES, ArchitectureConfig
 from nlgraft.study.data.claim import claims_of
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted(ROOT.glob("search_spaces/*/*.yaml"))

@@ -21,8 +21,8 @@ from pipeline_stages import alone, number, total
 
 from nlgraft.errors import StageBusy, StoreError, StudyLockedError
 from nlgraft.pipeline import artifacts, journal
-from nlgraft.pipeline.files import Files, LocalFiles
 from nlgraft.pipeline.integrity import ArtifactDamaged, FileEntry
+from nlgraft.pipeline.local_files import Files, LocalFiles
 from nlgraft.pipeline.manifest import MANIFEST
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore, Decision

@@ -20,8 +20,8 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
 from nlgraft.study.data import paths
 from nlgraft.study.data.system import System
-from nlgraft.study.reading.system import load_system
-from nlgraft.text.config import CorpusConfig
+from nlgraft.study.reading.system_import import load_system
+from nlgraft.text.corpus_config import CorpusConfig
 from tests.contract.effects import (
     changed,
     config_of,

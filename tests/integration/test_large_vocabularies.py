@@ -14,12 +14,12 @@ import transformers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from nlgraft.text.files import read_lines
-from nlgraft.vocab.commands.apply import apply_plan
-from nlgraft.vocab.commands.extend import extend
-from nlgraft.vocab.commands.plan import PlanRequest, plan_transfer
-from nlgraft.vocab.commands.prune import prune
-from nlgraft.vocab.surgery.doctor import examine_checkpoint
-from nlgraft.vocab.surgery.verify import verify_checkpoint
+from nlgraft.vocab_tool.apply import apply_plan
+from nlgraft.vocab_tool.doctor import examine_checkpoint
+from nlgraft.vocab_tool.extend import extend
+from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
+from nlgraft.vocab_tool.prune import prune
+from nlgraft.vocab_tool.verify import verify_checkpoint
 from tests.sharded_checkpoints import write_shards
 
 DATA = Path(os.environ.get("NLGRAFT_DATA", Path(__file__).parents[3] / "shared" / "data")) / "debian"
@@ -32,9 +32,9 @@ from pathlib import Path
 import transformers
 from transformers import LlamaForCausalLM, conversion_mapping
 from nlgraft.text.files import read_lines
-from nlgraft.vocab.commands.apply import apply_plan
-from nlgraft.vocab.surgery.doctor import examine_checkpoint
-from nlgraft.vocab.surgery.verify import verify_checkpoint
+from nlgraft.vocab_tool.apply import apply_plan
+from nlgraft.vocab_tool.doctor import examine_checkpoint
+from nlgraft.vocab_tool.verify import verify_checkpoint
 
 def memory(field):
     line = next(line for line in open("/proc/self/status") if line.startswith(field))

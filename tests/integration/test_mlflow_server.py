@@ -17,14 +17,14 @@ import mlflow
 import pytest
 
 import nlgraft
-from nlgraft.execution.events import PlannedTrial
+from nlgraft.execution.events import SweepTrial
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial, trial_record
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
 
@@ -141,7 +141,7 @@ class Told:
             config = resolve_config(self.study, cell)
             for seed in self.study.seeds:
                 graph = system.stage_graph(config, seed=seed, splits=("dev", "test"))
-                trial = PlannedTrial(
+                trial = SweepTrial(
                     kind="replicate", cell=cell, seed=seed, config=config.model_dump(mode="json"), graph=graph
                 )
                 run_trial(

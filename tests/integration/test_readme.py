@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
+from nlgraft.text.corpus_config import ConlangConfig
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")

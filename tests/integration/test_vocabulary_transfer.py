@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.masked_lm import NOT_PREDICTED, MaskedBatch, TransformersMaskedLM, load_checkpoint
+from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch, TransformersMaskedLM, load_checkpoint
 from nlgraft.text.files import read_lines
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words, learn_tokenizer

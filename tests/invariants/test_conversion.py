@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import load_file
 
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.conversion.checkpoint import from_hugging_face, to_hugging_face
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.training.weights import carry_over
 from tests.tiny_models import MBART_STYLE, SIZES, VOCAB, tiny_translator
 

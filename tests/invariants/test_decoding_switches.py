@@ -8,10 +8,10 @@ import torch
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.translation import translate
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.decoding_rules import length_limits
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.text.batches import Ragged
 
 SOURCES = [[5, 6, 7, 8, 3], [9, 4, 3], [4, 5, 6, 3], [8, 3]]

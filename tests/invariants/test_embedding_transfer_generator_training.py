@@ -7,11 +7,11 @@ import hashlib
 import pytest
 import torch
 
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.text.batches import Ragged
-from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
+from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 from nlgraft.training.views import Encoded

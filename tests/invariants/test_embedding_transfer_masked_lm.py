@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.masked_lm import NOT_PREDICTED, MaskedBatch
-from nlgraft.stages.run.masked_lm import SIDE
-from nlgraft.training.config import MaskingConfig
+from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch
+from nlgraft.stages.run.masked_lm_stages import SIDE
 from nlgraft.training.masked_text import Masker
+from nlgraft.training.train_config import MaskingConfig
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.tokenizers.tokens import Tok

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.stages.run.exchange import exchange_tables
+from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.stages.run.exchange_stages import exchange_tables
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanChoices
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.config import GenerationConfig
 from nlgraft.nn.generation import beam_search
+from nlgraft.nn.model_config import GenerationConfig
 from tests.tiny_models import CASES, batch_of, build, examples, logits_of
 
 EXACT = {"rtol": 0, "atol": 1e-9}

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import GenerationConfig
 from nlgraft.nn.context_config import BiLMConfig, ContextConfig, PoolingConfig
 from nlgraft.nn.contextual import Context
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.language_models import BiLM, UniLM
+from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.nn.pooling import EncoderShape, build_pooling
 from nlgraft.nn.rereading import Prefixes, without_language_model_cache
 from tests.tiny_models import BI, LM, UNI, batch_of, build, examples, logits_of

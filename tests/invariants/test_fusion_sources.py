@@ -8,10 +8,10 @@ import torch
 from nlgraft.errors import ContractError
 from nlgraft.nn.attention import Attention
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.fine_encoder import FineEncoder, FineLayer
-from nlgraft.nn.memory import Memory
+from nlgraft.nn.memory_banks import Memory
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.presets import preset
 from tests.tiny_models import SIZES, VOCAB, Case, Example, batch_of, build, examples, logits_of
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nlgraft.nn.config import ArchitectureConfig, FineEncoderConfig, FusionConfig, TransformerConfig
 from nlgraft.nn.context_config import (
     BiLMConfig,
     ContextConfig,
@@ -14,6 +13,7 @@ from nlgraft.nn.context_config import (
     PoolingConfig,
     UniLMConfig,
 )
+from nlgraft.nn.model_config import ArchitectureConfig, FineEncoderConfig, FusionConfig, TransformerConfig
 from nlgraft.nn.presets import FAMILIES, preset
 from tests.tiny_models import (
     BI,

@@ -11,16 +11,16 @@ import torch
 
 from nlgraft.errors import DataError
 from nlgraft.evaluation.inputs import Inputs, with_foreign_source
-from nlgraft.nn.config import FusionConfig, TransformerConfig
 from nlgraft.nn.fusion import Dropnet
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import FusionConfig, TransformerConfig
 from nlgraft.text.batches import Ragged
-from nlgraft.training.config import LearnedParameters, ParameterGroup, TrainConfig
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.loop import Training, train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.models import read_model, write_model
 from nlgraft.training.parameters import make_optimizer
+from nlgraft.training.train_config import LearnedParameters, ParameterGroup, TrainConfig
 from nlgraft.training.train_state import Progress
 from nlgraft.training.views import Encoded, Side, View
 from nlgraft.training.weights import carry_over

@@ -12,20 +12,20 @@ import pytest
 import torch
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import GenerationConfig
 from nlgraft.nn.frozen_states import FrozenStates, write_frozen_states
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.nn.presets import preset
 from nlgraft.pipeline.stage import StageGraph
-from nlgraft.stages import graph as pieces
-from nlgraft.stages.config import LanguageModelPhaseConfig
-from nlgraft.stages.run.text import read_encoded, vocab_sizes
+from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages.config_parts import LanguageModelPhaseConfig
+from nlgraft.stages.run.text_stages import read_encoded, vocab_sizes
 from nlgraft.text.batches import Ragged
-from nlgraft.text.config import ConlangConfig
+from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig
 from nlgraft.training.data import Seq2SeqData
-from nlgraft.training.language_model import (
+from nlgraft.training.language_model_training import (
     TextData,
     evaluate_language_model,
     read_language_model,

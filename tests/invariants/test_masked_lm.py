@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.masked_lm import NOT_PREDICTED, MaskedBatch
-from nlgraft.training.config import MaskedScoringConfig, MaskingConfig
-from nlgraft.training.masked_lm import masked_losses
+from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch
+from nlgraft.training.masked_lm_training import masked_losses
 from nlgraft.training.masked_text import MaskedScoringData, Masker, choose
+from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from tests.tiny_masked_lms import KINDS, LINES, SPECIALS, Words, letters, masked_lm, pieces, write_words

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.text.batches import Ragged
-from nlgraft.training.config import LearnedParameters, TrainConfig
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.data import dev_loss as measure_dev_loss
 from nlgraft.training.loop import Training, train
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
+from nlgraft.training.train_config import LearnedParameters, TrainConfig
 from nlgraft.training.views import Encoded, Side, View
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
 

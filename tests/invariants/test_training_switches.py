@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from nlgraft.stages.run.text import training_budget
+from nlgraft.stages.run.text_stages import training_budget
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import Corpus, write_corpus
-from nlgraft.training.config import SmoothedTrainConfig
 from nlgraft.training.data import Seq2SeqData, dev_loss
 from nlgraft.training.loop import Training, train
 from nlgraft.training.losses import Seq2SeqObjective
+from nlgraft.training.train_config import SmoothedTrainConfig
 from nlgraft.training.views import Encoded, View
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
 

@@ -12,18 +12,18 @@ import pytest
 import torch
 
 from nlgraft.nn.classifier import Classifier
-from nlgraft.nn.config import ClassifierConfig, TransformerConfig
 from nlgraft.nn.context_config import BiLMConfig
 from nlgraft.nn.language_models import BiLM
+from nlgraft.nn.model_config import ClassifierConfig, TransformerConfig
 from nlgraft.text.batches import Ragged
-from nlgraft.training.classification import ClassificationObjective, LabelledData
-from nlgraft.training.config import TrainConfig
-from nlgraft.training.language_model import LanguageModelObjective, TextData
+from nlgraft.training.classification_training import ClassificationObjective, LabelledData
+from nlgraft.training.language_model_training import LanguageModelObjective, TextData
 from nlgraft.training.loop import Training, train
 from nlgraft.training.losses import Seq2SeqObjective, segment_losses
-from nlgraft.training.masked_lm import fresh_encoder
+from nlgraft.training.masked_lm_training import fresh_encoder
 from nlgraft.training.masked_text import MaskingIds
 from nlgraft.training.rows_first import RowsFirst
+from nlgraft.training.train_config import TrainConfig
 from nlgraft.training.weights import load_weights
 from tests.unit.training.toy import VOCABULARY, Recorder, ToyData, ToyModel, make_context
 

@@ -13,7 +13,7 @@ import pytest
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanChoices
 from nlgraft.vocab.methods.partitions import Partitions, Spelling, partitions_of
-from nlgraft.vocab.plans.plan import Provenance
+from nlgraft.vocab.plans.transfer_plan import Provenance
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokens import (
     BYTE_LEVEL,

@@ -13,12 +13,12 @@ import torch
 
 from nlgraft.errors import DataError, TrialFailed
 from nlgraft.nn.batch import Tokens
-from nlgraft.text.config import SPLITS
 from nlgraft.text.corpora import read_corpus
+from nlgraft.text.corpus_config import SPLITS
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
-from nlgraft.training.classification import read_classifier
-from nlgraft.training.masked_lm import read_masked_lm
-from nlgraft.vocab.plans.plan import TransferPlan
+from nlgraft.training.classification_training import read_classifier
+from nlgraft.training.masked_lm_training import read_masked_lm
+from nlgraft.vocab.plans.transfer_plan import TransferPlan
 from nlgraft.vocab.tokenizers.information import self_information
 from tests.contract.toys.vocabulary_transfer import ARMS
 from tests.tiny_masked_lms import letters, masked_lm

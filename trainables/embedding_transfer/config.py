@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, ValidationError
 
 from nlgraft.conditions import ReadWhen
-from nlgraft.nn.config import ArchitectureConfig, BeamSearchConfig
-from nlgraft.stages.config import (
+from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig
+from nlgraft.stages.config_parts import (
     MaskedLMConfig,
     PhaseConfig,
     ScoreConfig,
@@ -19,12 +19,12 @@ from nlgraft.stages.config import (
     defaulting,
 )
 from nlgraft.strict_config import StrictConfig
-from nlgraft.text.config import PairsConfig, as_corpus
+from nlgraft.text.corpus_config import PairsConfig, as_corpus
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import role_problem
 from nlgraft.text.tokenizer_config import SampledTokenizerConfig, TokenizerConfig
-from nlgraft.training.config import OneOfSeveral, SmoothedTrainConfig
 from nlgraft.training.schedules import LrSchedule
+from nlgraft.training.train_config import OneOfSeveral, SmoothedTrainConfig
 from trainables.embedding_transfer.arms import (
     KEPT_METHODS,
     MASKED_LM_METHODS,

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages.config import MaskedSpansConfig
-from nlgraft.stages.kinds.exchange import (
+from nlgraft.stages.config_parts import MaskedSpansConfig
+from nlgraft.stages.kinds.exchange_kinds import (
     EXCHANGE,
     PLAN,
     VECTORS,
@@ -22,7 +22,7 @@ from nlgraft.stages.kinds.exchange import (
     VectorSettings,
 )
 from nlgraft.stages.stage_kind import NoSettings
-from nlgraft.training.config import MaskingConfig, SmoothedTrainConfig
+from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig
 from trainables.embedding_transfer.arms import (
     GENERATOR_KINDS,
     PRODUCERS,

@@ -12,14 +12,14 @@ import torch
 from torch import Tensor
 
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.masked_lm import MaskedBatch
-from nlgraft.stages.kinds.exchange import SIDE
+from nlgraft.nn.masked_lm_models import MaskedBatch
+from nlgraft.stages.kinds.exchange_kinds import SIDE
 from nlgraft.text.batches import LengthBatches
 from nlgraft.text.tokenizers import BOS, EOS
-from nlgraft.training.config import View
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.masked_text import Masker, labels_of
 from nlgraft.training.seeds import generator_for
+from nlgraft.training.train_config import View
 from nlgraft.training.views import Encoded, IntArray
 from trainables.embedding_transfer.arms import STREAMS
 from trainables.embedding_transfer.distillation import NO_WORD

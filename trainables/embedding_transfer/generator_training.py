@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from nlgraft.nn.batch import Batch
-from nlgraft.nn.masked_lm import MaskedBatch, MaskedLM
+from nlgraft.nn.masked_lm_models import MaskedBatch, MaskedLM
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.stages.kinds.exchange import SIDE
-from nlgraft.stages.run.exchange import embedding_tables
+from nlgraft.stages.kinds.exchange_kinds import SIDE
+from nlgraft.stages.run.exchange_stages import embedding_tables
 from nlgraft.stages.run.new_rows import EXCHANGED
-from nlgraft.training.config import SmoothingKind
 from nlgraft.training.cross_entropy import smoothed_cross_entropy
 from nlgraft.training.losses import Loss, freeze_module
+from nlgraft.training.train_config import SmoothingKind
 from trainables.embedding_transfer.distillation import NO_WORD, Reduction, distillation_loss
 from trainables.embedding_transfer.generators import EmbeddingGenerator, extended
 from trainables.embedding_transfer.new_tokens import NewTokens

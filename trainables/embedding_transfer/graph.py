@@ -12,10 +12,9 @@ from functools import cached_property
 from typing import Any
 
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.stages import graph as pieces
-from nlgraft.stages.config import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
-from nlgraft.stages.graph import EncodedText
-from nlgraft.stages.kinds.masked_lm import (
+from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
+from nlgraft.stages.kinds.masked_lm_kinds import (
     BERT2BERT,
     TRAIN_MASKED,
     Bert2BertInputs,
@@ -23,9 +22,10 @@ from nlgraft.stages.kinds.masked_lm import (
     TrainMaskedInputs,
     TrainMaskedSettings,
 )
-from nlgraft.stages.kinds.seq2seq import DecodingSettings, TrainSettings
+from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
 from nlgraft.stages.released_graph import Released, released
-from nlgraft.training.config import MaskedScoringConfig, MaskingConfig
+from nlgraft.stages.seq2seq_graph import EncodedText
+from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig
 from trainables.embedding_transfer.arms import (
     KEPT_METHODS,
     PRETRAINED_VOCABULARIES,

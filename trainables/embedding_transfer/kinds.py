@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from nlgraft.stages.config import MaskedSpansConfig
-from nlgraft.stages.kinds.exchange import PlanInputs, PlanSettings
-from nlgraft.stages.kinds.seq2seq import TrainInputs, TrainSettings
-from nlgraft.stages.kinds.training import TrainingSettings
+from nlgraft.stages.config_parts import MaskedSpansConfig
+from nlgraft.stages.kinds.exchange_kinds import PlanInputs, PlanSettings
+from nlgraft.stages.kinds.seq2seq_kinds import TrainInputs, TrainSettings
+from nlgraft.stages.kinds.training_settings import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, StageKind, T
-from nlgraft.training.config import MaskingConfig, SmoothedTrainConfig
+from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig
 from trainables.embedding_transfer.config import SegmentationRates
 
 _STAGES = "trainables.embedding_transfer.stages"

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nlgraft.pipeline.stage import StageGraph
-from nlgraft.stages import graph as pieces
 from nlgraft.stages import masked_lm_graph as masked_pieces
-from nlgraft.stages.kinds.masked_lm import TrainMaskedSettings
+from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages.kinds.masked_lm_kinds import TrainMaskedSettings
 from trainables.embedding_transfer.arms import STREAMS
 from trainables.embedding_transfer.config import Config
 from trainables.embedding_transfer.exchange_graph import VocabularyExchange

@@ -8,7 +8,6 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlgraft.conditions import Condition, ReadWhen
-from nlgraft.nn.config import ArchitectureConfig, BeamSearchConfig
 from nlgraft.nn.context_config import (
     BiLMConfig,
     ContextConfig,
@@ -16,17 +15,18 @@ from nlgraft.nn.context_config import (
     PoolingConfig,
     UniLMConfig,
 )
-from nlgraft.stages.config import (
+from nlgraft.nn.model_config import ArchitectureConfig, BeamSearchConfig
+from nlgraft.stages.config_parts import (
     LanguageModelPhaseConfig,
     ScoreConfig,
     SystemConfig,
     defaulting,
 )
 from nlgraft.strict_config import StrictConfig
-from nlgraft.text.config import PairsConfig, TextConfig
+from nlgraft.text.corpus_config import PairsConfig, TextConfig
 from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.config import SmoothedTrainConfig
+from nlgraft.training.train_config import SmoothedTrainConfig
 
 Side = Literal["source", "target"]
 Vocabulary = Literal["language_model", "bitext"]

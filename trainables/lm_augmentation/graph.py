@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.context_config import ContextConfig
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import context_graph
-from nlgraft.stages import graph as pieces
-from nlgraft.stages.graph import ContextStages, EncodedText
-from nlgraft.stages.kinds.seq2seq import DecodingSettings, TrainSettings
-from nlgraft.text.config import EOS, TextConfig
-from nlgraft.training.config import Side as StreamSide
-from nlgraft.training.config import View
+from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
+from nlgraft.stages.seq2seq_graph import ContextStages, EncodedText
+from nlgraft.text.corpus_config import EOS, TextConfig
+from nlgraft.training.train_config import Side as StreamSide
+from nlgraft.training.train_config import View
 from trainables.lm_augmentation.config import SIDES, Config, Side
 
 READ: dict[Side, StreamSide] = {

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from nlgraft.conditions import GIVEN, Condition, ReadWhen, as_read
-from nlgraft.nn.config import (
+from nlgraft.nn.model_config import (
     MAX_FINE_LAYERS,
     ArchitectureConfig,
     BeamSearchConfig,
@@ -17,7 +17,7 @@ from nlgraft.nn.config import (
     FineEncoderConfig,
     Segments,
 )
-from nlgraft.stages.config import (
+from nlgraft.stages.config_parts import (
     PhaseConfig,
     ScoreConfig,
     SystemConfig,
@@ -25,11 +25,11 @@ from nlgraft.stages.config import (
     defaulting,
 )
 from nlgraft.strict_config import StrictConfig
-from nlgraft.text.config import EOS, CorpusConfig, TextConfig
+from nlgraft.text.corpus_config import EOS, CorpusConfig, TextConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import requires, role_problem
 from nlgraft.text.tokenizer_config import SampledTokenizerConfig
-from nlgraft.training.config import SmoothedTrainConfig
+from nlgraft.training.train_config import SmoothedTrainConfig
 
 MAX_FOREIGN = 4
 """Most sources of which each is replaced in an adversarial test: its scores are metrics of their own."""

@@ -10,10 +10,9 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.stages import graph as pieces
-from nlgraft.stages.config import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
-from nlgraft.stages.graph import TARGET, EncodedText
-from nlgraft.stages.kinds.masked_lm import (
+from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages.config_parts import MASK_TOKEN, MaskedSpansConfig, PhaseConfig
+from nlgraft.stages.kinds.masked_lm_kinds import (
     BERT2BERT,
     TRAIN_MASKED,
     Bert2BertInputs,
@@ -21,18 +20,19 @@ from nlgraft.stages.kinds.masked_lm import (
     TrainMaskedInputs,
     TrainMaskedSettings,
 )
-from nlgraft.stages.kinds.released import MBART_EOS
-from nlgraft.stages.kinds.seq2seq import (
+from nlgraft.stages.kinds.released_kinds import MBART_EOS
+from nlgraft.stages.kinds.seq2seq_kinds import (
     SCORE,
     CarrySettings,
     DecodingSettings,
     ScoreInputs,
     TrainSettings,
 )
-from nlgraft.stages.kinds.text import EncodeSettings
+from nlgraft.stages.kinds.text_kinds import EncodeSettings
 from nlgraft.stages.released_graph import Released, released
-from nlgraft.text.config import EOS, Split
-from nlgraft.training.config import (
+from nlgraft.stages.seq2seq_graph import TARGET, EncodedText
+from nlgraft.text.corpus_config import EOS, Split
+from nlgraft.training.train_config import (
     LearnedParameters,
     MaskedScoringConfig,
     MaskingConfig,

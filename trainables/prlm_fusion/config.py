@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal, get_args
 from pydantic import Field, model_validator
 
 from nlgraft.conditions import Condition, ReadWhen
-from nlgraft.nn.config import (
+from nlgraft.nn.model_config import (
     MERGE_SETTINGS,
     ArchitectureConfig,
     BeamSearchConfig,
@@ -18,18 +18,18 @@ from nlgraft.nn.config import (
     MergeName,
     Site,
 )
-from nlgraft.stages.config import (
+from nlgraft.stages.config_parts import (
     ScoreConfig,
     SystemConfig,
     UpstreamSeed,
     defaulting,
 )
 from nlgraft.strict_config import StrictConfig
-from nlgraft.text.config import PairsConfig, TextConfig
+from nlgraft.text.corpus_config import PairsConfig, TextConfig
 from nlgraft.text.files import InputPathOrName
 from nlgraft.text.roles import requires
 from nlgraft.text.tokenizer_config import SampledTokenizerConfig, WordTokenizerConfig
-from nlgraft.training.config import MaskingConfig, SmoothedTrainConfig, TrainConfig
+from nlgraft.training.train_config import MaskingConfig, SmoothedTrainConfig, TrainConfig
 
 Merge = Literal["none", "direct", MergeName]
 Layers = int | Literal["mean", "mean_last_2", "mean_last_4", "scalar_mix", "dynamic_cls", "dynamic_mean"]

@@ -8,19 +8,19 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from nlgraft.errors import DataError
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.context_config import (
     ContextConfig,
     HuggingFaceEncoderConfig,
     OwnEmbeddingsConfig,
     PoolingConfig,
 )
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import Stage, StageGraph
-from nlgraft.stages import context_graph, graph
-from nlgraft.stages.graph import ContextStages, EncodedText
-from nlgraft.stages.kinds.seq2seq import DecodingSettings, TrainSettings
+from nlgraft.stages import context_graph, seq2seq_graph
+from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
+from nlgraft.stages.seq2seq_graph import ContextStages, EncodedText
 from nlgraft.text.files import expand
-from nlgraft.training.config import View
+from nlgraft.training.train_config import View
 from trainables.prlm_fusion.config import Config, Layers, ReleasedPrlm
 from trainables.prlm_fusion.pretraining_graph import pretrained
 
@@ -45,7 +45,7 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
 
     Cells share corpus, tokenizers, pretrained models and, where they read the same layers, their states.
     """
-    corpus = graph.corpus("downstream", config.data.downstream)
+    corpus = seq2seq_graph.corpus("downstream", config.data.downstream)
     prlms = (
         {} if config.fusion.weights == "own" else {name: _prlm(config, name, seed) for name in config.used}
     )
@@ -64,17 +64,17 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
         sampling_alpha=config.tokenizer.sampling_alpha,
     )
     contexts = ContextStages({name: prlm.encoder for name, prlm in prlms.items()}, states)
-    trained = graph.train("trained", text, settings, seed=seed, contexts=contexts)
+    trained = seq2seq_graph.train("trained", text, settings, seed=seed, contexts=contexts)
     further = {}
     if config.num_extracted_sentences is not None:
-        further = graph.extract_scores(
+        further = seq2seq_graph.extract_scores(
             corpus,
             splits,
             num_sentences=config.num_extracted_sentences,
             rouge_tokenizer=config.score.rouge_tokenizer,
         )
     decoding = DecodingSettings(decode=config.decode, view=view, is_calibrated=config.score.is_calibrated)
-    return StageGraph(graph.scores(trained, text, splits, decoding, config.score, further=further))
+    return StageGraph(seq2seq_graph.scores(trained, text, splits, decoding, config.score, further=further))
 
 
 def _prlm(config: Config, name: str, seed: int) -> Prlm:
@@ -96,16 +96,16 @@ def _prlm(config: Config, name: str, seed: int) -> Prlm:
 
 def _text(config: Config, corpus: Stage, prlms: Mapping[str, Prlm], *, is_direct: bool) -> EncodedText:
     """Encode the task's text; what pretrained models read is in it where training does not read states."""
-    tokenizers = graph.tokenizers("downstream", config.tokenizer, {"downstream": corpus})
+    tokenizers = seq2seq_graph.tokenizers("downstream", config.tokenizer, {"downstream": corpus})
     streams = {context_graph.context_side(name).stream: prlm.tokenizer for name, prlm in prlms.items()}
     every = {**tokenizers, **streams}
     name = "_".join(("downstream", *prlms))
-    text = graph.encode(
+    text = seq2seq_graph.encode(
         name, corpus, every, streams=dict.fromkeys(streams, SOURCE), max_tokens=config.data.max_tokens
     )
     if is_direct or not config.fusion.is_stored:
         return text
-    plain = graph.encode("downstream", corpus, tokenizers, max_tokens=config.data.max_tokens)
+    plain = seq2seq_graph.encode("downstream", corpus, tokenizers, max_tokens=config.data.max_tokens)
     return replace(text, stage=plain.stage)
 
 
@@ -117,7 +117,9 @@ def _states(
     found = {}
     for name, prlm in prlms.items():
         side = context_graph.context_side(name)
-        text = graph.encode(name, corpus, {side.stream: prlm.tokenizer}, streams={side.stream: SOURCE})
+        text = seq2seq_graph.encode(
+            name, corpus, {side.stream: prlm.tokenizer}, streams={side.stream: SOURCE}
+        )
         found[side.stream] = context_graph.frozen_states(
             f"{name}_states",
             text,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
-from nlgraft.training.config import MaskingConfig, TrainConfig
+from nlgraft.training.train_config import MaskingConfig, TrainConfig
 from trainables.prlm_fusion.config import PretrainedPrlm
 
 

@@ -17,10 +17,10 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
-from nlgraft.nn.config import BertConfig
-from nlgraft.nn.masked_lm import NOT_PREDICTED, MaskedBatch, TransformersMaskedLM, fresh_bert
+from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch, TransformersMaskedLM, fresh_bert
+from nlgraft.nn.model_config import BertConfig
 from nlgraft.training.losses import Loss
-from nlgraft.training.masked_lm import MaskedObjective
+from nlgraft.training.masked_lm_training import MaskedObjective
 from trainables.prlm_fusion.config import BertPrlm, DistilbertPrlm, ElectraPrlm, GptPrlm, PretrainedPrlm
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages import graph
+from nlgraft.stages import seq2seq_graph
 from nlgraft.stages.masked_lm_graph import masked_text, word_tokenizer
 from trainables.prlm_fusion.config import Config, DistilbertPrlm, ReleasedPrlm
 from trainables.prlm_fusion.kinds import PRETRAIN, PretrainInputs, PretrainSettings
@@ -14,7 +14,7 @@ def pretrained(config: Config, name: str, seed: int) -> Stage:
     described, pretraining = config.prlms[name], config.pretraining
     assert not isinstance(described, ReleasedPrlm)
     assert config.data.upstream is not None, "refused by the config"
-    corpus = graph.corpus("upstream", config.data.upstream)
+    corpus = seq2seq_graph.corpus("upstream", config.data.upstream)
     tokenizer = word_tokenizer("upstream", pretraining.tokenizer, corpus)
     text = masked_text("upstream", corpus, tokenizer, max_tokens=pretraining.max_tokens)
     is_distilled = isinstance(described, DistilbertPrlm)

@@ -8,16 +8,16 @@ from typing import Annotated, ClassVar, Literal, get_args
 from pydantic import Field
 
 from nlgraft.conditions import GIVEN, Condition, ReadWhen
-from nlgraft.stages.config import (
+from nlgraft.stages.config_parts import (
     ClassificationConfig,
     MaskedLMConfig,
     SystemConfig,
     UpstreamSeed,
 )
 from nlgraft.strict_config import StrictConfig
-from nlgraft.text.config import LabelledConfig, TextConfig
+from nlgraft.text.corpus_config import LabelledConfig, TextConfig
 from nlgraft.text.roles import requires
-from nlgraft.training.config import TrainConfig
+from nlgraft.training.train_config import TrainConfig
 
 Method = Literal[
     "old_vocabulary",

@@ -10,10 +10,10 @@ from functools import cached_property
 
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.stages import classification_graph as class_pieces
-from nlgraft.stages import graph as pieces
 from nlgraft.stages import masked_lm_graph as masked_pieces
-from nlgraft.stages.kinds.classification import ScoreClassifierInputs
-from nlgraft.stages.kinds.masked_lm import TrainMaskedSettings
+from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages.kinds.classification_kinds import ScoreClassifierInputs
+from nlgraft.stages.kinds.masked_lm_kinds import TrainMaskedSettings
 from nlgraft.stages.masked_lm_graph import MaskedText
 from nlgraft.stages.stage_kind import NoSettings
 from trainables.vocabulary_transfer.config import KEPT, PLAN_METHODS, SCRATCH, Config

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nlgraft.stages.kinds.classification import ScoreClassifierInputs
+from nlgraft.stages.kinds.classification_kinds import ScoreClassifierInputs
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from trainables.vocabulary_transfer.config import SplitConfig
 

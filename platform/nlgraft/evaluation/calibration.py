@@ -28,7 +28,7 @@ from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.scores import Evaluation, score_statistics
 from nlgraft.evaluation.sufficient import NUM_ECE_BINS, Statistics
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.config import GenerationConfig
+from nlgraft.nn.model_config import GenerationConfig
 
 
 class _Placed(str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nlgraft.nn.config import GenerationConfig
+from nlgraft.nn.model_config import GenerationConfig
 
 
 def count_parameters(model: torch.nn.Module) -> tuple[int, int]:

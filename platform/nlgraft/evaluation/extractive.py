@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from nlgraft.evaluation.config import RougeTokenizer
+from nlgraft.evaluation.metric_config import RougeTokenizer
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|(?<=[。！？])\s*(?=.)")
 _WORDS = {"words": re.compile(r"\w+"), "characters": re.compile(r"[a-z0-9]+|[^\W_]")}

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.errors import DataError
-from nlgraft.evaluation.config import BleuTokenizer, RougeTokenizer
 from nlgraft.evaluation.extractive import rouge_scorer, sentences
+from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer
 
 if TYPE_CHECKING:  # configs name the metrics, and reading them should not load the libraries
     from sacrebleu.metrics.base import Metric

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from nlgraft.evaluation.config import BleuTokenizer, RougeTokenizer
+from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer
 
 Script = Literal["english", "spaced", "korean", "chinese", "japanese", "unspaced"]
 """``english``: nearly all letters are a to z; ``spaced``: others that separate words by spaces and have no

@@ -13,8 +13,8 @@ from nlgraft.errors import DataError
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.evaluation.scripts import choose_tokenizers
-from nlgraft.nn.config import GenerationConfig
 from nlgraft.nn.generation import Hypothesis, beam_search
+from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.text.tokenizers import Tokenizer
 
 

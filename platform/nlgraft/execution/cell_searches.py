@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nlgraft.execution.events import CellSearched, PlannedTrial
+from nlgraft.execution.events import CellSearched, SweepTrial
 from nlgraft.execution.optuna_study import OptunaStudy
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
@@ -21,7 +21,7 @@ from nlgraft.study.planning.selection import (
     search_seed,
 )
 from nlgraft.study.reading.resolving import resolve_config
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 
 
 def flat_config(study: Study, cell: Cell) -> dict[str, Any]:
@@ -92,10 +92,10 @@ class CellSearches:
             for state in self._cells.values()
         )
 
-    def resume(self) -> tuple[list[PlannedTrial], list[tuple[PlannedTrial, TrialRecord]]]:
+    def resume(self) -> tuple[list[SweepTrial], list[tuple[SweepTrial, TrialRecord]]]:
         """Read the proposals on record: the trials that are open, and those that have ended."""
-        open_trials: list[PlannedTrial] = []
-        ended_trials: list[tuple[PlannedTrial, TrialRecord]] = []
+        open_trials: list[SweepTrial] = []
+        ended_trials: list[tuple[SweepTrial, TrialRecord]] = []
         for state in self._cells.values():
             proposals = load_proposals(self._study, state.cell, self._store)
             kept = [p for p in proposals if p.number < self._search.trials]
@@ -111,7 +111,7 @@ class CellSearches:
                     open_trials.append(trial)
         return open_trials, ended_trials
 
-    def propose(self) -> PlannedTrial | None:
+    def propose(self) -> SweepTrial | None:
         """Propose a trial in the cell that has the fewest running, and record the proposal.
 
         Returns:
@@ -134,12 +134,12 @@ class CellSearches:
         state.running.add(number)
         return trial
 
-    def intermediate(self, trial: PlannedTrial, value: float, step: int) -> None:
+    def intermediate(self, trial: SweepTrial, value: float, step: int) -> None:
         """Pass an intermediate value of the objective to Optuna."""
         assert trial.number is not None
         self._cells[trial.cell.key].optuna.intermediate(trial.number, value, step)
 
-    def end(self, trial: PlannedTrial, record: TrialRecord) -> None:
+    def end(self, trial: SweepTrial, record: TrialRecord) -> None:
         """Take the end of a proposed trial."""
         assert trial.number is not None
         state = self._cells[trial.cell.key]
@@ -158,10 +158,10 @@ class CellSearches:
             found.append(CellSearched(state.cell, None if best is None else best.params))
         return found
 
-    def _trial(self, cell: Cell, number: int, params: Mapping[str, Any]) -> PlannedTrial:
+    def _trial(self, cell: Cell, number: int, params: Mapping[str, Any]) -> SweepTrial:
         seed = search_seed(self._study)
         config = resolve_config(self._study, cell, params)
-        return PlannedTrial(
+        return SweepTrial(
             kind="search",
             cell=cell,
             seed=seed,

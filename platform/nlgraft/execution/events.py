@@ -13,7 +13,7 @@ from nlgraft.study.data.design import Cell
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedTrial:
+class SweepTrial:
     """One trial that a sweep has to complete.
 
     Attributes:
@@ -67,7 +67,7 @@ class SweepStarted:
 class TrialStarted:
     """A trial was handed to a worker."""
 
-    trial: PlannedTrial
+    trial: SweepTrial
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class TrialProgress:
         unix_ms: Time of the report, Unix milliseconds.
     """
 
-    trial: PlannedTrial
+    trial: SweepTrial
     stage: str
     step: int
     metrics: Mapping[str, float]
@@ -95,7 +95,7 @@ class TrialEnded:
         is_reused: True if an earlier run ended it.
     """
 
-    trial: PlannedTrial
+    trial: SweepTrial
     record: TrialRecord
     is_reused: bool = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from nlgraft.execution.events import PlannedTrial
+from nlgraft.execution.events import SweepTrial
 from nlgraft.pipeline.decision import StageCost
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.trial_record import TrialRecord
@@ -68,7 +68,7 @@ class Forecast:
     _paces: dict[str, _Pace] = field(default_factory=dict)
     _step_s: dict[str, float] = field(default_factory=dict)
 
-    def progress(self, trial: PlannedTrial, stage: Stage, step: int, now_s: float) -> None:
+    def progress(self, trial: SweepTrial, stage: Stage, step: int, now_s: float) -> None:
         """Note the step of a running stage."""
         known = self._paces.get(trial.key)
         is_same = known is not None and known.stage == stage and known.last[0] <= step
@@ -78,7 +78,7 @@ class Forecast:
         if pace.step_s is not None:
             self._step_s[stage.name] = pace.step_s
 
-    def ended(self, trial: PlannedTrial, record: TrialRecord) -> None:
+    def ended(self, trial: SweepTrial, record: TrialRecord) -> None:
         """Note how long the stages took that a trial ran itself."""
         self._paces.pop(trial.key, None)
         if record.state != "finished":
@@ -90,8 +90,8 @@ class Forecast:
 
     def left(
         self,
-        running: Collection[PlannedTrial],
-        waiting: Iterable[PlannedTrial],
+        running: Collection[SweepTrial],
+        waiting: Iterable[SweepTrial],
         present: Collection[str],
         num_unproposed: int,
         now_s: float,

@@ -38,7 +38,7 @@ from nlgraft.study.data.metric import CURVE
 from nlgraft.study.data.space import CategoricalDomain, Domain, same
 from nlgraft.study.data.study import Search, Study, TrialScheduler
 from nlgraft.study.planning.selection import Proposal, load_proposals
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 
 Array = NDArray[np.float64]
 SAMPLERS = ("random", "tpe")

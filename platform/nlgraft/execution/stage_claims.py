@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from nlgraft.execution.events import PlannedTrial
+from nlgraft.execution.events import SweepTrial
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
@@ -36,27 +36,27 @@ class StageClaims:
         self._failed: dict[str, str] = {}
         self._next_look_s = -math.inf
 
-    def claim(self, trial: PlannedTrial) -> None:
+    def claim(self, trial: SweepTrial) -> None:
         """Note that a trial starts and computes its missing stages."""
         for stage in trial.graph.stages:
             if stage.fingerprint not in self.present:
                 self._claimed[stage.fingerprint] = trial.key
 
-    def release(self, trial: PlannedTrial) -> None:
+    def release(self, trial: SweepTrial) -> None:
         """Note that a trial has ended; what it published is seen by the next look."""
         for stage in trial.graph.stages:
             if self._claimed.get(stage.fingerprint) == trial.key:
                 del self._claimed[stage.fingerprint]
                 self._released.append(stage)
 
-    def awaited(self, trial: PlannedTrial) -> Stage | None:
+    def awaited(self, trial: SweepTrial) -> Stage | None:
         """Return the first stage of a trial that a running one is computing."""
         for stage in trial.graph.stages:
             if stage.fingerprint in self._claimed and stage.fingerprint not in self.present:
                 return stage
         return None
 
-    def look(self, waiting: Iterable[PlannedTrial]) -> None:
+    def look(self, waiting: Iterable[SweepTrial]) -> None:
         """Look up which claimed or wanted stages have been published since the last look."""
         # What a trial that has ended published is seen at once, everything else after a pause.
         self.present |= {stage.fingerprint for stage in self._released if self._store.has(stage)}
@@ -76,7 +76,7 @@ class StageClaims:
             if stage["decision"] == "failed":
                 self._failed[stage["fingerprint"]] = record.reason
 
-    def doom(self, trial: PlannedTrial) -> str | None:
+    def doom(self, trial: SweepTrial) -> str | None:
         """Return why a trial would fail; None if it may succeed, or while one of its stages is computed."""
         if not self._failed:
             return None

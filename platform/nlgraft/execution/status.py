@@ -19,7 +19,7 @@ from nlgraft.study.data.study import Study
 from nlgraft.study.planning.looks import read_granted, record_granted
 from nlgraft.study.planning.selection import best_proposal, load_proposals
 from nlgraft.study.reading.resolving import resolve_config
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 
 STATES = ("planned", "waiting", "running", "finished", "stopped", "failed")
 _KIND = "studies"

@@ -20,7 +20,7 @@ from nlgraft.execution.cluster import (
     local_capacity,
 )
 from nlgraft.execution.cluster_watch import ClusterWatch, places_of_driver
-from nlgraft.execution.events import Driver, Event, Notice, PlannedTrial, TrialEnded
+from nlgraft.execution.events import Driver, Event, Notice, SweepTrial, TrialEnded
 from nlgraft.execution.interruption import Interrupted, raising_interrupted
 from nlgraft.execution.memory import memory_shortage
 from nlgraft.execution.optuna_study import OptunaStudy
@@ -34,7 +34,7 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study, TrialScheduler
 from nlgraft.study.planning.selection import search_key
 from nlgraft.study.reading.rules import OPTUNA_FILE
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class _TuneSweep:
         trial = self._searcher.trial_of(trial_id)
         return trial.cell.key if trial is not None and trial.kind == "search" else None
 
-    def config_for(self, trial: PlannedTrial, trial_id: str) -> dict[str, Any]:
+    def config_for(self, trial: SweepTrial, trial_id: str) -> dict[str, Any]:
         """Put a trial on the board; its Tune config is the id under which it lies there."""
         import ray
 

@@ -193,7 +193,7 @@ def _distributor(spec: TrialSpec, reporter: Reporter) -> Callable[[Stage], None]
 
     def distribute(stage: Stage) -> None:
         # Imports torch, which the driver of a sweep of single workers does not need.
-        from nlgraft.execution.workers import run_on_workers
+        from nlgraft.execution.distributed_stages import run_on_workers
 
         run_on_workers(stage, spec.store_uri, spec.group, reporter)
 

@@ -21,8 +21,8 @@ from nlgraft.execution.events import (
     LookTaken,
     Notice,
     Outlook,
-    PlannedTrial,
     SweepStarted,
+    SweepTrial,
     TrialEnded,
     TrialProgress,
     TrialStarted,
@@ -37,7 +37,7 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS
 from nlgraft.study.reading.resolving import resolve_config
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 
 _BUSY_PAUSE_S = 5.0
 _OUTLOOK_PAUSE_S = 2.0
@@ -73,11 +73,11 @@ class TrialQueue:
         self._max_concurrent = max_concurrent
         self._clock = driver.clock
         self._system = load_system(study.system)
-        self._waiting: list[PlannedTrial] = []
+        self._waiting: list[SweepTrial] = []
         self._granted = {cell.key: study.first_seeds for cell in cells}
         self._params: dict[str, Mapping[str, Any]] = {}
         self._not_before: dict[str, float] = {}
-        self._running: dict[str, PlannedTrial] = {}
+        self._running: dict[str, SweepTrial] = {}
         self._forecast = Forecast(max_concurrent, store.durations() if store.is_local else {})
         self._next_outlook_s = -math.inf
         self._stages = StageClaims(store, driver.clock)
@@ -96,7 +96,7 @@ class TrialQueue:
 
     def open(self) -> None:
         """Compare the plan with the store; queue what is missing and report the rest as reused."""
-        reused: list[tuple[PlannedTrial, TrialRecord]] = []
+        reused: list[tuple[SweepTrial, TrialRecord]] = []
         num_unproposed = 0
         if self._searches is not None:
             self._waiting, reused = self._searches.resume()
@@ -126,7 +126,7 @@ class TrialQueue:
         return self._stop_reason
 
     @property
-    def running(self) -> list[PlannedTrial]:
+    def running(self) -> list[SweepTrial]:
         """Trials that were handed out and have not ended."""
         return list(self._running.values())
 
@@ -136,7 +136,7 @@ class TrialQueue:
             self._stop_reason = reason
             self._driver.observe(Notice(f"no further trial is started: {reason}"))
 
-    def take(self) -> PlannedTrial | None:
+    def take(self) -> SweepTrial | None:
         """Hand out the next trial whose stages nobody else is computing, or None if none can start now."""
         self.check_budget()
         budget = self._study.budget.trials
@@ -170,7 +170,7 @@ class TrialQueue:
             self.stop(f"the budget of {budget} trials is spent")
 
     def progress(
-        self, trial: PlannedTrial, stage: str, step: int, metrics: Mapping[str, float], unix_ms: int
+        self, trial: SweepTrial, stage: str, step: int, metrics: Mapping[str, float], unix_ms: int
     ) -> None:
         """Pass a report of a running trial to the observer."""
         running = next((one for one in trial.graph.stages if one.name == stage), None)
@@ -180,13 +180,13 @@ class TrialQueue:
         self._driver.observe(TrialProgress(trial, stage, step, metrics, unix_ms, num_steps))
         self._tell_outlook()
 
-    def intermediate(self, trial: PlannedTrial, value: float, step: int) -> None:
+    def intermediate(self, trial: SweepTrial, value: float, step: int) -> None:
         """Pass an intermediate value of the objective of a search trial to its search."""
         self._driver.poll()
         if self._searches is not None and trial.kind == "search":
             self._searches.intermediate(trial, value, step)
 
-    def defer(self, trial: PlannedTrial, owner: str) -> None:
+    def defer(self, trial: SweepTrial, owner: str) -> None:
         """Requeue a trial that found one of its stages being computed by ``owner``, another sweep."""
         self._release(trial)
         self._num_started -= 1
@@ -197,7 +197,7 @@ class TrialQueue:
             self._driver.observe(Notice(notice))
             self._last_notice = notice
 
-    def end(self, trial: PlannedTrial, record: TrialRecord) -> None:
+    def end(self, trial: SweepTrial, record: TrialRecord) -> None:
         """Take the record of a trial that has ended."""
         self._driver.poll()
         self._release(trial)
@@ -214,7 +214,7 @@ class TrialQueue:
         self._check_failures()
         self._take_look()
 
-    def kill(self, trial: PlannedTrial, reason: str) -> None:
+    def kill(self, trial: SweepTrial, reason: str) -> None:
         """Record a running trial as killed from outside and stop the sweep; the next one runs it again.
 
         A search is told nothing, so the proposal stays open. The trial's own record, with its metrics so far,
@@ -229,7 +229,7 @@ class TrialQueue:
                 self._store_record(record)
         self._driver.observe(TrialEnded(trial, record))
 
-    def lost(self, trial: PlannedTrial, reason: str) -> TrialRecord:
+    def lost(self, trial: SweepTrial, reason: str) -> TrialRecord:
         """Record a trial as failed whose process died without leaving a record."""
         record = _new_record(trial, "failed", reason)
         self._store_record(record)
@@ -241,7 +241,7 @@ class TrialQueue:
 
     def _enqueue_replicates(
         self, cell: Cell, params: Mapping[str, Any], start: int
-    ) -> list[tuple[PlannedTrial, TrialRecord]]:
+    ) -> list[tuple[SweepTrial, TrialRecord]]:
         """Queue the replicates of a cell from a seed on; return the finished ones, with their records."""
         config = resolve_config(self._study, cell, dict(params))
         document = config.model_dump(mode="json")
@@ -249,7 +249,7 @@ class TrialQueue:
         finished = []
         for seed in self._study.seeds[start : self._granted[cell.key]]:
             graph = self._system.stage_graph(config, seed=seed, splits=REPLICATE_SPLITS)
-            trial = PlannedTrial(
+            trial = SweepTrial(
                 kind="replicate", cell=cell, seed=seed, config=document, graph=graph, params=dict(params)
             )
             record = finished_record(graph, self._store)
@@ -259,7 +259,7 @@ class TrialQueue:
                 finished.append((trial, record))
         return finished
 
-    def _take_reused(self, trial: PlannedTrial, record: TrialRecord) -> None:
+    def _take_reused(self, trial: SweepTrial, record: TrialRecord) -> None:
         self.num_reused += 1
         if record.state == "failed":
             self.num_failed += 1
@@ -278,7 +278,7 @@ class TrialQueue:
         is_searching = self._searches is not None and not self._searches.is_over
         while not (self._waiting or self._running or is_searching or self._stop_reason is not None):
             granted = self._driver.grant()
-            finished: list[tuple[PlannedTrial, TrialRecord]] = []
+            finished: list[tuple[SweepTrial, TrialRecord]] = []
             for cell in self._cells:
                 start = self._granted[cell.key]
                 if cell.key in self._params and granted.get(cell.key, 0) > start:
@@ -291,7 +291,7 @@ class TrialQueue:
             for trial, record in finished:
                 self._take_reused(trial, record)
 
-    def _is_ready(self, trial: PlannedTrial) -> bool:
+    def _is_ready(self, trial: SweepTrial) -> bool:
         return self._not_before.get(trial.key, 0.0) <= self._clock() and self._stages.awaited(trial) is None
 
     def _tell_outlook(self) -> None:
@@ -311,14 +311,14 @@ class TrialQueue:
         took_s = self._clock() - now_s
         self._next_outlook_s = self._clock() + max(_OUTLOOK_PAUSE_S, took_s / LOOK_SHARE)
 
-    def _start(self, trial: PlannedTrial) -> PlannedTrial:
+    def _start(self, trial: SweepTrial) -> SweepTrial:
         self._running[trial.key] = trial
         self._num_started += 1
         self._stages.claim(trial)
         self._driver.observe(TrialStarted(trial))
         return trial
 
-    def _release(self, trial: PlannedTrial) -> None:
+    def _release(self, trial: SweepTrial) -> None:
         self._running.pop(trial.key, None)
         self._stages.release(trial)
 
@@ -341,7 +341,7 @@ class TrialQueue:
             )
 
 
-def _new_record(trial: PlannedTrial, state: TrialState, reason: str) -> TrialRecord:
+def _new_record(trial: SweepTrial, state: TrialState, reason: str) -> TrialRecord:
     now = time.time()
     return TrialRecord(
         fingerprint=trial.fingerprint,

@@ -9,7 +9,7 @@ from ray.tune import Callback
 from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
-from nlgraft.execution.events import PlannedTrial
+from nlgraft.execution.events import SweepTrial
 from nlgraft.execution.report_keys import METRICS, OUTCOME, OWNER, REASON, STAGE, STEP, UNIX_MS, VALUE
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.stage import KillReason
@@ -37,7 +37,7 @@ class BriefResults(Callback):
 class TrialRunner(Protocol):
     """Runs the trials that a searcher hands out."""
 
-    def config_for(self, trial: PlannedTrial, trial_id: str) -> dict[str, Any]:
+    def config_for(self, trial: SweepTrial, trial_id: str) -> dict[str, Any]:
         """Build the Tune config of a trial under Tune's id for it."""
         ...
 
@@ -82,7 +82,7 @@ class TuneSearcher(Searcher):
         self._runner = runner
         self._num_left = max_trials
         self._is_stopping = False
-        self._trials: dict[str, PlannedTrial] = {}
+        self._trials: dict[str, SweepTrial] = {}
         self._failure: Exception | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -94,7 +94,7 @@ class TuneSearcher(Searcher):
         """True once Tune was handed as many trials as it may be."""
         return self._num_left == 0
 
-    def trial_of(self, trial_id: str) -> PlannedTrial | None:
+    def trial_of(self, trial_id: str) -> SweepTrial | None:
         """Return the running trial under a Tune id, or None if it has ended."""
         return self._trials.get(trial_id)
 
@@ -145,7 +145,7 @@ class TuneSearcher(Searcher):
         except Exception as failure:
             self._failure = self._failure or failure
 
-    def _end(self, trial: PlannedTrial, result: dict[str, Any]) -> None:
+    def _end(self, trial: SweepTrial, result: dict[str, Any]) -> None:
         outcome = result.get(OUTCOME)
         if outcome == "busy":
             self._queue.defer(trial, str(result[OWNER]))

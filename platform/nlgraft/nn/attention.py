@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlgraft.nn.memory import Memory
+from nlgraft.nn.memory_banks import Memory
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from nlgraft.nn.decoder_state import EmbeddingCache
 from nlgraft.nn.freezing import freeze_unused
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.language_models import build_language_model
-from nlgraft.nn.memory import Memory
+from nlgraft.nn.memory_banks import Memory
 from nlgraft.nn.pooling import EncoderShape, LayerStates, ScalarMix, build_pooling
 
 

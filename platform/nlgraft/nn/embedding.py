@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import Positions, TransformerConfig
 from nlgraft.nn.decoder_state import EmbeddingCache
+from nlgraft.nn.model_config import Positions, TransformerConfig
 from nlgraft.nn.positions import LearnedPositions, SinusoidalPositions, sinusoids
 
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.nn.attention import Attention
-from nlgraft.nn.config import NORM_EPS, FineEncoderConfig, TransformerConfig
-from nlgraft.nn.memory import Memory, concatenate, split
+from nlgraft.nn.memory_banks import Memory, concatenate, split
+from nlgraft.nn.model_config import NORM_EPS, FineEncoderConfig, TransformerConfig
 from nlgraft.nn.residual import FeedForward, Residual
 
 

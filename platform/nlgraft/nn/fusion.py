@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.nn.attention import Attention, KeyValue
-from nlgraft.nn.config import FusionConfig, MergeName, Site, TransformerConfig
-from nlgraft.nn.drawing import drawn_apart
-from nlgraft.nn.memory import Memory
+from nlgraft.nn.memory_banks import Memory
+from nlgraft.nn.model_config import FusionConfig, MergeName, Site, TransformerConfig
+from nlgraft.nn.random_streams import isolated_rng
 from nlgraft.nn.residual import FeedForward, Residual
 
 SITES: tuple[Site, ...] = ("self", "self_norm", "ffn", "ffn_norm")
@@ -171,7 +171,7 @@ class Fusion(nn.Module):
     def __init__(self, config: TransformerConfig, memory_dims: Sequence[int]) -> None:
         super().__init__()
         self.site = config.fusion.site
-        with drawn_apart():
+        with isolated_rng():
             self.branches = nn.ModuleList(FusionBranch(config, dim) for dim in memory_dims)
             merge = MERGES[config.fusion.merge]
             self.merge = merge.build(config.fusion, config.d_model) if memory_dims else None

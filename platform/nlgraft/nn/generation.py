@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import GenerationConfig
 from nlgraft.nn.decoder_state import DecoderState
 from nlgraft.nn.decoding_rules import forbid_repeats, length_limits, penalty, top_candidates
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import GenerationConfig
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from nlgraft.errors import ContractError
 from nlgraft.nn.attention import Attention, KeyValue
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.context_config import BiLMConfig, UniLMConfig
 from nlgraft.nn.decoder_state import SelfCache, StackCache
 from nlgraft.nn.embedding import InputLayer, TableEmbedding
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.pooling import EncoderShape, LayerStates
 from nlgraft.nn.residual import FeedForward, Residual
 

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.nn.attention import Attention, KeyValue
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.decoder_state import LayerMemory, SelfCache
 from nlgraft.nn.fusion import Fusion
-from nlgraft.nn.memory import Memory
+from nlgraft.nn.memory_banks import Memory
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.residual import FeedForward, Residual
 
 

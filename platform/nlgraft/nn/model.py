@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from nlgraft.errors import ContractError
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.contextual import (
     Context,
     ContextualEmbedding,
@@ -23,12 +22,13 @@ from nlgraft.nn.contextual import (
     build_contexts,
 )
 from nlgraft.nn.decoder_state import DecoderState
-from nlgraft.nn.drawing import drawn_apart
 from nlgraft.nn.embedding import InputLayer, TableEmbedding
 from nlgraft.nn.fine_encoder import FineEncoder
 from nlgraft.nn.fusion import Fusion
 from nlgraft.nn.layers import DecoderLayer, EncoderLayer
-from nlgraft.nn.memory import Memory, concatenate, split
+from nlgraft.nn.memory_banks import Memory, concatenate, split
+from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.nn.random_streams import isolated_rng
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class Seq2Seq(nn.Module):
             )
         self.config = config
         d_model = config.d_model
-        with drawn_apart():
+        with isolated_rng():
             contexts = build_contexts(config.contexts, d_model, encoders)
         self.source_embedding = _embedding(config, "source_context", source_vocab_size, contexts)
         self.target_embedding = (

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from nlgraft.errors import ContractError, nearest
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.context_config import EncoderConfig
+from nlgraft.nn.model_config import TransformerConfig
 
 FAMILIES: dict[str, str] = {
     "transformer": "the plain encoder-decoder (Vaswani et al. 2017)",

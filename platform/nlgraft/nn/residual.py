@@ -11,7 +11,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nlgraft.nn.config import NORM_EPS, Activation, Norm
+from nlgraft.nn.model_config import NORM_EPS, Activation, Norm
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
     "relu": partial(F.relu, inplace=True),  # a linear map does not need its output for the gradient

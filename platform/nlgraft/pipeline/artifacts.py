@@ -10,8 +10,8 @@ from pathlib import Path
 
 from nlgraft.errors import StoreError
 from nlgraft.pipeline.clock import PlaceClock
-from nlgraft.pipeline.files import Files
 from nlgraft.pipeline.integrity import ArtifactDamaged
+from nlgraft.pipeline.local_files import Files
 from nlgraft.pipeline.manifest import MANIFEST, Manifest
 
 _FORGOTTEN_AFTER_S = 3600.0

@@ -15,7 +15,6 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from nlgraft.pipeline.files import Files
 from nlgraft.pipeline.integrity import (
     ArtifactDamaged,
     FileEntry,
@@ -24,6 +23,7 @@ from nlgraft.pipeline.integrity import (
     read_document,
     remove_tree,
 )
+from nlgraft.pipeline.local_files import Files
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import time
 import uuid
 
 from nlgraft.errors import StoreError
-from nlgraft.pipeline.files import Files
+from nlgraft.pipeline.local_files import Files
 
 _VALID_S = 60.0
 

@@ -17,8 +17,8 @@ from typing import Generic, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from nlgraft.errors import ContractError
-from nlgraft.pipeline.files import Files
 from nlgraft.pipeline.integrity import first_problem
+from nlgraft.pipeline.local_files import Files
 
 BLOCK = 500
 """Documents of a pack: a reader opens at most so many files, and one for each pack."""

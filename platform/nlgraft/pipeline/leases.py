@@ -21,7 +21,7 @@ from pydantic import TypeAdapter
 
 from nlgraft.errors import ContractError, StageBusy, StoreError, StudyLockedError
 from nlgraft.pipeline.clock import PlaceClock
-from nlgraft.pipeline.files import Files
+from nlgraft.pipeline.local_files import Files
 from nlgraft.pipeline.process import ProcessIdentity, is_dead, this_process
 
 logger = logging.getLogger(__name__)

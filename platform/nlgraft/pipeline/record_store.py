@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from pydantic import TypeAdapter, ValidationError
 
 from nlgraft.errors import ContractError, nearest
-from nlgraft.pipeline.files import Files
 from nlgraft.pipeline.integrity import first_problem
+from nlgraft.pipeline.local_files import Files
 
 logger = logging.getLogger(__name__)
 

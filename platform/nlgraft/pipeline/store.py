@@ -21,10 +21,10 @@ from nlgraft.pipeline.artifacts import Artifacts, manifest_key
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.clock import PlaceClock
 from nlgraft.pipeline.decision import Decision, StageCost, Verdict
-from nlgraft.pipeline.files import Files, LocalFiles
 from nlgraft.pipeline.integrity import ArtifactDamaged, describe_files
 from nlgraft.pipeline.journal import Journal
 from nlgraft.pipeline.leases import EXPIRY_S, Lease, Leases
+from nlgraft.pipeline.local_files import Files, LocalFiles
 from nlgraft.pipeline.manifest import Manifest, describe_artifact, explain_miss
 from nlgraft.pipeline.object_files import ObjectFiles
 from nlgraft.pipeline.record_store import Records

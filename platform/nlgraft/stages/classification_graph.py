@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages.config import ClassificationConfig
-from nlgraft.stages.kinds.classification import (
+from nlgraft.stages.config_parts import ClassificationConfig
+from nlgraft.stages.kinds.classification_kinds import (
     SCORE_CLASSIFIER,
     TRAIN_CLASSIFIER,
     ScoreClassifierInputs,

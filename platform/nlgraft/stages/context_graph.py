@@ -9,8 +9,7 @@ from __future__ import annotations
 from nlgraft.errors import ContractError
 from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, Precision
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages.graph import EncodedText
-from nlgraft.stages.kinds.contexts import (
+from nlgraft.stages.kinds.context_kinds import (
     CHECKPOINT_ENCODER,
     FROZEN_STATES,
     RANDOM_ENCODER,
@@ -20,12 +19,13 @@ from nlgraft.stages.kinds.contexts import (
     RandomEncoderInputs,
     StateMeansSettings,
 )
-from nlgraft.stages.kinds.masked_lm import CHECKPOINT_TOKENIZER
-from nlgraft.stages.kinds.released import CheckpointSettings
-from nlgraft.stages.kinds.text import NoInputs
+from nlgraft.stages.kinds.masked_lm_kinds import CHECKPOINT_TOKENIZER
+from nlgraft.stages.kinds.released_kinds import CheckpointSettings
+from nlgraft.stages.kinds.text_kinds import NoInputs
 from nlgraft.stages.released_graph import checkpoint_settings
+from nlgraft.stages.seq2seq_graph import EncodedText
 from nlgraft.stages.stage_kind import NoSettings
-from nlgraft.training.config import Side
+from nlgraft.training.train_config import Side
 
 
 def context_side(name: str) -> Side:

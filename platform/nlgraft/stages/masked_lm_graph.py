@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages.config import MaskedLMConfig
-from nlgraft.stages.kinds.exchange import EXCHANGE, PLAN, SIDE, ExchangeInputs, PlanInputs, PlanSettings
-from nlgraft.stages.kinds.masked_lm import (
+from nlgraft.stages.config_parts import MaskedLMConfig
+from nlgraft.stages.kinds.exchange_kinds import EXCHANGE, PLAN, SIDE, ExchangeInputs, PlanInputs, PlanSettings
+from nlgraft.stages.kinds.masked_lm_kinds import (
     BEGIN_MASKED,
     CHECKPOINT_TOKENIZER,
     ENCODED_WORDS,
@@ -27,11 +27,11 @@ from nlgraft.stages.kinds.masked_lm import (
     WordTokenizerInputs,
     WordTokenizerSettings,
 )
-from nlgraft.stages.kinds.text import NoInputs
+from nlgraft.stages.kinds.text_kinds import NoInputs
 from nlgraft.stages.released_graph import checkpoint_settings
 from nlgraft.stages.stage_kind import NoSettings
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
-from nlgraft.training.config import TrainConfig
+from nlgraft.training.train_config import TrainConfig
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 from nlgraft.evaluation.sufficient import STATISTIC_METRICS, TextMetric
-from nlgraft.stages.config import CLASS_METRICS, ExtractMethod
+from nlgraft.stages.config_parts import CLASS_METRICS, ExtractMethod
 from nlgraft.study.data.metric import Metric
 
 Split = Literal["dev", "test"]

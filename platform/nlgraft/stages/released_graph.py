@@ -10,7 +10,7 @@ from nlgraft.errors import DataError
 from nlgraft.nn.checkpoint_files import HUB_NAME
 from nlgraft.nn.identity import checkpoint_identity
 from nlgraft.pipeline.stage import Stage
-from nlgraft.stages.kinds.released import (
+from nlgraft.stages.kinds.released_kinds import (
     BERT_ARCHITECTURE,
     BERT_MASKED_LM,
     BERT_TOKENIZER,
@@ -21,7 +21,7 @@ from nlgraft.stages.kinds.released import (
     ReleasedInputs,
     ReleasedTokenizerSettings,
 )
-from nlgraft.stages.kinds.text import NoInputs
+from nlgraft.stages.kinds.text_kinds import NoInputs
 from nlgraft.text.files import expand
 
 _DEFAULT_POSITIONS = 512

@@ -11,7 +11,7 @@ A kind is declared once::
         start: T | None = None
 
     TRAIN = StageKind(
-        "nlgraft.stages.run.seq2seq:train", TrainSettings, TrainInputs, is_distributed=True
+        "nlgraft.stages.run.seq2seq_stages:train", TrainSettings, TrainInputs, is_distributed=True
     )
 
 A graph builds a stage with ``TRAIN.stage("finetuned", TrainSettings(...), TrainInputs(encoded=encoded))``,

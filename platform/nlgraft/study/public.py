@@ -11,12 +11,12 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data import study
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.plan import Plan
-from nlgraft.study.planning.plan import plan
+from nlgraft.study.planning.planner import plan
 from nlgraft.study.reading import documents
 from nlgraft.study.reading.reader import read_study
 from nlgraft.study.reading.recorded import record_study, recorded_study
 from nlgraft.study.reading.schema import study_schema, system_schema
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 from nlgraft.wording import count
 
 
@@ -111,7 +111,7 @@ class Study(study.Study):
         return study_schema() if system is None else system_schema(load_system(system))
 
     def plan(self, store: ArtifactStore | None = None, capacity: Mapping[str, float] | None = None) -> Plan:
-        """Work out what a run would do; see `nlgraft.study.planning.plan.plan`.
+        """Work out what a run would do; see `nlgraft.study.planning.planner.plan`.
 
         Args:
             store: The store to compare with; None for the study's own.

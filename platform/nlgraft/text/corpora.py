@@ -16,7 +16,8 @@ from typing import Any
 
 from nlgraft.errors import DataError, StoreError
 from nlgraft.text import hub
-from nlgraft.text.config import (
+from nlgraft.text.conlang.tasks import generate
+from nlgraft.text.corpus_config import (
     SPLITS,
     ConlangConfig,
     CorpusConfig,
@@ -26,7 +27,6 @@ from nlgraft.text.config import (
     TextFiles,
     WordRule,
 )
-from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.files import read_lines
 
 _FileBased = FilesConfig | SacreBleuConfig

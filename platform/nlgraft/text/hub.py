@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nlgraft.errors import DataError
-from nlgraft.text.config import HuggingFaceConfig, PairFiles
+from nlgraft.text.corpus_config import HuggingFaceConfig, PairFiles
 
 
 def load_split(config: HuggingFaceConfig, split: str) -> dict[str, list[str]]:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pydantic import AfterValidator
 
-from nlgraft.text.config import AnyCorpus, ConlangConfig, CorpusConfig, FilesConfig, as_corpus, further_tests
+from nlgraft.text.corpus_config import (
+    AnyCorpus,
+    ConlangConfig,
+    CorpusConfig,
+    FilesConfig,
+    as_corpus,
+    further_tests,
+)
 
 
 def role_problem(

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from nlgraft.strict_config import StrictConfig
-from nlgraft.text.config import SPECIAL_PIECES
+from nlgraft.text.corpus_config import SPECIAL_PIECES
 
 
 class TokenizerConfig(StrictConfig):

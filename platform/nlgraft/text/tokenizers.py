@@ -15,7 +15,7 @@ import sentencepiece
 from sentencepiece import sentencepiece_model_pb2
 
 from nlgraft.errors import DataError, StoreError
-from nlgraft.text.config import BOS, EOS, PAD, SPECIAL_PIECES, UNK
+from nlgraft.text.corpus_config import BOS, EOS, PAD, SPECIAL_PIECES, UNK
 from nlgraft.text.sampling import BpeSampler, PieceTable, UnigramSampler
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 

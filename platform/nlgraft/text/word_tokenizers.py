@@ -20,7 +20,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
 
 from nlgraft.errors import DataError
 from nlgraft.text.batches import Ragged
-from nlgraft.text.config import SPECIAL_PIECES, UNK
+from nlgraft.text.corpus_config import SPECIAL_PIECES, UNK
 from nlgraft.text.sampling import BpeSampler, PieceTable
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, WordTokenizerConfig
 from nlgraft.text.tokenizers import train_sentencepiece

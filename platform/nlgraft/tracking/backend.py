@@ -23,7 +23,7 @@ from mlflow.entities import (
 
 from nlgraft.tracking.entries import BestModel, Point, RunEntry, RunKey, TrackedDataset
 from nlgraft.tracking.layout import now_ms, pretty
-from nlgraft.tracking.provenance import provenance_tags
+from nlgraft.tracking.provenance_tags import provenance_tags
 from nlgraft.tracking.tags import CELL, END_REASON, FINGERPRINT, KIND, STATE, STUDY_FINGERPRINT
 from nlgraft.tracking.trial_files import PREDICTOR
 

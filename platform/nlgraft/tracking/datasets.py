@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from nlgraft.errors import DataError
 from nlgraft.pipeline.fingerprint import fingerprint
-from nlgraft.text.config import SPLITS, ConlangConfig, CorpusConfig, further_tests
+from nlgraft.text.corpus_config import SPLITS, ConlangConfig, CorpusConfig, further_tests
 from nlgraft.text.corpus_digest import digest
 from nlgraft.tracking.entries import TrackedDataset
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlgraft.training.config import SmoothingKind
+from nlgraft.training.train_config import SmoothingKind
 
 _SLICE_ELEMENTS = {"cpu": 2**22, "cuda": 2**26}
 """Logits of a slice: 16 MB of fp32 on a CPU (measured best at V = 8000), 256 MB on a GPU."""

@@ -21,9 +21,9 @@ from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.text.batches import LengthBatches, PaddingReport, Ragged, batches_of
 from nlgraft.text.tokenizers import PAD, Tokenizer
-from nlgraft.training.config import Side, View
 from nlgraft.training.losses import segment_losses
 from nlgraft.training.seeds import derive_seed, generator_for
+from nlgraft.training.train_config import Side, View
 from nlgraft.training.views import Encoded, IntArray, beside, join, prepare_side, take
 
 _LOG = logging.getLogger(__name__)

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from nlgraft.nn.batch import Batch
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.training.config import SmoothedTrainConfig, SmoothingKind
 from nlgraft.training.cross_entropy import projected_cross_entropy, smoothed_cross_entropy
+from nlgraft.training.train_config import SmoothedTrainConfig, SmoothingKind
 
 __all__ = [
     "Loss",

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlgraft.errors import DataError
-from nlgraft.nn.masked_lm import NOT_PREDICTED, MaskedBatch
+from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch
 from nlgraft.text.batches import LengthBatches, batches_of
-from nlgraft.training.config import MaskedScoringConfig, MaskingConfig
 from nlgraft.training.seeds import generator_for
+from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig
 from nlgraft.training.views import Encoded, IntArray
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary
 

@@ -10,15 +10,15 @@ from typing import cast
 import torch
 
 from nlgraft.errors import ContractError
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.context_config import BiLMConfig, EncoderConfig, HuggingFaceEncoderConfig, UniLMConfig
 from nlgraft.nn.contextual import ContextualEmbedding, ContextualEncoder
 from nlgraft.nn.embedding import TableEmbedding
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.language_models import BiLM, UniLM
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.training.language_model import DESCRIPTION_FILE as LANGUAGE_MODEL_FILE
-from nlgraft.training.language_model import read_language_model
+from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.training.language_model_training import DESCRIPTION_FILE as LANGUAGE_MODEL_FILE
+from nlgraft.training.language_model_training import read_language_model
 from nlgraft.training.seeds import derive_seed
 from nlgraft.training.weights import load_model, save_model
 

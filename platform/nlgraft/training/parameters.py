@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from nlgraft.errors import ContractError
-from nlgraft.training.config import ALL_LEARNED, LearnedParameters, TrainConfig
+from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
 
 MOMENTUM = 0.99
 """Of Nesterov's gradient in the language models of Edunov et al. (2019), section 3.2."""

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from nlgraft.errors import DataError, NlgraftError
-from nlgraft.training.config import ALL_LEARNED, LearnedParameters, TrainConfig
 from nlgraft.training.losses import Loss, Objective
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.seeds import derive_seed
+from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
 from nlgraft.training.workers import Workers
 
 Rows = NDArray[np.int64]

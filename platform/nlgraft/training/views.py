@@ -17,7 +17,7 @@ from safetensors.numpy import load_file, save_file
 
 from nlgraft.errors import DataError, StoreError, nearest
 from nlgraft.text.batches import Ragged
-from nlgraft.training.config import Side, View
+from nlgraft.training.train_config import Side, View
 
 __all__ = ["Encoded", "Side", "View", "beside", "join", "prepare_side", "surround", "take"]
 

@@ -1,1 +1,1 @@
-"""Vocabularies and how one is exchanged for another: canonical tokens, similar tokens, plans, surgery."""
+"""Vocabularies and how one is exchanged for another: canonical tokens, similar tokens, plans, models."""

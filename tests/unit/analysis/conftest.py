@@ -30,7 +30,7 @@ from nlgraft.study.planning.selection import (
 )
 from nlgraft.study.public import Study
 from nlgraft.study.reading.resolving import resolve_config
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 
 SYSTEM = "made_up_system"
 WORDS = [f"wort{index}" for index in range(60)]

@@ -9,8 +9,8 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
+from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.vocab.methods import interface
 from nlgraft.vocab.methods.similar import similar_tokens
 from tests.tiny_models import tiny_bert

@@ -18,23 +18,23 @@ import torch
 
 from nlgraft.errors import DataError, StoreError, TrialFailed
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.masked_lm import NOT_PREDICTED
+from nlgraft.nn.masked_lm_models import NOT_PREDICTED
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
-from nlgraft.stages.run.bert import renumbered
-from nlgraft.stages.run.exchange import read_vectors
-from nlgraft.stages.run.masked_lm import SIDE
-from nlgraft.stages.run.text import open_tokenizer, read_encoded
-from nlgraft.text.config import ConlangConfig
+from nlgraft.stages.run.bert_stages import renumbered
+from nlgraft.stages.run.exchange_stages import read_vectors
+from nlgraft.stages.run.masked_lm_stages import SIDE
+from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
 from nlgraft.text.corpora import load_corpus
+from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.text.wordpiece import WordPiece
-from nlgraft.training.config import MaskingConfig
-from nlgraft.training.masked_lm import read_masked_lm
+from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.masked_text import Masker, MaskingIds
 from nlgraft.training.models import read_model
-from nlgraft.vocab.plans.plan import Provenance, TransferPlan
+from nlgraft.training.train_config import MaskingConfig
+from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
@@ -183,7 +183,7 @@ def test_cross_attention_is_drawn_by_the_upstream_seed(store, bert, monkeypatch)
     name = "decoder.0.cross_attention.query.weight"
     at = []
     for seed in (1, 2):
-        monkeypatch.setattr("nlgraft.stages.config.UPSTREAM_SEED", seed)
+        monkeypatch.setattr("nlgraft.stages.config_parts.UPSTREAM_SEED", seed)
         at.append(run(store, configured(bert, "pretrain_finetune"))[1])
     models_read = [read_model(fetch("upstream")).state_dict() for fetch in at]
     assert not torch.equal(models_read[0][name], models_read[1][name])

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from nlgraft.study.reading.knobs import knobs as knobs_of
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 from trainables.embedding_transfer import Config, stage_graph
 from trainables.embedding_transfer.arms import (
     GENERATOR_KINDS,

@@ -11,15 +11,15 @@ import torch
 import transformers
 
 from nlgraft.errors import DataError
-from nlgraft.nn.masked_lm import load_checkpoint
+from nlgraft.nn.masked_lm_models import load_checkpoint
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
-from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
+from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.text.word_tokenizers import learn_tokenizer
-from nlgraft.training.masked_lm import read_masked_lm
+from nlgraft.training.masked_lm_training import read_masked_lm
 from trainables.embedding_transfer import Config, stage_graph
 
 TEXT = {"corpus": "conlang", "task": "monolingual"}

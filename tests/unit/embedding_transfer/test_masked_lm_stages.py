@@ -13,8 +13,8 @@ from safetensors.numpy import load_file
 
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE
-from nlgraft.training.masked_lm import read_masked_lm
-from nlgraft.vocab.plans.plan import TransferPlan
+from nlgraft.training.masked_lm_training import read_masked_lm
+from nlgraft.vocab.plans.transfer_plan import TransferPlan
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 

@@ -8,14 +8,14 @@ import torch
 from safetensors.numpy import load_file
 
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.stages.run.exchange import read_vectors
+from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.stages.run.exchange_stages import read_vectors
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import train_sentencepiece
 from nlgraft.training.models import read_model, write_model
-from nlgraft.vocab.plans.plan import Provenance, TransferPlan
+from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from tests.unit.stages.runs import finish
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 from trainables.embedding_transfer.stages.independent import independent_config

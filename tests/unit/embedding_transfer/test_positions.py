@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.text.batches import Ragged
-from nlgraft.training.config import MaskingConfig
 from nlgraft.training.masked_text import Masker, MaskingIds
+from nlgraft.training.train_config import MaskingConfig
 from nlgraft.training.views import Encoded
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.embedding_transfer.config import SegmentationRates

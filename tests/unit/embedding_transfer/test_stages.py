@@ -10,15 +10,15 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 
-from nlgraft.nn.config import ArchitectureConfig
+from nlgraft.nn.model_config import ArchitectureConfig
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial
-from nlgraft.stages.run.text import TOKENIZER_FILE
+from nlgraft.stages.run.text_stages import TOKENIZER_FILE
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.tokenizers import SentencePiece
 from nlgraft.training.models import read_model
-from nlgraft.vocab.plans.plan import Provenance, TransferPlan
+from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from trainables.embedding_transfer import METRICS, Config, stage_graph
 
 SPLITS = ("dev", "test")

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from nlgraft.stages.run.text import read_encoded
+from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.corpora import read_corpus
 from nlgraft.training.models import read_model
 from tests.unit.stages.runs import finish

@@ -14,8 +14,8 @@ from nlgraft.evaluation.calibration import (
 )
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.sufficient import aggregate
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.text.batches import Ragged
 
 

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nlgraft.execution.events import PlannedTrial
+from nlgraft.execution.events import SweepTrial
 from nlgraft.execution.forecast import Forecast
 from nlgraft.pipeline.stage import Stage, StageGraph, Work
 from nlgraft.pipeline.trial_record import TrialRecord
@@ -21,7 +21,7 @@ def trial(seed):
     tune = Stage(name="tune", run="a:b", inputs={"up": up}, seed=seed)
     score = Stage(name="score", run="a:b", inputs={"tune": tune})
     cell = Cell({}, {}, True, "baseline")
-    return PlannedTrial(kind="replicate", cell=cell, seed=seed, config={}, graph=StageGraph(score))
+    return SweepTrial(kind="replicate", cell=cell, seed=seed, config={}, graph=StageGraph(score))
 
 
 TRIALS = [trial(seed) for seed in range(4)]

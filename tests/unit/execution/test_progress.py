@@ -7,8 +7,8 @@ import pytest
 from nlgraft.execution.events import (
     Notice,
     Outlook,
-    PlannedTrial,
     SweepStarted,
+    SweepTrial,
     TrialEnded,
     TrialProgress,
     TrialStarted,
@@ -19,7 +19,7 @@ from nlgraft.progress import Progress
 from nlgraft.study.data.design import Cell
 
 GRAPH = StageGraph(Stage(name="training", run="a:b"))
-TRIAL = PlannedTrial(kind="replicate", cell=Cell({}, {}, True, "baseline"), seed=1, config={}, graph=GRAPH)
+TRIAL = SweepTrial(kind="replicate", cell=Cell({}, {}, True, "baseline"), seed=1, config={}, graph=GRAPH)
 METRICS = {"dev/bleu": 20.0, "dev/loss": 3.0, "test/bleu": 21.5, "test/chrf": 50.0}
 ENDED = TrialRecord(fingerprint=GRAPH.fingerprint, config={}, seed=1, state="finished", metrics=METRICS)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nlgraft.execution.events import PlannedTrial, TrialEnded
+from nlgraft.execution.events import SweepTrial, TrialEnded
 from nlgraft.execution.prune_checkpoints import prune_checkpoints
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
@@ -34,7 +34,7 @@ def store(tmp_path: Path) -> ArtifactStore:
 def ended(kind: str, state: TrialState, result: Stage) -> TrialEnded:
     graph = StageGraph(result)
     cell = Cell(levels={}, overrides={}, is_baseline=True, label="baseline")
-    unit = PlannedTrial(kind=kind, cell=cell, seed=1, config={}, graph=graph)
+    unit = SweepTrial(kind=kind, cell=cell, seed=1, config={}, graph=graph)
     record = TrialRecord(
         fingerprint=graph.fingerprint, config={}, seed=1, state=state, started_at=0.0, ended_at=1.0, host="h"
     )

@@ -19,8 +19,8 @@ from nlgraft.execution.events import (
     LookTaken,
     Notice,
     Outlook,
-    PlannedTrial,
     SweepStarted,
+    SweepTrial,
     TrialEnded,
 )
 from nlgraft.execution.optuna_study import OptunaStudy
@@ -63,11 +63,11 @@ class Bench:
         assert self.study.search is not None
         return OptunaStudy(cell.label, self.study.search, self.study.objectives, None)
 
-    def take(self) -> PlannedTrial | None:
+    def take(self) -> SweepTrial | None:
         self.clock_s += 10.0  # past every pause
         return self.queue.take()
 
-    def run(self, trial: PlannedTrial) -> TrialRecord:
+    def run(self, trial: SweepTrial) -> TrialRecord:
         with contextlib.suppress(TrialFailed):
             run_trial(
                 trial.graph, self.store, reporter=NullReporter(), config=dict(trial.config), is_waiting=False

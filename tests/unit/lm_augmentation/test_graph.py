@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.text.config import EOS
+from nlgraft.text.corpus_config import EOS
 from tests.contract.toys.lm_augmentation import ARMS
 from tests.unit.stages.runs import artifact, run
 from trainables.lm_augmentation.config import Config

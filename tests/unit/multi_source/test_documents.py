@@ -15,11 +15,11 @@ from nlgraft.evaluation.artifact import read_lines, write_lines
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages.run.mbart import SPM_FILE
-from nlgraft.stages.run.text import open_tokenizer
-from nlgraft.stages.run.translation import HYPOTHESES_FILE
-from nlgraft.text.config import EOS
+from nlgraft.stages.run.mbart_stages import SPM_FILE
+from nlgraft.stages.run.text_stages import open_tokenizer
+from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.text.corpora import read_corpus
+from nlgraft.text.corpus_config import EOS
 from nlgraft.training.models import read_model
 from tests.contract.toys.multi_source import ARMS
 from tests.tiny_checkpoints import LINES, bert, bert_tokenizer

@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from transformers import BertForMaskedLM
 
 from nlgraft.errors import DataError
-from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.presets import preset
-from nlgraft.stages.run.text import open_tokenizer, read_encoded
+from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
 from nlgraft.training.models import read_model
 from tests.contract.toys.multi_source import ARMS
 from tests.tiny_checkpoints import LINES, bert, bert_tokenizer

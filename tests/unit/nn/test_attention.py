@@ -10,7 +10,7 @@ import torch
 from nlgraft.errors import ContractError
 from nlgraft.nn.attention import Attention, mean_over_present
 from nlgraft.nn.batch import Tokens, truncate_middle
-from nlgraft.nn.memory import Memory, concatenate, split
+from nlgraft.nn.memory_banks import Memory, concatenate, split
 from nlgraft.nn.positions import LearnedPositions, SinusoidalPositions, sinusoids
 from nlgraft.nn.residual import FeedForward, Residual
 

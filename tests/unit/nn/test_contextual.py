@@ -8,12 +8,12 @@ import transformers
 
 from nlgraft.errors import ContractError
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig, PoolingConfig, UniLMConfig
 from nlgraft.nn.contextual import Context, load_encoder
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
 from nlgraft.nn.language_models import UniLM
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.pooling import EncoderShape, LayerStates, build_pooling
 from nlgraft.nn.presets import preset
 from tests.tiny_models import HIDDEN, VOCAB, hugging_face

@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from nlgraft.errors import ContractError, StoreError
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.conversion.architectures import Architecture, choose_architecture
 from nlgraft.nn.conversion.checkpoint import from_hugging_face, to_hugging_face
 from nlgraft.nn.conversion.decoding import read_generation, write_generation
 from nlgraft.nn.conversion.info import CheckpointInfo
 from nlgraft.nn.conversion.renames import Place, check_places, places
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from tests.tiny_models import MBART_STYLE, tiny_translator
 
 SIZES = {"d_model": 16, "num_encoder_layers": 1, "num_decoder_layers": 1, "num_heads": 2, "ffn_dim": 24}

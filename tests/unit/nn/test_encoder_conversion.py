@@ -13,10 +13,10 @@ import transformers
 
 from nlgraft.errors import ContractError
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.conversion.encoders import encoder_from_hugging_face, read_encoder_config
 from nlgraft.nn.conversion.renames import encoder_places
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import TransformerConfig
 from tests.tiny_models import tiny_bert
 
 LINES = [[2, 5, 6, 3], [2, 7, 8, 9, 10, 11, 3], [2, 12, 3]]

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.decoding_rules import forbid_repeats, length_limits, penalty, top_candidates
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 
 SOURCES = [[5, 6, 7, 8, 3], [9, 4, 3], [4, 5, 6, 3], [8, 3]]
 

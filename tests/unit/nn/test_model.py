@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import TransformerConfig
 
 TINY = {"d_model": 16, "num_encoder_layers": 2, "num_decoder_layers": 2, "num_heads": 4, "ffn_dim": 24}
 

@@ -10,7 +10,7 @@ import pytest
 
 from nlgraft.errors import ContractError
 from nlgraft.pipeline.checkpoints import Checkpoints
-from nlgraft.pipeline.files import LocalFiles
+from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.stage import Stage
 from nlgraft.pipeline.store import ArtifactStore
 

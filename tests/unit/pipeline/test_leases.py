@@ -15,8 +15,8 @@ import pytest
 
 from nlgraft.errors import ContractError, StageBusy, StudyLockedError
 from nlgraft.pipeline.clock import PlaceClock
-from nlgraft.pipeline.files import LocalFiles
 from nlgraft.pipeline.leases import Leases, format_age
+from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.process import ProcessIdentity, is_dead, this_process
 
 FINGERPRINT = "f" * 64

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from nlgraft.errors import ContractError
 from nlgraft.pipeline.checkpoints import Checkpoints
-from nlgraft.pipeline.files import LocalFiles
 from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.stage import NullReporter, Stage, StageContext, StageGraph
 
 

@@ -13,7 +13,7 @@ from pipeline_stages import number
 
 from nlgraft.errors import ContractError, StoreError
 from nlgraft.pipeline import integrity
-from nlgraft.pipeline.files import LocalFiles
+from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.store import ArtifactStore, Decision
 
 

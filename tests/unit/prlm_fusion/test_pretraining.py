@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 import transformers
 
-from nlgraft.nn.masked_lm import NOT_PREDICTED, MaskedBatch
-from nlgraft.stages.run.text import open_tokenizer, read_encoded
+from nlgraft.nn.masked_lm_models import NOT_PREDICTED, MaskedBatch
+from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded
 from nlgraft.text.corpora import read_corpus
 from tests.contract.toys.prlm_fusion import ARMS
 from tests.unit.stages.runs import artifact, run

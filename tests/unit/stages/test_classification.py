@@ -12,28 +12,28 @@ from safetensors.numpy import load_file
 from nlgraft.errors import TrialFailed
 from nlgraft.evaluation.artifact import read_metrics
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.context_config import HuggingFaceEncoderConfig
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages import classification_graph, context_graph, masked_lm_graph
-from nlgraft.stages import graph as pieces
-from nlgraft.stages.config import ClassificationConfig
-from nlgraft.stages.kinds.masked_lm import TRAIN_MASKED, TrainMaskedInputs, TrainMaskedSettings
+from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages.config_parts import ClassificationConfig
+from nlgraft.stages.kinds.masked_lm_kinds import TRAIN_MASKED, TrainMaskedInputs, TrainMaskedSettings
 from nlgraft.stages.metrics import CLASSIFICATION
-from nlgraft.stages.run.text import read_encoded
-from nlgraft.text.config import ConlangConfig
+from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.corpora import read_corpus
+from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
-from nlgraft.training.classification import (
+from nlgraft.training.classification_training import (
     LabelledData,
     evaluate_classifier,
     index_labels,
     read_classifier,
 )
-from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
-from nlgraft.training.masked_lm import read_masked_lm
+from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.masked_text import TEXT, MaskingIds
+from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, TrainConfig
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from tests.unit.stages.runs import StopsAt, artifact, run
 

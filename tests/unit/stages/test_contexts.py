@@ -11,23 +11,23 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from nlgraft.errors import ContractError, DataError, TrialFailed
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.context_config import ContextConfig, HuggingFaceEncoderConfig
 from nlgraft.nn.frozen_states import FrozenStates
 from nlgraft.nn.hugging_face import HuggingFaceEncoder
+from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.stages import context_graph
-from nlgraft.stages import graph as pieces
-from nlgraft.stages.config import LanguageModelPhaseConfig, ScoreConfig
-from nlgraft.stages.graph import ContextStages
-from nlgraft.stages.kinds.seq2seq import DecodingSettings, TrainSettings
-from nlgraft.stages.run.text import read_encoded
-from nlgraft.text.config import ConlangConfig
+from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages.config_parts import LanguageModelPhaseConfig, ScoreConfig
+from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
+from nlgraft.stages.run.text_stages import read_encoded
+from nlgraft.stages.seq2seq_graph import ContextStages
 from nlgraft.text.corpora import load_corpus, read_corpus
+from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.config import Side, SmoothedTrainConfig, View
 from nlgraft.training.models import read_encoder, read_model
+from nlgraft.training.train_config import Side, SmoothedTrainConfig, View
 from tests.unit.stages.runs import artifact, decisions, run
 
 DATA = ConlangConfig(corpus="conlang", task="translation", train=40, dev=6, test=4)

@@ -12,14 +12,14 @@ from nlgraft.errors import TrialFailed
 from nlgraft.nn.batch import Tokens
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages import graph as pieces
-from nlgraft.stages.config import LanguageModelPhaseConfig
+from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages.config_parts import LanguageModelPhaseConfig
 from nlgraft.stages.metrics import LANGUAGE_MODEL, prefixed
-from nlgraft.stages.run.text import read_encoded
-from nlgraft.text.config import ConlangConfig
+from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.corpora import read_corpus
+from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.language_model import read_language_model
+from nlgraft.training.language_model_training import read_language_model
 from tests.unit.stages.runs import StopsAt, artifact, run
 
 SIZES = {"d_model": 16, "num_layers": 1, "num_heads": 2, "ffn_dim": 16}

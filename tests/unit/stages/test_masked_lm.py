@@ -11,13 +11,13 @@ import transformers
 from safetensors.numpy import load_file
 
 from nlgraft.errors import DataError, TrialFailed
-from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import StageGraph
-from nlgraft.stages import graph as pieces
 from nlgraft.stages import masked_lm_graph as masked_pieces
 from nlgraft.stages import metrics
-from nlgraft.stages.config import MaskedLMConfig, VectorsConfig
-from nlgraft.stages.kinds.exchange import (
+from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages.config_parts import MaskedLMConfig, VectorsConfig
+from nlgraft.stages.kinds.exchange_kinds import (
     EXCHANGE,
     PLAN,
     VECTORS,
@@ -27,7 +27,7 @@ from nlgraft.stages.kinds.exchange import (
     VectorInputs,
     VectorSettings,
 )
-from nlgraft.stages.kinds.masked_lm import (
+from nlgraft.stages.kinds.masked_lm_kinds import (
     BERT2BERT,
     TRAIN_MASKED,
     Bert2BertInputs,
@@ -36,14 +36,14 @@ from nlgraft.stages.kinds.masked_lm import (
     TrainMaskedSettings,
 )
 from nlgraft.stages.released_graph import checkpoint_settings
-from nlgraft.stages.run.exchange import old_frequencies
+from nlgraft.stages.run.exchange_stages import old_frequencies
 from nlgraft.stages.stage_kind import NoSettings
-from nlgraft.text.config import ConlangConfig
+from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig, WordTokenizerConfig
-from nlgraft.training.config import MaskedScoringConfig, MaskingConfig, TrainConfig
-from nlgraft.training.masked_lm import read_masked_lm
+from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.models import read_model
-from nlgraft.vocab.plans.plan import Provenance, TransferPlan
+from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, TrainConfig
+from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from tests.unit.stages.runs import finish
 
 TRAIN = TrainConfig(

@@ -7,12 +7,12 @@ import pytest
 from nlgraft.evaluation.artifact import read_lines, read_metrics, write_lines
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.stages import graph
-from nlgraft.stages.config import ScoreConfig
-from nlgraft.stages.kinds.seq2seq import SCORE, ScoreInputs
-from nlgraft.stages.run.translation import HYPOTHESES_FILE
-from nlgraft.text.config import FilesConfig
+from nlgraft.stages import seq2seq_graph
+from nlgraft.stages.config_parts import ScoreConfig
+from nlgraft.stages.kinds.seq2seq_kinds import SCORE, ScoreInputs
+from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.text.corpora import read_corpus
+from nlgraft.text.corpus_config import FilesConfig
 from tests.unit.stages.runs import made, run
 
 TEXTS = {
@@ -37,7 +37,7 @@ def corpus(directory, script, test_script=None):
         paths["source"].write_text(f"{source}\n" * 3)
         paths["target"].write_text(f"{target}\n" * 3)
         splits[split] = {name: str(path) for name, path in paths.items()}
-    return graph.corpus("task", FilesConfig.model_validate({"corpus": "files", **splits}))
+    return seq2seq_graph.corpus("task", FilesConfig.model_validate({"corpus": "files", **splits}))
 
 
 def reproduce(context):
@@ -56,7 +56,7 @@ def perfect_scores(store, text, splits=("dev",), **score):
         )
         for split in splits
     }
-    settings = graph.score_settings(ScoreConfig.model_validate(score))
+    settings = seq2seq_graph.score_settings(ScoreConfig.model_validate(score))
     stage = SCORE.stage("scores", settings, ScoreInputs(corpus=text, translations=perfect))
     run(store, StageGraph(stage))
     return read_metrics(store.fetch(stage))
@@ -73,7 +73,7 @@ def test_the_references_themselves_have_a_perfect_rouge_in_any_script(store, tmp
 @pytest.mark.parametrize("script", TEXTS)
 def test_the_oracle_finds_the_sentence_of_the_reference(store, tmp_path, script):
     text = corpus(tmp_path, script)
-    found = graph.extract_scores(text, ("dev",), num_sentences=1, rouge_tokenizer=None)
+    found = seq2seq_graph.extract_scores(text, ("dev",), num_sentences=1, rouge_tokenizer=None)
     chosen = made(store, found["oracle"].inputs["translations/dev"])
     kept = read_lines(chosen / HYPOTHESES_FILE)
     assert all(TEXTS[script][1] in line for line in kept), kept

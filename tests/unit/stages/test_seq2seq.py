@@ -13,12 +13,12 @@ from safetensors.numpy import load_file
 
 from nlgraft.errors import DataError
 from nlgraft.evaluation.sufficient import aggregate
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
+from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, StageGraph
-from nlgraft.stages import graph as pieces
-from nlgraft.stages.config import MaskedSpansConfig, ScoreConfig
-from nlgraft.stages.kinds.seq2seq import (
+from nlgraft.stages import seq2seq_graph as pieces
+from nlgraft.stages.config_parts import MaskedSpansConfig, ScoreConfig
+from nlgraft.stages.kinds.seq2seq_kinds import (
     CarrySettings,
     DecodingSettings,
     TrainInputs,
@@ -27,16 +27,16 @@ from nlgraft.stages.kinds.seq2seq import (
     TranslateSettings,
 )
 from nlgraft.stages.metrics import NATS_PER_CHAR, OUTPUT, SAVED, TEXT, TRAINING, prefixed
-from nlgraft.stages.run.seq2seq import batches, check_positions
-from nlgraft.stages.run.text import read_encoded, vocab_sizes
-from nlgraft.stages.run.translation import model_inputs
+from nlgraft.stages.run.seq2seq_stages import batches, check_positions
+from nlgraft.stages.run.text_stages import read_encoded, vocab_sizes
+from nlgraft.stages.run.translation_stages import model_inputs
 from nlgraft.text.batches import Ragged
-from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import read_corpus
+from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import TokenizerConfig
-from nlgraft.training.config import LearnedParameters, Side, SmoothedTrainConfig, View
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.models import read_model
+from nlgraft.training.train_config import LearnedParameters, Side, SmoothedTrainConfig, View
 from nlgraft.training.views import Encoded
 from tests.unit.stages.runs import finish
 

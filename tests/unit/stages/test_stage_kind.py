@@ -8,7 +8,7 @@ import pytest
 
 from nlgraft.errors import ContractError
 from nlgraft.pipeline.checkpoints import Checkpoints
-from nlgraft.pipeline.files import LocalFiles
+from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.stage import Stage, StageContext
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 

@@ -7,7 +7,7 @@ import pytest
 
 from nlgraft.errors import StudyError
 from nlgraft.study.public import Study
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 
 
 @pytest.fixture(autouse=True)

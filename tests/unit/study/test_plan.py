@@ -9,7 +9,7 @@ from nlgraft.pipeline.stage import Stage, Work
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Resources
 from nlgraft.study.planning.cost import cost_of
-from nlgraft.study.planning.plan import plan
+from nlgraft.study.planning.planner import plan
 from nlgraft.study.planning.selection import search_seed
 from nlgraft.study.public import Study
 

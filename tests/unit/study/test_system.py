@@ -10,7 +10,7 @@ from nlgraft.study.data.design import cells, find_cell
 from nlgraft.study.public import Study
 from nlgraft.study.reading.knobs import knobs
 from nlgraft.study.reading.resolving import resolve_config
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 
 
 def test_a_system_is_its_module():

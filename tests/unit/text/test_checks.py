@@ -8,13 +8,13 @@ import pytest
 from pydantic import TypeAdapter
 
 from nlgraft.errors import DataError
-from nlgraft.text.checks import (
+from nlgraft.text.corpus_checks import (
     check_corpus,
     normalization_warning,
     round_trip_warning,
     vocabulary_warning,
 )
-from nlgraft.text.config import CorpusConfig
+from nlgraft.text.corpus_config import CorpusConfig
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from nlgraft.errors import DataError
-from nlgraft.text.config import (
+from nlgraft.text.corpus_config import (
     ConlangConfig,
     CorpusConfig,
     FilesConfig,
@@ -193,7 +193,7 @@ def test_every_field_says_what_it_means():
 
 def test_reading_a_config_imports_nothing_heavy():
     code = (
-        "import sys, nlgraft.text.config\n"
+        "import sys, nlgraft.text.corpus_config\n"
         "print([m for m in ('torch', 'numpy', 'sentencepiece', 'sacrebleu', 'datasets') if m in sys.modules])"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

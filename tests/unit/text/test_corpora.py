@@ -9,8 +9,6 @@ import pytest
 from pydantic import TypeAdapter
 
 from nlgraft.errors import DataError, StoreError
-from nlgraft.text.checks import check_corpus
-from nlgraft.text.config import ConlangConfig, CorpusConfig, further_tests
 from nlgraft.text.corpora import (
     Corpus,
     Selected,
@@ -20,6 +18,8 @@ from nlgraft.text.corpora import (
     report_json,
     write_corpus,
 )
+from nlgraft.text.corpus_checks import check_corpus
+from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig, further_tests
 from nlgraft.text.corpus_digest import digest
 
 CORPUS: TypeAdapter[Any] = TypeAdapter(CorpusConfig)

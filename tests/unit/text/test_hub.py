@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from nlgraft.errors import DataError
-from nlgraft.text.config import HuggingFaceConfig
 from nlgraft.text.corpora import load_corpus
+from nlgraft.text.corpus_config import HuggingFaceConfig
 from nlgraft.text.hub import load_split, test_set_files
 
 test_set_files.__test__ = False  # a function under test, not a test  # type: ignore[attr-defined]

@@ -11,8 +11,8 @@ import pytest
 import sentencepiece
 
 from nlgraft.errors import DataError, StoreError
-from nlgraft.text.config import ConlangConfig
 from nlgraft.text.conlang.tasks import generate
+from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import (
     BOS,

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from nlgraft.errors import DataError
-from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
+from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig, WordTokenizerConfig
 from nlgraft.text.tokenizers import SentencePiece, train_sentencepiece
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, WordSampler, encode_words, learn_tokenizer

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from nlgraft.training.config import TrainConfig
+from nlgraft.training.train_config import TrainConfig
 
 
 def test_a_given_length_or_budget_replaces_the_default():

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 import nlgraft.training.cross_entropy as cross_entropy
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.training.cross_entropy import projected_cross_entropy, smoothed_cross_entropy
 from nlgraft.training.losses import Seq2SeqObjective, real_logits
 from tests.unit.training.toy import VOCABULARY, ToyData

@@ -13,7 +13,7 @@ from nlgraft.evaluation.sufficient import aggregate
 from nlgraft.nn.context_config import BiLMConfig, UniLMConfig
 from nlgraft.nn.language_models import BiLM, UniLM
 from nlgraft.text.batches import Ragged
-from nlgraft.training.language_model import (
+from nlgraft.training.language_model_training import (
     LanguageModelObjective,
     TextData,
     evaluate_language_model,

@@ -10,9 +10,9 @@ import torch
 from nlgraft.errors import ContractError, DataError
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.stage import TrialStopped
-from nlgraft.training.config import ALL_LEARNED, LearnedParameters, ParameterGroup, TrainConfig
 from nlgraft.training.loop import Training, TrainingDiverged, train
 from nlgraft.training.losses import Loss, Seq2SeqObjective, segment_losses
+from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup, TrainConfig
 from nlgraft.training.weights import load_weights
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from nlgraft.nn.batch import Batch, Tokens
-from nlgraft.nn.config import TransformerConfig
-from nlgraft.nn.masked_lm import MaskedBatch
+from nlgraft.nn.masked_lm_models import MaskedBatch
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.training.masked_lm import bert2bert, fresh_encoder, read_masked_lm, write_masked_lm
+from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.training.masked_lm_training import bert2bert, fresh_encoder, read_masked_lm, write_masked_lm
 from tests.tiny_masked_lms import KINDS, masked_lm
 
 SIZES = {"preset": "tiny", "d_model": 16, "ffn_dim": 32, "num_heads": 2}

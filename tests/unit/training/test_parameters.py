@@ -6,8 +6,8 @@ from torch import nn
 
 from nlgraft.errors import ContractError
 from nlgraft.evaluation.efficiency import count_parameters
-from nlgraft.training.config import LearnedParameters, ParameterGroup, TrainConfig
 from nlgraft.training.parameters import choose_trained, make_optimizer, parameter_groups
+from nlgraft.training.train_config import LearnedParameters, ParameterGroup, TrainConfig
 from tests.unit.training.toy import VOCABULARY, ToyModel
 
 

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from nlgraft.errors import ContractError
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.text.batches import Ragged
-from nlgraft.training.config import ALL_LEARNED, LearnedParameters, TrainConfig
 from nlgraft.training.data import Seq2SeqData
 from nlgraft.training.loop import Training, train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.parameters import choose_trained, make_optimizer
 from nlgraft.training.rows_first import RowsFirst
+from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
 from nlgraft.training.views import Encoded, Side, View
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
 

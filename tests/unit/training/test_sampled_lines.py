@@ -6,7 +6,7 @@ import numpy as np
 
 from nlgraft.text.tokenizer_config import WordSampling, WordTokenizerConfig
 from nlgraft.text.word_tokenizers import learn_tokenizer
-from nlgraft.training.classification import LabelledData
+from nlgraft.training.classification_training import LabelledData
 from nlgraft.training.masked_text import TEXT, MaskingIds
 from nlgraft.training.sampled_lines import SampledLines
 from nlgraft.vocab.tokenizers.loading import load_vocabulary

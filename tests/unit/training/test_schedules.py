@@ -5,8 +5,8 @@ from typing import get_args
 
 import pytest
 
-from nlgraft.training.config import TrainConfig
 from nlgraft.training.schedules import LrSchedule
+from nlgraft.training.train_config import TrainConfig
 
 
 def config(**fields):

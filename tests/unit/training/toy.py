@@ -6,7 +6,7 @@ from torch import nn
 
 from nlgraft.nn.batch import Batch, Tokens
 from nlgraft.pipeline.checkpoints import Checkpoints
-from nlgraft.pipeline.files import LocalFiles
+from nlgraft.pipeline.local_files import LocalFiles
 from nlgraft.pipeline.stage import NullReporter, Stage, StageContext
 
 VOCABULARY = 11

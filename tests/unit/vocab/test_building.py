@@ -9,7 +9,7 @@ from nlgraft.errors import DataError
 from nlgraft.vocab.methods.building import build_plan, word_classes
 from nlgraft.vocab.methods.interface import PlanChoices, PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.registry import METHODS, find_method
-from nlgraft.vocab.plans.plan import Provenance
+from nlgraft.vocab.plans.transfer_plan import Provenance
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokens import SENTENCEPIECE, SUBWORD_NMT, WORDPIECE, Kind
 from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary

@@ -11,13 +11,13 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer, BertConfig, BertModel, GPT2Config, GPT2LMHeadModel
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.commands.apply import apply_plan
-from nlgraft.vocab.commands.outputs import written_at_once
-from nlgraft.vocab.commands.plan import PlanRequest, plan_transfer, read_text
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.surgery.checkpoints import load_checkpoint
-from nlgraft.vocab.surgery.verify import verify_checkpoint
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab_tool.apply import apply_plan
+from nlgraft.vocab_tool.outputs import written_at_once
+from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer, read_text
+from nlgraft.vocab_tool.stored_checkpoints import load_checkpoint
+from nlgraft.vocab_tool.verify import verify_checkpoint
 
 OLD = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "motor", "##cycle", "##s"]
 NEW = ["[CLS]", "[PAD]", "[UNK]", "motorcycle", "motor", "##s"]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer, models
 
-from nlgraft.vocab.surgery.doctor import examine_checkpoint, examine_table, unreachable_tokens
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab_tool.doctor import examine_checkpoint, examine_table, unreachable_tokens
 from tests.tiny_masked_lms import masked_lm, pieces
 
 

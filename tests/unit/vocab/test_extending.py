@@ -10,15 +10,15 @@ import transformers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from nlgraft.errors import DataError
-from nlgraft.text.config import ConlangConfig
 from nlgraft.text.corpora import load_corpus
+from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.text.word_tokenizers import learn_tokenizer
-from nlgraft.vocab.commands.extend import extend
-from nlgraft.vocab.commands.plan import PlanRequest, plan_transfer
-from nlgraft.vocab.surgery.doctor import unreachable_tokens
 from nlgraft.vocab.tokenizers.extending import continue_merges
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab_tool.doctor import unreachable_tokens
+from nlgraft.vocab_tool.extend import extend
+from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
 from tests.tiny_checkpoints import sentencepiece_bpe_tokenizer
 
 

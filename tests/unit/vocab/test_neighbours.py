@@ -8,7 +8,7 @@ import pytest
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.methods.interface import PlanMaterial, TokenVectors
 from nlgraft.vocab.methods.neighbours import procrustes, sparsemax
-from nlgraft.vocab.plans.plan import Provenance
+from nlgraft.vocab.plans.transfer_plan import Provenance
 from nlgraft.vocab.tokenizers.segmenters import GreedySegmenter
 from nlgraft.vocab.tokenizers.tokens import WORDPIECE, Kind
 from nlgraft.vocab.tokenizers.vocabulary import make_vocabulary

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.plans.report import report_plan
+from nlgraft.vocab.plans.plan_report import report_plan
 from nlgraft.vocab.tokenizers.encoding import text_encoder
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 

@@ -12,12 +12,18 @@ from transformers import BertModel
 
 from nlgraft.errors import DataError
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.surgery.checkpoints import INDEX, SINGLE, StoredCheckpoint, embedding_rows, load_checkpoint
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
-from nlgraft.vocab.surgery.lazy import LazyModel
-from nlgraft.vocab.surgery.stored import exchange_stored
 from nlgraft.vocab.surgery.token_ids import id_settings
-from nlgraft.vocab.surgery.verify import _outputs, check_permutation
+from nlgraft.vocab_tool.exchange_stored import exchange_stored
+from nlgraft.vocab_tool.lazy_models import LazyModel
+from nlgraft.vocab_tool.stored_checkpoints import (
+    INDEX,
+    SINGLE,
+    StoredCheckpoint,
+    embedding_rows,
+    load_checkpoint,
+)
+from nlgraft.vocab_tool.verify import _outputs, check_permutation
 from tests.tiny_architectures import (
     MODELS,
     MORE_MODELS,

@@ -18,14 +18,14 @@ from transformers import (
 
 from nlgraft.errors import DataError, PaddingError
 from nlgraft.vocab.methods.building import build_plan
-from nlgraft.vocab.surgery.checkpoints import load_checkpoint
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
-from nlgraft.vocab.surgery.lazy import LazyModel
 from nlgraft.vocab.surgery.tensors import count_embedding_parameters, find_vocabulary_tensors
 from nlgraft.vocab.surgery.token_ids import id_settings
-from nlgraft.vocab.surgery.verify import check_permutation, verify_checkpoint
 from nlgraft.vocab.tokenizers.legacy import wordpiece_json
 from nlgraft.vocab.tokenizers.tokenizer_json import read_tokenizer_json
+from nlgraft.vocab_tool.lazy_models import LazyModel
+from nlgraft.vocab_tool.stored_checkpoints import load_checkpoint
+from nlgraft.vocab_tool.verify import check_permutation, verify_checkpoint
 from tests.tiny_architectures import (
     MODELS,
     MORE_MODELS,

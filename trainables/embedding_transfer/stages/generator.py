@@ -14,15 +14,15 @@ from nlgraft.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Score
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.run.exchange import old_frequencies, write_plans
-from nlgraft.stages.run.seq2seq import masked_spans
-from nlgraft.stages.run.text import read_encoded
-from nlgraft.training.config import View
+from nlgraft.stages.run.exchange_stages import old_frequencies, write_plans
+from nlgraft.stages.run.seq2seq_stages import masked_spans
+from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.training.loop import Training, train
-from nlgraft.training.masked_lm import read_masked_lm
+from nlgraft.training.masked_lm_training import read_masked_lm
 from nlgraft.training.masked_text import Masker, MaskingIds
 from nlgraft.training.models import read_model
 from nlgraft.training.seeds import derive_seed
+from nlgraft.training.train_config import View
 from nlgraft.training.views import Encoded
 from nlgraft.training.weights import load_model, save_model
 from nlgraft.vocab.methods.interface import Method

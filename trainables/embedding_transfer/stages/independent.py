@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.run.seq2seq import table_sizes, train_model
+from nlgraft.stages.run.seq2seq_stages import table_sizes, train_model
 from nlgraft.text.tokenizers import EOS
-from nlgraft.training.config import LearnedParameters
 from nlgraft.training.models import fresh_model, read_model
+from nlgraft.training.train_config import LearnedParameters
 from nlgraft.training.weights import carry_over
 from trainables.embedding_transfer.kinds import NEW_LAYERS
 

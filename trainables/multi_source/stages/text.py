@@ -9,8 +9,8 @@ from dataclasses import replace
 from nlgraft.errors import DataError
 from nlgraft.evaluation.artifact import read_lines, write_lines
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.run.text import REPORT_FILE, encode_lines, open_tokenizer
-from nlgraft.stages.run.translation import HYPOTHESES_FILE
+from nlgraft.stages.run.text_stages import REPORT_FILE, encode_lines, open_tokenizer
+from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE
 from nlgraft.text.batches import Ragged
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
 from nlgraft.training.views import Encoded

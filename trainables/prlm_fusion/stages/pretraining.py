@@ -13,18 +13,18 @@ from tokenizers import processors
 
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Score
-from nlgraft.nn.masked_lm import MaskedBatch
+from nlgraft.nn.masked_lm_models import MaskedBatch
 from nlgraft.nn.transformers_loading import quiet_transformers
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.metrics import metric_name
-from nlgraft.stages.run.text import read_encoded, training_budget
+from nlgraft.stages.run.text_stages import read_encoded, training_budget
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE
-from nlgraft.training.config import MaskingConfig
 from nlgraft.training.loop import Training
 from nlgraft.training.loop import train as run_loop
 from nlgraft.training.losses import Loss
 from nlgraft.training.masked_text import SCORING_SEED, MaskedData, Masker, MaskingIds
 from nlgraft.training.seeds import derive_seed
+from nlgraft.training.train_config import MaskingConfig
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from trainables.prlm_fusion.kinds import PRETRAIN
 from trainables.prlm_fusion.pretraining import Pretraining, build

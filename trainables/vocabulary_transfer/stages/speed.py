@@ -12,9 +12,9 @@ from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Score
 from nlgraft.nn.classifier import Classifier
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.stages.run.text import read_encoded
+from nlgraft.stages.run.text_stages import read_encoded
 from nlgraft.text.corpora import read_corpus
-from nlgraft.training.classification import (
+from nlgraft.training.classification_training import (
     ClassificationObjective,
     LabelledBatch,
     LabelledData,

@@ -11,8 +11,8 @@ from nlgraft.errors import DataError
 from nlgraft.evaluation.artifact import write_metrics
 from nlgraft.evaluation.scores import Score
 from nlgraft.pipeline.stage import StageContext
-from nlgraft.text.config import SPLITS
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
+from nlgraft.text.corpus_config import SPLITS
 from nlgraft.text.word_tokenizers import TOKENIZER_FILE, encode_words
 from nlgraft.training.seeds import generator_for
 from nlgraft.vocab.tokenizers.information import self_information

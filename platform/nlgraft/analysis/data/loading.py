@@ -22,9 +22,9 @@ from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS, System
 from nlgraft.study.planning.selection import Proposal, best_proposal, load_proposals
 from nlgraft.study.reading.resolving import resolve_config
-from nlgraft.study.reading.system import load_system
-from nlgraft.text.config import further_tests
+from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.corpora import stream_file
+from nlgraft.text.corpus_config import further_tests
 
 _AGREEMENT = 1e-6
 

@@ -17,7 +17,7 @@ from nlgraft.study.data.metric import Metric
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import System
 from nlgraft.study.planning.looks import Look, Looks, cell_key, read_looks
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -17,7 +17,7 @@ from typing import Literal
 
 from nlgraft.analysis.data.trials import Measured, TrialResult, by_document
 from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.evaluation.config import BleuTokenizer
+from nlgraft.evaluation.metric_config import BleuTokenizer
 from nlgraft.evaluation.overlap import RowsFunction, bleu_rows, chrf_rows
 from nlgraft.evaluation.sufficient import aggregate
 from nlgraft.study.data.metric import CURVE

@@ -15,7 +15,7 @@ from typing import cast, get_args
 import numpy as np
 
 from nlgraft.analysis.data.trials import Array, CellResult, TrialResult
-from nlgraft.evaluation.config import BleuTokenizer, RougeTokenizer
+from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer
 from nlgraft.evaluation.overlap import ROUGE_SIGNATURES
 from nlgraft.evaluation.scripts import TextTokenizers
 from nlgraft.evaluation.sufficient import STATISTIC_METRICS, aggregate, segment_rows
@@ -97,8 +97,6 @@ def _tokenizers(trial: TrialResult, metric: str) -> TextTokenizers:
     measured = trial.measured(metric)
     signature = (measured.signature or "") if measured is not None else ""
     name = next((part[4:] for part in signature.split("|") if part.startswith("tok:")), "")
-    rouge: RougeTokenizer = next(
-        (one for one, how in ROUGE_SIGNATURES.items() if how in signature), "english"
-    )
+    rouge = next((one for one, how in ROUGE_SIGNATURES.items() if how in signature), "english")
     bleu = name if name in get_args(BleuTokenizer) else "13a"
-    return TextTokenizers(cast("BleuTokenizer", bleu), rouge)
+    return TextTokenizers(cast("BleuTokenizer", bleu), cast("RougeTokenizer", rouge))

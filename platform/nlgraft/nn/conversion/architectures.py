@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from nlgraft.errors import ContractError, nearest
-from nlgraft.nn.config import NORM_EPS, Activation, TransformerConfig
+from nlgraft.nn.model_config import NORM_EPS, Activation, TransformerConfig
 
 
 class Architecture(StrEnum):

@@ -15,7 +15,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nlgraft.errors import ContractError
-from nlgraft.nn.config import GenerationConfig, TransformerConfig
 from nlgraft.nn.conversion.architectures import (
     ACTIVATIONS,
     Architecture,
@@ -37,6 +36,7 @@ from nlgraft.nn.conversion.renames import (
     places,
 )
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
 from nlgraft.nn.positions import Layout, sinusoids
 
 WEIGHTS_FILE, CONFIG_FILE, GENERATION_FILE = "model.safetensors", "config.json", "generation_config.json"

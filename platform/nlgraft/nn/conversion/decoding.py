@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nlgraft.errors import ContractError
-from nlgraft.nn.config import GenerationConfig
+from nlgraft.nn.model_config import GenerationConfig
 
 _UNDERSTOOD = {
     "bad_words_ids",

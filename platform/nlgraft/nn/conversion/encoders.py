@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.errors import ContractError, nearest
-from nlgraft.nn.config import TransformerConfig
 from nlgraft.nn.conversion.architectures import ACTIVATIONS
 from nlgraft.nn.conversion.renames import check_places, encoder_places
 from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.residual import ACTIVATIONS as FUNCTIONS
 from nlgraft.nn.transformers_loading import MAIN, quiet_transformers
 

@@ -11,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from nlgraft.errors import StoreError
-from nlgraft.nn.config import GenerationConfig
 from nlgraft.nn.conversion.architectures import Architecture
 from nlgraft.nn.conversion.decoding import read_generation
+from nlgraft.nn.model_config import GenerationConfig
 
 _INFO_FILE, _UNREAD_FILE = "hugging_face.json", "hugging_face_unread.safetensors"
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nlgraft.errors import ContractError, nearest
-from nlgraft.nn.config import TransformerConfig
+from nlgraft.nn.model_config import TransformerConfig
 
 SHARED = "model.shared.weight"
 SOURCE_TABLE = "model.encoder.embed_tokens.weight"

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.training.rows_first import RowsFirst
-from nlgraft.vocab.plans.plan import Provenance, TransferPlan
+from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 
 TABLES = {"encoder": "source_embedding.table.weight", "decoder": "target_embedding.table.weight"}
 """Name of each side's embedding table in an encoder-decoder."""

@@ -15,7 +15,7 @@ from nlgraft.errors import ContractError
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data.metric import Metric, further_metrics
-from nlgraft.text.config import further_tests
+from nlgraft.text.corpus_config import further_tests
 
 SEARCH_SPLITS = ("dev",)
 """Splits on which search trials are scored."""

@@ -18,16 +18,16 @@ from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS
 from nlgraft.study.planning.overlaps import overlaps, pooled, root
 from nlgraft.study.reading.resolving import resolve_config
-from nlgraft.study.reading.system import load_system
-from nlgraft.text.checks import (
+from nlgraft.study.reading.system_import import load_system
+from nlgraft.text.conlang.tasks import generate
+from nlgraft.text.corpora import Corpus, report_json
+from nlgraft.text.corpus_checks import (
     check_corpus,
     normalization_warning,
     separator_problems,
     vocabulary_warning,
 )
-from nlgraft.text.config import SPLITS, ConlangConfig, CorpusConfig
-from nlgraft.text.conlang.tasks import generate
-from nlgraft.text.corpora import Corpus, report_json
+from nlgraft.text.corpus_config import SPLITS, ConlangConfig, CorpusConfig
 from nlgraft.text.labels import check_labels
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 

@@ -16,7 +16,7 @@ from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS
 from nlgraft.study.reading.knobs import Place
 from nlgraft.study.reading.resolving import Resolver
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 
 _Changes = Mapping[str, Any]
 _NONE: _Changes = {}

@@ -14,7 +14,7 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.faults import Fault, faults_of
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 
 _MAX_REPAIRS = 5
 

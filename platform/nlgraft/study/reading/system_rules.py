@@ -16,7 +16,7 @@ from nlgraft.study.reading.faults import Fault
 from nlgraft.study.reading.knobs import miss
 from nlgraft.study.reading.resolving import Resolver
 from nlgraft.study.reading.rules import usable_cells
-from nlgraft.study.reading.system import load_system
+from nlgraft.study.reading.system_import import load_system
 
 
 def system_problems(draft: Draft) -> Iterator[Problem]:

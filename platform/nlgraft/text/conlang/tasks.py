@@ -8,11 +8,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from nlgraft.text.config import ConlangConfig, Split, Task
 from nlgraft.text.conlang.drafts import blunder
 from nlgraft.text.conlang.language import Family, Slot, family
 from nlgraft.text.conlang.meaning import Clause, Entity, Sentence, Speaker
 from nlgraft.text.conlang.unsaid import leave_out, understood
+from nlgraft.text.corpus_config import ConlangConfig, Split, Task
 
 SEED = 0
 """Of the language family and of the sentences: all corpora share their languages."""

@@ -8,7 +8,7 @@ from nlgraft.vocab.methods.interface import Method
 from nlgraft.vocab.methods.neighbours import focus, take_vectors, wechsel
 from nlgraft.vocab.methods.partitions import one_partition, shuffled, vipi
 from nlgraft.vocab.methods.reconstruction import reconstruct
-from nlgraft.vocab.plans.plan import Noise
+from nlgraft.vocab.plans.transfer_plan import Noise
 
 _MOSIN = "Mosin et al. (2021), VIPI"
 _NEW_MODEL = Noise(center="zero", spread="fixed", scale=0.02)

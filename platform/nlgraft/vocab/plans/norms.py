@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from nlgraft.vocab.plans.moments import Rows, row_norms
-from nlgraft.vocab.plans.plan import Provenance, TransferPlan
+from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nlgraft.errors import DataError, PaddingError
-from nlgraft.vocab.plans.plan import GAP_BIAS, Provenance, TransferPlan
+from nlgraft.vocab.plans.transfer_plan import GAP_BIAS, Provenance, TransferPlan
 from nlgraft.vocab.surgery.tensors import (
     TensorRows,
     VocabularyTensors,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.plans.plan import TransferPlan
+from nlgraft.vocab.plans.transfer_plan import TransferPlan
 from nlgraft.vocab.surgery.changes import Change, Changes, check_positions, find_changes
 from nlgraft.vocab.surgery.tensors import named_tensors
 from nlgraft.vocab.surgery.token_ids import Sides

@@ -1,0 +1,271 @@
+"""Masked language models: an encoder and a head that predicts masked tokens, of ours or of transformers.
+
+transformers is imported only when one of its models is built.
+
+Shape letters: B lines, T positions of a line with begin and end, D model width, V vocabulary, M positions
+whose token is predicted.
+Source: Devlin et al. (2019), section 3.1.
+"""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nlgraft.errors import DataError
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.conversion.encoders import PredictionHead
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import BertConfig
+from nlgraft.nn.transformers_loading import position_limit, quiet_transformers
+from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors
+
+NOT_PREDICTED = -100
+"""Label of positions whose token is not predicted."""
+TRANSFORMERS_TYPES = "BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT type"
+
+
+@dataclass(frozen=True)
+class MaskedBatch:
+    """Lines with masked tokens.
+
+    Attributes:
+        tokens: What the model reads, begin and end included, [B, T].
+        labels: True token where it is predicted, ``NOT_PREDICTED`` elsewhere, int64 [B, T].
+    """
+
+    tokens: Tokens
+    labels: Tensor
+
+    @classmethod
+    def of(cls, ids: Sequence[Sequence[int]], labels: Sequence[Sequence[int]], pad_id: int) -> MaskedBatch:
+        """Pack lines and their labels, begin and end included."""
+        return cls(Tokens.from_lists(ids, pad_id), Tokens.from_lists(labels, NOT_PREDICTED).ids)
+
+    @property
+    def targets(self) -> Tensor:
+        """True tokens of the predicted positions, line by line, int64 [M]."""
+        return self.labels[self.labels != NOT_PREDICTED]
+
+    @property
+    def num_targets(self) -> Tensor:
+        """Number of predicted positions of each line, int64 [B]."""
+        return (self.labels != NOT_PREDICTED).sum(1)
+
+    def without_labels(self) -> MaskedBatch:
+        """Take the labels away: the model then runs its body alone."""
+        return MaskedBatch(self.tokens, torch.full_like(self.labels, NOT_PREDICTED))
+
+    def to(self, device: torch.device | str) -> MaskedBatch:
+        """Move to a device."""
+        return MaskedBatch(self.tokens.to(device), self.labels.to(device))
+
+
+class MaskedLM(nn.Module, ABC):
+    """A model that predicts masked tokens; its head runs where a token is predicted, and nowhere else.
+
+    Attributes:
+        can_predict: False for a checkpoint without a prediction head, which has states only.
+    """
+
+    can_predict: bool = True
+
+    @abstractmethod
+    def forward(self, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
+        """Read lines.
+
+        Returns:
+            Last hidden states [B, T, D], and logits [M, V] of the predicted positions, line by line.
+        """
+
+    @property
+    @abstractmethod
+    def input_table(self) -> Tensor:
+        """The table of input embeddings, [V, D]."""
+
+    @property
+    @abstractmethod
+    def vocabulary_tensors(self) -> frozenset[str]:
+        """Names of the parameters with a row or an entry for each token: tables and output biases."""
+
+    @property
+    @abstractmethod
+    def max_tokens(self) -> int | None:
+        """Longest line that it has positions for, without begin and end; None: any length."""
+
+
+class EncoderMaskedLM(MaskedLM):
+    """The encoder of our Transformer; logits come from the embedding table that all sides share."""
+
+    def __init__(
+        self, model: Seq2Seq, head: PredictionHead | None = None, *, can_predict: bool = True
+    ) -> None:
+        """Take the encoder of a model with ``tying`` ``all``, whose decoder is dropped.
+
+        ``head`` stands between the states and the table; None: nothing does.
+        """
+        super().__init__()
+        # an unread decoder would be counted, saved and handed to the optimiser
+        model.decoder = nn.ModuleList()
+        del model.decoder_norm, model.target_input
+        self.model = model
+        self.head = head
+        self.can_predict = can_predict
+
+    def forward(self, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
+        """Read lines: states [B, T, D] and logits [M, V]."""
+        states_BTD = self.model.encode([batch.tokens]).bank[0].states
+        predicted_MD = states_BTD.flatten(0, 1).index_select(0, _predicted(batch))
+        return states_BTD, self.model.logits(predicted_MD if self.head is None else self.head(predicted_MD))
+
+    @property
+    def input_table(self) -> Tensor:
+        """The one table, [V, D]."""
+        return self.model.output_projection.weight
+
+    @property
+    def vocabulary_tensors(self) -> frozenset[str]:
+        """Names of table and output bias."""
+        names = {"model.source_embedding.table.weight", "model.output_projection.weight"}
+        if self.model.config.has_output_bias:
+            names.add("model.output_projection.bias")
+        return frozenset(names)
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Learned positions end somewhere, sinusoids do not."""
+        config = self.model.config
+        return config.max_positions - 2 if config.source_positions == "learned" else None
+
+
+class TransformersMaskedLM(MaskedLM):
+    """A masked language model of transformers, whatever its architecture."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model: Any = model
+
+    def forward(self, batch: MaskedBatch) -> tuple[Tensor, Tensor]:
+        """Read lines: states [B, T, D] and logits [M, V]."""
+        positions_M = _predicted(batch)
+        states: list[Tensor] = []
+
+        def keep_predicted(_module: nn.Module, _inputs: Any, output: Any) -> Any:
+            states.append(output.last_hidden_state)
+            flat = output.last_hidden_state.flatten(0, 1)
+            return type(output)(last_hidden_state=flat.index_select(0, positions_M)[None])
+
+        # Every architecture has its own head behind the body, so the body's output is what can be changed
+        # for all of them.
+        handle = self.model.base_model.register_forward_hook(keep_predicted)
+        try:
+            tokens = batch.tokens
+            logits = self.model(input_ids=tokens.ids, attention_mask=tokens.valid.long()).logits
+        finally:
+            handle.remove()
+        return states[0], logits[0]
+
+    @property
+    def input_table(self) -> Tensor:
+        """The table of input embeddings, [V, D]."""
+        return self.model.get_input_embeddings().weight
+
+    @property
+    def vocabulary_tensors(self) -> frozenset[str]:
+        """Names of tables and biases, each under all its names."""
+        return frozenset(f"model.{name}" for name in find_vocabulary_tensors(self.model).all)
+
+    @property
+    def body_pattern(self) -> str:
+        """Regular expression of the names of all parameters but the head's own."""
+        return rf"^model\.{self.model.base_model_prefix}\."
+
+    @property
+    def max_tokens(self) -> int | None:
+        """Positions beside those of begin and end."""
+        limit = position_limit(self.model)
+        return None if limit is None else limit - 2
+
+
+def _predicted(batch: MaskedBatch) -> Tensor:
+    return (batch.labels.flatten() != NOT_PREDICTED).nonzero()[:, 0]
+
+
+def load_checkpoint(name: str, revision: str | None, seed: int) -> tuple[TransformersMaskedLM, list[str]]:
+    """Read a checkpoint of transformers in fp32.
+
+    Args:
+        name: Hub name or directory.
+        revision: Commit, tag or branch of a hub name.
+        seed: Of the parameters that the checkpoint lacks: a prediction head.
+
+    Returns:
+        The model, and the names of the parameters that were drawn.
+
+    Raises:
+        DataError: It cannot be read as a masked language model, or part of its body is missing.
+    """
+    from transformers import AutoModelForMaskedLM
+
+    options = {} if revision is None else {"revision": revision}
+    try:
+        with torch.random.fork_rng(devices=[]), quiet_transformers():
+            torch.manual_seed(seed)
+            model, report = AutoModelForMaskedLM.from_pretrained(
+                name, dtype=torch.float32, output_loading_info=True, **options
+            )
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"{name}: not readable as a masked language model ({error}); give the name or directory of a "
+            f"{TRANSFORMERS_TYPES} checkpoint"
+        ) from error
+    missing = sorted(report["missing_keys"])
+    if lost := [name for name in missing if name.startswith(f"{model.base_model_prefix}.")]:
+        raise DataError(f"{name}: the checkpoint's body lacks {', '.join(lost[:3])}")
+    return TransformersMaskedLM(model), missing
+
+
+def fresh_bert(
+    config: BertConfig,
+    vocab_size: int,
+    *,
+    pad_id: int,
+    max_tokens: int,
+    seed: int,
+    initializer_range: float = 0.02,
+) -> TransformersMaskedLM:
+    """Build a BERT of transformers with fresh weights; ``max_tokens`` does not count begin and end."""
+    import transformers
+
+    settings = transformers.BertConfig(
+        vocab_size=vocab_size,
+        hidden_size=config.d_model,
+        num_hidden_layers=config.num_layers,
+        num_attention_heads=config.num_heads,
+        intermediate_size=config.ffn_dim,
+        hidden_dropout_prob=config.dropout,
+        attention_probs_dropout_prob=config.dropout,
+        max_position_embeddings=max_tokens + 2,
+        pad_token_id=pad_id,
+        initializer_range=initializer_range,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return TransformersMaskedLM(transformers.BertForMaskedLM(settings))
+
+
+def fresh_like(
+    model: TransformersMaskedLM, vocab_size: int, *, pad_id: int, seed: int
+) -> TransformersMaskedLM:
+    """Build a model of the same architecture with fresh weights and another vocabulary."""
+    config = copy.deepcopy(model.model.config)
+    config.vocab_size, config.pad_token_id = vocab_size, pad_id
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return TransformersMaskedLM(type(model.model)(config))

@@ -1,0 +1,247 @@
+"""Parts of systems' configs, without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer
+from nlgraft.evaluation.sufficient import TextMetric
+from nlgraft.nn.context_config import LanguageModelConfig
+from nlgraft.nn.model_config import BertConfig, ClassifierConfig, tupled
+from nlgraft.strict_config import StrictConfig
+from nlgraft.text.files import InputPathOrName
+from nlgraft.text.tokenizer_config import WordTokenizerConfig
+from nlgraft.training.train_config import MaskedScoringConfig, MaskingConfig, SmoothedTrainConfig, TrainConfig
+
+ExtractMethod = Literal["lead", "oracle"]
+CLASS_METRICS = ("accuracy", "macro_f1", "mcc", "loss.class", "ece")
+"""Measures of classification."""
+MASK_TOKEN = "<mask>"
+"""Special token that stands for masked text."""
+
+
+def defaulting(**values: Any) -> BeforeValidator:
+    """Make the annotation of a part whose defaults differ from those of its class.
+
+    In a config: ``text: Annotated[TokenizerConfig, defaulting(kind="bpe")] = TokenizerConfig(kind="bpe")``.
+    Without it the values of the class would come back as soon as a study gives another setting of the part.
+    """
+    return BeforeValidator(
+        lambda given: tupled(_merged(values, given)) if isinstance(given, Mapping) else given
+    )
+
+
+def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    inner = {
+        name: _merged(value, given[name])
+        for name, value in defaults.items()
+        if isinstance(value, Mapping) and isinstance(given.get(name), Mapping)
+    }
+    return {**defaults, **given, **inner}
+
+
+class SystemConfig(StrictConfig):
+    """Base of the systems' configs: settings that contradict each other are refused, all at once."""
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> Self:
+        if problems := list(self._problems()):
+            raise ValueError("; ".join(problems))
+        return self
+
+    def _problems(self) -> Iterator[str]:
+        """Yield each contradiction in one sentence that names the settings and what to do."""
+        yield from ()
+
+
+class PhaseConfig(StrictConfig):
+    """One training of the whole model."""
+
+    train: SmoothedTrainConfig = SmoothedTrainConfig()
+    """Length, learning rate and choice of the result."""
+    num_bleu_sentences: int = Field(default=0, ge=0)
+    """Dev sentences that are decoded greedily at every evaluation, reported as dev/greedy_bleu (sentences);
+    0: none."""
+
+    @model_validator(mode="after")
+    def _best_metric_is_measured(self) -> PhaseConfig:
+        measured = ["dev/loss", *(["dev/greedy_bleu"] if self.num_bleu_sentences else [])]
+        if self.train.best_metric not in measured:
+            raise ValueError(
+                f"train.best_metric is {self.train.best_metric!r}; measured are {', '.join(measured)} "
+                "(dev/greedy_bleu needs num_bleu_sentences above 0)"
+            )
+        return self
+
+
+UPSTREAM_SEED = 1
+"""Seed of pretrained models that all trials share: initialisation, order, dropout."""
+
+
+class UpstreamSeed(StrictConfig):
+    """Which trials share a pretrained model."""
+
+    is_per_seed: bool = False
+    """If true, every trial seed pretrains a model of its own; else replicates vary downstream only."""
+
+    def seed_of(self, trial_seed: int) -> int:
+        """Choose the seed of this training in a trial."""
+        return trial_seed if self.is_per_seed else UPSTREAM_SEED
+
+
+class UpstreamPhaseConfig(PhaseConfig, UpstreamSeed):
+    """The training of a model that trials share."""
+
+
+class LanguageModelPhaseConfig(UpstreamSeed):
+    """The pretraining of one of our own language models, which trials share."""
+
+    model: LanguageModelConfig
+    """Left-to-right (``uni_lm``) or two-tower (``bi_lm``), and its sizes."""
+    train: TrainConfig = TrainConfig()
+    """Length, learning rates, selection of the result."""
+
+    @model_validator(mode="after")
+    def _fits_its_text(self) -> LanguageModelPhaseConfig:
+        if self.model.vocab_size is not None:
+            raise ValueError("model.vocab_size is that of the text's tokenizer; leave it out")
+        if self.train.best_metric not in ("dev/loss", "dev/perplexity"):
+            raise ValueError(
+                f"train.best_metric is {self.train.best_metric!r}; measured are dev/loss and dev/perplexity"
+            )
+        return self
+
+
+class ClassifierTrainConfig(TrainConfig):
+    """The training of a classifier."""
+
+    best_metric: str = "dev/loss.class"
+    """Dev metric that tells the best evaluation, for the result and for ``patience``."""
+
+
+class ClassificationConfig(StrictConfig):
+    """A sequence classifier and its training."""
+
+    classifier: ClassifierConfig = ClassifierConfig()
+    """Pooling and head, and whether the body is trained."""
+    train: ClassifierTrainConfig = ClassifierTrainConfig()
+    """Length, learning rates, selection of the result."""
+
+    @model_validator(mode="after")
+    def _best_metric_is_measured(self) -> ClassificationConfig:
+        measured = [f"dev/{name}" for name in CLASS_METRICS]
+        if self.train.best_metric not in measured:
+            raise ValueError(
+                f"train.best_metric is {self.train.best_metric!r}; measured are {', '.join(measured)}"
+            )
+        return self
+
+
+class MaskedSpansConfig(StrictConfig):
+    """Text infilling: spans of the text are masked (Lewis et al. 2020; Liu et al. 2020)."""
+
+    rate: float = Field(default=0.35, gt=0, lt=1)
+    """Share of the tokens that are masked."""
+    mean_tokens: float = Field(default=3.5, gt=0)
+    """Mean length of a masked span, in tokens (Poisson)."""
+    token: str = MASK_TOKEN
+    """Token that replaces a span."""
+
+
+class ScoreConfig(StrictConfig):
+    """Measures of the output."""
+
+    metrics: tuple[TextMetric, ...] = Field(default=("bleu", "chrf", "ter"), min_length=1)
+    """Measures of text: ROUGE and meteor for questions and summaries, bleu_zh for Chinese by characters."""
+    bleu_tokenizer: BleuTokenizer | None = None
+    """sacreBLEU's tokenizer of ``bleu``, part of its signature; null: by the script of the dev references,
+    13a where spaces separate words and else zh, ja-mecab, ko-mecab or char."""
+    rouge_tokenizer: RougeTokenizer | None = None
+    """Words of ROUGE, part of its signature: english (stemmed a-z and 0-9, as ROUGE-1.5.5), words (any
+    letters) or characters; null: by the script of the dev references."""
+    is_calibrated: bool = False
+    """If true, measure the inference ECE: one more pass over every output, and its alignment."""
+
+    @model_validator(mode="after")
+    def _tokenizers_are_read(self) -> ScoreConfig:
+        has_rouge = any(metric.startswith("rouge") for metric in self.metrics)
+        for name, has_metric in (("bleu", "bleu" in self.metrics), ("rouge", has_rouge)):
+            chosen = getattr(self, f"{name}_tokenizer")
+            if chosen is not None and not has_metric:
+                raise ValueError(
+                    f"{name}_tokenizer is {chosen!r}, but metrics has no {name}; add it, or leave "
+                    f"{name}_tokenizer out"
+                )
+        return self
+
+
+class MaskedLMConfig(StrictConfig):
+    """A masked language model of transformers, and what it predicts."""
+
+    checkpoint: InputPathOrName | None = None
+    """Hub name or local directory of a BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT type checkpoint with
+    its tokenizer. One without a prediction head gets a fresh one, which upstream training teaches."""
+    revision: str | None = None
+    """Commit, tag or branch of a hub name; null: its main branch."""
+    model: BertConfig | None = None
+    """The model that is trained from scratch instead of a checkpoint; null: the checkpoint."""
+    is_body_trained: bool = True
+    """If false, upstream training changes the prediction head alone."""
+    upstream_tokenizer: WordTokenizerConfig | None = None
+    """Vocabulary of a model trained from scratch, learned from upstream text; a checkpoint has its own."""
+    downstream_tokenizer: WordTokenizerConfig = WordTokenizerConfig()
+    """The new vocabulary, learned from downstream text."""
+    masking: MaskingConfig = MaskingConfig()
+    """Unit that training masks. Scoring masks whole words at the same rate, all of their tokens, so that all
+    vocabularies predict the same characters."""
+    num_scored_sentences: int | None = Field(default=None, ge=1)
+    """Sentences of dev and of test that are scored, upstream and downstream; null: all."""
+    num_scoring_rounds: int = Field(default=1, ge=1)
+    """Times that each of them is read with other words masked: 1/rate rounds cover every word once."""
+
+    @property
+    def upstream_dropout(self) -> float | None:
+        """BPE-dropout of trainings in the upstream vocabulary."""
+        return None if self.upstream_tokenizer is None else self.upstream_tokenizer.dropout
+
+    @property
+    def scoring(self) -> MaskedScoringConfig:
+        """The scoring of dev and test."""
+        return MaskedScoringConfig(
+            rate=self.masking.rate,
+            num_rounds=self.num_scoring_rounds,
+            num_lines=self.num_scored_sentences,
+        )
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> MaskedLMConfig:
+        if (self.checkpoint is None) == (self.model is None):
+            given = "both given" if self.model is not None else "both missing"
+            raise ValueError(
+                f"checkpoint and model are {given}: name a checkpoint, or describe a model to train"
+            )
+        if self.checkpoint is not None and self.upstream_tokenizer is not None:
+            raise ValueError(
+                "upstream_tokenizer is given, but checkpoint brings its own: leave upstream_tokenizer out"
+            )
+        if self.model is not None and self.revision is not None:
+            raise ValueError("revision is given with model, which has none: it belongs to a checkpoint")
+        if self.model is not None and self.upstream_tokenizer is None:
+            raise ValueError("model is trained from scratch: give its upstream_tokenizer")
+        if self.model is not None and not self.is_body_trained:
+            raise ValueError(
+                "is_body_trained is false, but model starts from scratch: a body that never learned"
+            )
+        return self
+
+
+class VectorsConfig(StrictConfig):
+    """Vectors of tokens learned from text, as wide as the model, for methods that read them."""
+
+    epochs: int = Field(default=5, ge=1)
+    """Passes over the training text of the domain."""
+    batch_size: int = Field(default=2048, ge=1)
+    """Predictions of a step."""

@@ -1,0 +1,64 @@
+"""Released checkpoints: their identity as settings, and the kinds of stages that make them models of ours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from nlgraft.stages.kinds.text_kinds import NoInputs
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+
+
+class CheckpointSettings(Settings):
+    """A released model. Where it lies is among the stage's locations, as ``checkpoint``."""
+
+    content: dict[str, Any]
+    """Digests of its files, or its name and ``revision`` on the hub."""
+
+    @property
+    def revision(self) -> str | None:
+        """Revision of a hub name; None for a directory."""
+        return self.content.get("revision")
+
+
+MBART_EOS = 2
+"""An mBART's id of the end of a sentence."""
+
+
+class ReleasedTokenizerSettings(CheckpointSettings):
+    """The tokenizer of a released model."""
+
+    languages: tuple[str, ...] = ()
+    """Special tokens of languages that follow the mask, e.g. ``<de>``."""
+    symbols: tuple[str, ...] = ()
+    """Strings that become one piece each behind the languages, and that decoding keeps; they begin as the
+    checkpoint's end of a sentence."""
+
+
+class MbartSettings(CheckpointSettings):
+    """A released mBART."""
+
+    start_id: int | None = None
+    """Its own id of the token that starts a target, the language's; null: the one in its config.json."""
+    language_ids: tuple[int, ...] = ()
+    """Its own ids of the languages whose tokens follow the mask, and of symbols, in their order."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasedInputs(Inputs[T]):
+    """The checkpoint's tokenizer, renumbered."""
+
+    tokenizer: T
+
+
+MBART_TOKENIZER = StageKind(
+    "nlgraft.stages.run.mbart_stages:renumber_tokenizer", ReleasedTokenizerSettings, NoInputs
+)
+MBART = StageKind("nlgraft.stages.run.mbart_stages:read_checkpoint", MbartSettings, ReleasedInputs)
+BERT_TOKENIZER = StageKind(
+    "nlgraft.stages.run.bert_stages:renumber_tokenizer", ReleasedTokenizerSettings, NoInputs
+)
+BERT_MASKED_LM = StageKind("nlgraft.stages.run.bert_stages:read_encoder", CheckpointSettings, ReleasedInputs)
+BERT_ARCHITECTURE = StageKind(
+    "nlgraft.stages.run.bert_stages:read_architecture", CheckpointSettings, NoInputs
+)

@@ -1,0 +1,190 @@
+"""Training, translation and scoring of encoder-decoders with K sources: settings and inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import Field
+
+from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer
+from nlgraft.evaluation.sufficient import TextMetric
+from nlgraft.nn.model_config import BeamSearchConfig, GenerationConfig, TransformerConfig
+from nlgraft.stages.config_parts import ExtractMethod, MaskedSpansConfig
+from nlgraft.stages.kinds.training_settings import TrainingSettings
+from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.text.corpus_config import SplitName
+from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, Pattern, SmoothedTrainConfig, View
+
+
+class CarrySettings(Settings):
+    """Mapping of an earlier model's weights into another architecture; what it leaves open is an error."""
+
+    rename: tuple[tuple[Pattern, str], ...] = ()
+    """Regular expression and replacement, applied to the earlier names in turn."""
+    fresh: tuple[Pattern, ...] = ()
+    """Names that keep their fresh initialisation."""
+    drop: tuple[Pattern, ...] = ()
+    """Earlier names, after renaming, that are not used."""
+
+
+class TrainSettings(TrainingSettings[SmoothedTrainConfig]):
+    """One training of an encoder-decoder."""
+
+    model: TransformerConfig | None = None
+    """The architecture; null: that of the input ``start`` or ``architecture``."""
+    extension: Mapping[str, Any] = {}
+    """Fields of the architecture of ``start`` that are others in this model, e.g. ``num_sources``."""
+    carry: CarrySettings = CarrySettings()
+    """Mapping of the weights of ``start`` where the architecture is another."""
+    learned: LearnedParameters = ALL_LEARNED
+    """Parameters that learn, and learning rates of their own."""
+    view: View = View()
+    """Sources, contexts and target of a batch."""
+    sampling_alpha: float | None = None
+    """Training text of sources and target is segmented at random in every epoch: smoothing of unigram
+    sampling, or BPE-dropout probability. Null: as it was encoded."""
+    streams: Mapping[str, str] = {}
+    """Role of the text of each stream that is sampled."""
+    masked_spans: MaskedSpansConfig | None = None
+    """If given, sources are the target with masked spans, masked anew in every epoch (text infilling)."""
+    num_bleu_sentences: int = 0
+    """Dev sentences that are decoded greedily at every evaluation; 0: none."""
+    new_rows_first_steps: int = 0
+    """First steps in which only the new rows of an exchanged vocabulary learn: see ``start``."""
+    report_steps: tuple[int, ...] = ()
+    """Steps whose dev loss is reported as a metric of its own, where it is evaluated; 0: before the training,
+    right after weights were carried over."""
+    metric_prefix: str = ""
+    """Prefix of all metrics, e.g. ``upstream``, of a training whose model is not the trial's result."""
+
+    @property
+    def layers(self) -> tuple[int, int] | None:
+        """Those of ``model``."""
+        return None if self.model is None else (self.model.num_layer_parameters, self.model.d_model)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainInputs(Inputs[T]):
+    """Encoded text with the corpus and the tokenizers it was made of, and the model to start from.
+
+    ``start`` is a model, also one after an exchange of its vocabulary; ``architecture`` a model's description
+    without weights; without either the model begins fresh. The rest is that of ``ContextStages``.
+    """
+
+    encoded: T
+    corpus: T
+    tokenizers: Mapping[str, T]
+    start: T | None = None
+    architecture: T | None = None
+    encoders: Mapping[str, T] = field(default_factory=dict)
+    states: Mapping[str, T] = field(default_factory=dict)
+    means: Mapping[str, T] = field(default_factory=dict)
+
+
+class DecodingSettings(Settings):
+    """How a model translates, whatever the text."""
+
+    decode: BeamSearchConfig
+    """Beam and length rules."""
+    view: View = View()
+    """Sources and contexts that the model reads."""
+    foreign_source: int | None = Field(default=None, ge=0)
+    """Source that is another example's sentence everywhere, by index: an adversarial test."""
+    has_lm_cache: bool = True
+    """If false, a target-side language model reads every prefix anew, to measure what its cache saves."""
+    is_measured: bool = True
+    """If true, report length and speed of the output: of the trial's own model, not of an upstream one."""
+    is_calibrated: bool = False
+    """If true, measure the inference ECE."""
+
+
+class TranslateSettings(DecodingSettings):
+    """Beam search on one split."""
+
+    split: SplitName
+    """Split to translate."""
+    streams: Mapping[str, str]
+    """Role of the text of each source and context."""
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Longest source, as in training; longer ones are cut and counted."""
+
+    @property
+    def generation(self) -> GenerationConfig:
+        """The search, which begins with the view's first token."""
+        return GenerationConfig(**self.decode.model_dump(), start_id=self.view.target_start)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TranslateInputs(Inputs[T]):
+    """A model, the corpus it translates and the tokenizer of each stream, ``target`` among them."""
+
+    model: T
+    corpus: T
+    tokenizers: Mapping[str, T]
+
+
+class ExtractSettings(Settings):
+    """Summaries of one split, taken from the text itself."""
+
+    split: SplitName
+    """Split to summarise."""
+    method: ExtractMethod
+    """The first sentences, or those that raise ROUGE-1 and ROUGE-2 against the reference the most."""
+    num_sentences: int
+    """Most sentences of a summary."""
+    rouge_tokenizer: RougeTokenizer | None = None
+    """Words of the oracle's ROUGE; null: by the script of the dev references."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExtractInputs(Inputs[T]):
+    """A corpus with one source and a target."""
+
+    corpus: T
+
+
+class ScoreSettings(Settings):
+    """Comparison of translations with the references."""
+
+    metrics: tuple[TextMetric, ...] = Field(min_length=1)
+    """Measures of text."""
+    bleu_tokenizer: BleuTokenizer | None = None
+    """Tokenizer of ``bleu``; null: by the script of the dev references."""
+    rouge_tokenizer: RougeTokenizer | None = None
+    """Tokenizer of ROUGE, likewise."""
+    has_documents: bool = False
+    """If true, BLEU of whole documents, too: the corpus says which document a line belongs to."""
+    metric_prefix: str = ""
+    """Prefix of all metrics of a model that is not the trial's result."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoreInputs(Inputs[T]):
+    """Translations by split, and what further measures need.
+
+    ``target_tokenizer`` for normalisation and the length of the references, ``compared_tokenizer`` for the
+    tokens that the former saves against it, ``trained`` (the training of the model) for its dev loss per
+    character. ``further`` are not read: stages whose metrics belong to the trial although nothing else rests
+    on them.
+    """
+
+    corpus: T
+    translations: Mapping[str, T]
+    target_tokenizer: T | None = None
+    compared_tokenizer: T | None = None
+    trained: T | None = None
+    further: Mapping[str, T] = field(default_factory=dict)
+
+
+TRAIN = StageKind(
+    "nlgraft.stages.run.seq2seq_stages:train", TrainSettings, TrainInputs, version=2, is_distributed=True
+)
+TRANSLATE = StageKind(
+    "nlgraft.stages.run.translation_stages:translate", TranslateSettings, TranslateInputs, version=3
+)
+EXTRACT = StageKind(
+    "nlgraft.stages.run.translation_stages:extract", ExtractSettings, ExtractInputs, version=2
+)
+SCORE = StageKind("nlgraft.stages.run.translation_stages:score", ScoreSettings, ScoreInputs, version=3)

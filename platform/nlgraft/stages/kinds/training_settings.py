@@ -1,0 +1,38 @@
+"""Settings that all stages have which train."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Generic, TypeVar
+
+from nlgraft.pipeline.stage import Stage, Work
+from nlgraft.stages.stage_kind import Settings
+from nlgraft.training.train_config import TrainConfig
+
+TrainT = TypeVar("TrainT", bound=TrainConfig)
+
+
+class TrainingSettings(Settings, Generic[TrainT]):
+    """Settings of a training."""
+
+    train: TrainT
+    """Length, learning rate and choice of the result."""
+
+    @property
+    def layers(self) -> tuple[int, int] | None:
+        """Parameters of the model's layers, and its width; None for that of an input."""
+        return None
+
+    def work(self, inputs: Mapping[str, Stage]) -> Work:
+        """Estimate the work from the model's size; its output layer has the tokenizer's vocabulary."""
+        size = None
+        if self.layers is not None:
+            parameters, width = self.layers
+            size = parameters + width * max(map(_vocab_size, inputs.values()), default=0)
+        return Work(self.train.max_steps, self.train.tokens_per_step, size)
+
+
+def _vocab_size(stage: Stage) -> int:
+    """Size of the vocabulary that a stage learns; 0 if it learns none."""
+    settings = stage.config.get("tokenizer")
+    return settings.get("vocab_size", 0) if isinstance(settings, dict) else 0

@@ -1,0 +1,162 @@
+"""Training and scoring of sequence classifiers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.artifact import write_metrics, write_segments
+from nlgraft.evaluation.scores import Evaluation, Score
+from nlgraft.nn.classifier import Classifier
+from nlgraft.nn.masked_lm_models import MaskedLM
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.kinds.classification_kinds import (
+    SCORE_CLASSIFIER,
+    TRAIN_CLASSIFIER,
+    ScoreClassifierInputs,
+    TrainClassifierInputs,
+)
+from nlgraft.stages.run.text_stages import read_encoded, text_of, training_budget
+from nlgraft.text.batches import LengthBatches
+from nlgraft.text.corpora import read_corpus
+from nlgraft.text.tokenizer_config import WordSampling
+from nlgraft.training.classification_training import (
+    ClassificationObjective,
+    LabelledData,
+    evaluate_classifier,
+    fresh_classifier,
+    index_labels,
+    read_body,
+    read_classifier,
+    write_classifier,
+)
+from nlgraft.training.loop import Training, TrainOutcome
+from nlgraft.training.loop import train as run_loop
+from nlgraft.training.masked_text import TEXT, MaskingIds
+from nlgraft.training.sampled_lines import SampledLines
+from nlgraft.training.train_config import TrainConfig
+from nlgraft.training.views import Encoded
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+
+_SCORING_TOKENS = 4096
+"""Padded positions of a batch that is only scored."""
+ClassifierInputs = TrainClassifierInputs[Path] | ScoreClassifierInputs[Path]
+
+
+def train(context: StageContext) -> None:
+    """Train a classifier; write it with its dev scores, its size and the learning curves."""
+    settings, inputs = TRAIN_CLASSIFIER.read(context)
+    assert context.seed is not None, "the graph gives every training a seed"
+    labels = sorted(set(_labels(inputs, "train")))
+    if len(labels) < 2:
+        raise DataError(f"train has one label, {labels[0]!r}: nothing is left to decide")
+    body = read_body(inputs.body)
+    budget = training_budget(settings.train, inputs.corpus, "train", context.seed)
+    data: LabelledData | SampledLines = _data(inputs, "train", labels, body, budget, context.seed)
+    if settings.sampling is not None:
+        data = _sampled(inputs, settings.sampling, data, budget, context.seed)
+    dev = _data(inputs, "dev", labels, body)
+    model = fresh_classifier(body, len(labels), settings.classifier, context.seed)
+
+    best: dict[float, Evaluation] = {}
+
+    def measure(model: Classifier) -> Evaluation:
+        return evaluate_classifier(model, dev, len(labels), context.device)
+
+    def evaluate(model: Classifier) -> dict[str, float]:
+        evaluation = measure(model)
+        metrics = {f"dev/{name}": score.value for name, score in evaluation.scores.items()}
+        _keep_best(best, metrics.get(settings.train.best_metric), evaluation, settings.train)
+        return metrics
+
+    outcome = run_loop(
+        Training(model, ClassificationObjective(), data, settings.train),
+        context,
+        evaluate=evaluate,
+        save=lambda model, directory: write_classifier(model, labels, directory),
+    )
+    # a training that was resumed behind its best evaluation does not have it
+    known = best.get(outcome.best_value) if outcome.best_value is not None else None
+    _write(context.directory, "dev", known or measure(model))
+    mean = Score("accuracy.curve", _curve_mean(outcome), len(dev), "maximize", "trapezoids over steps|points")
+    write_metrics(context.directory, {"dev/accuracy.curve": mean, **outcome.scores})
+
+
+def _keep_best(
+    best: dict[float, Evaluation], value: float | None, evaluation: Evaluation, config: TrainConfig
+) -> None:
+    """Keep the evaluation of the weights that will be the result, by its value: the first of the best."""
+    choose = max if config.is_best_highest else min
+    if config.is_best_kept and value is not None and value not in best and choose([value, *best]) == value:
+        best.clear()
+        best[value] = evaluation
+
+
+def _sampled(
+    inputs: TrainClassifierInputs[Path],
+    sampling: WordSampling,
+    plain: LabelledData,
+    budget: int | LengthBatches,
+    seed: int,
+) -> SampledLines:
+    ids = MaskingIds.of(load_vocabulary(inputs.tokenizer))
+
+    def labelled(text: Encoded) -> LabelledData:
+        return LabelledData(text.stream(TEXT), plain.classes, ids, batch_tokens=budget, seed=seed)
+
+    lines = text_of(read_corpus(inputs.corpus / "train"), [TEXT])
+    return SampledLines(lines, inputs.tokenizer, sampling, seed, labelled)
+
+
+def _curve_mean(outcome: TrainOutcome) -> float:
+    """Average the accuracy between the first and the last evaluation over the steps."""
+    points = np.array([point[:2] for point in outcome.curves["dev/accuracy"]])
+    if len(points) == 1:
+        return float(points[0, 1])
+    return float(np.trapezoid(points[:, 1], points[:, 0]) / (points[-1, 0] - points[0, 0]))
+
+
+def score(context: StageContext) -> None:
+    """Score a classifier on a split, with per-line statistics."""
+    settings, inputs = SCORE_CLASSIFIER.read(context)
+    model, labels = read_classifier(inputs.classifier, inputs.body)
+    data = _data(inputs, settings.split, labels, model.body)
+    evaluation = evaluate_classifier(model.to(context.device), data, len(labels), context.device)
+    _write(context.directory, settings.split, evaluation)
+
+
+def _write(directory: Path, split: str, evaluation: Evaluation) -> None:
+    write_segments(directory, split, evaluation.statistics)
+    write_metrics(directory, {f"{split}/{name}": score for name, score in evaluation.scores.items()})
+
+
+def _labels(inputs: ClassifierInputs, split: str) -> list[str]:
+    return text_of(read_corpus(inputs.corpus / split), ["label"])
+
+
+def _data(
+    inputs: ClassifierInputs,
+    split: str,
+    labels: Sequence[str],
+    body: MaskedLM,
+    batch_tokens: int | LengthBatches = _SCORING_TOKENS,
+    seed: int = 0,
+) -> LabelledData:
+    """Set up the lines of a split.
+
+    Raises:
+        DataError: A line is longer than the body's position table, or a label unknown.
+    """
+    lines = read_encoded(inputs.encoded, split).stream(TEXT)
+    longest = int(lines.lengths.max(initial=0))
+    if body.max_tokens is not None and longest > body.max_tokens:
+        raise DataError(
+            f"{split} has a line of {longest} tokens, but the model has positions for {body.max_tokens} "
+            f"beside begin and end: set max_tokens to at most {body.max_tokens}"
+        )
+    classes = index_labels(_labels(inputs, split), labels, split)
+    ids = MaskingIds.of(load_vocabulary(inputs.tokenizer))
+    return LabelledData(lines, classes, ids, batch_tokens=batch_tokens, seed=seed)

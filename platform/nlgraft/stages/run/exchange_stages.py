@@ -1,0 +1,256 @@
+"""Exchange of the vocabulary of encoder-decoders of ours and of masked language models."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file, save_file
+from torch import Tensor
+
+from nlgraft.errors import ContractError
+from nlgraft.evaluation.artifact import write_metrics
+from nlgraft.evaluation.scores import Score
+from nlgraft.nn.masked_lm_models import TransformersMaskedLM
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.kinds.exchange_kinds import EXCHANGE, PLAN, SIDE, VECTORS, PlanInputs, PlanSettings
+from nlgraft.stages.run.new_rows import TABLES
+from nlgraft.stages.run.text_stages import REPORT_FILE, read_encoded
+from nlgraft.text.batches import Ragged
+from nlgraft.training.masked_lm_training import read_masked_lm, write_masked_lm
+from nlgraft.training.models import DESCRIPTION, fresh_model, read_model, write_model
+from nlgraft.training.seeds import derive_seed
+from nlgraft.training.weights import carry_over
+from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, TokenVectors
+from nlgraft.vocab.methods.token_vectors import VectorOptions, learn_vectors
+from nlgraft.vocab.plans.norms import norm_report
+from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.surgery.exchange import exchange_vocabulary
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+
+_TIED_AFTER = {"decoder": "decoder", "encoder": "decoder", "both": "all"}
+"""Tables of a model with one table for both sides, after some side's vocabulary was exchanged."""
+
+
+Exchangeable = Seq2Seq | TransformersMaskedLM
+"""Models whose vocabulary can be exchanged."""
+
+
+def read_exchangeable(directory: Path) -> Exchangeable:
+    """Read a model that a training, a released checkpoint or an exchange has written, on the CPU."""
+    if (directory / DESCRIPTION).is_file():
+        return read_model(directory)
+    model = read_masked_lm(directory)
+    if not isinstance(model, TransformersMaskedLM):
+        raise ContractError(f"{directory}: the vocabulary of a bare encoder of ours cannot be exchanged")
+    return model
+
+
+def embedding_tables(model: Exchangeable) -> dict[str, Tensor]:
+    """Find the embedding table of each side, [V, D]; one that sides share stands under both names."""
+    if isinstance(model, TransformersMaskedLM):
+        return {SIDE: model.input_table.detach()}
+    return {side: model.get_parameter(name).detach() for side, name in TABLES.items()}
+
+
+def _noise_std(model: Exchangeable) -> float:
+    """Standard deviation with which a new model's rows are drawn."""
+    if isinstance(model, TransformersMaskedLM):
+        return float(model.model.config.initializer_range)
+    return model.config.d_model**-0.5
+
+
+def exchange_tables(model: Exchangeable, plans: Mapping[str, TransferPlan]) -> Exchangeable:
+    """Build a model with new vocabularies by side; everything else is kept bit for bit."""
+    if isinstance(model, TransformersMaskedLM):
+        return TransformersMaskedLM(exchange_vocabulary(model.model, plans[SIDE]))
+    return _exchange_seq2seq(model, plans)
+
+
+def _exchange_seq2seq(body: Seq2Seq, plans: Mapping[str, TransferPlan]) -> Seq2Seq:
+    """Input and output of the decoder stay tied; one table for both sides stays one if both are exchanged."""
+    config = body.config
+    if config.tying == "all":
+        # a side that is exchanged alone cannot share a table with the other any more
+        sides = "both" if len(plans) > 1 else next(iter(plans))
+        config = config.model_copy(update={"tying": _TIED_AFTER[sides]})
+    sizes = {side: body.get_parameter(name).shape[0] for side, name in TABLES.items()}
+    sizes |= {side: len(plan) for side, plan in plans.items()}
+    # the seed decides nothing: all fresh weights are overwritten
+    model = fresh_model(config, sizes["encoder"], sizes["decoder"], 0)
+    weights = dict(body.state_dict())
+    for side, plan in plans.items():
+        weights[TABLES[side]] = _apply(plan, body.get_parameter(TABLES[side]), stream=0)
+    if "decoder" in plans:
+        output = body.output_projection
+        is_tied = config.tying != "none"
+        weights["output_projection.weight"] = (
+            weights[TABLES["decoder"]] if is_tied else _apply(plans["decoder"], output.weight, stream=1)
+        )
+        if output.bias is not None:
+            bias = plans["decoder"].apply_bias(output.bias.detach().numpy())
+            weights["output_projection.bias"] = torch.from_numpy(bias)
+    carry_over(model, weights)
+    return model
+
+
+def _apply(plan: TransferPlan, table: Tensor, stream: int) -> Tensor:
+    return torch.from_numpy(plan.apply(table.detach().float().numpy(), stream=stream))
+
+
+# --- vectors --------------------------------------------------------------------------------------------
+
+
+def learn_token_vectors(context: StageContext) -> None:
+    """Learn vectors of each side's tokens from its training text."""
+    settings, inputs = VECTORS.read(context)
+    assert context.seed is not None
+    tables = embedding_tables(read_exchangeable(inputs.model))
+    encoded = read_encoded(inputs.encoded, "train")
+    for side, stream in settings.streams.items():
+        options = VectorOptions(
+            kind=settings.kind, width=tables[side].shape[1], **settings.vectors.model_dump()
+        )
+        text = encoded.stream(stream)
+        sentences = [text[row].tolist() for row in range(len(text))]
+        size = len(load_vocabulary(inputs.tokenizers[side]))
+        seed = derive_seed(context.seed, "vectors", side) % 2**31
+        found = learn_vectors(sentences, size, options, seed)
+        arrays = {"vectors": found.vectors, "counts": found.counts, "min_count": np.array([found.min_count])}
+        save_file(arrays, context.directory / f"vectors-{side}.safetensors")
+
+
+def read_vectors(directory: Path, side: str) -> TokenVectors:
+    """Read the vectors of a side's tokens."""
+    arrays = load_file(directory / f"vectors-{side}.safetensors")
+    return TokenVectors(arrays["vectors"], arrays["counts"], int(arrays["min_count"][0]))
+
+
+# --- plans ----------------------------------------------------------------------------------------------
+
+
+def plan(context: StageContext) -> None:
+    """Plan the rows of each side's new vocabulary by a method."""
+    settings, inputs = PLAN.read(context)
+    write_plans(context, settings, inputs, lambda side, table: settings.method)
+
+
+def write_plans(
+    context: StageContext,
+    settings: PlanSettings,
+    inputs: PlanInputs[Path],
+    method: Callable[[str, Tensor], Method | str],
+) -> None:
+    """Plan the rows of each side's new vocabulary and write the plans.
+
+    Args:
+        context: Of the stage; its seed draws rows.
+        settings: How similar tokens are chosen and norms matched.
+        inputs: Model and vocabularies.
+        method: Chooses the method of a side from its name and its old table, [V, D].
+    """
+    model = read_exchangeable(inputs.model)
+    tables = embedding_tables(model)
+    for side in inputs.new:
+        old, new = (load_vocabulary(tokenizers[side]) for tokenizers in (inputs.old, inputs.new))
+        choices = PlanChoices(
+            cap=settings.cap,
+            order=settings.order,
+            noise_std=_noise_std(model),
+            norm_match=settings.norm_match,
+            seed=context.seed or 0,
+        )
+        material = PlanMaterial(
+            frequencies=_frequencies(settings, inputs, tables, side, len(old)),
+            old_rows=tables[side].float().numpy(),
+            new_vectors=inputs.new_vectors and read_vectors(inputs.new_vectors, side),
+            old_vectors=inputs.old_vectors and read_vectors(inputs.old_vectors, side),
+        )
+        made = build_plan(old, new, method(side, tables[side]), choices, material)
+        made.save(context.directory / f"plan-{side}")
+
+
+def _frequencies(
+    settings: PlanSettings, inputs: PlanInputs[Path], tables: Mapping[str, Tensor], side: str, size: int
+) -> list[int] | None:
+    if inputs.encoded is None:
+        return None
+    return old_frequencies(inputs.encoded, settings.streams, tables, side, size)
+
+
+def old_frequencies(
+    encoded: Path, streams: Mapping[Any, str], tables: Mapping[str, Tensor], side: str, size: int
+) -> list[int]:
+    """Count the old tokens in the training text that a side's table reads.
+
+    Plans and whoever else looks for similar tokens count here, so that they agree on S_m.
+
+    Args:
+        encoded: Text in the old vocabularies.
+        streams: Stream of each side.
+        tables: Embedding table of each side, [V, D]; a shared table counts the text of all its sides.
+        side: Whose tokens are counted.
+        size: Tokens of its vocabulary.
+
+    Returns:
+        Count of each old token.
+    """
+    text = read_encoded(encoded, "train")
+    sides = [name for name, table in tables.items() if table.data_ptr() == tables[side].data_ptr()]
+    return token_counts([text.stream(streams[name]) for name in sides if name in streams], size)
+
+
+def token_counts(texts: list[Ragged], size: int) -> list[int]:
+    """Count how often each of ``size`` ids occurs in texts."""
+    counts = np.zeros(size, dtype=np.int64)
+    for text in texts:
+        counts += np.bincount(text.values, minlength=size)
+    return counts.tolist()
+
+
+# --- exchange -------------------------------------------------------------------------------------------
+
+
+def exchange(context: StageContext) -> None:
+    """Give a model the planned vocabularies; everything else is kept bit for bit."""
+    _, inputs = EXCHANGE.read(context)
+    model = read_exchangeable(inputs.model)
+    before = embedding_tables(model)
+    plans = {
+        side: TransferPlan.load(directory)
+        for side in before
+        if (directory := inputs.plans / f"plan-{side}").is_dir()
+    }
+    exchanged = exchange_tables(model, plans)
+    after = embedding_tables(exchanged)
+    if isinstance(exchanged, Seq2Seq):
+        write_model(exchanged, context.directory)
+    else:
+        write_masked_lm(exchanged, context.directory)
+    report: dict[str, Any] = {}
+    for side, made in plans.items():
+        # kept beside the model: the training that follows may begin with the new rows
+        made.save(context.directory / f"plan-{side}")
+        norms = norm_report(made, before[side].numpy(), after[side].numpy())
+        report[side] = {"rows": made.counts(), "norms": asdict(norms), "warnings": norms.warnings}
+    (context.directory / REPORT_FILE).write_text(json.dumps(report, indent=1) + "\n", "utf-8")
+    kinds = np.concatenate([made.provenance for made in plans.values()])
+    shares = {
+        "copied": np.isin(kinds, [int(Provenance.COPY), int(Provenance.SPECIAL)]).mean(),
+        "drawn": (kinds == int(Provenance.NOISE)).mean(),
+    }
+    signature = "rows of all exchanged tables"
+    write_metrics(
+        context.directory,
+        {
+            f"transfer/{name}": Score(name, float(share), len(kinds), direction, signature)
+            for (name, share), direction in zip(shares.items(), ("maximize", "minimize"), strict=True)
+        },
+    )

@@ -1,0 +1,111 @@
+"""Pretraining of our own language models."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.artifact import write_metrics, write_segments
+from nlgraft.evaluation.scores import Evaluation, Score
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.kinds.language_model_kinds import LANGUAGE_MODEL, UNTRAINED_LANGUAGE_MODEL
+from nlgraft.stages.metrics import metric_name
+from nlgraft.stages.run.text_stages import read_encoded, text_of, training_budget, vocab_sizes
+from nlgraft.text.batches import Ragged
+from nlgraft.text.corpora import read_corpus
+from nlgraft.training.language_model_training import (
+    LanguageModel,
+    LanguageModelObjective,
+    TextData,
+    condition,
+    evaluate_language_model,
+    fresh_language_model,
+    write_language_model,
+)
+from nlgraft.training.loop import Training
+from nlgraft.training.loop import train as run_loop
+
+
+def train(context: StageContext) -> None:
+    """Train a language model; write it with its dev perplexity, its size and the learning curves."""
+    settings, inputs = LANGUAGE_MODEL.read(context)
+    assert context.seed is not None, "the graph gives every training a seed"
+    prefix, config = settings.metric_prefix, settings.train
+    config = config.model_copy(update={"best_metric": metric_name(config.best_metric, prefix)})
+    sentences = {
+        split: read_encoded(inputs.encoded, split).stream(settings.stream) for split in ("train", "dev")
+    }
+    text, dev = (
+        TextData(
+            sentences[split],
+            batch_tokens=training_budget(config, inputs.corpus, split, context.seed),
+            seed=context.seed,
+        )
+        for split in sentences
+    )
+    is_whole_N = _whole_lines(sentences["dev"], settings.max_tokens)
+    dev_lines = text_of(read_corpus(inputs.corpus / "dev"), [settings.role])
+    characters_N = np.array([len(line) for line in dev_lines])
+    vocab_size = vocab_sizes(inputs.encoded)[settings.stream]
+    model = fresh_language_model(settings.model.model_copy(update={"vocab_size": vocab_size}), context.seed)
+
+    def measure(model: LanguageModel) -> Evaluation:
+        return evaluate_language_model(model, dev, context.device)
+
+    def evaluate(model: LanguageModel) -> dict[str, float]:
+        scores = measure(model).scores
+        return {metric_name(f"dev/{name}", prefix): score.value for name, score in scores.items()}
+
+    outcome = run_loop(
+        Training(model, LanguageModelObjective(), text, config),
+        context,
+        evaluate=evaluate,
+        save=write_language_model,
+    )
+    evaluation = measure(model)
+    if not prefix:
+        write_segments(context.directory, "dev", evaluation.statistics)
+    scores = {f"dev/{name}": score for name, score in evaluation.scores.items()}
+    scores["dev/char_perplexity"] = char_perplexity(model, evaluation, characters_N, is_whole_N)
+    scores |= outcome.scores
+    write_metrics(context.directory, {metric_name(name, prefix): score for name, score in scores.items()})
+
+
+def write_untrained(context: StageContext) -> None:
+    """Write a language model as its pretraining would begin with it."""
+    settings, inputs = UNTRAINED_LANGUAGE_MODEL.read(context)
+    assert context.seed is not None, "the graph gives every draw a seed"
+    vocab_size = vocab_sizes(inputs.encoded)[settings.stream]
+    config = settings.model.model_copy(update={"vocab_size": vocab_size})
+    write_language_model(fresh_language_model(config, context.seed), context.directory)
+
+
+def char_perplexity(
+    model: LanguageModel,
+    evaluation: Evaluation,
+    characters_N: NDArray[np.int64],
+    is_whole_N: NDArray[np.bool_],
+) -> Score:
+    """Compute the perplexity per character of the dev lines that were not cut.
+
+    The loss of a line is that of one segmentation, its end tokens included; its characters are those of the
+    text, so that models of different vocabularies can be compared.
+    """
+    nats = evaluation.statistics["loss"][is_whole_N, 0].sum()
+    value = math.exp(nats / characters_N[is_whole_N].sum())
+    signature = f"char_perplexity|{condition(model)}|uncut lines"
+    return Score("char_perplexity", value, int(is_whole_N.sum()), "minimize", signature)
+
+
+def _whole_lines(sentences: Ragged, max_tokens: int | None) -> NDArray[np.bool_]:
+    """Find the lines that were not cut; one that has just the longest length counts as cut."""
+    is_whole_N = sentences.lengths < (math.inf if max_tokens is None else max_tokens)
+    if not sentences.lengths[is_whole_N].any():
+        raise DataError(
+            f"every dev line has {max_tokens} tokens or more, so none is whole and perplexity per character "
+            "cannot be measured: raise max_tokens"
+        )
+    return is_whole_N

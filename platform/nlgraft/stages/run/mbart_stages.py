@@ -1,0 +1,171 @@
+"""Stages that take a released mBART for the pretrained model instead of training one.
+
+An mBART numbers its tokens as fairseq does: four special tokens, the pieces of its SentencePiece model behind
+one more place, languages, the mask. Here tokenizer and tables are renumbered as this project's own are
+(padding, unknown, begin, end, mask, languages if they are asked for, pieces), so that nothing behind these
+stages knows where the model came from. The row of the target's language becomes that of the begin of a
+sentence, which is how an mBART starts a target.
+Source: Liu et al. (2020), Multilingual Denoising Pre-training for Neural Machine Translation, section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from sentencepiece import sentencepiece_model_pb2
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.artifact import write_metrics
+from nlgraft.evaluation.efficiency import count_parameters
+from nlgraft.evaluation.scores import Score
+from nlgraft.nn.conversion.checkpoint import from_hugging_face
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.config_parts import MASK_TOKEN
+from nlgraft.stages.kinds.released_kinds import MBART, MBART_EOS, MBART_TOKENIZER
+from nlgraft.stages.run.text_stages import TOKENIZER_FILE, open_tokenizer
+from nlgraft.text.tokenizers import BOS, EOS, PAD, SPECIAL_PIECES, UNK
+from nlgraft.training.models import write_model
+from nlgraft.training.weights import carry_over
+
+SPM_FILE = "sentencepiece.bpe.model"
+SPM_SPECIAL = ("<unk>", "<s>", "</s>")
+"""First pieces of an mBART's SentencePiece model."""
+THEIR_PAD, THEIR_UNK, THEIR_FIRST_PIECE = 1, 3, 4
+OUTPUT = "output_projection"
+TABLE_NAMES = (
+    "source_embedding.table.weight",
+    "target_embedding.table.weight",
+    f"{OUTPUT}.weight",
+    f"{OUTPUT}.bias",
+)
+
+
+def renumber_tokenizer(context: StageContext) -> None:
+    """Write the SentencePiece model of a checkpoint with this project's special tokens.
+
+    Raises:
+        DataError: The directory has no SentencePiece model of an mBART.
+    """
+    settings, _ = MBART_TOKENIZER.read(context)
+    path = Path(context.locations["checkpoint"]) / SPM_FILE
+    if not path.is_file():
+        raise DataError(
+            f"{path}: missing; an mBART's directory holds {SPM_FILE}, config.json and its weights"
+        )
+    proto: Any = sentencepiece_model_pb2.ModelProto()  # pyright: ignore[reportAttributeAccessIssue]
+    proto.ParseFromString(path.read_bytes())
+    (context.directory / TOKENIZER_FILE).write_bytes(
+        renumbered(proto, path, settings.languages, settings.symbols).SerializeToString()
+    )
+
+
+def renumbered(proto: Any, path: Path, languages: Sequence[str] = (), symbols: Sequence[str] = ()) -> Any:
+    """Put padding first, the mask and languages behind the special pieces of an mBART's SentencePiece model.
+
+    Args:
+        proto: The model; left alone.
+        path: For the message.
+        languages: Tokens of languages.
+        symbols: Strings of text that become pieces behind them.
+
+    Returns:
+        A model with the same pieces and scores.
+
+    Raises:
+        DataError: Its first pieces are not those of an mBART, or a symbol is among its pieces.
+    """
+    first = tuple(piece.piece for piece in proto.pieces[:3])
+    if first != SPM_SPECIAL:
+        raise DataError(
+            f"{path}: begins with {first}, an mBART's with {SPM_SPECIAL}: another kind of tokenizer"
+        )
+    if taken := {piece.piece for piece in proto.pieces} & {*symbols}:
+        raise DataError(f"{path}: {', '.join(sorted(taken))} among its pieces, which are symbols of ours")
+    made = type(proto)()
+    made.CopyFrom(proto)
+    del made.pieces[:]
+    unknown, begin = proto.pieces[0], proto.pieces[1]
+    for name in (*SPECIAL_PIECES, MASK_TOKEN, *languages):
+        piece = made.pieces.add()
+        piece.CopyFrom(unknown if name == SPECIAL_PIECES[UNK] else begin)
+        piece.piece = name
+    for symbol in symbols:
+        made.pieces.add(piece=symbol, score=0.0, type=begin.USER_DEFINED)
+    made.pieces.extend(proto.pieces[3:])
+    spec = made.trainer_spec
+    spec.pad_id, spec.unk_id, spec.bos_id, spec.eos_id = PAD, UNK, BOS, EOS
+    spec.pad_piece, spec.unk_piece, spec.bos_piece, spec.eos_piece = SPECIAL_PIECES
+    spec.vocab_size = len(made.pieces)
+    return made
+
+
+def their_rows(num_tokens: int, start_id: int, mask_id: int, language_ids: Sequence[int] = ()) -> list[int]:
+    """Say which of a checkpoint's rows each of our tokens has.
+
+    Args:
+        num_tokens: Size of the renumbered vocabulary.
+        start_id: Their id of the token that starts a target.
+        mask_id: Their id of the mask.
+        language_ids: Their ids of the languages and symbols that have tokens here.
+
+    Returns:
+        Their id of each of our ids.
+    """
+    num_pieces = num_tokens - len(SPECIAL_PIECES) - 1 - len(language_ids)
+    pieces = range(THEIR_FIRST_PIECE, THEIR_FIRST_PIECE + num_pieces)
+    return [THEIR_PAD, THEIR_UNK, start_id, MBART_EOS, mask_id, *language_ids, *pieces]
+
+
+def read_checkpoint(context: StageContext) -> None:
+    """Convert an mBART, its tokens renumbered.
+
+    Raises:
+        DataError: Nothing says how a target starts, or the weights belong to another tokenizer.
+    """
+    path = context.locations["checkpoint"]
+    theirs, info = from_hugging_face(path)
+    settings, inputs = MBART.read(context)
+    start_id, language_ids = settings.start_id, settings.language_ids
+    start_id = info.config.get("decoder_start_token_id") if start_id is None else start_id
+    if not isinstance(start_id, int):
+        raise DataError(
+            f"{path}: config.json names no decoder_start_token_id; give upstream.start_id, the id of the "
+            "target's language (cc25: 250003 for de_DE)"
+        )
+    size = open_tokenizer(inputs.tokenizer).vocab_size
+    num_theirs = int(info.config["vocab_size"])
+    rows = their_rows(size, start_id, num_theirs - 1, language_ids)
+    if max(rows) >= num_theirs or start_id in (THEIR_PAD, THEIR_UNK):
+        raise DataError(
+            f"{path}: {num_theirs} tokens in config.json, but its tokenizer and upstream.start_id {start_id} "
+            f"reach to {max(rows)}"
+        )
+    model = with_rows(theirs, rows)
+    write_model(model, context.directory)
+    size = Score("parameters", count_parameters(model)[0], 1, "minimize", "tied parameters once")
+    write_metrics(context.directory, {"upstream/parameters_total": size})
+
+
+def with_rows(model: Seq2Seq, rows: Sequence[int]) -> Seq2Seq:
+    """Number the tokens of a model anew; rows that none of them names are dropped.
+
+    Args:
+        model: Any model with tables.
+        rows: Old id of each new one.
+
+    Returns:
+        A new model whose padding is token 0.
+    """
+    config = model.config.model_copy(update={"pad_id": PAD})
+    index = torch.tensor(rows)
+    weights = {
+        name: tensor[index] if name in TABLE_NAMES else tensor for name, tensor in model.state_dict().items()
+    }
+    with torch.random.fork_rng(devices=[]):
+        made = Seq2Seq(config, len(rows), len(rows))
+    carry_over(made, weights)
+    return made

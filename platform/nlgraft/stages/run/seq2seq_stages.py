@@ -1,0 +1,229 @@
+"""Training of encoder-decoders with K sources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nlgraft.errors import ContractError, DataError
+from nlgraft.evaluation.artifact import write_metrics, write_segments
+from nlgraft.evaluation.scores import Score
+from nlgraft.evaluation.translation import dev_scores
+from nlgraft.nn.context_config import EncoderConfig
+from nlgraft.nn.frozen_states import FrozenStates
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.config_parts import MaskedSpansConfig
+from nlgraft.stages.kinds.seq2seq_kinds import TRAIN, TrainInputs, TrainSettings
+from nlgraft.stages.metrics import metric_name
+from nlgraft.stages.run.context_stages import read_means
+from nlgraft.stages.run.new_rows import new_rows_first
+from nlgraft.stages.run.text_stages import open_tokenizer, read_encoded, text_of, training_budget, vocab_sizes
+from nlgraft.text.corpora import read_corpus
+from nlgraft.training.data import EpochStream, SampledText, Seq2SeqData, dev_loss
+from nlgraft.training.loop import Training, TrainOutcome
+from nlgraft.training.loop import train as run_loop
+from nlgraft.training.losses import SegmentLosses, Seq2SeqObjective, segment_losses
+from nlgraft.training.masked_spans import MaskedSpans
+from nlgraft.training.models import fresh_model, read_config, read_encoder, read_model, write_model
+from nlgraft.training.rows_first import RowsFirst
+from nlgraft.training.seeds import derive_seed
+from nlgraft.training.train_config import View
+from nlgraft.training.views import Encoded
+from nlgraft.training.weights import CarryReport, carry_over
+
+LOSS_SIGNATURE = "nats per target token, end of sentence counted, unsmoothed"
+CARRY_FILE = "carried.json"
+MASKED_STREAM = "masked"
+"""Stream of a denoising model's sources."""
+
+
+def train(context: StageContext) -> None:
+    """Train a model, fresh or from an earlier one; write it with its dev loss, size and learning curves."""
+    settings, inputs = TRAIN.read(context)
+    model = start_model(settings, inputs, context)
+    rows_first = None
+    if settings.new_rows_first_steps and inputs.start is not None:
+        rows_first = new_rows_first(settings.new_rows_first_steps, inputs.start, model)
+    outcome, losses = train_model(model, settings, inputs, context, rows_first)
+    prefix = settings.metric_prefix
+    if not prefix:
+        write_segments(context.directory, "dev", {"loss": losses.statistics})
+    scores = {"dev/loss": loss_score(losses), **outcome.scores}
+    scores |= step_scores(settings, outcome, len(losses.statistics))
+    write_metrics(context.directory, {metric_name(name, prefix): score for name, score in scores.items()})
+
+
+def start_model(settings: TrainSettings, inputs: TrainInputs[Path], context: StageContext) -> Seq2Seq:
+    """Make the model that is trained: the earlier one, a fresh one, or a fresh one with carried weights."""
+    if inputs.start is not None and settings.model is None and not settings.extension:
+        model = read_model(inputs.start)
+        CarryReport(sorted(model.state_dict()), [], []).write(context.directory / CARRY_FILE)
+        return model
+    config = settings.model
+    if config is None and inputs.start is not None:
+        earlier = read_config(inputs.start)
+        config = TransformerConfig(**earlier.model_dump() | dict(settings.extension))
+    if config is None:
+        if inputs.architecture is None:
+            raise ContractError(f"stage {context.stage.name}: give it a model, a start or an architecture")
+        config = read_config(inputs.architecture)
+    assert context.seed is not None
+    encoders = {name: read_encoder(path, _encoder(config, name)) for name, path in inputs.encoders.items()}
+    sizes = table_sizes(inputs.encoded, settings.view)
+    model = fresh_model(config, *sizes, context.seed, encoders)
+    if inputs.start is not None:
+        carry = settings.carry
+        earlier = read_model(inputs.start).state_dict()
+        report = carry_over(model, earlier, rename=carry.rename, fresh=carry.fresh, drop=carry.drop)
+        report.write(context.directory / CARRY_FILE)
+    for name, path in inputs.means.items():
+        model.named_contexts()[name].centre(read_means(path))
+    return model
+
+
+def _encoder(config: TransformerConfig, name: str) -> EncoderConfig | None:
+    return config.contexts[name].encoder if name in config.contexts else None
+
+
+def table_sizes(encoded: Path, view: View) -> tuple[int, int]:
+    """Look up the rows of the source table and of the target table.
+
+    Raises:
+        DataError: The sources have vocabularies of different sizes, but one table.
+    """
+    sizes = vocab_sizes(encoded)
+    of_sources = {side.stream: sizes[side.stream] for side in view.sources}
+    if len(set(of_sources.values())) > 1:
+        listed = ", ".join(f"{stream} {size}" for stream, size in of_sources.items())
+        raise DataError(f"all sources read one embedding table, but their vocabularies differ: {listed}")
+    return next(iter(of_sources.values())), sizes[view.target.stream]
+
+
+def train_model(
+    model: Seq2Seq,
+    settings: TrainSettings,
+    inputs: TrainInputs[Path],
+    context: StageContext,
+    rows_first: RowsFirst | None = None,
+) -> tuple[TrainOutcome, SegmentLosses]:
+    """Train a model that is at hand, in place, and write it.
+
+    Returns:
+        How the training went, and the dev loss of every segment under the resulting model.
+    """
+    prefix, config = settings.metric_prefix, settings.train
+    changes: dict[str, Any] = {"best_metric": metric_name(config.best_metric, prefix)}
+    if 0 in settings.report_steps:
+        changes["is_evaluated_at_start"] = True
+    config = config.model_copy(update=changes)
+    data, dev = (batches(split, settings, inputs, context) for split in ("train", "dev"))
+    check_positions(model.config, data)
+
+    def measure(model: Seq2Seq) -> SegmentLosses:
+        return segment_losses(model, dev.in_order(), len(dev), context.device)
+
+    loss, bleu = dev_loss(dev, context.device), _greedy_bleu(settings, inputs)
+
+    def evaluate(model: Seq2Seq) -> Mapping[str, float]:
+        metrics = {**loss(model), **bleu(model)}
+        return {metric_name(name, prefix): value for name, value in metrics.items()}
+
+    outcome = run_loop(
+        Training(model, Seq2SeqObjective.of(config), data, config, settings.learned),
+        context,
+        evaluate=evaluate,
+        save=write_model,
+        rows_first=rows_first,
+    )
+    return outcome, measure(model)
+
+
+def batches(
+    split: str, settings: TrainSettings, inputs: TrainInputs[Path], context: StageContext
+) -> Seq2SeqData:
+    """Set up the batches of a split: train with what is drawn anew in every epoch, dev with fixed draws."""
+    assert context.seed is not None
+    is_train = split == "train"
+    seed = context.seed if is_train else derive_seed(context.seed, split)
+    encoded, view, drawn = read_encoded(inputs.encoded, split), settings.view, dict[str, EpochStream]()
+    if settings.masked_spans is not None:
+        view, masked = masked_spans(view, encoded, settings.masked_spans, inputs.tokenizers)
+        drawn[MASKED_STREAM] = masked
+    if is_train and settings.sampling_alpha is not None:
+        corpus = read_corpus(inputs.corpus / split)
+        for stream, role in settings.streams.items():
+            tokenizer = open_tokenizer(inputs.tokenizers[stream])
+            drawn[stream] = SampledText(text_of(corpus, [role]), tokenizer, settings.sampling_alpha)
+    return Seq2SeqData(
+        encoded,
+        view,
+        batch_tokens=training_budget(settings.train, inputs.corpus, split, seed),
+        seed=seed,
+        drawn=drawn,
+        states={
+            stream: FrozenStates(path / f"{split}.safetensors") for stream, path in inputs.states.items()
+        },
+    )
+
+
+def masked_spans(
+    view: View, encoded: Encoded, config: MaskedSpansConfig, tokenizers: Mapping[str, Path]
+) -> tuple[View, MaskedSpans]:
+    """Replace the source of a view by its target with masked spans.
+
+    Returns:
+        The view, and its source.
+    """
+    target = view.target.stream
+    mask_id = open_tokenizer(tokenizers[target]).id(config.token)
+    source = view.sources[0].model_copy(update={"stream": MASKED_STREAM})
+    masked = MaskedSpans(encoded.stream(target), mask_id, config.rate, config.mean_tokens)
+    return view.model_copy(update={"sources": (source,)}), masked
+
+
+def check_positions(config: TransformerConfig, data: Seq2SeqData) -> None:
+    """Refuse inputs longer than the position table.
+
+    Raises:
+        DataError: A sequence is longer.
+    """
+    source, target = data.longest()
+    for side, positions, length in (
+        ("source", config.source_positions, source),
+        ("target", config.target_positions, target),
+    ):
+        if positions == "learned" and length > config.max_positions:
+            raise DataError(
+                f"{side} text has up to {length} tokens with its end, the model {config.max_positions} "
+                f"positions; set data.max_tokens to at most {config.max_positions - 1}"
+            )
+
+
+def _greedy_bleu(settings: TrainSettings, inputs: TrainInputs[Path]) -> Callable[[Any], Mapping[str, float]]:
+    count, view = settings.num_bleu_sentences, settings.view
+    if not count:
+        return lambda model: {}
+    dev = Seq2SeqData(read_encoded(inputs.encoded, "dev").first(count), view, batch_tokens=1)
+    references = text_of(read_corpus(inputs.corpus / "dev"), ["target"])[:count]
+    tokenizer = open_tokenizer(inputs.tokenizers[view.target.stream])
+    greedy = GenerationConfig(beam=1, start_id=view.target_start)
+    score = dev_scores(dev.inputs(), references, tokenizer, greedy)
+    return lambda model: {f"dev/greedy_{name}": value for name, value in score(model).items()}
+
+
+def loss_score(losses: SegmentLosses) -> Score:
+    """Make the score of a dev loss."""
+    return Score("loss", losses.per_token, len(losses.statistics), "minimize", LOSS_SIGNATURE)
+
+
+def step_scores(settings: TrainSettings, outcome: TrainOutcome, num_segments: int) -> dict[str, Score]:
+    """Take the dev losses after the steps that are reported from the learning curve."""
+    curve = outcome.curves.get(metric_name("dev/loss", settings.metric_prefix), [])
+    return {
+        f"dev/loss.step_{int(step)}": Score("loss", value, num_segments, "minimize", LOSS_SIGNATURE)
+        for step, value, _ in curve
+        if step in settings.report_steps
+    }

@@ -1,0 +1,190 @@
+"""Corpora, tokenizers, encoded examples; no torch."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import TypeAdapter
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.scores import evaluate_text
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.kinds.text_kinds import CORPUS, ENCODED, TOKENIZER
+from nlgraft.text.batches import LengthBatches, Ragged
+from nlgraft.text.conlang.tasks import perfect_translations
+from nlgraft.text.corpora import Corpus, corpus_report, load_corpus, read_corpus, report_json, write_corpus
+from nlgraft.text.corpus_checks import round_trip_warning
+from nlgraft.text.corpus_config import ConlangConfig, CorpusConfig
+from nlgraft.text.tokenizers import SentencePiece, Tokenizer, length_report, train_sentencepiece
+from nlgraft.text.wordpiece import ContextTokenizer, WordPiece
+from nlgraft.training.train_config import TrainConfig
+from nlgraft.training.views import Encoded
+
+TOKENIZER_FILE = "tokenizer.model"
+"""A SentencePiece model, as trained here or of a checkpoint."""
+WORDPIECE_FILE = "tokenizer.json"
+"""A tokenizer of a checkpoint, renumbered unless the next file lies beside it."""
+TRANSFORMERS_FILE = "tokenizer_config.json"
+"""Beside a tokenizer with the checkpoint's own ids: the tokenizer of a context."""
+REPORT_FILE = "report.json"
+CEILINGS_FILE = "ceilings.json"
+"""Of constructed text whose sources leave parts unsaid: BLEU of a perfect translator of each source."""
+_NUM_ROUND_TRIP = 1000  # lines: enough to see a loss
+_NOISE_CHARACTERS = 5.0
+"""About a token: examples that differ by less share batches at random, as those of as many tokens do."""
+_LOG = logging.getLogger(__name__)
+_CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
+
+
+def write_examples(context: StageContext) -> None:
+    """Load a corpus and keep all of its streams and a report."""
+    settings, _ = CORPUS.read(context)
+    corpora = _load(context)
+    if settings.joined_by is not None:
+        corpora = {split: _joined(corpus, settings.joined_by) for split, corpus in corpora.items()}
+    _write(context, corpora)
+    config = _CORPUS.validate_python(context.locations["corpus"])
+    if isinstance(config, ConlangConfig) and (perfect := perfect_translations(config, "test")):
+        ceilings = single_source_ceilings(perfect, corpora["test"])
+        _write_json(context.directory / CEILINGS_FILE, ceilings)
+        listed = ", ".join(f"{role} {value:.1f}" for role, value in ceilings.items())
+        _LOG.warning("%s: BLEU of a perfect translator of one source: %s", context.stage.name, listed)
+
+
+def single_source_ceilings(perfect: Mapping[str, list[str]], corpus: Corpus) -> dict[str, float]:
+    """Compute the BLEU of perfect translations of each source alone, by its role."""
+    assert corpus.target is not None
+    return {
+        role: evaluate_text(lines, corpus.target, ("bleu",)).scores["bleu"].value
+        for role, lines in perfect.items()
+    }
+
+
+def _joined(corpus: Corpus, separator: str) -> Corpus:
+    lines = [separator.join(parts) for parts in zip(*corpus.sources, strict=True)]
+    return replace(corpus, sources=[lines])
+
+
+def write_text(context: StageContext) -> None:
+    """Load a corpus as plain text: the lines of all its sides."""
+    _write(context, {split: Corpus([corpus.text()]) for split, corpus in _load(context).items()})
+
+
+def _load(context: StageContext) -> dict[str, Corpus]:
+    return load_corpus(_CORPUS.validate_python(context.locations["corpus"]))
+
+
+def _write(context: StageContext, corpora: Mapping[str, Corpus]) -> None:
+    for split, corpus in corpora.items():
+        write_corpus(corpus, context.directory / split)
+    _write_json(context.directory / REPORT_FILE, report_json(corpus_report(corpora)))
+
+
+def learn_tokenizer(context: StageContext) -> None:
+    """Learn a SentencePiece model from the training text of some roles of one corpus or several."""
+    settings, inputs = TOKENIZER.read(context)
+    lines: list[str] = []
+    for _, directory in sorted(inputs.corpora.items()):
+        corpus = read_corpus(directory / "train")
+        lines += corpus.text() if settings.roles is None else text_of(corpus, settings.roles)
+    path = context.directory / TOKENIZER_FILE
+    train_sentencepiece(lines, settings.tokenizer, path, seed=0, symbols=settings.symbols)
+
+
+def text_of(corpus: Corpus, roles: Sequence[str]) -> list[str]:
+    """List the lines of some roles, one role after the other.
+
+    Raises:
+        DataError: The corpus lacks a role.
+    """
+    streams = corpus.streams()
+    if missing := [role for role in roles if role not in streams]:
+        raise DataError(f"no text of {', '.join(missing)}; the corpus has: {', '.join(streams)}")
+    return [line for role in roles for line in streams[role]]
+
+
+def tokenizer_path(directory: Path) -> Path:
+    """Find the file of an artifact's tokenizer; its name tells its kind."""
+    wordpiece = directory / WORDPIECE_FILE
+    return wordpiece if wordpiece.is_file() else directory / TOKENIZER_FILE
+
+
+def open_tokenizer(directory: Path) -> Tokenizer:
+    """Open the tokenizer of an artifact: learned here, or of a checkpoint."""
+    path = tokenizer_path(directory)
+    if (directory / TRANSFORMERS_FILE).is_file():
+        return ContextTokenizer(path)
+    return WordPiece(path) if path.name == WORDPIECE_FILE else SentencePiece(path)
+
+
+def training_budget(train: TrainConfig, corpus: Path, split: str, seed: int) -> int | LengthBatches:
+    """Give the tokens of a batch, or batches by the text alone, which no vocabulary and no view changes."""
+    if train.batch_tokens is not None:
+        return train.batch_tokens
+    budget = train.batch_characters or train.batch_sentences
+    assert budget is not None, "a training has one budget"
+    is_by_count = train.batch_sentences is not None
+    lengths = np.array(read_corpus(corpus / split).lengths(), dtype=np.int64).T
+    return LengthBatches(lengths, budget, seed, noise=_NOISE_CHARACTERS, is_by_count=is_by_count)
+
+
+def encode(context: StageContext) -> None:
+    """Encode splits of a corpus; sequences that are too long are cut and counted."""
+    settings, inputs = ENCODED.read(context)
+    tokenizers = {stream: open_tokenizer(path) for stream, path in inputs.tokenizers.items()}
+    report: dict[str, Any] = {
+        "vocab_sizes": {stream: tokenizer.vocab_size for stream, tokenizer in tokenizers.items()}
+    }
+    for split in settings.splits:
+        corpus = read_corpus(inputs.corpus / split)
+        streams = {}
+        for stream, role in settings.streams.items():
+            lines = text_of(corpus, [role])
+            tokenizer = tokenizers[stream]
+            streams[stream], report[f"{split}/{stream}"] = _encoded(lines, tokenizer, settings.max_tokens)
+            if (split, role) == ("dev", "target"):
+                warning = round_trip_warning(tokenizer, lines[:_NUM_ROUND_TRIP])
+                if warning is not None:
+                    _LOG.warning("%s: %s", context.stage.name, warning)
+        Encoded(streams).write(context.directory / f"{split}.safetensors")
+    _write_json(context.directory / REPORT_FILE, report)
+
+
+def encode_lines(lines: list[str], tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, int]:
+    """Encode lines, and count those that were cut."""
+    ragged = Ragged.of(tokenizer.encode(lines))
+    # the ends of a context's lines are special tokens: the context cuts them in the middle
+    if max_tokens is None or isinstance(tokenizer, ContextTokenizer):
+        return ragged, 0
+    return ragged.truncated(max_tokens)
+
+
+def _encoded(lines: list[str], tokenizer: Tokenizer, max_tokens: int | None) -> tuple[Ragged, dict[str, Any]]:
+    ragged, num_cut = encode_lines(lines, tokenizer, max_tokens)
+    lengths = length_report(tokenizer, lines)
+    return ragged, {
+        "cut": num_cut,
+        "tokens_per_line": lengths.tokens_per_line,
+        "fertility": lengths.fertility,
+        "unknown": lengths.num_unknown,
+    }
+
+
+def read_encoded(directory: Path, split: str) -> Encoded:
+    """Read a split that ``encode`` wrote."""
+    return Encoded.read(directory / f"{split}.safetensors")
+
+
+def vocab_sizes(encoded: Path) -> dict[str, int]:
+    """Read the size of the vocabulary of each encoded stream."""
+    return json.loads((encoded / REPORT_FILE).read_text("utf-8"))["vocab_sizes"]
+
+
+def _write_json(path: Path, document: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(document, indent=1) + "\n", "utf-8")

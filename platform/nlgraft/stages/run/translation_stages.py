@@ -1,0 +1,213 @@
+"""Translation of a split by beam search, and its scores."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+
+from nlgraft.evaluation.artifact import (
+    read_lines,
+    read_segments,
+    write_evaluation,
+    write_lines,
+    write_metrics,
+    write_segments,
+)
+from nlgraft.evaluation.calibration import evaluate_calibration, token_confidences
+from nlgraft.evaluation.efficiency import speed_signature
+from nlgraft.evaluation.extractive import lead, oracle
+from nlgraft.evaluation.inputs import Inputs, with_foreign_source
+from nlgraft.evaluation.scores import Evaluation, Score, evaluate_documents, evaluate_text, score_statistics
+from nlgraft.evaluation.scripts import TextTokenizers, choose_tokenizers
+from nlgraft.evaluation.translation import Translations
+from nlgraft.evaluation.translation import translate as decode
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
+from nlgraft.nn.rereading import without_language_model_cache
+from nlgraft.pipeline.stage import StageContext
+from nlgraft.stages.kinds.seq2seq_kinds import (
+    EXTRACT,
+    SCORE,
+    TRANSLATE,
+    ExtractSettings,
+    ScoreSettings,
+    TranslateInputs,
+    TranslateSettings,
+)
+from nlgraft.stages.metrics import metric_name
+from nlgraft.stages.run.text_stages import encode_lines, open_tokenizer, text_of
+from nlgraft.text.corpora import read_corpus
+from nlgraft.text.tokenizers import Tokenizer
+from nlgraft.training.data import prepare_inputs
+from nlgraft.training.models import read_model
+from nlgraft.training.train_config import Side
+from nlgraft.training.views import Encoded
+
+HYPOTHESES_FILE = "hypotheses.txt"
+_LOG = logging.getLogger(__name__)
+
+
+def translate(context: StageContext) -> None:
+    """Translate a split by beam search; write the hypotheses, their length, the speed and the calibration."""
+    settings, inputs = TRANSLATE.read(context)
+    split = settings.split
+    model = read_model(inputs.model).to(context.device)
+    prepared = model_inputs(settings, inputs, model.config)
+    if settings.foreign_source is not None:
+        prepared = with_foreign_source(prepared, settings.foreign_source, seed=0)
+    with nullcontext() if settings.has_lm_cache else without_language_model_cache(model):
+        translations = decode(model, prepared, settings.generation)
+    tokenizer = open_tokenizer(inputs.tokenizers[settings.view.target.stream])
+    write_lines(context.directory / HYPOTHESES_FILE, tokenizer.decode(translations.best))
+    if not settings.is_measured:
+        return
+    signature = "tokens of the model, end of sentence not counted"
+    evaluation = _lengths("hypothesis_length", translations.best, signature)
+    if settings.is_calibrated:
+        references = text_of(read_corpus(inputs.corpus / split), ["target"])
+        evaluation |= calibration(
+            model, prepared, translations.best, tokenizer, references, settings.generation
+        )
+    scores = {
+        **evaluation.scores,
+        "sentences_per_s": _speed(translations, settings, context.device),
+    }
+    write_segments(context.directory, split, evaluation.statistics)
+    write_metrics(context.directory, {f"{split}/{name}": score for name, score in scores.items()})
+
+
+def model_inputs(
+    settings: TranslateSettings, inputs: TranslateInputs[Path], config: TransformerConfig
+) -> Inputs:
+    """Encode what the model reads of a split.
+
+    Sources that are longer than in training, or than the model's position table, are cut and counted.
+    """
+    split, view = settings.split, settings.view
+    corpus = read_corpus(inputs.corpus / split)
+    if config.source_positions == "learned":
+        view = view.model_copy(update={"sources": tuple(_fitting(side, config) for side in view.sources)})
+    streams, num_cut = {}, Counter[str]()
+    for side in (*view.sources, *view.contexts.values()):
+        lines = text_of(corpus, [settings.streams[side.stream]])
+        tokenizer = open_tokenizer(inputs.tokenizers[side.stream])
+        streams[side.stream], num_cut[side.stream] = encode_lines(lines, tokenizer, settings.max_tokens)
+    prepared, num_cut_by_view = prepare_inputs(Encoded(streams), view)
+    for stream, count in (num_cut | Counter(num_cut_by_view)).items():
+        if count:
+            _LOG.warning("%s, %s: %d of %d sequences were cut", split, stream, count, len(prepared))
+    return prepared
+
+
+def _fitting(side: Side, config: TransformerConfig) -> Side:
+    room = config.max_positions - len(side.prefix) - len(side.suffix)
+    return side.model_copy(update={"max_tokens": min(room, side.max_tokens or room)})
+
+
+def _lengths(name: str, sequences: Sequence[Sequence[int]], signature: str) -> Evaluation:
+    rows = np.array([[len(ids), 1] for ids in sequences], dtype=np.float64)
+    return Evaluation({name: score_statistics(name, rows, signature)}, {name: rows})
+
+
+def _speed(translations: Translations, settings: TranslateSettings, device: str) -> Score:
+    count = len(translations.hypotheses)
+    rate = count / translations.seconds
+    signature = speed_signature(settings.generation, device, has_lm_cache=settings.has_lm_cache)
+    return Score("sentences_per_s", rate, count, "maximize", signature)
+
+
+def calibration(
+    model: Seq2Seq,
+    inputs: Inputs,
+    best: Sequence[Sequence[int]],
+    tokenizer: Tokenizer,
+    references: list[str],
+    config: GenerationConfig,
+) -> Evaluation:
+    """Compare the model's confidence in its own tokens with how often they are right."""
+    confidences = token_confidences(model, inputs, best, config)
+    hypotheses, right = (
+        [[str(identity) for identity in ids] for ids in side] for side in (best, tokenizer.encode(references))
+    )
+    return evaluate_calibration(hypotheses, confidences, right)
+
+
+def extract(context: StageContext) -> None:
+    """Write summaries of a split that are taken from the text itself."""
+    settings, inputs = EXTRACT.read(context)
+    corpus = read_corpus(inputs.corpus / settings.split)
+    texts, references = (text_of(corpus, [role]) for role in ("source 0", "target"))
+    count, words = settings.num_sentences, _tokenizers(inputs.corpus, settings).rouge
+    summaries = [
+        lead(text, count) if settings.method == "lead" else oracle(text, reference, count, words)
+        for text, reference in zip(texts, references, strict=True)
+    ]
+    write_lines(context.directory / HYPOTHESES_FILE, summaries)
+
+
+def score(context: StageContext) -> None:
+    """Score the translations of every split, with per-segment statistics and lengths of the references."""
+    settings, inputs = SCORE.read(context)
+    tokenizer, compared = (
+        None if path is None else open_tokenizer(path)
+        for path in (inputs.target_tokenizer, inputs.compared_tokenizer)
+    )
+    words = _tokenizers(inputs.corpus, settings)
+    for split, translation in inputs.translations.items():
+        corpus = read_corpus(inputs.corpus / split)
+        originals = text_of(corpus, ["target"])
+        hypotheses, references = read_lines(translation / HYPOTHESES_FILE), originals
+        if tokenizer is not None:
+            # characters that the tokenizer normalises away can never be in a hypothesis
+            hypotheses, references = tokenizer.normalised(hypotheses), tokenizer.normalised(references)
+        normalization = "identity" if tokenizer is None else tokenizer.normalization
+        how = {"tokenizers": words, "normalization": normalization}
+        evaluation = evaluate_text(hypotheses, references, settings.metrics, **how)
+        if settings.has_documents:
+            documents = text_of(corpus, ["document"])
+            evaluation |= evaluate_documents(hypotheses, references, documents, **how)
+        if settings.metric_prefix:
+            _write_aside(context.directory, split, evaluation, settings.metric_prefix)
+            continue
+        extra: dict[str, Score] = {}
+        if tokenizer is not None:
+            signature = "tokens of the model's vocabulary, end of sentence not counted"
+            evaluation |= _lengths("reference_length", tokenizer.encode(references), signature)
+        if tokenizer is not None and compared is not None:
+            extra["length_saved"] = _saved(references, tokenizer, compared)
+        if split == "dev" and inputs.trained is not None:
+            extra["nats_per_char"] = _nats_per_char(inputs.trained, originals)
+        write_evaluation(context.directory, split, hypotheses, references, evaluation, extra)
+
+
+def _tokenizers(corpus: Path, settings: ScoreSettings | ExtractSettings) -> TextTokenizers:
+    """Choose by the dev references for all splits, so that their scores compare."""
+    references = text_of(read_corpus(corpus / "dev"), ["target"])
+    bleu = settings.bleu_tokenizer if isinstance(settings, ScoreSettings) else None
+    return choose_tokenizers(references, bleu, settings.rouge_tokenizer)
+
+
+def _write_aside(directory: Path, split: str, evaluation: Evaluation, prefix: str) -> None:
+    """Write a scored split under a prefix, without its lines; the artifact may already hold another one."""
+    scores = {metric_name(f"{split}/{name}", prefix): found for name, found in evaluation.scores.items()}
+    write_metrics(directory, scores)
+    rows = {f"{split}_{name}": found for name, found in evaluation.statistics.items()}
+    write_segments(directory, prefix, rows)
+
+
+def _saved(references: list[str], tokenizer: Tokenizer, compared: Tokenizer) -> Score:
+    after, before = (sum(map(len, each.encode(references))) for each in (tokenizer, compared))
+    signature = "1 - tokens of the model's vocabulary / tokens of the upstream vocabulary"
+    return Score("length_saved", 1 - after / before, len(references), "maximize", signature)
+
+
+def _nats_per_char(trained: Path, references: list[str]) -> Score:
+    nats = read_segments(trained, "dev")["loss"][:, 0].sum()
+    value = float(nats / sum(map(len, references)))
+    signature = "nats of one segmentation per reference character"
+    return Score("nats_per_char", value, len(references), "minimize", signature)

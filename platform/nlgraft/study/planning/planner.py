@@ -1,0 +1,205 @@
+"""Planning: cells, trials, stages, concurrency, cost and disk of a run, without running anything."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from nlgraft.pipeline.stage import Stage, StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data.design import Cell, cells, idle_note
+from nlgraft.study.data.plan import Plan, PlannedTrial
+from nlgraft.study.data.space import corner
+from nlgraft.study.data.study import Search, Study
+from nlgraft.study.data.system import REPLICATE_SPLITS, SEARCH_SPLITS, System
+from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
+from nlgraft.study.planning.cost import Cost, cost_of
+from nlgraft.study.planning.data_checks import check_data
+from nlgraft.study.planning.selection import search_seed
+from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.rules import warnings
+from nlgraft.study.reading.system_import import load_system
+from nlgraft.wording import count
+
+_NUM_NAMED = 3
+
+
+@dataclass
+class _Stages:
+    """Stages summed over trials: known ones by fingerprint, those of future proposals by an example."""
+
+    num_planned: int = 0
+    known: dict[str, Stage] = field(default_factory=dict)
+    future: list[tuple[Stage, int]] = field(default_factory=list)
+
+    def add(self, graph: StageGraph) -> None:
+        self.num_planned += len(graph.stages)
+        self.known |= {stage.fingerprint: stage for stage in graph.stages}
+
+    def add_search(self, low: StageGraph, high: StageGraph, num_trials: int) -> None:
+        """Add trials with values between two corners: stages that both corners share, all trials share."""
+        shared = {stage.fingerprint for stage in high.stages}
+        self.num_planned += num_trials * len(low.stages)
+        for stage in low.stages:
+            if stage.fingerprint in shared:
+                self.known[stage.fingerprint] = stage
+            else:
+                self.future.append((stage, num_trials))
+
+
+def plan(
+    study: Study, store: ArtifactStore | None = None, capacity: Mapping[str, float] | None = None
+) -> Plan:
+    """Plan a run without side effects.
+
+    Args:
+        study: The study.
+        store: Holds finished stages and the cost of earlier ones; None: nothing is finished or estimated.
+        capacity: Capacity of the cluster, by Ray's resource names; None: unknown, so that everything fits.
+
+    Raises:
+        StudyError: The design is too large, or a cell's config is refused by the system.
+        DataError: A corpus is missing or unusable.
+    """
+    system = load_system(study.system)
+    chosen = cells(study)
+    configs = [(cell, resolve_config(study, cell)) for cell in chosen]
+    trials = [_planned(study, system, cell, config, seed) for cell, config in configs for seed in study.seeds]
+    data = check_data(trial.graph for trial in trials)
+    stages = _Stages()
+    for trial in trials:
+        stages.add(trial.graph)
+    merged = idle_note(study)
+    notes: list[str] = [merged] if merged is not None else []
+    notes += _looks_note(study, len(chosen))
+    num_search_trials = 0
+    if study.search is not None:
+        num_search_trials = study.search.trials * len(chosen)
+        for cell, config in configs:
+            stages.add_search(*_corners(study, system, cell, config), study.search.trials)
+        notes.append(
+            "stages of search trials are estimated from the two ends of the space, "
+            "those of the replicates from the config without searched values"
+        )
+    finished = store.finished(stages.known) if store is not None else set()
+    to_do = [(stage, 1) for key, stage in stages.known.items() if key not in finished]
+    cost = cost_of([*to_do, *stages.future], {} if store is None else store.durations(), study.resources)
+    notes += _cost_notes(cost) if store is not None or cost.estimated else []
+    return Plan(
+        study=study,
+        cells=chosen,
+        trials=trials,
+        num_search_trials=num_search_trials,
+        stages={
+            "planned": stages.num_planned,
+            "distinct": len(stages.known) + sum(number for _, number in stages.future),
+            "finished": len(finished),
+        },
+        max_concurrent=_at_once(study, capacity),
+        problems=capacity_problems(study.resources, capacity) if capacity is not None else [],
+        warnings=warnings(study)
+        + _small_searches(study, system, configs)
+        + _short_budget(study, len(trials) + num_search_trials)
+        + [*data.warnings],
+        notes=notes,
+        corpora=data.corpora,
+        cost_s=cost.seconds,
+        disk_bytes=cost.num_bytes,
+        is_cost_measured=not cost.estimated and not cost.unknown,
+    )
+
+
+def _planned(study: Study, system: System, cell: Cell, config: BaseModel, seed: int) -> PlannedTrial:
+    graph = system.stage_graph(config, seed=seed, splits=REPLICATE_SPLITS)
+    return PlannedTrial(cell, seed, {}, config, graph)
+
+
+def _corners(study: Study, system: System, cell: Cell, config: BaseModel) -> tuple[StageGraph, StageGraph]:
+    assert study.search is not None
+    values = config.model_dump(mode="json")
+    low, high = (
+        system.stage_graph(
+            resolve_config(study, cell, corner(study.search.space, values, end)),
+            seed=search_seed(study),
+            splits=SEARCH_SPLITS,
+        )
+        for end in (0, -1)
+    )
+    return low, high
+
+
+def _small_searches(study: Study, system: System, configs: Sequence[tuple[Cell, BaseModel]]) -> list[str]:
+    """Name the cells in which the searched values make fewer distinct trials than the budget."""
+    if study.search is None:
+        return []
+    small: dict[int, list[str]] = {}
+    for cell, config in configs:
+        most = _most_distinct(study, study.search, system, cell, config)
+        if most < study.search.trials:
+            small.setdefault(int(most), []).append(cell.label)
+    return [
+        f"search: {'; '.join(labels)}: at most {number} distinct of {study.search.trials} trials, since the "
+        "searched values change little or nothing there; the budget is not that of the other cells"
+        for number, labels in small.items()
+    ]
+
+
+def _most_distinct(study: Study, search: Search, system: System, cell: Cell, config: BaseModel) -> float:
+    """Count the combinations of searched values that change a stage of a cell's trials."""
+    values, seed = config.model_dump(mode="json"), search_seed(study)
+
+    def identity(end: int, fixed: Mapping[str, Any]) -> str:
+        params = corner(search.space, values, end, fixed)
+        graph = system.stage_graph(resolve_config(study, cell, params), seed=seed, splits=SEARCH_SPLITS)
+        return graph.fingerprint
+
+    sizes = [1.0]
+    for path, domain in search.space.items():
+        tried = domain.probes().values()
+        if any(len({identity(end, {path: value}) for value in tried}) > 1 for end in (0, -1)):
+            sizes.append(domain.num_values)
+    return math.prod(sizes)
+
+
+def _at_once(study: Study, capacity: Mapping[str, float] | None) -> int | None:
+    return study.resources.max_concurrent if capacity is None else max_concurrent(study.resources, capacity)
+
+
+def _cost_notes(cost: Cost) -> list[str]:
+    notes = []
+    if cost.estimated:
+        notes.append(
+            f"time and size of {', '.join(cost.estimated)} are a rough estimate from parameters x tokens x "
+            "steps; the first run measures them"
+        )
+    if cost.unknown:
+        named = ", ".join(cost.unknown[:_NUM_NAMED]) + (", ..." if len(cost.unknown) > _NUM_NAMED else "")
+        notes.append(
+            f"time and size leave out {count(len(cost.unknown), 'kind')} of stages that were never timed: "
+            f"{named}"
+        )
+    return notes
+
+
+def _looks_note(study: Study, num_cells: int) -> list[str]:
+    planned = study.planned_looks
+    if planned is None:
+        return []
+    *earlier, last = planned.looks
+    most = planned.replicates or num_cells * last
+    return [
+        f"results are tested at {', '.join(map(str, earlier))} and {last} seeds; cells that are decided, or "
+        f"never will be, stop there: {num_cells * planned.looks[0]} to {most} replicates; trials, stages, "
+        f"time and size are those of {last} seeds in every cell"
+    ]
+
+
+def _short_budget(study: Study, num_trials: int) -> list[str]:
+    limit = study.budget.trials
+    if limit is None or limit >= num_trials:
+        return []
+    return [f"budget.trials: {limit} trials end a run before its {num_trials}; run it again to go on"]

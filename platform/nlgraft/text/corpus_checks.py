@@ -1,0 +1,149 @@
+"""Checks of corpora and tokenizers that take seconds, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import sentencepiece
+
+from nlgraft.errors import DataError
+from nlgraft.text.corpora import Corpus, SplitReport, corpus_report, load_split_files
+from nlgraft.text.corpus_config import (
+    SPECIAL_PIECES,
+    CorpusConfig,
+    FilesConfig,
+    SacreBleuConfig,
+    TextFiles,
+)
+from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
+from nlgraft.text.tokenizers import Tokenizer, normalised
+
+MIN_ROUND_TRIP = 99.5
+"""BLEU below which text does not survive encoding and decoding."""
+_NUM_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class CorpusCheck:
+    """Findings about the splits of a corpus that lie in files of this machine; none for other corpora.
+
+    Attributes:
+        corpora: The splits.
+        reports: Their counts.
+        warnings: What is allowed but likely a mistake: empty lines.
+        overlaps: Likewise: dev and test text within the training text.
+    """
+
+    corpora: Mapping[str, Corpus] = field(default_factory=dict)
+    reports: Mapping[str, SplitReport] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+    overlaps: tuple[str, ...] = ()
+
+
+def check_corpus(config: CorpusConfig) -> CorpusCheck:
+    """Read the files of a corpus, count, and look for likely mistakes.
+
+    Raises:
+        DataError: Files are missing, empty, of unequal length, not UTF-8, broken, or nothing of a split is
+            left. The message has a line for each split with a problem.
+    """
+    if not isinstance(config, FilesConfig | SacreBleuConfig):
+        return CorpusCheck()
+    problems: list[str] = []
+    corpora: dict[str, Corpus] = {}
+    for split, files in config.splits.items():
+        if isinstance(files, TextFiles):
+            try:
+                corpora[split] = load_split_files(config, split, files)
+            except DataError as error:
+                problems.append(str(error))
+    if problems:
+        raise DataError("\n".join(problems))
+    reports = corpus_report(corpora)
+    return CorpusCheck(corpora, reports, tuple(_empty_lines(corpora)), tuple(_overlaps(reports)))
+
+
+def _empty_lines(corpora: Mapping[str, Corpus]) -> list[str]:
+    found = []
+    for split, corpus in corpora.items():
+        for role, lines in corpus.streams().items():
+            if role == "label":  # which none may lack: see `check_labels`
+                continue
+            empty = [str(number) for number, line in enumerate(lines, start=1) if not line.strip()]
+            if empty:
+                more = ", ..." if len(empty) > _NUM_SHOWN else ""
+                found.append(
+                    f"{split}: {len(empty)} of {len(lines)} examples have an empty {role} (example "
+                    f"{', '.join(empty[:_NUM_SHOWN])}{more}); remove them"
+                )
+    return found
+
+
+def _overlaps(reports: Mapping[str, SplitReport]) -> list[str]:
+    return [
+        f"{split}: {report.num_in_train} of {report.num_examples} examples are also in train, and the "
+        f"sources of {report.num_sources_in_train}; scores on them measure memory, remove them from train"
+        for split, report in reports.items()
+        if report.num_sources_in_train
+    ]
+
+
+def separator_problems(corpora: Mapping[str, Corpus], separator: str | None) -> Iterator[str]:
+    """Name the splits of which lines have what is to stand between joined lines; none without a separator."""
+    if separator is None:
+        return
+    for split, corpus in corpora.items():
+        for role, lines in corpus.streams().items():
+            number = sum(separator in line for line in lines) if role not in ("label", "document") else 0
+            if number:
+                yield (
+                    f"{split}: {number} of {len(lines)} lines of {role} have {separator!r}, which stands "
+                    "between joined lines here: the text cannot be told from it; replace it in the files"
+                )
+
+
+def normalization_warning(rule: str, lines: Sequence[str]) -> str | None:
+    """Warn when a SentencePiece normalisation changes references, by the BLEU that is left of 100."""
+    if rule == "identity" or not lines:
+        return None
+    normalizer = sentencepiece.SentencePieceNormalizer(rule_name=rule)
+    kept = round_trip_bleu(normalised(normalizer, lines), lines)
+    if kept >= MIN_ROUND_TRIP:
+        return None
+    return (
+        f"normalization {rule} changes the target text (BLEU {kept:.1f} of the references against "
+        "themselves): scores will be those of normalised text (norm in their signature), not comparable with "
+        "published ones; set normalization: identity"
+    )
+
+
+def round_trip_warning(tokenizer: Tokenizer, lines: Sequence[str]) -> str | None:
+    """Warn when lines do not survive encoding and decoding."""
+    kept = round_trip_bleu(tokenizer.decode(tokenizer.encode([*lines])), lines) if lines else 100.0
+    if kept >= MIN_ROUND_TRIP:
+        return None
+    return (
+        f"encoding and decoding the references leaves BLEU {kept:.1f} of 100, the best that a model can "
+        "reach against them; look for unknown characters (character_coverage) and normalization"
+    )
+
+
+def round_trip_bleu(restored: Sequence[str], lines: Sequence[str]) -> float:
+    """Compute BLEU over characters, which suits every script, of restored lines against the original ones."""
+    from sacrebleu.metrics.bleu import BLEU  # takes 0.2 s to import
+
+    return BLEU(tokenize="char", force=True).corpus_score([*restored], [[*lines]]).score
+
+
+def vocabulary_warning(config: LearnedTokenizerConfig, lines: Sequence[str]) -> str | None:
+    """Warn of a vocabulary that is larger than the number of distinct words and characters of its text."""
+    words = {word for line in lines for word in line.split()}
+    characters = {character for word in words for character in word}
+    if config.vocab_size <= len(words) + len(characters) + len(SPECIAL_PIECES) + len(config.special_tokens):
+        return None
+    return (
+        f"vocab_size is {config.vocab_size}, but the training text has only {len(words)} distinct words and "
+        f"{len(characters)} characters: the tokenizer will be smaller, or most of its pieces occur once; "
+        "lower vocab_size or give more text"
+    )

@@ -1,0 +1,174 @@
+"""Sequence classification: labelled lines as batches, objective, evaluation, and models on disk.
+
+Shape letters: B lines, T positions of a line with begin and end, N lines of a split, C classes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.classification import evaluate_probabilities
+from nlgraft.evaluation.scores import Evaluation
+from nlgraft.nn.batch import Tokens
+from nlgraft.nn.classifier import Classifier
+from nlgraft.nn.masked_lm_models import MaskedLM, load_checkpoint
+from nlgraft.nn.model_config import ClassifierConfig
+from nlgraft.text.batches import LengthBatches, Ragged, batches_of
+from nlgraft.training.losses import Loss
+from nlgraft.training.masked_lm_training import ENCODER_DESCRIPTION, read_masked_lm, write_masked_lm
+from nlgraft.training.masked_text import MaskingIds
+from nlgraft.training.seeds import derive_seed
+from nlgraft.training.views import IntArray, surround
+from nlgraft.training.weights import load_model, save_model
+
+DESCRIPTION_FILE = "classifier.json"
+BODY = "body"
+"""Folder of a classifier's artifact with its body, if that was trained."""
+
+
+@dataclass(frozen=True)
+class LabelledBatch:
+    """Lines and their classes.
+
+    Attributes:
+        tokens: Model input, begin and end included, [B, T].
+        classes: Class of each line, int64 [B].
+    """
+
+    tokens: Tokens
+    classes: Tensor
+
+    def to(self, device: torch.device | str) -> LabelledBatch:
+        """Move to a device."""
+        return LabelledBatch(self.tokens.to(device), self.classes.to(device, non_blocking=True))
+
+
+class LabelledData:
+    """Labelled lines as batches.
+
+    Args:
+        lines: Bare ids of each line.
+        classes_N: Class of each line.
+        ids: Special tokens of the vocabulary.
+        batch_tokens: Largest number of padded positions of a batch; or batches that are drawn up already.
+        seed: Seed of the batches.
+    """
+
+    def __init__(
+        self,
+        lines: Ragged,
+        classes_N: IntArray,
+        ids: MaskingIds,
+        *,
+        batch_tokens: int | LengthBatches,
+        seed: int = 0,
+    ) -> None:
+        self.classes = classes_N
+        self._lines = surround(lines, (ids.begin,), (ids.end,))
+        self._pad = ids.pad
+        self._batches = batches_of(self._lines.lengths, batch_tokens, seed)
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def epoch(self, index: int) -> list[IntArray]:
+        """Return the line numbers of each global batch of an epoch, in training order."""
+        return self._batches.epoch(index)
+
+    def batch(self, rows: IntArray, epoch: int = 0) -> LabelledBatch:
+        """Pack some lines, on the CPU; all epochs are alike."""
+        tokens = Tokens.from_lists([self._lines[int(row)].tolist() for row in rows], self._pad)
+        return LabelledBatch(tokens, torch.from_numpy(self.classes[rows]))
+
+    def in_order(self) -> Iterator[tuple[IntArray, LabelledBatch]]:
+        """Iterate over all lines once, the longest first: their numbers and batch."""
+        return ((rows, self.batch(rows)) for rows in self._batches.in_order())
+
+
+def index_labels(labels: Sequence[str], known: Sequence[str], split: str) -> IntArray:
+    """Turn labels into classes, [N]: positions in ``known``.
+
+    Raises:
+        DataError: A label does not occur in the training text.
+    """
+    classes = {label: index for index, label in enumerate(known)}
+    if unknown := sorted(set(labels) - set(known)):
+        listed = ", ".join(repr(label) for label in unknown[:3])
+        raise DataError(f"{split} has labels that train lacks: {listed}; train has {len(known)} labels")
+    return np.array([classes[label] for label in labels], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class ClassificationObjective:
+    """Cross-entropy of the class of each line; what is counted are lines, not tokens."""
+
+    def __call__(self, model: Classifier, batch: LabelledBatch) -> Loss:
+        """Compute the summed loss of a batch and its number of lines."""
+        loss = F.cross_entropy(model(batch.tokens).float(), batch.classes, reduction="sum")
+        return Loss(loss, len(batch.classes))
+
+
+@torch.no_grad()
+def class_probabilities(
+    model: Classifier, data: LabelledData, num_classes: int, device: torch.device | str = "cpu"
+) -> NDArray[np.float64]:
+    """Compute the probability of each class of every line, [N, C]; the model is in eval mode meanwhile."""
+    was_training = model.training
+    model.eval()
+    probabilities_NC = np.zeros((len(data), num_classes))
+    for rows, batch in data.in_order():
+        logits_BC = model(batch.to(device).tokens).double()
+        probabilities_NC[rows] = logits_BC.softmax(-1).cpu().numpy()
+    model.train(was_training)
+    return probabilities_NC
+
+
+def evaluate_classifier(
+    model: Classifier, data: LabelledData, num_classes: int, device: torch.device | str = "cpu"
+) -> Evaluation:
+    """Measure a classifier on a split; see ``evaluate_probabilities``."""
+    return evaluate_probabilities(class_probabilities(model, data, num_classes, device), data.classes)
+
+
+def fresh_classifier(body: MaskedLM, num_classes: int, config: ClassifierConfig, seed: int) -> Classifier:
+    """Put a head on a body, initialised from a stage's seed, whatever was drawn before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed(seed, "initialise"))
+        return Classifier(body, num_classes, config)
+
+
+def write_classifier(model: Classifier, labels: Sequence[str], directory: Path) -> None:
+    """Write a classifier's head into an artifact, and its body if that was trained."""
+    save_model(model.head, directory)
+    if model.config.is_body_trained:
+        (directory / BODY).mkdir()
+        write_masked_lm(model.body, directory / BODY)
+    description = {"config": model.config.model_dump(mode="json"), "labels": list(labels)}
+    (directory / DESCRIPTION_FILE).write_text(json.dumps(description, indent=1) + "\n", "utf-8")
+
+
+def read_classifier(directory: Path, body: Path) -> tuple[Classifier, list[str]]:
+    """Read a classifier and its labels, on the CPU; a frozen body is read from its own artifact."""
+    description = json.loads((directory / DESCRIPTION_FILE).read_text("utf-8"))
+    config = ClassifierConfig(**description["config"])
+    trained = read_body(directory / BODY if config.is_body_trained else body)
+    model = fresh_classifier(trained, len(description["labels"]), config, 0)
+    load_model(model.head, directory)
+    return model.eval(), description["labels"]
+
+
+def read_body(directory: Path) -> MaskedLM:
+    """Read a masked language model; a released encoder may lack the head that predicts tokens."""
+    if (directory / ENCODER_DESCRIPTION).is_file():
+        return read_masked_lm(directory)
+    return load_checkpoint(str(directory), None, 0)[0]

@@ -1,1 +1,0 @@
-"""The commands ``nlgraft vocab ...``, from names of files to files."""

@@ -1,0 +1,210 @@
+"""Reports of a transfer plan, before anything is changed."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from nlgraft.vocab.plans.norms import NormReport
+from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.tokenizers.information import self_information
+from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES
+
+WORST_FIRST = (
+    Provenance.NOISE,
+    Provenance.CHARACTERS,
+    Provenance.BOUNDARY,
+    Provenance.DENSE,
+    Provenance.COMPOSED,
+)
+"""Provenances, the most doubtful first."""
+Encoded = Sequence[Sequence[int]]
+"""Ids of every line of a text, without special tokens."""
+NUM_REASONS = 8
+"""Reasons listed in the text report; the JSON has all."""
+
+
+@dataclass(frozen=True)
+class TextReport:
+    """Lengths and bits of some text under both tokenizers.
+
+    Attributes:
+        num_lines: Lines.
+        num_words: Words between spaces.
+        old_tokens: Tokens of the old tokenizer.
+        new_tokens: Tokens of the new tokenizer.
+        old_fertility: Old tokens per word.
+        new_fertility: New tokens per word.
+        old_bits_per_byte: Self-information of the old tokens per byte of the text.
+        new_bits_per_byte: The same of the new tokens.
+        compression: New tokens per old token; below 1 the new vocabulary is more compact.
+    """
+
+    num_lines: int
+    num_words: int
+    old_tokens: int
+    new_tokens: int
+    old_fertility: float
+    new_fertility: float
+    old_bits_per_byte: float
+    new_bits_per_byte: float
+    compression: float
+
+
+@dataclass(frozen=True)
+class PlanReport:
+    """A plan in numbers.
+
+    Attributes:
+        method: The method.
+        num_old: Ids of the old vocabulary.
+        num_new: Ids of the new vocabulary.
+        counts: Rows by provenance.
+        overlap: Share of new tokens of text that are copied.
+        unused_old: Share of old tokens of text that no new row reads.
+        text: Sequence lengths, if text was provided.
+        reasons: Rows by reason, most frequent first.
+        norms: Row norms before and after, if a model was provided.
+        worst: The most doubtful rows, in words.
+        lost_roles: Role -> old special token, of roles that no new token takes over.
+    """
+
+    method: str
+    num_old: int
+    num_new: int
+    counts: dict[str, int]
+    overlap: float
+    unused_old: float
+    text: TextReport | None
+    reasons: dict[str, int]
+    norms: NormReport | None
+    worst: tuple[str, ...]
+    lost_roles: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert the report to JSON values."""
+        return asdict(self) | {"worst": list(self.worst)}
+
+    @property
+    def warnings(self) -> list[str]:
+        """Consequences of the new vocabulary that the model's users should know."""
+        consequences = {"pad": ": batches cannot be padded", "mask": ": masked-LM training needs one"}
+        return [
+            f"the new tokenizer has no {role} token, the old one has '{token}'{consequences.get(role, '')}; "
+            "add one to the new tokenizer if the model needs it"
+            for role, token in self.lost_roles.items()
+        ]
+
+    @property
+    def summary(self) -> str:
+        """The plan in one line."""
+        counts = ", ".join(f"{count} {name}" for name, count in self.counts.items())
+        return f"{self.method}, {self.num_old} -> {self.num_new} tokens ({counts})"
+
+    def to_text(self) -> str:
+        """Format the report for reading, one fact per line."""
+        lines = [f"{self.method}: {self.num_old} old tokens, {self.num_new} new tokens"]
+        lines += [
+            f"  {name:<11}{count:>8}  {count / self.num_new:6.1%}" for name, count in self.counts.items()
+        ]
+        lines.append(
+            f"  copied {self.overlap:.1%} of the tokens of text; {self.unused_old:.1%} of the old are unused"
+        )
+        if self.text is not None:
+            text = self.text
+            lines.append(
+                f"  on {text.num_lines} lines: {text.old_fertility:.2f} -> {text.new_fertility:.2f} "
+                f"tokens per word, {text.old_bits_per_byte:.2f} -> {text.new_bits_per_byte:.2f} bits per "
+                f"byte, {text.compression - 1:+.1%} tokens"
+            )
+        lines += [f"  {count:>8}  {reason}" for reason, count in [*self.reasons.items()][:NUM_REASONS]]
+        if self.norms is not None:
+            medians = ", ".join(f"{kind} {norm:.3g}" for kind, norm in self.norms.medians.items())
+            lines.append(f"  median row norms: old {self.norms.old_median:.3g}; new: {medians}")
+            lines += [f"  warning: {warning}" for warning in self.norms.warnings]
+        lines += [f"  ! {line}" for line in self.worst]
+        return "\n".join(lines)
+
+
+def report_plan(
+    plan: TransferPlan,
+    *,
+    text: Sequence[str] = (),
+    encoded: tuple[Encoded, Encoded] | None = None,
+    norms: NormReport | None = None,
+    num_worst: int = 10,
+) -> PlanReport:
+    """Summarise a plan.
+
+    Args:
+        plan: The plan.
+        text: Lines on which sequence lengths are measured, if any.
+        encoded: The lines under the old and the new tokenizer; needed with text.
+        norms: Row norms, if a model was at hand.
+        num_worst: Number of rows to describe in words: those of the worst provenance first, and with text the
+            most frequent ones.
+    """
+    kinds = plan.provenance
+    is_text = np.isin(kinds, [int(k) for k in (Provenance.SPECIAL, Provenance.GAP)], invert=True)
+    read = np.zeros(len(plan.old_surfaces), dtype=bool)
+    read[plan.matrix.indices] = True
+    counts = np.zeros(len(plan), dtype=np.int64)
+    if encoded is not None:
+        counts += np.bincount([i for line in encoded[1] for i in line], minlength=len(plan))
+    doubtful = [
+        row for kind in WORST_FIRST for row in sorted(plan.rows(kind).tolist(), key=lambda row: -counts[row])
+    ]
+    real = plan.is_real
+    return PlanReport(
+        method=plan.method,
+        num_old=len(plan.old_surfaces),
+        num_new=len(plan),
+        counts=plan.counts(),
+        overlap=float((kinds[is_text] == int(Provenance.COPY)).mean()) if is_text.any() else 0.0,
+        unused_old=float((~read[real]).mean()) if real.any() else 0.0,
+        text=_measure(text, encoded) if text else None,
+        norms=norms,
+        reasons=_count_reasons(plan),
+        worst=tuple(_describe(plan, row, int(counts[row])) for row in doubtful[:num_worst]),
+        lost_roles={
+            role: plan.old_surfaces[identity]
+            for role, identity in plan.old_roles.items()
+            if not {role, SUBSTITUTE_ROLES.get(role, role)} & plan.new_roles.keys()
+        },
+    )
+
+
+def _describe(plan: TransferPlan, row: int, count: int) -> str:
+    times = f" [{count} times in the text]" if count else ""
+    return f"{plan.describe(row)}{times}"
+
+
+def _count_reasons(plan: TransferPlan) -> dict[str, int]:
+    """Count the rows by reason, most frequent first, ignoring the tokens that reasons quote."""
+    counts = Counter(re.sub(r"'.*'", "...", reason) for reason in plan.reasons)
+    return dict(counts.most_common())
+
+
+def _measure(text: Sequence[str], encoded: tuple[Encoded, Encoded] | None) -> TextReport:
+    assert encoded is not None, "lengths need both tokenizers"
+    num_words = sum(len(line.split()) for line in text)
+    num_bytes = sum(len(line.encode()) for line in text)
+    counts = [np.bincount([i for line in lines for i in line]) for lines in encoded]
+    old_tokens, new_tokens = (int(count.sum()) for count in counts)
+    old_bits, new_bits = (self_information(count) for count in counts)
+    return TextReport(
+        num_lines=len(text),
+        num_words=num_words,
+        old_tokens=old_tokens,
+        new_tokens=new_tokens,
+        old_fertility=old_tokens / max(1, num_words),
+        new_fertility=new_tokens / max(1, num_words),
+        old_bits_per_byte=old_bits / max(1, num_bytes),
+        new_bits_per_byte=new_bits / max(1, num_bytes),
+        compression=new_tokens / max(1, old_tokens),
+    )

@@ -1,0 +1,214 @@
+"""``nlgraft vocab apply``: give a checkpoint another vocabulary, from directory to directory."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from nlgraft.errors import DataError
+from nlgraft.vocab.plans.norms import NormReport
+from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.surgery.tensors import count_embedding_parameters, input_table
+from nlgraft.vocab.surgery.token_ids import Sides, id_settings, successors, vocabulary_parts
+from nlgraft.vocab.tokenizers.directories import (
+    DECODER_DIRECTORY,
+    copy_tokenizer,
+    find_tokenizer,
+    finish_tokenizer,
+    tokenizer_files,
+)
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab_tool.exchange_stored import exchange_stored
+from nlgraft.vocab_tool.outputs import TOKENIZER_DIRECTORY, refuse_used, written_at_once
+from nlgraft.vocab_tool.stored_checkpoints import has_safetensors, in_safetensors
+
+SENTENCE_ENCODER_FILES = (
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_*_config.json",
+    "[0-9]*_*",
+)
+"""Files of sentence-transformers beside a checkpoint: the layers that follow it, and their settings."""
+
+
+@dataclass(frozen=True)
+class Applied:
+    """A checkpoint whose vocabulary was exchanged.
+
+    Attributes:
+        out: Its directory.
+        model: Its class.
+        sides: Sides whose vocabulary was exchanged.
+        method: The plan's method.
+        old_rows: Rows of the exchanged table before.
+        new_rows: Rows after.
+        old_parameters: Parameters of all vocabulary tables before, tied ones once.
+        new_parameters: Parameters of all vocabulary tables after.
+        norms: Row norms of the exchanged input table.
+        notes: Remarks for the user.
+    """
+
+    out: str
+    model: str
+    sides: str
+    method: str
+    old_rows: int
+    new_rows: int
+    old_parameters: int
+    new_parameters: int
+    norms: NormReport
+    notes: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert the result to JSON values."""
+        return asdict(self) | {"notes": list(self.notes)}
+
+    def to_text(self) -> str:
+        """Format the result for reading."""
+        medians = ", ".join(f"{kind} {norm:.3g}" for kind, norm in self.norms.medians.items())
+        return "\n".join(
+            [
+                f"{self.model}, {self.method}, sides: {self.sides}",
+                f"  rows {self.old_rows} -> {self.new_rows}",
+                f"  vocabulary parameters {self.old_parameters} -> {self.new_parameters}",
+                f"  median row norms: old {self.norms.old_median:.3g}; new: {medians}",
+                f"saved: {self.out}",
+            ]
+        )
+
+
+def apply_plan(
+    plan_directory: Path, model: str, out: Path, sides: Sides = "both", multiple: int = 1
+) -> Applied:
+    """Exchange the vocabulary of a checkpoint, file by file, and save it with its tokenizer.
+
+    Args:
+        plan_directory: Directory that ``plan_transfer`` wrote.
+        model: A ``transformers`` checkpoint: a directory or a name on the hub.
+        out: Directory of the new checkpoint; missing or empty.
+        sides: Side whose vocabulary is exchanged, of an encoder-decoder.
+        multiple: Exchanged tables get rows without a token, up to a multiple of this number.
+
+    Raises:
+        DataError: Plan, model and sides do not belong together, or ``out`` is in use.
+    """
+    refuse_used(out)
+    plan = TransferPlan.load(plan_directory)
+    old_tokenizers = _old_tokenizers(model)
+    if old_tokenizers is not None:
+        _check_tokenizer(plan, old_tokenizers[0 if sides == "encoder" else 1], model)
+    with written_at_once(out) as directory, in_safetensors(model, out) as checkpoint:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            changed = exchange_stored(checkpoint, plan, directory, sides, multiple)
+        notes = [str(warning.message) for warning in caught if issubclass(warning.category, UserWarning)]
+        if not has_safetensors(model):
+            notes.append(
+                "the weights are in PyTorch's old format: the whole model was loaded to convert them"
+            )
+        notes += _lost_ids(checkpoint.model.config, changed.config)
+        notes += _dense_note(plan, checkpoint.model)
+        notes += _save_tokenizers(plan_directory, plan, old_tokenizers, directory, sides)
+        if Path(model).is_dir():
+            _copy_sentence_encoder(Path(model), directory)
+    old = checkpoint.model
+    return Applied(
+        out=str(out),
+        model=type(old).__name__,
+        sides=sides,
+        method=plan.method,
+        old_rows=len(input_table(old, "encoder" if sides == "encoder" else "decoder")),
+        new_rows=changed.new_rows,
+        old_parameters=count_embedding_parameters(old),
+        new_parameters=changed.new_parameters,
+        norms=changed.norms,
+        notes=tuple(notes),
+    )
+
+
+def _old_tokenizers(model: str) -> tuple[Path, Path] | None:
+    """Find the tokenizers of encoder and decoder, usually the same; None when the checkpoint has none."""
+    try:
+        root = find_tokenizer(model)
+    except DataError:
+        return None
+    if not tokenizer_files(root):
+        return None
+    own = root / DECODER_DIRECTORY
+    return root, own if own.is_dir() else root
+
+
+def _check_tokenizer(plan: TransferPlan, directory: Path, model: str) -> None:
+    """Refuse a plan for another tokenizer, since every row would belong to another string."""
+    surfaces = load_vocabulary(directory).surfaces
+    pairs = zip(plan.old_surfaces, surfaces, strict=False)
+    different = next((i for i, (one, other) in enumerate(pairs) if one != other), None)
+    if different is not None:
+        raise DataError(
+            f"the plan is not for the tokenizer of {model}: id {different} is "
+            f"'{plan.old_surfaces[different]}' in the plan and '{surfaces[different]}' in the model's; "
+            "make the plan with --old of this model"
+        )
+    if len(surfaces) != len(plan.old_surfaces):
+        raise DataError(
+            f"the plan is not for the tokenizer of {model}: it has {len(plan.old_surfaces)} old ids, the "
+            f"model's tokenizer {len(surfaces)}; make the plan with --old of this model"
+        )
+
+
+def _lost_ids(old: Any, new: Any) -> list[str]:
+    lost = [
+        f"{name} {value}"
+        for one, other in zip(vocabulary_parts(old), vocabulary_parts(new), strict=True)
+        for name, value in id_settings(one).items()
+        if (found := getattr(other, name, None)) is None
+        or (isinstance(value, list) and len(found) < len(value))
+    ]
+    if not lost:
+        return []
+    return [f"the new vocabulary has no token for {', '.join(dict.fromkeys(lost))} of the configuration"]
+
+
+def _dense_note(plan: TransferPlan, model: Any) -> list[str]:
+    head = model.get_output_embeddings()
+    is_tied = head is None or head.weight is input_table(model, "decoder")
+    if is_tied or not len(plan.rows(Provenance.DENSE)):
+        return []
+    return [f"method '{plan.method}' made vectors for the input table; the untied output table gets the same"]
+
+
+def _save_tokenizers(
+    plan_directory: Path,
+    plan: TransferPlan,
+    old: tuple[Path, Path] | None,
+    directory: Path,
+    sides: Sides,
+) -> list[str]:
+    """Save the encoder's tokenizer (or the only one) at the root, a different decoder's below."""
+    new = plan_directory / TOKENIZER_DIRECTORY
+    side = 0 if sides == "encoder" else 1
+    if sides == "encoder" and old is not None:
+        copy_tokenizer(old[1], directory / DECODER_DIRECTORY)
+    if sides == "decoder" and old is not None:
+        copy_tokenizer(old[0], directory)
+    if not new.is_dir():
+        return ["the plan has no tokenizer beside it; save the new tokenizer into the checkpoint yourself"]
+    place = directory / DECODER_DIRECTORY if sides == "decoder" else directory
+    copy_tokenizer(new, place)
+    notes = [] if old is None else finish_tokenizer(place, old[side], successors(plan))
+    if sides != "both":
+        notes.append(f"the decoder's tokenizer is in {DECODER_DIRECTORY}/, the encoder's beside the weights")
+    return notes
+
+
+def _copy_sentence_encoder(model: Path, directory: Path) -> None:
+    if not (model / "modules.json").is_file():
+        return
+    for path in sorted({path for pattern in SENTENCE_ENCODER_FILES for path in model.glob(pattern)}):
+        if path.is_dir():
+            shutil.copytree(path, directory / path.name)
+        else:
+            shutil.copyfile(path, directory / path.name)

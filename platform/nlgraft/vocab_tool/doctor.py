@@ -1,0 +1,117 @@
+"""Examine the vocabulary of any checkpoint: rows that never learned, tokens that no text yields.
+
+Of the weights its tables alone are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nlgraft.vocab.plans.moments import CHUNK_ROWS, Rows, row_norms
+from nlgraft.vocab.surgery.tensors import TensorRows, input_table
+from nlgraft.vocab.tokenizers.tokens import Kind
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from nlgraft.vocab_tool.lazy_models import LazyModel
+from nlgraft.vocab_tool.stored_checkpoints import in_safetensors
+from nlgraft.vocab_tool.verify import (
+    Check,
+    check_rows,
+    check_special_ids,
+    check_ties,
+    load_tokenizer,
+    tokenizer_places,
+)
+
+SMALL_NORM = 0.3
+"""Rows of text below this share of the median norm have hardly learned."""
+NUM_NAMED = 5
+"""Tokens that a finding names."""
+
+
+def examine_checkpoint(directory: str | Path) -> list[Check]:
+    """Examine a checkpoint and its tokenizer, one for each side where these differ.
+
+    Raises:
+        DataError: The checkpoint cannot be loaded at all.
+    """
+    with in_safetensors(str(directory)) as checkpoint:
+        lazy = LazyModel.of(checkpoint)
+        checks: list[Check] = []
+        num_ids = {side: len(input_table(lazy.model, side)) for side in ("encoder", "decoder")}
+        places = tokenizer_places(directory)
+        for side, place, name in places:
+            vocabulary = load_tokenizer(place)
+            if isinstance(vocabulary, Check):
+                checks.append(vocabulary)
+                continue
+            table = TensorRows(lazy.read(input_table(lazy.model, side)))
+            checks += examine_table(table, vocabulary, name)
+            if side == "decoder":
+                checks.append(check_special_ids(lazy.model, vocabulary))
+            num_ids |= {each: min(len(vocabulary), len(table)) for each in (num_ids if not name else [side])}
+        return [*checks, check_rows(lazy, num_ids), check_ties(lazy.model, len(places) == 2)]
+
+
+def examine_table(table: Rows, vocabulary: Vocabulary, name: str = "") -> Iterator[Check]:
+    """Compare a table [R, d] with its vocabulary; ``name`` precedes the names of the checks."""
+    beyond = [surface for surface in vocabulary.surfaces[len(table) :] if surface]
+    num_free = max(0, len(table) - len(vocabulary)) + len(vocabulary.gaps)
+    detail = f"{len(vocabulary)} ids, {len(table)} rows, {num_free} of them without a token"
+    detail += f"; without a row: {_named(beyond)}" if beyond else ""
+    yield Check(f"{name}ids have rows", not beyond, detail)
+    lost = set(unreachable_tokens(vocabulary))
+    named = _named([vocabulary.surfaces[i] for i in sorted(lost)])
+    num_reserved = sum(tok is not None and tok.kind is Kind.UNUSED for tok in vocabulary.tokens)
+    detail = f"{len(lost)} tokens that no text yields{f': {named}' if lost else ''}; {num_reserved} reserved"
+    yield Check(f"{name}tokens are reachable", not lost, detail)
+    read = np.array([i for i in np.flatnonzero(vocabulary.is_normal[: len(table)]) if i not in lost])
+    yield from _check_learning(table, vocabulary, read, name)
+
+
+def unreachable_tokens(vocabulary: Vocabulary) -> list[int]:
+    """List the tokens of text that their own tokenizer never yields, ascending.
+
+    It spells their text in other tokens, or changes it first (lower case).
+    """
+    lost = []
+    for identity in np.flatnonzero(vocabulary.is_normal).tolist():
+        tok = vocabulary.token(identity)
+        if not tok.core:
+            continue
+        pieces = [piece.id for piece in vocabulary.segment(tok)]
+        if pieces != [identity] or vocabulary.normalised(tok) != tok:
+            lost.append(identity)
+    return lost
+
+
+def _check_learning(
+    table: Rows, vocabulary: Vocabulary, read: NDArray[np.int64], name: str
+) -> Iterator[Check]:
+    """Look for rows of readable tokens that are alike or small: neither happens to rows that learned."""
+    digests = _row_digests(table)
+    first: dict[bytes, int] = {}
+    alike = [i for i in read.tolist() if first.setdefault(digests[i], i) != i]
+    named = _named([f"{vocabulary.surfaces[i]} = {vocabulary.surfaces[first[digests[i]]]}" for i in alike])
+    yield Check(f"{name}rows differ", not alike, named or "no two readable tokens have the same row")
+    norms = row_norms(table)[read]
+    median = float(np.median(norms)) if len(norms) else 0.0
+    small = read[norms < SMALL_NORM * median]
+    named = _named([vocabulary.surfaces[i] for i in small.tolist()])
+    detail = f"{len(small)} rows below {SMALL_NORM} times the median norm {median:.3g}"
+    yield Check(f"{name}rows have learned", not len(small), f"{detail}: {named}" if len(small) else detail)
+
+
+def _row_digests(table: Rows) -> list[bytes]:
+    """Make a digest of each row; equal ones belong to equal rows."""
+    parts = (table[start : start + CHUNK_ROWS] for start in range(0, len(table), CHUNK_ROWS))
+    return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for part in parts for row in part]
+
+
+def _named(surfaces: list[str]) -> str:
+    more = f" and {len(surfaces) - NUM_NAMED} more" if len(surfaces) > NUM_NAMED else ""
+    return ", ".join(surfaces[:NUM_NAMED]) + more

@@ -1,0 +1,237 @@
+"""``nlgraft vocab plan``: from the names of two tokenizers to a plan and its report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nlgraft.errors import DataError
+from nlgraft.text.files import read_lines
+from nlgraft.vocab.methods.building import build_plan
+from nlgraft.vocab.methods.interface import Method, PlanChoices, PlanMaterial, TokenVectors
+from nlgraft.vocab.methods.registry import find_method
+from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order
+from nlgraft.vocab.plans.moments import Array
+from nlgraft.vocab.plans.norms import norm_report
+from nlgraft.vocab.plans.plan_report import PlanReport, report_plan
+from nlgraft.vocab.plans.transfer_plan import NormMatch, TransferPlan
+from nlgraft.vocab.tokenizers.directories import find_tokenizer, save_tokenizer
+from nlgraft.vocab.tokenizers.encoding import Encoder, text_encoder
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from nlgraft.vocab_tool.outputs import TOKENIZER_DIRECTORY, refuse_used, written_at_once
+
+if TYPE_CHECKING:
+    from nlgraft.vocab.methods.token_vectors import VectorOptions
+
+
+MAX_LINE_CHARS = 100_000
+"""Longer lines of text are truncated."""
+
+
+@dataclass(frozen=True)
+class PlanRequest:
+    """Settings of a plan.
+
+    Attributes:
+        old: The model's tokenizer: file, directory or hub name.
+        new: The new tokenizer, likewise.
+        method: Name of the method.
+        old_codes: Merges of an old vocabulary of subword-nmt.
+        new_codes: Merges of a new one.
+        cap: Size limit of the set of similar tokens; None for no limit.
+        order: Hyperwords to prefer under the cap.
+        is_case_matched: If true, compare text without the old tokenizer's normalisation.
+        norm_match: Scale new rows to the median norm of old rows, of all or of their class.
+        noise_std: Standard deviation of rows drawn as a new model's; None for the method's.
+        seed: Seed of all random draws.
+        text: Files of text, for lengths in the report, frequencies and token vectors.
+        model: Checkpoint, for methods that learn from its rows, and for norms in the report.
+        width: Width of token vectors; None for 100, or the model's where they become rows.
+        epochs: Passes over the text when learning them.
+        min_count: Tokens that occur less often have no vector.
+    """
+
+    old: str
+    new: str
+    method: str = "avg"
+    old_codes: Path | None = None
+    new_codes: Path | None = None
+    cap: int | None = DEFAULT_CAP
+    order: Order = "id"
+    is_case_matched: bool = False
+    norm_match: NormMatch = "none"
+    noise_std: float | None = None
+    seed: int = 0
+    text: Sequence[Path] = ()
+    model: str | None = None
+    width: int | None = None
+    epochs: int = 5
+    min_count: int = 1
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A plan that was made.
+
+    Attributes:
+        plan: The plan.
+        report: The plan in numbers.
+        path: Directory it was saved to; None when it was not saved.
+    """
+
+    plan: TransferPlan
+    report: PlanReport
+    path: Path | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert the report and the path to JSON values."""
+        return self.report.to_json() | {"plan": None if self.path is None else str(self.path)}
+
+
+@dataclass
+class _Material:
+    """Both tokenizers and the other inputs of a request, read once."""
+
+    request: PlanRequest
+    method: Method
+    paths: tuple[Path, Path]
+    old: Vocabulary
+    new: Vocabulary
+    lines: list[str]
+    rows: Array | None
+    encoders: tuple[Encoder, Encoder] | None
+    encoded: dict[int, list[list[int]]] = field(default_factory=dict)
+
+    def ids(self, side: int) -> list[list[int]]:
+        """Return the text under the old (0) or the new (1) tokenizer."""
+        assert self.encoders is not None
+        if side not in self.encoded:
+            self.encoded[side] = self.encoders[side](self.lines)
+        return self.encoded[side]
+
+
+def plan_transfer(request: PlanRequest, out: Path | None = None) -> Planned:
+    """Make a plan and report what it would do.
+
+    ``out`` is the directory for the plan and the new tokenizer; None only reports.
+
+    Raises:
+        DataError: An input is missing, unreadable or contradictory, or ``out`` is in use.
+    """
+    if out is not None:
+        refuse_used(out)
+    material = _gather(request)
+    choices = PlanChoices(
+        cap=request.cap,
+        order=request.order,
+        is_case_matched=request.is_case_matched,
+        noise_std=request.noise_std,
+        norm_match=request.norm_match,
+        seed=request.seed,
+    )
+    learned = PlanMaterial(
+        frequencies=_frequencies(material),
+        old_rows=material.rows,
+        new_vectors=_vectors(material, 1) if material.method.vectors else None,
+        old_vectors=_vectors(material, 0) if material.method.needs_old_vectors else None,
+    )
+    plan = build_plan(material.old, material.new, material.method, choices, learned)
+    norms = None if material.rows is None else norm_report(plan, material.rows, plan.apply(material.rows))
+    encoded = (material.ids(0), material.ids(1)) if material.lines else None
+    report = report_plan(plan, text=material.lines, encoded=encoded, norms=norms)
+    if out is not None:
+        with written_at_once(out) as directory:
+            plan.save(directory)
+            save_tokenizer(
+                material.paths[1], material.new, directory / TOKENIZER_DIRECTORY, request.new_codes
+            )
+    return Planned(plan, report, out)
+
+
+def _gather(request: PlanRequest) -> _Material:
+    method = find_method(request.method)
+    lines = read_text(request.text)
+    _check_request(request, method, bool(lines))
+    old_path, new_path = find_tokenizer(request.old), find_tokenizer(request.new)
+    old, new = load_vocabulary(old_path, request.old_codes), load_vocabulary(new_path, request.new_codes)
+    encoders = (text_encoder(old_path, old), text_encoder(new_path, new)) if lines else None
+    rows = None if request.model is None else _embedding_rows(request.model)
+    return _Material(request, method, (old_path, new_path), old, new, lines, rows, encoders)
+
+
+def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None:
+    has_vectors = method.vectors is not None
+    is_read = {
+        "cap": method.has_similar_tokens,
+        "order": method.has_similar_tokens,
+        "noise_std": method.noise.spread == "fixed",
+        "width": has_vectors,
+        "epochs": has_vectors,
+        "min_count": has_vectors,
+    }
+    changed = {each.name for each in fields(request) if getattr(request, each.name) != each.default}
+    unread = [f"--{name.replace('_', '-')}" for name in changed & is_read.keys() if not is_read[name]]
+    if unread:
+        raise DataError(f"method '{method.name}' does not read {', '.join(sorted(unread))}; leave that out")
+    wants_text = [f"method '{method.name}'"] if method.vectors else []
+    wants_text += ["order 'frequency'"] if request.order == "frequency" else []
+    if wants_text and not has_text:
+        raise DataError(f"{' and '.join(wants_text)} needs text to learn from; give --text FILE")
+    wants_model = method.needs_old_rows or (method.has_vector_rows and request.width is None)
+    if wants_model and request.model is None:
+        raise DataError(f"method '{method.name}' needs the model's own rows or their width; give --model")
+    if method.has_vector_rows and request.width is not None and request.model is not None:
+        raise DataError(f"method '{method.name}' uses the width of the model; leave out --width or --model")
+
+
+def read_text(files: Sequence[Path]) -> list[str]:
+    """Read lines of plain or gzipped text, blank ones left out.
+
+    Raises:
+        DataError: A file is missing, blank, not UTF-8 or broken.
+    """
+    lines: list[str] = []
+    for path in files:
+        found = [line for line in read_lines(str(path), MAX_LINE_CHARS).lines if line.strip()]
+        if not found:
+            raise DataError(f"{path}: contains no text")
+        lines += found
+    return lines
+
+
+def _embedding_rows(model: str) -> Array:
+    from nlgraft.vocab_tool.stored_checkpoints import embedding_rows  # torch takes seconds to import
+
+    return embedding_rows(model)
+
+
+def _frequencies(material: _Material) -> Sequence[float] | None:
+    if material.request.order != "frequency":
+        return None
+    flat = np.concatenate([np.asarray(row, dtype=np.int64) for row in material.ids(0)])
+    return np.bincount(flat, minlength=len(material.old)).astype(np.float64).tolist()
+
+
+def _vectors(material: _Material, side: int) -> TokenVectors:
+    from nlgraft.vocab.methods.token_vectors import learn_vectors
+
+    vocabulary = (material.old, material.new)[side]
+    return learn_vectors(
+        material.ids(side), len(vocabulary), _vector_options(material), material.request.seed
+    )
+
+
+def _vector_options(material: _Material) -> VectorOptions:
+    from nlgraft.vocab.methods.token_vectors import VectorOptions
+
+    request, method = material.request, material.method
+    width = request.width or 100
+    if method.has_vector_rows and material.rows is not None:
+        width = material.rows.shape[1]
+    assert method.vectors is not None, "called only for methods with vectors"
+    return VectorOptions(kind=method.vectors, width=width, epochs=request.epochs, min_count=request.min_count)

@@ -1,0 +1,321 @@
+"""Check a checkpoint whose vocabulary was exchanged, with the model that ``transformers`` makes of it.
+
+The strongest check is the permutation test: with the ids of the vocabulary reversed, hidden states and logits
+must be the same. It detects any wrong offset, id, bias, tie or configuration. Weights stay in their files
+until an operation reads them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.sparse import csr_matrix
+
+from nlgraft.errors import DataError, PaddingError
+from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
+from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors, input_table, is_encoder_decoder
+from nlgraft.vocab.surgery.token_ids import id_settings, vocabulary_parts
+from nlgraft.vocab.tokenizers.directories import DECODER_DIRECTORY, find_tokenizer
+from nlgraft.vocab.tokenizers.loading import load_vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
+from nlgraft.vocab_tool.lazy_models import LazyModel
+from nlgraft.vocab_tool.stored_checkpoints import in_safetensors
+
+PERMUTATION_TOLERANCE = 1e-4
+"""Largest difference of logits that reordered single-precision additions explain, relative to their size."""
+NUM_TOKENS = 12
+SENTENCE = "a b"
+PADDING_TOLERANCE = 1e-5
+"""Largest difference of outputs that another width of a batch explains, relative to their size."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Result of one check.
+
+    Attributes:
+        name: Name of the check.
+        is_good: True if it passed.
+        detail: Findings in words.
+    """
+
+    name: str
+    is_good: bool
+    detail: str
+
+
+def verify_checkpoint(directory: str | Path) -> list[Check]:
+    """Run all checks on a checkpoint, with its tokenizer if there is one.
+
+    Raises:
+        DataError: The checkpoint cannot be loaded at all.
+    """
+    with in_safetensors(str(directory)) as checkpoint:
+        lazy = LazyModel.of(checkpoint)
+        model = lazy.model
+        checks = [_check_weights(lazy)]
+        num_ids = {side: _num_rows(model, side) for side in ("encoder", "decoder")}
+        places = tokenizer_places(directory)
+        for side, place, name in places:
+            vocabulary = load_tokenizer(place)
+            if isinstance(vocabulary, Check):
+                checks.append(vocabulary)
+                continue
+            checks += _check_tokenizer(lazy, vocabulary, place, side, name)
+            # rows beyond the vocabulary belong to no token
+            num_ids |= {each: len(vocabulary) for each in (num_ids if not name else [side])}
+        checks += [check_rows(lazy, num_ids), check_ties(model, len(places) == 2), check_permutation(lazy)]
+        if hasattr(model, "generate") and getattr(model, "can_generate", lambda: False)():
+            checks.append(_check_generation(lazy))
+        return checks
+
+
+def _check_weights(lazy: LazyModel) -> Check:
+    """Tell the class of the model and what its files lack; without its tables it knows no token."""
+    name = type(lazy.model).__name__
+    if not lazy.missing:
+        return Check("weights are stored", True, name)
+    more = f" and {len(lazy.missing) - 1} more" if len(lazy.missing) > 1 else ""
+    tables = find_vocabulary_tensors(lazy.model).all
+    return Check(
+        "weights are stored",
+        tables.isdisjoint(lazy.missing),
+        f"{name}; no weights for {lazy.missing[0]}{more}",
+    )
+
+
+def tokenizer_places(directory: str | Path) -> list[tuple[str, Path, str]]:
+    """List side, place and name of the tokenizer, or of both where encoder and decoder differ."""
+    try:
+        root = find_tokenizer(directory)
+    except DataError:
+        root = Path(directory)
+    own = root / DECODER_DIRECTORY
+    if own.is_dir():
+        return [("encoder", root, "encoder: "), ("decoder", own, "decoder: ")]
+    return [("decoder", root, "")]
+
+
+def load_tokenizer(place: Path) -> Vocabulary | Check:
+    """Read a tokenizer, or tell why it cannot be read."""
+    try:
+        return load_vocabulary(place)
+    except DataError as error:
+        return Check("tokenizer", False, str(error))
+
+
+def _check_tokenizer(
+    lazy: LazyModel, vocabulary: Vocabulary, place: Path, side: str, name: str
+) -> Iterator[Check]:
+    num_rows = _num_rows(lazy.model, side)
+    beyond = [surface for surface in vocabulary.surfaces[num_rows:] if surface]
+    detail = f"{len(vocabulary)} ids, {num_rows} rows"
+    detail = f"{detail}; first id without: {beyond[0]!r}" if beyond else detail
+    yield Check(f"{name}ids have rows", not beyond, detail)
+    yield from _check_encoding(lazy, place, num_rows, name)
+    if side == "decoder":
+        yield check_special_ids(lazy.model, vocabulary)
+
+
+def _check_encoding(lazy: LazyModel, place: Path, num_rows: int, name: str) -> Iterator[Check]:
+    """Encode a sentence as ``transformers`` does, alone and in a padded batch."""
+    import transformers
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about optional packages
+            tokenizer = transformers.AutoTokenizer.from_pretrained(place)
+        ids = tokenizer(SENTENCE)["input_ids"]
+    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
+        yield Check(f"{name}tokenizer encodes text", False, f"transformers cannot load it ({error})")
+        return
+    is_good = bool(ids) and max(ids) < num_rows
+    yield Check(f"{name}tokenizer encodes text", is_good, f"{type(tokenizer).__name__}, ids {ids}")
+    if is_good and not name.startswith("decoder"):
+        yield _check_padded_batch(lazy, tokenizer, ids, name)
+
+
+def _check_padded_batch(lazy: LazyModel, tokenizer: Any, ids: list[int], name: str) -> Check:
+    """Pad a sentence beside a longer one: what the model makes of it must not change."""
+    title, model = f"{name}pads a batch", lazy.model
+    if tokenizer.pad_token_id is None:
+        if model.can_generate() and not is_encoder_decoder(model):
+            return Check(title, True, "no padding token, as usual for decoders; set one before batching")
+        return Check(
+            title, False, "the tokenizer has no padding token; add one to the new tokenizer and plan again"
+        )
+    if tokenizer.pad_token_id >= _num_rows(model, "encoder"):
+        return Check(title, False, f"padding id {tokenizer.pad_token_id} has no row")
+    tokenizer.padding_side = "right"
+    batch = tokenizer.pad({"input_ids": [ids, [*ids, *ids]]}, return_tensors="pt")
+    alone = tokenizer.pad({"input_ids": [ids]}, return_tensors="pt")
+    padded, unpadded = (
+        _forward(lazy, found["input_ids"], found["attention_mask"])[0, : len(ids)] for found in (batch, alone)
+    )
+    difference = float((padded - unpadded).abs().max())
+    scale = max(1.0, float(unpadded.abs().max()))
+    return Check(
+        title, difference <= PADDING_TOLERANCE * scale, f"largest difference {difference:.2g} under padding"
+    )
+
+
+def _forward(lazy: LazyModel, input_ids: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+    """Logits or last hidden states; the decoder of an encoder-decoder reads fixed tokens."""
+    inputs = {"input_ids": input_ids, "attention_mask": attention_mask}
+    if is_encoder_decoder(lazy.model):
+        tokens = torch.arange(NUM_TOKENS).remainder(_num_rows(lazy.model, "decoder"))
+        inputs["decoder_input_ids"] = tokens.expand(len(input_ids), NUM_TOKENS)
+    with lazy.computing() as model:
+        return model(**inputs)[0]
+
+
+def check_special_ids(model: Any, vocabulary: Vocabulary) -> Check:
+    """Compare the special ids of the configurations with those of the tokenizer."""
+    wrong = [
+        f"{role}: {configured} in {type(config).__name__}, {identity} in the tokenizer"
+        for config in (model.config, getattr(model, "generation_config", None))
+        for role, identity in vocabulary.roles.items()
+        if (configured := getattr(config, f"{role}_token_id", None)) is not None
+        and identity not in _flat(configured)
+    ]
+    return Check("special ids agree", not wrong, "; ".join(wrong) or "with the tokenizer")
+
+
+def _flat(ids: Any) -> list[int]:
+    """List the ids of a setting: one, a list (several ends of a sequence), or lists of lists."""
+    return [i for each in ids for i in _flat(each)] if isinstance(ids, (list, tuple)) else [ids]
+
+
+def _num_rows(model: Any, side: str = "decoder") -> int:
+    return int(input_table(model, side).shape[0])
+
+
+def check_rows(lazy: LazyModel, num_ids: Mapping[str, int]) -> Check:
+    """Look for rows that are not finite, and zero rows but for padding, among the ids of each side."""
+    tensors = find_vocabulary_tensors(lazy.model)
+    faults = []
+    for name, tensor in lazy.model.named_parameters():
+        if name not in tensors.encoder | tensors.decoder | tensors.output:
+            continue
+        rows = lazy.read(tensor)[: num_ids["encoder" if name in tensors.encoder else "decoder"]]
+        num_bad = int((~torch.isfinite(rows).all(dim=1)).sum())
+        num_zero = int((rows == 0).all(dim=1).sum())
+        if num_bad:
+            faults.append(f"{name}: {num_bad} rows with NaN or infinity")
+        if num_zero > 1:  # padding may be zero
+            faults.append(f"{name}: {num_zero} rows are zero")
+    return Check("rows are sound", not faults, "; ".join(faults) or "finite, none zero but padding")
+
+
+def check_ties(model: Any, has_two_vocabularies: bool) -> Check:
+    """Check that tables are shared where the configuration says so."""
+    own = find_vocabulary_tensors(model).encoder if has_two_vocabularies else frozenset[str]()
+    names = dict(model.named_parameters(remove_duplicate=False)) | dict(
+        model.named_buffers(remove_duplicate=False)
+    )
+    expected = model.get_expanded_tied_weights_keys(all_submodels=True)
+    broken = [
+        f"{one} and {other}"
+        for one, other in expected.items()
+        if one in names
+        and other in names
+        and names[one] is not names[other]
+        # T5's configuration ties the sides whatever they hold; two vocabularies cannot be one table
+        and (one in own) == (other in own)
+    ]
+    return Check("ties hold", not broken, "; ".join(broken) or f"{len(expected)} by the configuration")
+
+
+def check_permutation(lazy: LazyModel) -> Check:
+    """Reverse the ids of the vocabulary and compare logits or hidden states.
+
+    Where positions are computed from one padding id, that id stays in place.
+    """
+    model = lazy.model
+    try:
+        other, ids = _reversed(lazy, None)
+    except PaddingError:
+        other, ids = _reversed(lazy, model.config.pad_token_id)
+    before, after = _outputs(lazy, None), _outputs(other, ids)
+    if before.shape[-1] == _num_rows(model) and model.get_output_embeddings() is not None:
+        after = after[..., ids["decoder"]]
+    difference = float((before - after).abs().max())
+    scale = max(1.0, float(before.abs().max()))
+    is_good = difference <= PERMUTATION_TOLERANCE * scale
+    return Check(
+        "permutation test", is_good, f"largest difference {difference:.2g} of values up to {scale:.3g}"
+    )
+
+
+def _reversed(lazy: LazyModel, kept: int | None) -> tuple[LazyModel, dict[str, torch.Tensor]]:
+    """Reverse the ids of a model, and return the new place of each id on either side."""
+    sizes = {side: _num_rows(lazy.model, side) for side in ("encoder", "decoder")}
+    plans = {side: reversed_plan(size, kept) for side, size in sizes.items()}
+    ids = {side: torch.from_numpy(np.argsort(plan.matrix.indices)) for side, plan in plans.items()}
+    if sizes["encoder"] == sizes["decoder"]:
+        return lazy.exchanged(plans["decoder"]), ids
+    encoder_side = lazy.exchanged(plans["encoder"], sides="encoder")
+    return encoder_side.exchanged(plans["decoder"], sides="decoder"), ids
+
+
+def _outputs(lazy: LazyModel, ids: dict[str, torch.Tensor] | None) -> torch.Tensor:
+    """Compute logits, or the last hidden states of a model without a head, on fixed tokens."""
+    generator = torch.Generator().manual_seed(0)
+
+    def tokens(side: str) -> torch.Tensor:
+        drawn = torch.randint(0, _num_rows(lazy.model, side), (2, NUM_TOKENS), generator=generator)
+        return drawn if ids is None else ids[side][drawn]
+
+    if is_encoder_decoder(lazy.model):
+        inputs = {"input_ids": tokens("encoder"), "decoder_input_ids": tokens("decoder")}
+    else:
+        inputs = {"input_ids": tokens("decoder")}
+    inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+    with lazy.computing() as model:
+        return model(**inputs)[0]
+
+
+def reversed_plan(size: int, kept: int | None = None) -> TransferPlan:
+    """Make the plan that reverses ``size`` ids, those around ``kept`` if an id stays in place."""
+    names = tuple(str(i) for i in range(size))
+    order = np.arange(size)[::-1].copy()
+    if kept is not None:
+        others = np.delete(np.arange(size), kept)
+        order[others], order[kept] = others[::-1], kept
+    matrix = csr_matrix((np.ones(size, dtype=np.float32), order, np.arange(size + 1)), shape=(size, size))
+    return TransferPlan(
+        matrix=matrix,
+        provenance=np.full(size, int(Provenance.COPY), dtype=np.int8),
+        reasons=("reversed",) * size,
+        old_surfaces=names,
+        new_surfaces=tuple(names[i] for i in order),
+        is_real=np.ones(size, dtype=bool),
+        method="reversed",
+    )
+
+
+def _check_generation(lazy: LazyModel) -> Check:
+    model = lazy.model
+    ids = torch.arange(1, 5).remainder(_num_rows(model, "encoder"))[None]
+    unset = [
+        name
+        for part in vocabulary_parts(model.config)
+        for name, value in id_settings(part).items()
+        if name.endswith("_token_id") and max(_flat(value), default=0) >= _num_rows(model)
+    ]
+    if unset:
+        return Check("generates", False, f"ids beyond the vocabulary: {', '.join(unset)}")
+    try:
+        with lazy.computing():
+            found = model.generate(
+                ids, attention_mask=torch.ones_like(ids), max_new_tokens=5, do_sample=False
+            )
+    except (ValueError, IndexError, RuntimeError) as error:
+        return Check("generates", False, str(error))
+    return Check("generates", True, f"{found.shape[1]} tokens")
