@@ -11,7 +11,7 @@ import argparse
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -38,6 +38,7 @@ class Lab:
         rng: Draws the scores.
         effects: True means by cell; 0 for those not named.
         correlation: Correlation of the metrics.
+        test_set: Variance of a cell's score from the choice of segments, beside 1 between its seeds.
 
     Attributes:
         today: True if a report on the way had a false verdict after its own correction.
@@ -47,10 +48,12 @@ class Lab:
     rng: np.random.Generator
     effects: dict[str, float] = field(default_factory=dict)
     correlation: float = 0.5
+    test_set: float = 0.0
     segments: Segments = field(default_factory=lambda: SEGMENTS)
     today: bool = False
     is_significant: bool = False
     _scores: dict[tuple[str, int], dict[str, Measured]] = field(default_factory=dict)
+    _offsets: dict[str, float] = field(default_factory=dict)
     _compared: dict[tuple[object, ...], Comparison] = field(default_factory=dict)
     _entries: dict[int, Entry] = field(default_factory=dict)
     _comparer: Comparer = field(default_factory=lambda: COMPARER)
@@ -184,21 +187,33 @@ class Lab:
                 one = self._compare(metric, arm, baseline, seeds[:look])
                 assert one.difference is not None
                 assert one.seed_variance is not None
-                taken[look] = float(normal_p(np.array(one.difference), one.seed_variance, 0.0, look))
+                noise = (one.seed_variance, one.segment_variance)
+                taken[look] = float(normal_p(np.array(one.difference), *noise, look))
         return float(overall_p(looks, taken)) if taken else 1.0
 
     def _compare(self, metric: str, arm: str, baseline: str, seeds: Sequence[int]) -> Comparison:
         key = (metric, arm, baseline, *sorted(seeds))
         if key not in self._compared:
             sides = [{one: self._measured(cell, one)[metric] for one in seeds} for cell in (arm, baseline)]
-            self._compared[key] = self._comparer.compare(metric, arm, sides[0], baseline, sides[1])
+            found = self._comparer.compare(metric, arm, sides[0], baseline, sides[1])
+            self._compared[key] = self._with_test_set(found)
         return self._compared[key]
+
+    def _with_test_set(self, found: Comparison) -> Comparison:
+        """Put in the variance from the choice of segments, which a bootstrap over them would estimate."""
+        if not self.test_set or found.seed_variance is None or found.difference is None:
+            return found
+        noise = 2 * self.test_set
+        p = float(normal_p(np.array(found.difference), found.seed_variance, noise, found.num_seeds))
+        return replace(found, p=p, segment_variance=noise)
 
     def _measured(self, cell: str, seed: int) -> dict[str, Measured]:
         if (cell, seed) not in self._scores:
             common, own = self.rng.standard_normal(), self.rng.standard_normal(len(METRICS))
             values = math.sqrt(self.correlation) * common + math.sqrt(1 - self.correlation) * own
-            values += self.effects.get(cell, 0.0)
+            if cell not in self._offsets:
+                self._offsets[cell] = self.rng.standard_normal() * math.sqrt(self.test_set)
+            values += self.effects.get(cell, 0.0) + self._offsets[cell]
             self._scores[cell, seed] = {
                 name: Measured(float(one)) for name, one in zip(METRICS, values, strict=True)
             }
@@ -389,18 +404,18 @@ WAYS: dict[str, Path] = {
 }
 
 
-def rates(walk: Path, num: int, seed: int = RANDOM_SEED) -> tuple[float, float]:
+def rates(walk: Path, num: int, test_set: float = 0.0, seed: int = RANDOM_SEED) -> tuple[float, float]:
     """Simulate a way; return the share of stores with a false verdict, today and over the ledger."""
-    labs = _walked(walk, num, seed)
+    labs = _walked(walk, num, test_set, seed)
     found = np.array([(lab.today, lab.is_significant) for lab in labs], dtype=float)
     today, after = found.mean(axis=0)
     return float(today), float(after)
 
 
-def _walked(walk: Path, num: int, seed: int) -> Iterator[Lab]:
+def _walked(walk: Path, num: int, test_set: float, seed: int) -> Iterator[Lab]:
     rng = np.random.default_rng(seed)
     for _ in range(num):
-        lab = Lab(rng)
+        lab = Lab(rng, test_set=test_set)
         walk(lab)
         yield lab
 
@@ -410,13 +425,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.validity", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="TEXT", help="ways whose name has this text; all without")
     parser.add_argument("--num", type=int, default=10_000, help="stores of each way")
+    parser.add_argument("--test-set", type=float, default=0.0, help="variance of a score from the segments")
     arguments = parser.parse_args()
     error = 1.96 * math.sqrt(ALPHA * (1 - ALPHA) / arguments.num)
     print(f"{arguments.num} stores of each way; 95 % Monte-Carlo error of a rate of .05: {error:.4f}\n")
     print("| way | own file only | over the ledger |\n|---|---|---|", flush=True)
     for name, walk in WAYS.items():
         if not arguments.names or any(text in name for text in arguments.names):
-            today, after = rates(walk, arguments.num)
+            today, after = rates(walk, arguments.num, arguments.test_set)
             print(f"| {name} | {today:.4f} | {after:.4f} |", flush=True)
 
 

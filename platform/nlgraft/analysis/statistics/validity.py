@@ -21,6 +21,7 @@ from nlgraft.analysis.statistics.power import predictive_power, smallest_detecta
 from nlgraft.analysis.statistics.resampling import normal_p
 from nlgraft.analysis.statistics.sequential import FUTILE
 from nlgraft.analysis.statistics.spending import look_levels, overall_p
+from nlgraft.errors import NlgraftError
 from nlgraft.study.data.claim import claims_of
 from nlgraft.study.data.study import Study
 
@@ -93,8 +94,17 @@ class Validity:
 
 
 def design_of(result: ComparedResults) -> Design:
-    """Read the design of a study and, where two seeds have finished, its variances on the main metric."""
+    """Read the design of a study and, where two seeds have finished, its variances on the main metric.
+
+    Raises:
+        NlgraftError: The study may be looked at any time, so it has no fixed numbers of seeds.
+    """
     study = result.study
+    if study.is_anytime:
+        raise NlgraftError(
+            "sequential.kind: 'anytime' cannot be simulated here, which takes fixed seeds or planned looks; "
+            "docs/validity.md has its power by the number of seeds"
+        )
     metric = result.main_metric
     found = [result.compare(cell.cell, metric=metric) for cell in result.cells[1:] if result.metrics]
     known = [(one.seed_variance, one.segment_variance) for one in found if one.seed_variance is not None]
