@@ -111,10 +111,10 @@ def test_nothing_that_is_scored_is_read_without_labels(store, tmp_path):
     lines = [f"{word} {number % 40} times" for number, word in enumerate(["one", "other"] * 60)]
     files = {}
     for name, part in (("train", lines[:80]), ("dev", lines[60:100]), ("test", lines[80:])):
-        files[name] = {role: str(tmp_path / f"{name}.{role}") for role in ("source", "label")}
-        (tmp_path / f"{name}.source").write_text("".join(f"{line}\n" for line in part))
+        files[name] = {role: str(tmp_path / f"{name}.{role}") for role in ("sources", "label")}
+        (tmp_path / f"{name}.sources").write_text("".join(f"{line}\n" for line in part))
         (tmp_path / f"{name}.label").write_text("".join(f"{line.split()[0]}\n" for line in part))
-    text = {name: {"source": found["source"]} for name, found in files.items()}
+    text = {name: {"sources": found["sources"]} for name, found in files.items()}
     made_of = {"downstream": {"corpus": "files", **files}, "unlabelled": {"corpus": "files", **text}}
     trial = graph("vipi", **made_of, split={})
     labelled, unlabelled = (

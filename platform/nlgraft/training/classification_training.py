@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -24,6 +23,7 @@ from nlgraft.nn.classifier import Classifier
 from nlgraft.nn.masked_lm_models import MaskedLM, load_checkpoint
 from nlgraft.nn.model_config import ClassifierConfig
 from nlgraft.text.batches import LengthBatches, Ragged, batches_of
+from nlgraft.training.cross_entropy import smoothed_cross_entropy
 from nlgraft.training.losses import Loss
 from nlgraft.training.masked_lm_training import ENCODER_DESCRIPTION, read_masked_lm, write_masked_lm
 from nlgraft.training.masked_text import MaskingIds
@@ -114,7 +114,7 @@ class ClassificationObjective:
 
     def __call__(self, model: Classifier, batch: LabelledBatch) -> Loss:
         """Compute the summed loss of a batch and its number of lines."""
-        loss = F.cross_entropy(model(batch.tokens).float(), batch.classes, reduction="sum")
+        loss = smoothed_cross_entropy(model(batch.tokens), batch.classes, 0.0, "uniform_all")
         return Loss(loss, len(batch.classes))
 
 

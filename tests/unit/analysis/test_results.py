@@ -470,6 +470,7 @@ def test_the_pareto_set_of_two_objectives(searched):
 def stage_of(fingerprint, host, started_at, duration_s):
     return Manifest(
         name="train", fingerprint=fingerprint, version=1, run="", config={}, inputs={}, seed=1, files={},
+        location="",
         host=host, versions={}, started_at=started_at, duration_s=duration_s,
     )  # fmt: skip
 

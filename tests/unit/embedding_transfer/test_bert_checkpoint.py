@@ -223,8 +223,8 @@ def capitals(tmp_path_factory):
     directory = tmp_path_factory.mktemp("text")
     splits = {}
     for split, corpus in load_corpus(ConlangConfig(**CORPUS | {"domain": "b"})).items():
-        splits[split] = {side: str(directory / f"{split}.{side}") for side in ("source", "target")}
-        for side, lines in (("source", corpus.sources[0]), ("target", corpus.target)):
+        splits[split] = {side: str(directory / f"{split}.{side}") for side in ("sources", "target")}
+        for side, lines in (("sources", corpus.sources[0]), ("target", corpus.target)):
             text = "".join(f"{line.rstrip(' .').capitalize()}.\n" for line in lines)
             (directory / f"{split}.{side}").write_text(text)
     return {"corpus": "files", **splits}

@@ -49,7 +49,7 @@ def test_bleu_is_cased_and_says_so():
 def test_signatures_differ_between_variants():
     metrics = ("bleu", "bleu_zh", "meteor", "rouge1", "rouge2")
     scores = evaluate_text(HYPOTHESES, REFERENCES, metrics).scores
-    assert len({score.signature for score in scores.values()}) == 4
+    assert len({score.signature for score in scores.values()}) == len(metrics)
     assert "synonyms:no" in scores["meteor"].signature
 
 

@@ -71,7 +71,7 @@ def corpora():
     ("name", "settings", "metric"),
     [
         ("bleu", {}, BLEU()),
-        ("bleu", {"bleu_tokenizer": "none"}, BLEU(tokenize="none")),
+        ("bleu", {"tokenizers": TextTokenizers(bleu="none")}, BLEU(tokenize="none")),
         ("bleu_zh", {}, BLEU(tokenize="zh")),
         ("chrf", {}, CHRF()),
         ("chrfpp", {}, CHRF(word_order=2)),
@@ -103,7 +103,7 @@ def test_aggregate_is_vectorised_over_leading_axes(name):
 
 def test_bleu_by_hand():
     """Matches 4, 2, 1, 0 of 5, 4, 3, 2 n-grams: the missing order counts as half a match (exp smoothing)."""
-    rows = segment_statistics("bleu", ["a b c x d"], ["a b c d e f"], bleu_tokenizer="none")
+    rows = segment_statistics("bleu", ["a b c x d"], ["a b c d e f"], tokenizers=TextTokenizers(bleu="none"))
     assert rows.tolist() == [[5, 6, 4, 2, 1, 0, 5, 4, 3, 2]]
     expected = 100 * math.exp(1 - 6 / 5) * (4 / 5 * 2 / 4 * 1 / 3 * 1 / (2 * 2)) ** 0.25
     assert aggregate("bleu", rows.sum(0)) == pytest.approx(expected)

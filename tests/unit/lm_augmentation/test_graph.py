@@ -51,7 +51,7 @@ def test_hypotheses_begin_as_the_text_of_language_models_does(arm):
     """A target-side language model has only seen text behind the end token; all arms start alike."""
     stages = graph(arm)
     assert stages.find("trained").config["view"]["target_start"] == EOS
-    assert stages.find("translation_dev").config["decode"]["start_id"] == EOS
+    assert stages.find("translation_dev").config["view"]["target_start"] == EOS
 
 
 def test_language_models_are_trained_without_label_smoothing_and_the_task_with_it():
@@ -65,7 +65,7 @@ def test_language_models_are_trained_without_label_smoothing_and_the_task_with_i
 
 def test_documents_are_cut_to_their_first_words_for_the_model_and_for_lead(tmp_path):
     """Table 3: the corpus that all stages read is cut, so lead is that of the cut text."""
-    streams = {"source": "one two three. four", "target": "one"}
+    streams = {"sources": "one two three. four", "target": "one"}
     for role, line in streams.items():
         (tmp_path / role).write_text(f"{line}\n", "utf-8")
     files = {role: str(tmp_path / role) for role in streams}

@@ -90,12 +90,12 @@ def test_a_language_id_follows_each_source_and_begins_the_target():
 def test_the_length_limit_follows_the_translated_sentence():
     graph = graph_of(Config.model_validate_json(json.dumps(ARMS["previous sentence"])))
     assert graph.find("translation_dev").config["view"]["length_source"] == 1
-    assert "length_source" not in trained(configured(), "translation_dev").config["view"]
+    assert trained(configured(), "translation_dev").config["view"]["length_source"] is None
     swapped = graph_of(Config.model_validate_json(json.dumps(ARMS["previous sentence"] | {"read": [1, 0]})))
     assert swapped.find("translation_dev").config["view"]["length_source"] == 0
     drawn = graph.find("single_source").config["view"]
     assert drawn["is_one_source_drawn"]
-    assert "length_source" not in drawn, "whichever is drawn is translated"
+    assert drawn["length_source"] is None, "whichever is drawn is translated"
 
 
 def test_the_fine_encoder_has_its_own_learning_rate():

@@ -33,8 +33,8 @@ def corpus(directory, script, test_script=None):
     splits = {}
     for split in ("train", "dev", "test"):
         source, target = TEXTS[test_script if test_script and split == "test" else script]
-        paths = {"source": directory / f"{split}.source", "target": directory / f"{split}.target"}
-        paths["source"].write_text(f"{source}\n" * 3)
+        paths = {"sources": directory / f"{split}.source", "target": directory / f"{split}.target"}
+        paths["sources"].write_text(f"{source}\n" * 3)
         paths["target"].write_text(f"{target}\n" * 3)
         splits[split] = {name: str(path) for name, path in paths.items()}
     return seq2seq_graph.corpus("task", FilesConfig.model_validate({"corpus": "files", **splits}))

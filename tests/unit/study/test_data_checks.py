@@ -233,13 +233,13 @@ def test_labels_of_splits_that_are_drawn_anew_count_together(tmp_path, monkeypat
 def test_text_that_has_the_separator_of_joined_sentences_is_refused_by_the_plan(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for split in ("train", "dev", "test"):
-        for side in ("source", "target", "document"):
+        for side in ("sources", "target", "document"):
             (tmp_path / f"{split}.{side}").write_text(
                 "".join(f"{side} {n // 3} {split}\n" for n in range(30))
             )
     (tmp_path / "dev.target").write_text("a <sep> b\n" + "c\n" * 29)
     toy = TRICE_ARMS["two sentences joined"]
-    files = {s: {r: f"{s}.{r}" for r in ("source", "target", "document")} for s in ("train", "dev", "test")}
+    files = {s: {r: f"{s}.{r}" for r in ("sources", "target", "document")} for s in ("train", "dev", "test")}
     document = {
         "name": "separator",
         "system": "trainables.multi_source",

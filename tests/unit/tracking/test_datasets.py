@@ -6,9 +6,9 @@ from nlgraft.tracking.datasets import tracked_datasets
 def files_corpus(directory, text):
     splits = {}
     for split in ("train", "dev", "test"):
-        for side in ("source", "target"):
+        for side in ("sources", "target"):
             (directory / f"{split}.{side}").write_text(f"{split} {side} {text}\n")
-        splits[split] = {side: str(directory / f"{split}.{side}") for side in ("source", "target")}
+        splits[split] = {side: str(directory / f"{split}.{side}") for side in ("sources", "target")}
     return {"corpus": "files", **splits}
 
 
@@ -41,5 +41,5 @@ def test_data_that_is_no_corpus_of_ours_is_passed_over(tmp_path):
     assert tracked_datasets({"path": "x", "limits": [1, 2]}) == ()
     assert tracked_datasets({"corpus": "somebody's own"}) == ()
     missing = files_corpus(tmp_path, "one")
-    (tmp_path / "dev.source").unlink()
+    (tmp_path / "dev.sources").unlink()
     assert tracked_datasets(missing) == ()
