@@ -104,7 +104,7 @@ def plan(
         warnings=warnings(study)
         + _small_searches(study, system, configs)
         + _short_budget(study, len(trials) + num_search_trials)
-        + [*data.warnings],
+        + data.warnings,
         notes=notes,
         corpora=data.corpora,
         cost_s=cost.seconds,
