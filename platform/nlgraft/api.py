@@ -44,8 +44,7 @@ def open_store(study: Study) -> ArtifactStore:
 
 def plan(study: Study) -> Plan:
     """Plan a run against the study's store and this machine; nothing is started."""
-    store = open_store(study)
-    return study.plan(store, None if os.environ.get("RAY_ADDRESS") else local_capacity())
+    return study.plan(capacity=None if os.environ.get("RAY_ADDRESS") else local_capacity())
 
 
 def chosen_cells(study: Study, only: Sequence[str] = ()) -> list[Cell]:

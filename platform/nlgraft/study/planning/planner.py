@@ -86,8 +86,9 @@ def plan(
             "those of the replicates from the config without searched values"
         )
     finished = store.finished(stages.known) if store is not None else set()
+    durations = store.durations() if store is not None else {}
     to_do = [(stage, 1) for key, stage in stages.known.items() if key not in finished]
-    cost = cost_of([*to_do, *stages.future], {} if store is None else store.durations(), study.resources)
+    cost = cost_of([*to_do, *stages.future], durations, study.resources)
     notes += _cost_notes(cost) if store is not None or cost.estimated else []
     return Plan(
         study=study,
