@@ -11,21 +11,12 @@ from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.findings import Findings
 from nlgraft.study.data.study import Study
-from nlgraft.study.data.system import REPLICATE_SPLITS
-from nlgraft.study.reading.resolving import resolve_config
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.resolving import resolve_cell
 
 
 def check_cells(study: Study, cells: Iterable[Cell], store: ArtifactStore | None = None) -> Findings:
     """Check the data of some cells; see `check_data`."""
-    system = load_system(study.system)
-    return check_data(
-        (
-            system.stage_graph(resolve_config(study, cell), seed=study.seeds[0], splits=REPLICATE_SPLITS)
-            for cell in cells
-        ),
-        store,
-    )
+    return check_data((resolve_cell(study, cell).graph(study.seeds[0]) for cell in cells), store)
 
 
 def check_data(graphs: Iterable[StageGraph], store: ArtifactStore | None = None) -> Findings:
