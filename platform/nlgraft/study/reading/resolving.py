@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,7 +148,7 @@ class ResolvedCell:
     config: BaseModel
     system: System
 
-    def graph(self, seed: int, splits: Sequence[str] = REPLICATE_SPLITS) -> StageGraph:
+    def graph(self, seed: int, splits: tuple[str, ...] = REPLICATE_SPLITS) -> StageGraph:
         """Build the stage graph of the trial with this seed, scored on these splits."""
         return self.system.stage_graph(self.config, seed=seed, splits=splits)
 
