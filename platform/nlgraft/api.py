@@ -23,7 +23,7 @@ from nlgraft.study.data.plan import Plan
 from nlgraft.study.data.study import Storage
 from nlgraft.study.public import Study
 from nlgraft.study.reading.knobs import knobs as knobs_of
-from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
@@ -44,8 +44,7 @@ def open_store(study: Study) -> ArtifactStore:
 
 def plan(study: Study) -> Plan:
     """Plan a run against the study's store and this machine; nothing is started."""
-    store = open_store(study)
-    return study.plan(store, None if os.environ.get("RAY_ADDRESS") else local_capacity())
+    return study.plan(capacity=None if os.environ.get("RAY_ADDRESS") else local_capacity())
 
 
 def chosen_cells(study: Study, only: Sequence[str] = ()) -> list[Cell]:
@@ -180,12 +179,13 @@ def run_one(study: Study, cell: str, seed: int | None, reporter: Reporter) -> Tr
     from nlgraft.pipeline.trial import run_trial
 
     found = find_cell(study, cell)
-    config = resolve_config(study, found)
-    graph = load_system(study.system).stage_graph(
-        config, seed=study.seeds[0] if seed is None else seed, splits=("dev", "test")
-    )
+    resolved = resolve_cell(study, found)
     return run_trial(
-        graph, open_store(study), reporter=reporter, config=config.model_dump(mode="json"), is_waiting=True
+        resolved.graph(study.seeds[0] if seed is None else seed),
+        open_store(study),
+        reporter=reporter,
+        config=resolved.config.model_dump(mode="json"),
+        is_waiting=True,
     )
 
 

@@ -62,5 +62,11 @@ class TranslationInputs(Inputs[T]):
 
 _STAGES = "trainables.multi_source.stages.text"
 LANGUAGES = StageKind(f"{_STAGES}:encode_languages", LanguagesSettings, LanguagesInputs)
-DOCUMENTS = StageKind(f"{_STAGES}:pair_sentences", DocumentsSettings, CorpusInputs, version=2)
+DOCUMENTS = StageKind(
+    f"{_STAGES}:pair_sentences",
+    DocumentsSettings,
+    CorpusInputs,
+    version=2,
+    check="nlgraft.stages.kind_checks:separators",
+)
 LAST_SENTENCE = StageKind(f"{_STAGES}:keep_last_sentence", LastSentenceSettings, TranslationInputs, version=2)

@@ -20,8 +20,7 @@ from nlgraft.study.planning.selection import (
     save_proposal,
     search_seed,
 )
-from nlgraft.study.reading.resolving import resolve_config
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.resolving import resolve_cell, resolve_config
 
 
 def flat_config(study: Study, cell: Cell) -> dict[str, Any]:
@@ -74,7 +73,6 @@ class CellSearches:
         self._study = study
         self._search = search
         self._store = store
-        self._system = load_system(study.system)
         self._cells: dict[str, _CellSearch] = {}
         for cell in cells:
             self._cells[cell.key] = _CellSearch(cell, open_optuna(cell), flat_config(study, cell))
@@ -160,13 +158,13 @@ class CellSearches:
 
     def _trial(self, cell: Cell, number: int, params: Mapping[str, Any]) -> SweepTrial:
         seed = search_seed(self._study)
-        config = resolve_config(self._study, cell, params)
+        resolved = resolve_cell(self._study, cell, params)
         return SweepTrial(
             kind="search",
             cell=cell,
             seed=seed,
-            config=config.model_dump(mode="json"),
-            graph=self._system.stage_graph(config, seed=seed, splits=SEARCH_SPLITS),
+            config=resolved.config.model_dump(mode="json"),
+            graph=resolved.graph(seed, SEARCH_SPLITS),
             params=dict(params),
             number=number,
         )

@@ -18,8 +18,7 @@ from nlgraft.study.data.design import Cell, cells
 from nlgraft.study.data.study import Study
 from nlgraft.study.planning.looks import read_granted, record_granted
 from nlgraft.study.planning.selection import best_proposal, load_proposals
-from nlgraft.study.reading.resolving import resolve_config
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.resolving import resolve_cell
 
 STATES = ("planned", "waiting", "running", "finished", "stopped", "failed")
 _KIND = "studies"
@@ -120,11 +119,10 @@ def _replicate_states(
     study: Study, store: ArtifactStore, cell: Cell, params: dict[str, Any], seeds: Sequence[int]
 ) -> list[tuple[str, str]]:
     """Return state and reason of the replicates that have ended."""
-    system = load_system(study.system)
-    config = resolve_config(study, cell, params)
+    resolved = resolve_cell(study, cell, params)
     found = []
     for seed in seeds:
-        graph = system.stage_graph(config, seed=seed, splits=("dev", "test"))
+        graph = resolved.graph(seed)
         if finished_record(graph, store) is not None:
             found.append(("finished", ""))
             continue

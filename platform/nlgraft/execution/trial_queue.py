@@ -35,9 +35,7 @@ from nlgraft.pipeline.trial import finished_record, trial_record
 from nlgraft.pipeline.trial_record import TrialRecord, TrialState
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
-from nlgraft.study.data.system import REPLICATE_SPLITS
-from nlgraft.study.reading.resolving import resolve_config
-from nlgraft.study.reading.system_import import load_system
+from nlgraft.study.reading.resolving import resolve_cell
 
 _BUSY_PAUSE_S = 5.0
 _OUTLOOK_PAUSE_S = 2.0
@@ -72,7 +70,6 @@ class TrialQueue:
         self._driver = driver
         self._max_concurrent = max_concurrent
         self._clock = driver.clock
-        self._system = load_system(study.system)
         self._waiting: list[SweepTrial] = []
         self._granted = {cell.key: study.first_seeds for cell in cells}
         self._params: dict[str, Mapping[str, Any]] = {}
@@ -243,12 +240,12 @@ class TrialQueue:
         self, cell: Cell, params: Mapping[str, Any], start: int
     ) -> list[tuple[SweepTrial, TrialRecord]]:
         """Queue the replicates of a cell from a seed on; return the finished ones, with their records."""
-        config = resolve_config(self._study, cell, dict(params))
-        document = config.model_dump(mode="json")
+        resolved = resolve_cell(self._study, cell, params)
+        document = resolved.config.model_dump(mode="json")
         self._params[cell.key] = params
         finished = []
         for seed in self._study.seeds[start : self._granted[cell.key]]:
-            graph = self._system.stage_graph(config, seed=seed, splits=REPLICATE_SPLITS)
+            graph = resolved.graph(seed)
             trial = SweepTrial(
                 kind="replicate", cell=cell, seed=seed, config=document, graph=graph, params=dict(params)
             )

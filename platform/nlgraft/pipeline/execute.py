@@ -46,7 +46,7 @@ def execute_stage(
         FloatingPointError: A score is not a finite number.
         Exception: The stage's own error.
     """
-    function = _load_function(stage)
+    function = load_function(stage, stage.run)
     if inputs is None:
         inputs = {name: _fetch_or_discard(upstream, store) for name, upstream in stage.inputs.items()}
     scratch = store.new_scratch(stage)
@@ -73,8 +73,13 @@ def execute_stage(
         remove_tree(scratch)
 
 
-def _load_function(stage: Stage) -> Callable[[StageContext], object]:
-    module_name, _, name = stage.run.partition(":")
+def load_function(stage: Stage, path: str) -> Callable[..., object]:
+    """Import what a stage names as ``package.module:function``.
+
+    Raises:
+        ContractError: There is no such function.
+    """
+    module_name, _, name = path.partition(":")
     function = getattr(importlib.import_module(module_name), name, None)
     if not callable(function):
         raise ContractError(f"stage {stage.name}: {module_name} has no function {name!r}")

@@ -74,6 +74,8 @@ class Stage:
         locations: Paths of its data; ``config`` has their content, e.g. the digests of the files. Not hashed:
             data that moved are the same data.
         work: Size of what it trains, for estimates of time; None if it trains nothing. Not hashed.
+        check: ``package.module:function`` that looks at the data of all stages that name it before anything
+            runs, see `nlgraft.study.planning.data_checks`; None if there is nothing to look at. Not hashed.
     """
 
     name: str
@@ -85,14 +87,16 @@ class Stage:
     is_distributed: bool = False
     locations: Mapping[str, Any] = field(default_factory=dict)
     work: Work | None = None
+    check: str | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
             raise ContractError(f"stage name {self.name!r}: use letters, digits, '_', '.', '-' only")
-        if not _RUN.fullmatch(self.run):
-            raise ContractError(
-                f"stage {self.name}: run={self.run!r} is not of the form 'package.module:function'"
-            )
+        for key, path in (("run", self.run), ("check", self.check)):
+            if path is not None and not _RUN.fullmatch(path):
+                raise ContractError(
+                    f"stage {self.name}: {key}={path!r} is not of the form 'package.module:function'"
+                )
         if type(self.version) is not int or self.version < 1:
             raise ContractError(f"stage {self.name}: version={self.version!r}; allowed: whole numbers from 1")
         if self.seed is not None and type(self.seed) is not int:

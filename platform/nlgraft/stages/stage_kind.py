@@ -79,6 +79,8 @@ class StageKind(Generic[SettingsT, InputsT]):
         inputs: Type of its inputs, a subclass of ``Inputs``.
         version: Raised whenever the same settings and inputs would give another artifact.
         is_distributed: Runs on the worker group of a trial with several workers.
+        check: ``package.module:function`` that looks at the data of its stages before anything runs; None if
+            there is nothing to look at.
     """
 
     run: str
@@ -86,6 +88,7 @@ class StageKind(Generic[SettingsT, InputsT]):
     inputs: type[InputsT]
     version: int = 1
     is_distributed: bool = False
+    check: str | None = None
 
     def stage(
         self,
@@ -108,12 +111,16 @@ class StageKind(Generic[SettingsT, InputsT]):
             is_distributed=self.is_distributed,
             locations=locations or {},
             work=settings.work(named),
+            check=self.check,
         )
 
     def read(self, context: StageContext) -> tuple[SettingsT, InputsT]:
         """Read the settings and the input directories of a running stage."""
-        settings = self.settings.model_validate_json(canonical_json(context.config))
-        return settings, self._directories(context)
+        return self.settings_of(context.stage), self._directories(context)
+
+    def settings_of(self, stage: Stage) -> SettingsT:
+        """Read the settings of a stage of this kind."""
+        return self.settings.model_validate_json(canonical_json(stage.config))
 
     def _directories(self, context: StageContext) -> InputsT:
         found: dict[str, Any] = {}

@@ -8,14 +8,17 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from nlgraft.api import launch
-from nlgraft.errors import DataError
+from nlgraft.errors import ContractError, DataError
 from nlgraft.pipeline.stage import Stage, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.run import Run
+from nlgraft.stages import kind_checks
+from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.study.data.design import cells
-from nlgraft.study.planning import data_checks
 from nlgraft.study.planning.data_checks import check_cells, check_data
 from nlgraft.study.public import Study
+from nlgraft.text.corpus_config import ConlangConfig
+from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from tests.contract.toys.multi_source import ARMS as TRICE_ARMS
 from tests.contract.toys.vocabulary_transfer import ARMS
 
@@ -78,45 +81,52 @@ def test_a_corpus_that_the_store_holds_is_not_read_again(study, tmp_path):
     assert check_cells(study, cells(study), store).corpora == {}
 
 
-def test_stages_without_text_are_left_alone():
+def test_a_stage_without_a_check_is_left_alone():
     graph = StageGraph(Stage(name="a", run="a.b:c", config={"tokenizer": "x"}))
     assert check_data([graph]).warnings == []
+
+
+def test_a_check_that_does_not_exist_is_named():
+    with pytest.raises(ContractError, match="has no function 'none'"):
+        check_data([StageGraph(Stage(name="a", run="a.b:c", check="nlgraft.stages.kind_checks:none"))])
+    with pytest.raises(ContractError, match="check='none' is not of the form"):
+        Stage(name="a", run="a.b:c", check="none")
+
+
+def test_a_check_is_no_part_of_a_stage():
+    plain, checked = (Stage(name="a", run="a.b:c", check=check) for check in (None, "a.b:d"))
+    assert plain.fingerprint == checked.fingerprint
+
+
+def large_vocabulary(corpus):
+    return pieces.tokenizer("large", LearnedTokenizerConfig(vocab_size=20_000), {"bitext": corpus})
 
 
 @pytest.mark.parametrize("num_train, is_made", [(50, True), (20_000, True), (20_001, False)])
 def test_a_constructed_corpus_is_made_up_to_a_size(monkeypatch, num_train, is_made):
     made = []
     monkeypatch.setattr(
-        data_checks,
+        kind_checks,
         "generate",
         lambda config, split: made.append(split) or {"source 0": ["a"], "target": ["b"]},
     )
-    corpus = Stage(
-        name="corpus", run="a.b:c", locations={"corpus": {"corpus": "conlang", "train": num_train}}
-    )
-    settings = {"vocab_size": 20_000, "character_coverage": 1.0}
-    tokenizer = Stage(name="tokenizer", run="a.b:c", config=settings, inputs={"corpus": corpus})
-    warnings = check_data([StageGraph(tokenizer)]).warnings
+    corpus = pieces.corpus("bitext", ConlangConfig(corpus="conlang", train=num_train))
+    warnings = check_data([StageGraph(large_vocabulary(corpus))]).warnings
     assert made == ["train", "dev", "test"] * is_made
     assert ["vocab_size is 20000" in warning for warning in warnings][:1] == [True] * is_made
 
 
-def test_stages_after_a_stored_one_are_checked(tmp_path, monkeypatch):
-    monkeypatch.setattr(data_checks, "vocabulary_warning", lambda config, lines: "too large")
-    monkeypatch.setattr(data_checks, "normalization_warning", lambda rule, lines: None)
-    text = {"corpus": "conlang", "train": 1}
+def test_stages_after_a_stored_one_are_checked(tmp_path):
     stored, other = (
-        Stage(name=name, run="a.b:c", locations={"corpus": text}, config={"of": name})
-        for name in ("stored", "other")
+        pieces.corpus("bitext", ConlangConfig(corpus="conlang", train=number)) for number in (50, 60)
     )
-    settings = {"vocab_size": 9, "character_coverage": 1.0}
-    tokenizer = Stage(name="tokenizer", run="a.b:c", config=settings, inputs={"corpus": other})
     store = ArtifactStore.open(tmp_path / "store")
     scratch = store.new_scratch(stored)
     (scratch / "x").write_text("x")
     store.publish(stored, scratch)
-    graphs = [StageGraph(stored), StageGraph(tokenizer)]
-    assert check_data(graphs, store).warnings == ["tokenizer: too large"]
+    for corpus, num_warnings in ((stored, 0), (other, 1)):
+        warnings = check_data([StageGraph(stored), StageGraph(large_vocabulary(corpus))], store).warnings
+        assert ["vocab_size is 20000" in warning for warning in warnings][:1] == [True] * num_warnings
 
 
 def test_a_plan_warns_of_chinese_references_and_their_normalisation(study, tmp_path):

@@ -19,9 +19,9 @@ from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.metric import TEST_MEAN, on_split
 from nlgraft.study.data.study import Study
-from nlgraft.study.data.system import REPLICATE_SPLITS, System
+from nlgraft.study.data.system import System
 from nlgraft.study.planning.selection import Proposal, best_proposal, load_proposals
-from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.corpora import stream_file
 from nlgraft.text.corpus_config import further_tests
@@ -92,10 +92,10 @@ def _replicates(
     study: Study, cell: Cell, params: Mapping[str, object], store: ArtifactStore, busy: set[str]
 ) -> tuple[TrialResult, ...]:
     system = load_system(study.system).with_tests_of(study.data)
-    config = resolve_config(study, cell, params)
+    resolved = resolve_cell(study, cell, params)
     trials = []
     for seed in study.seeds:
-        graph = system.stage_graph(config, seed=seed, splits=REPLICATE_SPLITS)
+        graph = resolved.graph(seed)
         record = trial_record(store, graph.fingerprint)
         is_running = any(stage.fingerprint in busy for stage in graph.stages)
         state: State = "running" if is_running else "planned"

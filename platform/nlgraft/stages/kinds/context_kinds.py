@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nlgraft.nn.context_config import PoolingConfig, Precision
-from nlgraft.stages.kinds.released_kinds import CheckpointSettings
+from nlgraft.stages.kinds.released_kinds import CHECKPOINTS, CheckpointSettings
 from nlgraft.stages.kinds.text_kinds import NoInputs
 from nlgraft.stages.stage_kind import Inputs, NoSettings, Settings, StageKind, T
 from nlgraft.text.corpus_config import Split
@@ -53,7 +53,9 @@ class RandomEncoderInputs(Inputs[T]):
     encoder: T
 
 
-CHECKPOINT_ENCODER = StageKind("nlgraft.stages.run.context_stages:copy_encoder", CheckpointSettings, NoInputs)
+CHECKPOINT_ENCODER = StageKind(
+    "nlgraft.stages.run.context_stages:copy_encoder", CheckpointSettings, NoInputs, check=CHECKPOINTS
+)
 RANDOM_ENCODER = StageKind("nlgraft.stages.run.context_stages:draw_encoder", NoSettings, RandomEncoderInputs)
 STATE_MEANS = StageKind(
     "nlgraft.stages.run.context_stages:write_means", StateMeansSettings, FrozenStatesInputs

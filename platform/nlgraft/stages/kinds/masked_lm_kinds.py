@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nlgraft.nn.model_config import BertConfig, TransformerConfig
-from nlgraft.stages.kinds.released_kinds import CheckpointSettings
+from nlgraft.stages.kinds.released_kinds import CHECKPOINTS, CheckpointSettings
 from nlgraft.stages.kinds.text_kinds import NoInputs
 from nlgraft.stages.kinds.training_settings import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
@@ -148,15 +148,21 @@ WORD_TOKENIZER = StageKind(
     "nlgraft.stages.run.masked_text_stages:learn", WordTokenizerSettings, WordTokenizerInputs
 )
 CHECKPOINT_TOKENIZER = StageKind(
-    "nlgraft.stages.run.masked_text_stages:copy_tokenizer", CheckpointSettings, NoInputs
+    "nlgraft.stages.run.masked_text_stages:copy_tokenizer", CheckpointSettings, NoInputs, check=CHECKPOINTS
 )
 ENCODED_WORDS = StageKind(
     "nlgraft.stages.run.masked_text_stages:encode", EncodeWordsSettings, EncodeWordsInputs
 )
 TRAIN_MASKED = StageKind(
-    "nlgraft.stages.run.masked_lm_stages:train", TrainMaskedSettings, TrainMaskedInputs, is_distributed=True
+    "nlgraft.stages.run.masked_lm_stages:train",
+    TrainMaskedSettings,
+    TrainMaskedInputs,
+    is_distributed=True,
+    check=CHECKPOINTS,
 )
-BEGIN_MASKED = StageKind("nlgraft.stages.run.masked_lm_stages:begin", BeginMaskedSettings, BeginMaskedInputs)
+BEGIN_MASKED = StageKind(
+    "nlgraft.stages.run.masked_lm_stages:begin", BeginMaskedSettings, BeginMaskedInputs, check=CHECKPOINTS
+)
 SCORE_MASKED = StageKind("nlgraft.stages.run.masked_lm_stages:score", ScoreMaskedSettings, ScoreMaskedInputs)
 BERT2BERT = StageKind(
     "nlgraft.stages.run.masked_lm_stages:begin_encoder_decoder", Bert2BertSettings, Bert2BertInputs

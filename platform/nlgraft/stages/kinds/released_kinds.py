@@ -51,14 +51,27 @@ class ReleasedInputs(Inputs[T]):
     tokenizer: T
 
 
+CHECKPOINTS = "nlgraft.stages.kind_checks:checkpoints"
+"""The check of all kinds of stages that read a released checkpoint."""
+
 MBART_TOKENIZER = StageKind(
-    "nlgraft.stages.run.mbart_stages:renumber_tokenizer", ReleasedTokenizerSettings, NoInputs
+    "nlgraft.stages.run.mbart_stages:renumber_tokenizer",
+    ReleasedTokenizerSettings,
+    NoInputs,
+    check=CHECKPOINTS,
 )
-MBART = StageKind("nlgraft.stages.run.mbart_stages:read_checkpoint", MbartSettings, ReleasedInputs)
+MBART = StageKind(
+    "nlgraft.stages.run.mbart_stages:read_checkpoint", MbartSettings, ReleasedInputs, check=CHECKPOINTS
+)
 BERT_TOKENIZER = StageKind(
-    "nlgraft.stages.run.bert_stages:renumber_tokenizer", ReleasedTokenizerSettings, NoInputs
+    "nlgraft.stages.run.bert_stages:renumber_tokenizer",
+    ReleasedTokenizerSettings,
+    NoInputs,
+    check=CHECKPOINTS,
 )
-BERT_MASKED_LM = StageKind("nlgraft.stages.run.bert_stages:read_encoder", CheckpointSettings, ReleasedInputs)
+BERT_MASKED_LM = StageKind(
+    "nlgraft.stages.run.bert_stages:read_encoder", CheckpointSettings, ReleasedInputs, check=CHECKPOINTS
+)
 BERT_ARCHITECTURE = StageKind(
-    "nlgraft.stages.run.bert_stages:read_architecture", CheckpointSettings, NoInputs
+    "nlgraft.stages.run.bert_stages:read_architecture", CheckpointSettings, NoInputs, check=CHECKPOINTS
 )

@@ -187,4 +187,10 @@ TRANSLATE = StageKind(
 EXTRACT = StageKind(
     "nlgraft.stages.run.translation_stages:extract", ExtractSettings, ExtractInputs, version=2
 )
-SCORE = StageKind("nlgraft.stages.run.translation_stages:score", ScoreSettings, ScoreInputs, version=3)
+SCORE = StageKind(
+    "nlgraft.stages.run.translation_stages:score",
+    ScoreSettings,
+    ScoreInputs,
+    version=3,
+    check="nlgraft.stages.kind_checks:scores",
+)

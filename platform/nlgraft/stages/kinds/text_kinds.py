@@ -69,7 +69,22 @@ class EncodeInputs(Inputs[T]):
     tokenizers: Mapping[str, T] = field(default_factory=dict)
 
 
-CORPUS = StageKind("nlgraft.stages.run.text_stages:write_examples", CorpusSettings, NoInputs)
-TEXT = StageKind("nlgraft.stages.run.text_stages:write_text", TextSettings, NoInputs)
-TOKENIZER = StageKind("nlgraft.stages.run.text_stages:learn_tokenizer", TokenizerSettings, TokenizerInputs)
+CORPUS = StageKind(
+    "nlgraft.stages.run.text_stages:write_examples",
+    CorpusSettings,
+    NoInputs,
+    check="nlgraft.stages.kind_checks:corpora",
+)
+TEXT = StageKind(
+    "nlgraft.stages.run.text_stages:write_text",
+    TextSettings,
+    NoInputs,
+    check="nlgraft.stages.kind_checks:corpora",
+)
+TOKENIZER = StageKind(
+    "nlgraft.stages.run.text_stages:learn_tokenizer",
+    TokenizerSettings,
+    TokenizerInputs,
+    check="nlgraft.stages.kind_checks:tokenizers",
+)
 ENCODED = StageKind("nlgraft.stages.run.text_stages:encode", EncodeSettings, EncodeInputs)

@@ -15,14 +15,13 @@ from nlgraft.study.data.design import Cell, cells, idle_note
 from nlgraft.study.data.plan import Plan, PlannedTrial
 from nlgraft.study.data.space import corner
 from nlgraft.study.data.study import Search, Study
-from nlgraft.study.data.system import REPLICATE_SPLITS, SEARCH_SPLITS, System
+from nlgraft.study.data.system import SEARCH_SPLITS
 from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
 from nlgraft.study.planning.cost import Cost, cost_of
 from nlgraft.study.planning.data_checks import check_data
 from nlgraft.study.planning.selection import search_seed
-from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.resolving import ResolvedCell, resolve_cell
 from nlgraft.study.reading.rules import warnings
-from nlgraft.study.reading.system_import import load_system
 from nlgraft.wording import count
 
 _NUM_NAMED = 3
@@ -65,10 +64,13 @@ def plan(
         StudyError: The design is too large, or a cell's config is refused by the system.
         DataError: A corpus is missing or unusable.
     """
-    system = load_system(study.system)
     chosen = cells(study)
-    configs = [(cell, resolve_config(study, cell)) for cell in chosen]
-    trials = [_planned(study, system, cell, config, seed) for cell, config in configs for seed in study.seeds]
+    resolved = [(cell, resolve_cell(study, cell)) for cell in chosen]
+    trials = [
+        PlannedTrial(cell, seed, {}, found.config, found.graph(seed))
+        for cell, found in resolved
+        for seed in study.seeds
+    ]
     data = check_data(trial.graph for trial in trials)
     stages = _Stages()
     for trial in trials:
@@ -79,15 +81,16 @@ def plan(
     num_search_trials = 0
     if study.search is not None:
         num_search_trials = study.search.trials * len(chosen)
-        for cell, config in configs:
-            stages.add_search(*_corners(study, system, cell, config), study.search.trials)
+        for cell, found in resolved:
+            stages.add_search(*_corners(study, study.search, cell, found.config), study.search.trials)
         notes.append(
             "stages of search trials are estimated from the two ends of the space, "
             "those of the replicates from the config without searched values"
         )
     finished = store.finished(stages.known) if store is not None else set()
+    durations = store.durations() if store is not None else {}
     to_do = [(stage, 1) for key, stage in stages.known.items() if key not in finished]
-    cost = cost_of([*to_do, *stages.future], {} if store is None else store.durations(), study.resources)
+    cost = cost_of([*to_do, *stages.future], durations, study.resources)
     notes += _cost_notes(cost) if store is not None or cost.estimated else []
     return Plan(
         study=study,
@@ -102,9 +105,9 @@ def plan(
         max_concurrent=_at_once(study, capacity),
         problems=capacity_problems(study.resources, capacity) if capacity is not None else [],
         warnings=warnings(study)
-        + _small_searches(study, system, configs)
+        + _small_searches(study, resolved)
         + _short_budget(study, len(trials) + num_search_trials)
-        + [*data.warnings],
+        + data.warnings,
         notes=notes,
         corpora=data.corpora,
         cost_s=cost.seconds,
@@ -113,32 +116,23 @@ def plan(
     )
 
 
-def _planned(study: Study, system: System, cell: Cell, config: BaseModel, seed: int) -> PlannedTrial:
-    graph = system.stage_graph(config, seed=seed, splits=REPLICATE_SPLITS)
-    return PlannedTrial(cell, seed, {}, config, graph)
-
-
-def _corners(study: Study, system: System, cell: Cell, config: BaseModel) -> tuple[StageGraph, StageGraph]:
-    assert study.search is not None
+def _corners(study: Study, search: Search, cell: Cell, config: BaseModel) -> tuple[StageGraph, StageGraph]:
     values = config.model_dump(mode="json")
-    low, high = (
-        system.stage_graph(
-            resolve_config(study, cell, corner(study.search.space, values, end)),
-            seed=search_seed(study),
-            splits=SEARCH_SPLITS,
-        )
-        for end in (0, -1)
-    )
+    low, high = (_search_graph(study, cell, corner(search.space, values, end)) for end in (0, -1))
     return low, high
 
 
-def _small_searches(study: Study, system: System, configs: Sequence[tuple[Cell, BaseModel]]) -> list[str]:
+def _search_graph(study: Study, cell: Cell, params: Mapping[str, Any]) -> StageGraph:
+    return resolve_cell(study, cell, params).graph(search_seed(study), SEARCH_SPLITS)
+
+
+def _small_searches(study: Study, resolved: Sequence[tuple[Cell, ResolvedCell]]) -> list[str]:
     """Name the cells in which the searched values make fewer distinct trials than the budget."""
     if study.search is None:
         return []
     small: dict[int, list[str]] = {}
-    for cell, config in configs:
-        most = _most_distinct(study, study.search, system, cell, config)
+    for cell, found in resolved:
+        most = _most_distinct(study, study.search, cell, found.config)
         if most < study.search.trials:
             small.setdefault(int(most), []).append(cell.label)
     return [
@@ -148,14 +142,12 @@ def _small_searches(study: Study, system: System, configs: Sequence[tuple[Cell, 
     ]
 
 
-def _most_distinct(study: Study, search: Search, system: System, cell: Cell, config: BaseModel) -> float:
+def _most_distinct(study: Study, search: Search, cell: Cell, config: BaseModel) -> float:
     """Count the combinations of searched values that change a stage of a cell's trials."""
-    values, seed = config.model_dump(mode="json"), search_seed(study)
+    values = config.model_dump(mode="json")
 
     def identity(end: int, fixed: Mapping[str, Any]) -> str:
-        params = corner(search.space, values, end, fixed)
-        graph = system.stage_graph(resolve_config(study, cell, params), seed=seed, splits=SEARCH_SPLITS)
-        return graph.fingerprint
+        return _search_graph(study, cell, corner(search.space, values, end, fixed)).fingerprint
 
     sizes = [1.0]
     for path, domain in search.space.items():

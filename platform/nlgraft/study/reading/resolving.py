@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from nlgraft.errors import Problem, StudyError
+from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
-from nlgraft.study.data.system import System
+from nlgraft.study.data.system import REPLICATE_SPLITS, System
 from nlgraft.study.reading.faults import Fault, faults_of
 from nlgraft.study.reading.system_import import load_system
 
@@ -137,6 +139,23 @@ def resolve_config(
     if config is None:
         raise StudyError(problems, f"{study.name}, cell {cell.label}")
     return config
+
+
+@dataclass(frozen=True)
+class ResolvedCell:
+    """A cell's config, with one choice of searched values, and the system that makes trials of it."""
+
+    config: BaseModel
+    system: System
+
+    def graph(self, seed: int, splits: tuple[str, ...] = REPLICATE_SPLITS) -> StageGraph:
+        """Build the stage graph of the trial with this seed, scored on these splits."""
+        return self.system.stage_graph(self.config, seed=seed, splits=splits)
+
+
+def resolve_cell(study: Study, cell: Cell, params: Mapping[str, Any] | None = None) -> ResolvedCell:
+    """Build the config of a cell, to make trials of; arguments and errors as in `resolve_config`."""
+    return ResolvedCell(resolve_config(study, cell, params), load_system(study.system))
 
 
 def _parts(path: str) -> list[str]:

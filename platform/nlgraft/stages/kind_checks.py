@@ -1,0 +1,148 @@
+"""Checks that kinds of stages name: what is wrong with text and released checkpoints before anything runs.
+
+Each takes all stages that name it and the findings so far, to which it adds; see
+`nlgraft.study.planning.data_checks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from pydantic import TypeAdapter
+
+from nlgraft.errors import DataError
+from nlgraft.evaluation.scripts import choose_tokenizers, misfits
+from nlgraft.nn.checkpoint_files import checkpoint_problems
+from nlgraft.pipeline.stage import Stage
+from nlgraft.stages.kinds.seq2seq_kinds import SCORE
+from nlgraft.stages.kinds.text_kinds import TOKENIZER
+from nlgraft.stages.overlaps import overlaps, pooled, root
+from nlgraft.study.data.findings import Findings
+from nlgraft.text.conlang.tasks import generate
+from nlgraft.text.corpora import Corpus, report_json
+from nlgraft.text.corpus_checks import (
+    check_corpus,
+    normalization_warning,
+    separator_problems,
+    vocabulary_warning,
+)
+from nlgraft.text.corpus_config import SPLITS, ConlangConfig, CorpusConfig
+from nlgraft.text.labels import check_labels
+
+_CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
+_NUM_REFERENCES = 1000
+_MOST_CONSTRUCTED = 20_000  # examples: more take seconds to make, and have words enough
+
+
+def corpora(stages: Sequence[Stage], findings: Findings) -> None:
+    """Read the corpora that lie on this machine, count them, and compare them with each other."""
+    redrawn = pooled(findings.stages)
+    for stage in stages:
+        try:
+            _read_corpus(stage, findings, is_redrawn=stage.fingerprint in redrawn)
+        except DataError as error:
+            findings.refuse(stage, str(error).split("\n"))
+        findings.warn(stage, separator_problems(_text_of(stage, findings), stage.config.get("joined_by")))
+    _compare_corpora(stages, findings)
+
+
+def _read_corpus(stage: Stage, findings: Findings, *, is_redrawn: bool) -> None:
+    config = _CORPUS.validate_python(stage.locations["corpus"])
+    if isinstance(config, ConlangConfig):
+        if config.train <= _MOST_CONSTRUCTED:
+            splits = {split: Corpus.from_streams(generate(config, split)) for split in SPLITS}
+            findings.read[stage.fingerprint] = splits
+        return
+    found = check_corpus(config)
+    findings.read[stage.fingerprint] = found.corpora
+    if found.reports:
+        reports = report_json(found.reports)
+        findings.corpora[stage.name] = {
+            split: report | {"num_in_other_train": {}} for split, report in reports.items()
+        }
+    check_labels(found.corpora, is_redrawn=is_redrawn)
+    findings.warn(stage, [*found.warnings, *(() if is_redrawn else found.overlaps)])
+
+
+def _compare_corpora(stages: Sequence[Stage], findings: Findings) -> None:
+    """Warn of scored text in the training text of other corpora; put all overlaps into the counts."""
+    texts = {
+        stage.fingerprint: (stage.name, findings.read[stage.fingerprint])
+        for stage in stages
+        if stage.fingerprint in findings.read
+    }
+    for found in overlaps(texts, findings.stages):
+        report = findings.corpora.get(found.corpus, {}).get(found.split)
+        if report is not None:
+            report["num_in_other_train"][found.other] = found.num_examples
+        if found.split != "train" and not found.is_left_out:
+            number = len(next(splits for name, splits in texts.values() if name == found.corpus)[found.split])
+            findings.warnings.append(
+                f"{found.corpus}: {found.split}: {found.num_examples} of {number} examples have a line "
+                f"in the training text of {found.other}; scores on them measure memory, remove them there"
+            )
+
+
+def separators(stages: Sequence[Stage], findings: Findings) -> None:
+    """Refuse text that has what is to stand between two joined lines."""
+    for stage in stages:
+        text = _text_of(stage, findings)
+        findings.refuse(stage, separator_problems(text, stage.config["separator"]))
+
+
+def tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
+    """Compare the size and the normalisation of vocabularies with the text that they are learned from."""
+    for stage in stages:
+        read = [_text_of(corpus, findings) for corpus in stage.inputs.values()]
+        if not all("train" in splits for splits in read):
+            continue
+        settings = TOKENIZER.settings_of(stage)
+        lines = [
+            line
+            for splits in read
+            for role, stream in splits["train"].streams().items()
+            if (role in settings.roles if settings.roles else role not in ("label", "document"))
+            for line in stream
+        ]
+        found = [vocabulary_warning(settings.tokenizer, lines)]
+        if not settings.roles or "target" in settings.roles:
+            targets = [line for splits in read for line in _references(splits)]
+            found.append(normalization_warning(settings.tokenizer.normalization, targets))
+        findings.warn(stage, (warning for warning in found if warning is not None))
+
+
+def scores(stages: Sequence[Stage], findings: Findings) -> None:
+    """Compare the tokenizers of metrics with the script of the references; refuse one that is missing."""
+    for stage in stages:
+        settings = SCORE.settings_of(stage)
+        bleu, rouge = settings.bleu_tokenizer, settings.rouge_tokenizer
+        lines = _references(_text_of(stage, findings))
+        try:
+            if "bleu" in settings.metrics:
+                from nlgraft.evaluation.overlap import check_bleu_tokenizer  # takes a second to import
+
+                check_bleu_tokenizer(choose_tokenizers(lines, bleu, rouge).bleu)
+        except DataError as error:
+            findings.refuse(stage, str(error).split("\n"))
+        findings.warn(stage, misfits(lines, bleu, rouge))
+
+
+def checkpoints(stages: Sequence[Stage], findings: Findings) -> None:
+    """Look at the files of released checkpoints, each once for what it becomes."""
+    released = {
+        (stage.locations["checkpoint"], stage.locations["read_as"])
+        for stage in stages
+        if "checkpoint" in stage.locations
+    }
+    findings.problems += [problem for each in sorted(released) for problem in checkpoint_problems(*each)]
+
+
+def _text_of(stage: Stage, findings: Findings) -> Mapping[str, Corpus]:
+    """Find the text that a stage or its input ``corpus`` was made of; nothing where it was not read."""
+    return findings.read.get(root(stage).fingerprint, {})
+
+
+def _references(splits: Mapping[str, Corpus]) -> list[str]:
+    """The first target lines of dev and test."""
+    found = [splits[name].target or [] for name in ("dev", "test") if name in splits]
+    return [line for lines in found for line in lines[:_NUM_REFERENCES]]
