@@ -80,6 +80,7 @@ class Attention(nn.Module):
 
     def reset_parameters(self) -> None:
         """Initialise with Xavier, fairseq's gain for query, key and value; biases are zero."""
+        # The bound that Xavier gives query, key and value stacked as one [3D, D] matrix.
         gain = 1 / math.sqrt(2)
         d_model = self.query.out_features
         for weight in (self.query.weight, self.key_value.weight[:d_model], self.key_value.weight[d_model:]):
@@ -107,6 +108,7 @@ class Attention(nn.Module):
         """
         key_value = self.key_value(states_BSC)
         if self.open_slot is not None:
+            # Autocast may have computed the keys in another type than the parameter's.
             slot = self.open_slot.to(key_value.dtype).expand(key_value.shape[0], 1, -1)
             key_value = torch.cat([key_value, slot], dim=1)
             mask = None if mask is None else F.pad(mask, (0, 1), value=True)
@@ -130,6 +132,7 @@ class Attention(nn.Module):
         """
         num_rows, length, d_model = x_RTD.shape
         batch = memories[0].key.shape[0]
+        # A sentence's hypotheses lie side by side, so the view turns them into further queries.
         query = self.query(x_RTD).view(batch, -1, self.num_heads, d_model // self.num_heads).transpose(1, 2)
         dropout = self.dropout if self.training else 0.0
         results = [
@@ -144,6 +147,7 @@ class Attention(nn.Module):
         if present is None:
             return output
         present = present.expand(batch, query.shape[2]).reshape(num_rows, length, 1)
+        # The output bias must vanish, too: attending to nothing gives exactly zero.
         return torch.where(present, output, 0.0)
 
 
@@ -174,4 +178,5 @@ def mean_over_present(
     weights = torch.stack(torch.broadcast_tensors(*known)).to(results[0].dtype)
     count = weights.sum(0)
     total = (torch.stack(list(results)) * weights[:, :, None, :, None]).sum(0)
+    # Where no memory is present, zero is divided by one instead of by zero.
     return total / count.clamp(min=1)[:, None, :, None], count > 0

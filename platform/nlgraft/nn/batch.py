@@ -35,6 +35,7 @@ class Tokens:
         ids = torch.full((len(sequences), width), pad_id, dtype=torch.int64)
         lengths = torch.tensor([len(sequence) for sequence in sequences], dtype=torch.int64)
         valid = torch.arange(width)[None, :] < lengths[:, None]
+        # A boolean index runs row by row, in the order of the concatenated lists.
         ids[valid] = torch.tensor([i for sequence in sequences for i in sequence], dtype=torch.int64)
         return cls(ids, valid)
 
@@ -66,6 +67,7 @@ class Tokens:
     def select(self, rows_B: Tensor) -> Tokens:
         """Take the sentences at these indices (int64) and cut the columns that none of them fills."""
         valid = self.valid[rows_B]
+        # Padding is on the right, so the number of used columns is the width.
         width = int(valid.any(0).sum()) if valid.numel() else valid.shape[1]
         layers = None if self.layers is None else self.layers[:, rows_B, :width]
         return Tokens(self.ids[rows_B, :width], valid[:, :width], layers)
@@ -107,6 +109,7 @@ def truncate_middle(tokens: Tokens, max_tokens: int) -> Tokens:
     lengths_B1 = tokens.valid.sum(1, keepdim=True)
     columns_T = torch.arange(max_tokens, device=tokens.ids.device)
     head = (max_tokens + 1) // 2
+    # Behind the head, a truncated row is read from its end: its last column is the last token.
     is_cut_BT = (lengths_B1 > max_tokens) & (columns_T >= head)
     index_BT = torch.where(is_cut_BT, lengths_B1 - max_tokens + columns_T, columns_T)
     valid_BT = columns_T < lengths_B1.clamp(max=max_tokens)

@@ -38,8 +38,8 @@ WEIGHTS = (
 )
 """Files of weights, or the list of several, as transformers looks for them."""
 HUB_NAME = re.compile(r"[\w-][\w.-]*(/[\w.-]+)?")
-_LENGTH_BYTES = 8  # at the begin of a safetensors file, the length of its header
-_PICKLE = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # begin of torch's format from before 1.6
+_LENGTH_BYTES = 8  # first bytes of a safetensors file: the length of its header
+_PICKLE = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19."  # first bytes of torch's format before 1.6
 _POINTER = b"version https://git-lfs"
 
 
@@ -60,10 +60,11 @@ def checkpoint_problems(checkpoint: str, reader: Reader) -> list[str]:
             *_weight_problems(directory),
             *_tokenizer_problems(directory, reader),
         ]
+    # The stages of mBART open its SentencePiece file themselves, so they need a directory.
     if reader != "mbart" and HUB_NAME.fullmatch(checkpoint):
         return []
     also = "" if reader == "mbart" else " and no name on the Hugging Face hub (organisation/model)"
-    return [f"checkpoint {checkpoint}: no such directory{also}; download the checkpoint, or mend the path"]
+    return [f"checkpoint {checkpoint}: no such directory{also}; download the checkpoint, or correct the path"]
 
 
 def _config_problems(directory: Path, reader: Reader) -> Iterator[str]:
@@ -137,6 +138,7 @@ def _is_safetensors(path: Path) -> bool:
             ends = [entry["data_offsets"][1] for name, entry in header.items() if name != "__metadata__"]
         except (ValueError, TypeError, LookupError, AttributeError):
             return False
+    # The header comes first, so a truncated download still parses; its size tells.
     return _LENGTH_BYTES + length + max(ends, default=0) == size
 
 

@@ -31,6 +31,7 @@ class Classifier(nn.Module):
         self.body = body
         probe = Tokens.from_lists([[i % len(body.input_table) for i in (5, 6, 5)]])
         with torch.no_grad():
+            # Measured, since configurations name the width differently from one architecture to the next.
             width = self._states(probe).shape[2]
         layers: list[nn.Module] = [nn.Linear(width, width), nn.Tanh()] if config.has_hidden_layer else []
         self.head = nn.Sequential(*layers, nn.Dropout(config.dropout), nn.Linear(width, num_classes))
@@ -60,6 +61,7 @@ class Classifier(nn.Module):
             states_BTD = self._states(tokens)
         if self.config.pooling == "first":
             return self.head(states_BTD[:, 0])
+        # Every line has begin and end, so the count is never zero.
         valid_BT1 = tokens.valid[:, :, None]
         pooled_BD = (states_BTD * valid_BT1).sum(1) / valid_BT1.sum(1)
         return self.head(pooled_BD)

@@ -20,16 +20,19 @@ class PoolingConfig(StrictConfig):
     scalar_mix: ELMo's mixture of all states; dynamic_cls, dynamic_mean: layer weights predicted per sentence
     from the first token or from the mean of each layer. Sources in ``nlgraft.nn.pooling.POOLINGS``."""
     index: int = -2
-    """Hidden state that kind index takes (0: embeddings, -1: last); -2 is best in the paper."""
+    """Hidden state that kind index reads (0: embeddings, -1: last); -2 is the best one in Park and Zhao
+    (2021)."""
     weight_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Scalar mix: dropout on the softmaxed layer weights, which removes whole layers (0.2 in the recipe)."""
+    """Scalar mix: dropout on the layer weights after the softmax, which removes whole layers (0.2 in the
+    recipe of Edunov et al. 2019)."""
     num_last: int | None = Field(default=None, ge=1)
-    """Sum and mean: only this many last layers; null: layers 1..L."""
+    """Sum and mean: number of layers, counted from the last; null: all of them, without the embeddings."""
     is_norm_affine: bool = True
-    """Scalar mix: the layer norm shared by all layers has a gain and a bias (``--elmo-affine``)."""
+    """Scalar mix: if true, the layer norm shared by all layers has a gain and a bias (``--elmo-affine`` in
+    the released code of Edunov et al. 2019)."""
     is_centred: bool = False
-    """Scalar mix of a frozen encoder: its mean over the training text is subtracted from each layer before
-    the norm (ours)."""
+    """Scalar mix of a frozen encoder: subtract each layer's mean over the training text before the norm
+    (ours, not in the paper)."""
 
     @model_validator(mode="after")
     def _check(self) -> PoolingConfig:
@@ -46,7 +49,7 @@ class PoolingConfig(StrictConfig):
         return self
 
     def selection(self) -> PoolingConfig:
-        """Reduce the pooling to the layers that it reads: poolings that read the same ones become equal."""
+        """Reduce the pooling to the layers that it reads; poolings that read the same layers become equal."""
         kind = "mean" if self.kind == "sum" or self.kind.startswith("dynamic") else self.kind
         if kind == "index":
             return PoolingConfig(kind=kind, index=self.index)
@@ -59,7 +62,7 @@ class HuggingFaceEncoderConfig(StrictConfig):
     kind: Literal["hugging_face"] = "hugging_face"
     """Kind of encoder."""
     checkpoint: str | None = None
-    """Hub name or local directory; null where the model is given as the artifact of a stage."""
+    """Hub name or local directory; null if an earlier stage provides the model."""
     revision: str | None = None
     """Commit, tag or branch of a hub name; null: main."""
     is_causal: bool = False
@@ -70,7 +73,7 @@ class _LanguageModelSizes(StrictConfig):
     """Sizes and dropouts of our own language models (Edunov et al. 2019)."""
 
     vocab_size: int | None = Field(default=None, ge=1)
-    """Rows of its table; null: those of the text or the trained model."""
+    """Number of tokens; null: that of the tokenizer or of the trained model."""
     d_model: int = Field(default=1024, ge=2)
     """Width, of each tower if there are two."""
     num_layers: int = Field(default=12, ge=1)
@@ -118,11 +121,12 @@ class BiLMConfig(_LanguageModelSizes):
     kind: Literal["bi_lm"] = "bi_lm"
     """Kind of encoder."""
     combiner: Literal["attention", "linear"] = "attention"
-    """How the towers predict a token: attention over both, or one linear map of the neighbouring states."""
+    """How the two towers predict a token: attention over their states, or one linear map of the neighbouring
+    states."""
 
     @property
     def num_layer_parameters(self) -> int:
-        """Those of both towers and of the combiner."""
+        """Weights of the matrices of both towers and of the combiner, without tables."""
         towers = 2 * super().num_layer_parameters
         if self.combiner == "linear":
             return towers + 2 * self.d_model**2
@@ -144,8 +148,8 @@ class OwnEmbeddingsConfig(StrictConfig):
     kind: Literal["own_embeddings"] = "own_embeddings"
     """Kind of encoder."""
     width: int = Field(ge=1)
-    """Width of the states; where the model is not as wide, a fixed random map of orthogonal rows or columns
-    gives it."""
+    """Width of the states. If the model's differs, a fixed random map with orthogonal rows or columns
+    converts between them."""
 
     @property
     def is_causal(self) -> bool:
@@ -160,27 +164,29 @@ EncoderConfig = Annotated[
 
 
 class ContextConfig(StrictConfig):
-    """One pretrained encoder and its use."""
+    """A pretrained encoder and how a model uses it."""
 
     encoder: EncoderConfig
     """The pretrained model."""
     pooling: PoolingConfig = PoolingConfig()
-    """Pooling of its layers into one memory."""
+    """Pooling of its layers into one state per token."""
     is_frozen: bool = True
-    """No gradient, evaluation mode always, not in the optimiser; if false, the encoder is finetuned."""
+    """If true, the encoder gets no gradient and stays in evaluation mode; if false, it is finetuned."""
     lr_multiplier: float = Field(default=1.0, gt=0)
     """Learning rate of a finetuned encoder relative to the rest of the model."""
     has_frozen_dropout: bool = False
-    """Keep a frozen encoder's dropout active in training (released code of Park and Zhao)."""
+    """If true, a frozen encoder's dropout stays active in training (released code of Park and Zhao 2021)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Dropout on the pooled states (0.3 in the released code of Park and Zhao)."""
     has_memory_norm: bool = False
-    """Layer norm on the pooled states, for encoders whose inner states are not normalised (GPT-2, mBART)."""
+    """If true, layer norm on the pooled states: for encoders whose inner states are not normalised (GPT-2,
+    mBART)."""
     prepend_id: int | None = None
-    """For embeddings only: token put before every sentence and dropped after pooling (Edunov et al.: EOS)."""
+    """Embeddings only: id of a token put before every sentence and dropped after pooling (Edunov et al. 2019:
+    EOS)."""
     max_tokens: int | None = Field(default=None, ge=2)
-    """Longest input; longer ones keep their first and last halves of this many tokens (512 for BERT). Null:
-    no limit."""
+    """Longest input; longer ones are truncated to their first and last halves of this many tokens in all (512
+    for BERT). Null: no limit."""
 
     @model_validator(mode="after")
     def _check(self) -> ContextConfig:

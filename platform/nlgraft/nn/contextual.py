@@ -87,6 +87,7 @@ class Context(nn.Module):
         if config.is_frozen:
             module.requires_grad_(False)
         else:
+            # Layers above the pooled one never get a gradient, for which DDP would wait.
             freeze_unused(module, self._probe)
         self.train(self.training)
 
@@ -113,10 +114,12 @@ class Context(nn.Module):
         """Set the means of the layers that a centred mixture subtracts, [L, H]."""
         assert isinstance(self.pooling, ScalarMix), "the configuration refuses others"
         assert self.pooling.means is not None, "a mixture that is not centred has no means"
+        # Copied in place: a buffer is saved with the model.
         self.pooling.means.copy_(means_LH)
 
     def forward(self, tokens: Tokens) -> Memory:
         """Encode sentences [B, T] into pooled states [B, T, H]."""
+        # Precomputed states were truncated when they were written.
         if self.config.max_tokens is not None and tokens.layers is None:
             tokens = truncate_middle(tokens, self.config.max_tokens)
         return Memory.of(self._finish(self.layers(tokens), tokens.valid), tokens)
@@ -195,6 +198,7 @@ class OwnEmbeddings(nn.Module):
         self.widen: nn.Linear | None = None
         if self.output_dim != d_model:
             self.widen = nn.Linear(d_model, self.output_dim, bias=False)
+            # Fixed, so that the control learns nothing more; orthogonal, so that widening keeps angles.
             nn.init.orthogonal_(self.widen.weight)
             self.widen.requires_grad_(False)
         self.norm = nn.LayerNorm(self.output_dim) if config.has_memory_norm else None

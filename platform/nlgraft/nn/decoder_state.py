@@ -57,7 +57,9 @@ class Ancestry:
             return None
         is_alive_BS = self.mask_BKS.any(1)
         count = int(is_alive_BS.sum(1).max())
+        # At least twice the living slots, so that the cost of compaction is amortised.
         self.room = max(self.room, 2 * count)
+        # A stable sort keeps the living slots in the order of their steps.
         kept_BS = is_alive_BS.byte().argsort(dim=1, descending=True, stable=True)[:, :count]
         self.mask_BKS = self.mask_BKS.gather(2, kept_BS[:, None].expand(-1, self.beam, -1))
         return kept_BS
@@ -224,6 +226,7 @@ def _grown(buffer: Tensor | None, new: Tensor, length: int, stop: int) -> Tensor
         return buffer
     batch, num_heads, beam, width = new.shape
     capacity = 32 * beam if buffer is None else max(32 * beam, 2 * buffer.shape[2])
+    # Uninitialised memory is fine: slots beyond the length are never read.
     grown = new.new_empty(batch, num_heads, capacity, width)
     if buffer is not None:
         grown[:, :, :length] = buffer[:, :, :length]

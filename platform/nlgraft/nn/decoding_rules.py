@@ -61,6 +61,7 @@ def forbid_repeats(logits_RV: Tensor, tokens_RT: Tensor, size: int) -> None:
     """
     if size == 0 or tokens_RT.shape[1] < size:
         return
+    # An earlier n-gram that begins with the latest n - 1 tokens forbids its last token.
     windows = tokens_RT.unfold(1, size, 1)
     recent = tokens_RT[:, tokens_RT.shape[1] - size + 1 :]
     is_repeat = (windows[:, :, :-1] == recent[:, None, :]).all(2)
@@ -86,6 +87,7 @@ def top_candidates(scores_RV: Tensor, before_BK: Tensor, count: int) -> tuple[Te
     vocab = scores_RV.shape[1]
     scores_BKV = scores_RV.view(num_sentences, width, vocab)
     num_blocks = vocab // _BLOCK
+    # So few blocks would all be searched: sort everything at once.
     if num_blocks * width <= 2 * count:
         all_BX = (scores_BKV + before_BK[:, :, None]).flatten(1)
         best_BC, place_BC = all_BX.topk(min(count, all_BX.shape[1]), dim=1)

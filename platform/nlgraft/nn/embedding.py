@@ -23,6 +23,7 @@ class TableEmbedding(nn.Module):
         super().__init__()
         self.table = nn.Embedding(vocab_size, d_model, padding_idx=pad_id)
         nn.init.normal_(self.table.weight, std=d_model**-0.5)
+        # nn.Embedding had set the padding row to zero; the line above has overwritten it.
         nn.init.zeros_(self.table.weight[pad_id])
 
     def forward(self, tokens: Tokens) -> Tensor:
@@ -66,6 +67,7 @@ class InputLayer(nn.Module):
         if segments is not None and config.segments == "learned":
             self.segments = nn.Parameter(segments)
         else:
+            # Constants follow from the configuration, so checkpoints do not hold them.
             self.register_buffer("segments", segments, persistent=False)
         self.norm = nn.LayerNorm(d_model, eps=config.norm_eps) if config.has_embedding_norm else None
         self.dropout = nn.Dropout(config.dropout)

@@ -62,8 +62,10 @@ class FineLayer(nn.Module):
             return x_BTD
         seen = coarse
         if self.config.cross_memory == "same_layer":
+            # In a pre-norm layer the other sources' residual streams need the norm of the queries.
             seen = [m.with_states(self.cross_residual.enter(m.states)) for m in bank]
         others = [memory for j, memory in enumerate(seen) if j != k]
+        # A single source: the attention gives zero, but the connection's norm still applies.
         if not others:
             return self.cross_residual.leave(x_BTD, torch.zeros_like(x_BTD))
         memory = self.cross_attention.project(concatenate(others))

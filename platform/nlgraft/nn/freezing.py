@@ -14,6 +14,7 @@ def freeze_unused(module: nn.Module, output: Callable[[], Tensor]) -> None:
     All others are trained: each of them gets a gradient, as DDP requires. torch's random state is left alone.
     """
     parameters = list(module.parameters())
+    # Tensors on the meta device have no values to run.
     if parameters[0].device.type == "meta":
         return
     with torch.random.fork_rng(devices=[]), torch.enable_grad():

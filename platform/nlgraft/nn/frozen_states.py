@@ -75,6 +75,7 @@ def state_means(
     lengths_B = _lengths(_context(reader), sequences)
     total: Tensor | None = None
     for _, valid_BT, layers_LBTH in _read(reader, sequences, lengths_B, batch_tokens):
+        # fp64, since a corpus has millions of tokens to add.
         sums_LH = layers_LBTH[:, valid_BT].double().sum(1)
         total = sums_LH if total is None else total + sums_LH
     if total is None:
@@ -92,6 +93,7 @@ class FrozenStates:
     def __init__(self, path: Path) -> None:
         try:
             with path.open("rb") as file:
+                # safetensors: the header's length, a JSON header, raw bytes. Its loaders would copy them.
                 (size,) = struct.unpack("<Q", file.read(8))
                 header = json.loads(file.read(size))
             start, stop = header["offsets"]["data_offsets"]
@@ -152,6 +154,7 @@ def _read(
 def _batches(lengths_B: npt.NDArray[np.int64], batch_tokens: int) -> list[list[int]]:
     batches: list[list[int]] = []
     for row in np.argsort(-lengths_B, kind="stable").tolist():
+        # The longest come first, so only empty sentences are left, which have no states.
         if not lengths_B[row]:
             break
         if batches and int(lengths_B[batches[-1][0]]) * (len(batches[-1]) + 1) <= batch_tokens:
@@ -174,10 +177,12 @@ def _create(
             "states": {"dtype": name, "shape": list(shape), "data_offsets": [middle, end]},
         }
     ).encode()
+    # Aligned to 8 bytes, as safetensors' own writer does.
     header += b" " * (-len(header) % 8)
     with path.open("wb") as file:
         file.write(struct.pack("<Q", len(header)) + header + offsets.astype("<i8").tobytes())
         file.truncate(8 + len(header) + end)
+    # An empty array cannot be memory mapped.
     if not shape[0]:
         return np.memmap(path, dtype=np.uint8, mode="r+")
     return np.memmap(path, dtype=dtype, mode="r+", offset=8 + len(header) + middle, shape=shape)

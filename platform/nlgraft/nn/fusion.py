@@ -58,6 +58,7 @@ class Gate(nn.Module):
         """Merge the layer's own flow with those of its branches, [R, T, D] each."""
         logits = self.gate(torch.cat([own_RTD, *flows], dim=-1))
         if len(flows) == 1:
+            # The same as a softmax over two flows, with half the logits.
             share_RTD = logits.sigmoid()
             return share_RTD * own_RTD + (1 - share_RTD) * flows[0]
         shares_RTND = logits.unflatten(-1, (len(flows) + 1, -1)).softmax(-2)
@@ -161,7 +162,7 @@ class FusionBranch(nn.Module):
 class Fusion(nn.Module):
     """All branches of one layer and their merge; the identity if there are no branches.
 
-    The layer begins with the weights that it would have without branches.
+    The layer's own weights are initialised as without branches.
 
     Args:
         config: The model's configuration.

@@ -121,8 +121,10 @@ class _Search:
         """Compute log-probabilities of the next token, minus infinity where the rules forbid it, [R, V]."""
         hidden_RD = self.model.decode_step(self.state, self.tokens_BKT[:, :, -1].flatten())
         logits_RV = self.model.logits(hidden_RD)
+        # Half precision would lose digits in log-probabilities, which are summed over all steps.
         is_half = logits_RV.dtype in (torch.float16, torch.bfloat16)
         scores_RV = logits_RV.log_softmax(1, dtype=torch.float32 if is_half else None)
+        # Kept for hypotheses that must end although the rules below forbid it.
         end_R = scores_RV[:, self.config.end_id].clone()
         scores_RV[:, self.model.config.pad_id] = -math.inf
         if self.num_generated < self.config.min_length:
@@ -132,6 +134,7 @@ class _Search:
             must_end_R = (self.num_generated >= self.limits_B).repeat_interleave(self.tokens_BKT.shape[1])
             scores_RV[must_end_R] = -math.inf
             scores_RV[must_end_R, self.config.end_id] = end_R[must_end_R]
+        # Blocking and the minimum length may together forbid every token: then the end is allowed.
         if self.config.no_repeat_ngram and self.num_generated < self.config.min_length:
             is_stuck_R = scores_RV.amax(1) == -math.inf
             scores_RV[is_stuck_R, self.config.end_id] = end_R[is_stuck_R]
@@ -206,6 +209,7 @@ class _Beams(_Search):
 
     def _keep_ended(self, logs_BC: Tensor, parent_BC: Tensor, is_end_BC: Tensor) -> None:
         beam = self.config.beam
+        # As in fairseq, an end token counts only among the first `beam` candidates.
         is_new_BK = (is_end_BC & (logs_BC > -math.inf))[:, :beam]
         self.num_generated += 1  # the penalty counts the end token, the length of the hypothesis does not
         if not bool(is_new_BK.any()):
@@ -229,11 +233,11 @@ class _Beams(_Search):
 
     def _keep_live(self, logs_BC: Tensor, parent_BC: Tensor, token_BC: Tensor, is_end_BC: Tensor) -> None:
         beam, num_candidates = self.config.beam, logs_BC.shape[1]
+        # Candidates are sorted, so small numbers are the best; ended ones go behind all live ones.
         order_BC = torch.arange(num_candidates, device=logs_BC.device) + num_candidates * is_end_BC
         chosen_BK = order_BC.topk(min(beam, num_candidates), dim=1, largest=False).indices
-        if (
-            num_candidates < beam
-        ):  # vocabulary smaller than the beam: fill it with dead copies of the last one
+        # A vocabulary smaller than the beam: fill it with dead copies of the last candidate.
+        if num_candidates < beam:
             chosen_BK = torch.cat([chosen_BK, chosen_BK[:, -1:].expand(-1, beam - num_candidates)], dim=1)
         logs_BK = logs_BC.gather(1, chosen_BK).masked_fill(is_end_BC.gather(1, chosen_BK), -math.inf)
         logs_BK[:, num_candidates:] = -math.inf
@@ -252,6 +256,8 @@ class _Beams(_Search):
         if self.config.stopping == "first":
             return is_done_B | (self.num_ended_B >= self.config.beam)
         longest_B = self.limits_B + 1.0
+        # Log-probabilities only fall, so no hypothesis gets better than its present one over the largest
+        # penalty.
         attainable_B = best_live_B / penalty(longest_B, self.config.length_penalty, self.config.alpha)
         return is_done_B | (self.ended_scores_BK[:, -1] >= attainable_B)
 

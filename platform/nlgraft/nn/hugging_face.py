@@ -52,12 +52,14 @@ class HuggingFaceCache:
     def expand(self, beam: int) -> None:
         """Turn the single hypothesis of each sentence into ``beam`` hypotheses that share their prefix."""
         self.beam = beam
+        # An empty cache has no rows to repeat.
         if self.cache.get_seq_length():
             self.cache.batch_repeat_interleave(beam)
 
     def reorder(self, parent_BK: Tensor) -> None:
         """Replace hypothesis k by a copy of hypothesis ``parent_BK[:, k]`` (int64) of its sentence."""
         own_BK = torch.arange(self.beam, device=parent_BK.device)
+        # Reordering copies the whole cache; often every hypothesis continues itself.
         if not bool((parent_BK == own_BK).all()):
             first_B1 = self.beam * torch.arange(len(parent_BK), device=parent_BK.device)[:, None]
             self.cache.reorder_cache((first_B1 + parent_BK).flatten())
@@ -86,12 +88,14 @@ class HuggingFaceEncoder(nn.Module):
             loaded = loaded.get_encoder()
         if getattr(loaded, "pooler", None) is not None:
             loaded.pooler = None  # it would never get a gradient
+        # Only `step` needs a cache, and asks for it.
         loaded.config.use_cache = False
         self.model: Any = loaded
         self.vocab_size: int = loaded.config.vocab_size
         self.max_tokens = position_limit(loaded)
         states = self._probe(7)
         self.shape = EncoderShape(len(states.layers), states.layers[0].shape[2], states.output.shape[2])
+        # Two inputs that differ in the last token: a causal model gives the others the same states.
         if is_causal and not torch.equal(states.output[:, :2], self._probe(8).output[:, :2]):
             raise ContractError(
                 f"{type(loaded).__name__} sees tokens to the right: set is_causal to false; it cannot be a "
@@ -149,9 +153,8 @@ class HuggingFaceEncoder(nn.Module):
         if not tokens.has_padding:
             return self._run(input_ids=tokens.ids, attention_mask=torch.ones_like(tokens.ids))
         valid_BT = tokens.valid
-        if (
-            tokens.has_absent
-        ):  # a softmax over no key would be NaN; the states of absent sentences are not used
+        # A softmax over no key would be NaN; the states of absent sentences are not used.
+        if tokens.has_absent:
             valid_BT = valid_BT | ~valid_BT.any(1, keepdim=True)
         return self._run(input_ids=tokens.ids, attention_mask=valid_BT.long())
 

@@ -161,6 +161,7 @@ class Combiner(nn.Module):
         allowed_TS = torch.cat([all_TT.tril(-reach), all_TT.triu(reach)], dim=1)
         mask_BTS = allowed_TS & torch.cat([valid_BT, valid_BT], dim=1)[:, None, :]
         present_BT = mask_BTS.any(2)
+        # A softmax over no position would be NaN; ``present`` sets its result to zero.
         mask_BTS = mask_BTS | ~present_BT[:, :, None]
         towers_BSD = torch.cat([ahead_BTD, back_BTD], dim=1)
         memory = self.attention.project_states(towers_BSD, mask_BTS[:, None], present_BT)
@@ -212,6 +213,7 @@ class BiLM(nn.Module):
         """
         length = valid_BT.shape[1]
         all_1TS = torch.ones(1, length, length, dtype=torch.bool, device=valid_BT.device)
+        # Right padding lies ahead of no real token, so only the backward tower has to mask it.
         masks = (all_1TS.tril(), all_1TS.triu() & valid_BT[:, None, :])
         results: list[list[Tensor]] = []
         for tower, mask in zip((self.forward_tower, self.backward_tower), masks, strict=True):
@@ -250,6 +252,7 @@ class BiLM(nn.Module):
         """
         x_BTD = self.input(self.embedding(tokens))
         ahead, back = self.towers(x_BTD, tokens.valid)
+        # Safe outside training: nothing is predicted from these states.
         combined_BTD = self.combiner(ahead[-1], back[-1], tokens.valid, sees_current=True)
         around = neighbours(combined_BTD, combined_BTD, tokens.valid)
         pairs = [(x_BTD, x_BTD), *zip(ahead, back, strict=True), around, (combined_BTD, combined_BTD)]

@@ -64,6 +64,7 @@ def concatenate(bank: Sequence[Memory]) -> Memory:
     if len(bank) == 1:
         return bank[0]
     valid = torch.cat([memory.valid for memory in bank], dim=1)
+    # The joint memory of a sentence is empty only if all its parts are.
     has_absent = all(memory.has_absent for memory in bank) and not bool(valid.any(1).all())
     return Memory(
         torch.cat([memory.states for memory in bank], dim=1),

@@ -78,6 +78,7 @@ class Seq2Seq(nn.Module):
         self.config = config
         d_model = config.d_model
         with isolated_rng():
+            # Built from a separate random stream: the other weights are those of a model without contexts.
             contexts = build_contexts(config.contexts, d_model, encoders)
         self.source_embedding = _embedding(config, "source_context", source_vocab_size, contexts)
         self.target_embedding = (
@@ -144,6 +145,7 @@ class Seq2Seq(nn.Module):
         encoder, norm = self.encoder, self.encoder_norm
         if source and self.config.encoding == "own":
             encoder = cast("nn.ModuleList", self.further_encoders[source - 1])
+            # Post-norm stacks have no final norm, and then ``further_norms`` is empty.
             norm = norm and self.further_norms[source - 1]
         for index, layer in enumerate(cast("Iterable[EncoderLayer]", encoder)):
             x = x.with_states(self.fine_encoder.after_layer(index, layer(x, read)))
@@ -211,6 +213,7 @@ class Seq2Seq(nn.Module):
     def _decoder_reads(self, encoding: Encoding) -> tuple[list[Memory], list[Memory]]:
         is_joint = self.config.cross_attention == "joint"
         is_fused = self.config.fusion.side in ("target", "both")
+        # One softmax over all sources, or one per source.
         bank = [concatenate(encoding.bank)] if is_joint else encoding.bank
         return bank, list(encoding.contexts.values()) if is_fused else []
 

@@ -1,7 +1,7 @@
-"""Typed, frozen configuration of the model and of decoding. No torch here: studies are read with it.
+"""Typed, frozen configurations of models and of decoding. Imports no torch: studies are read with it.
 
-A study sets an architecture (`ArchitectureConfig`); the graph of its system adds what the method puts around
-it (`TransformerConfig`): several sources, pretrained encoders, branches.
+A study sets an architecture (`ArchitectureConfig`); the graph of its system adds what the method needs
+beyond it (`TransformerConfig`): several sources, pretrained encoders, fusion branches.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CrossAttention = Literal["joint", "separated", "serial"]
 Segments = Literal["none", "halves", "interleaved", "learned"]
 
 NORM_EPS = 1e-5
-"""Default of what is added to the variance in layer norms."""
+"""Default epsilon of layer norms, added to the variance."""
 
 SIZES: dict[str, dict[str, Any]] = {
     "tiny": {
@@ -66,7 +66,7 @@ _ADAPTERS: Condition = {"ffn_adapter": ("per_layer", "top")}
 
 
 def tupled(value: Any) -> Any:
-    """Turn lists into tuples: after a before-validator, pydantic's strict mode does not accept lists."""
+    """Turn lists into tuples, which strict pydantic demands behind a before-validator."""
     if isinstance(value, dict):
         return {key: tupled(entry) for key, entry in value.items()}
     return tuple(tupled(entry) for entry in value) if isinstance(value, list) else value
@@ -86,15 +86,15 @@ class FineEncoderConfig(StrictConfig):
     num_layers: int = Field(default=0, ge=0, le=MAX_FINE_LAYERS)
     """Depth N_f; 0 leaves the coarse bank unchanged (Table 5)."""
     cross_memory: Literal["same_layer", "coarse", "none"] = "same_layer"
-    """Memory of the attention to other sources: their states in the same layer (paper), the coarse encoder's
-    output in every layer (released code), or none (Table 5, without cross-attention)."""
+    """What the attention to other sources reads: their states in the same layer (paper), the coarse encoder's
+    output in every layer (released code), or nothing (Table 5, without cross-attention)."""
     self_scope: Literal["per_source", "joint"] = "per_source"
     """Self-attention within each source (Eq. 11) or over all sources at once (released "Self-attn")."""
     ffn_adapter: Literal["none", "per_layer", "top"] = "none"
-    """A residual FFN block after every coarse layer (Table 5 by its parameter count) or once on the
-    encoder's output (released code)."""
+    """Residual FFN blocks as a control for the added parameters (Table 5): one after every coarse layer,
+    which matches the table's parameter count, or one on the encoder's output (released code)."""
     norm: Norm = "post"
-    """Residual skeleton; pre adds one final norm."""
+    """Post-norm or pre-norm residual connections; pre-norm adds one final norm."""
     activation: Activation = "relu"
     """Non-linearity of the fine encoder's FFNs."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
@@ -102,14 +102,16 @@ class FineEncoderConfig(StrictConfig):
 
 
 class MergeConfig(StrictConfig):
-    """A merge strategy with the settings of single strategies, which begin with the strategy's name."""
+    """A merge strategy, and the settings that only one strategy reads; their names begin with its name."""
 
     merge: Any
     """How flows are merged (Table 3b); sources in ``nlgraft.nn.fusion.MERGES``."""
     dropnet_probability: float | None = Field(default=None, ge=0, le=1)
-    """Zhu et al.'s p_net: in training, either flow alone with p_net/2 each; null: 1.0."""
+    """Dropnet: probability p_net (Zhu et al. 2020, Eq. 5) that training uses a single flow, each of the two
+    with p_net/2; null: 1.0."""
     dropnet_probabilities: tuple[float, float] | None = None
-    """(own flow alone, branch alone) instead of p_net; (0.5, 0.25) is the released code of Park and Zhao."""
+    """Dropnet: probabilities of the layer's own flow alone and of the branch alone, instead of p_net; (0.5,
+    0.25) in the released code of Park and Zhao (2021)."""
 
     @model_validator(mode="after")
     def _settings_fit_the_merge(self) -> Self:
@@ -134,7 +136,7 @@ MERGE_SETTINGS: Mapping[str, MergeName] = {
     for strategy in get_args(MergeName)
     if name.startswith(f"{strategy}_")
 }
-"""Settings that one merge strategy alone reads; null: its default."""
+"""Settings that only one merge strategy reads, and that strategy; null stands for its default."""
 
 
 class FusionConfig(MergeConfig):
@@ -143,11 +145,12 @@ class FusionConfig(MergeConfig):
     merge: MergeName = "sum"
     """How the flows are merged (Table 3b); sources in ``nlgraft.nn.fusion.MERGES``."""
     contexts: tuple[str, ...] = ()
-    """Names of the contexts that feed a branch each; empty: no fusion (Table 4 for several)."""
+    """Names of the contexts, each of which feeds one branch (several: Table 4); empty: no fusion."""
     side: Literal["source", "target", "both"] = "source"
-    """Encoder layers, decoder layers (parallel to cross-attention) or both (Table 3d)."""
+    """Layers with branches: the encoder's, the decoder's (parallel to cross-attention), or both (Table
+    3d)."""
     site: Site = "ffn"
-    """Where the flows are merged: before or after the norm of attention or of the FFN (Table 3c)."""
+    """Merge site: output of attention or of the FFN, before or after the norm that follows it (Table 3c)."""
 
     @model_validator(mode="after")
     def _names_a_context_once(self) -> FusionConfig:

@@ -146,6 +146,7 @@ class ScalarMix(LayerPooling):
     def __init__(self, config: PoolingConfig, shape: EncoderShape) -> None:
         super().__init__(shape.hidden_dim)
         self.weight_dropout = config.weight_dropout
+        # NaN, so that a forgotten `centre` shows in the first loss.
         means = torch.full((shape.num_states, shape.hidden_dim), torch.nan) if config.is_centred else None
         self.register_buffer("means", means)
         self.norm = nn.LayerNorm(shape.hidden_dim, elementwise_affine=config.is_norm_affine)

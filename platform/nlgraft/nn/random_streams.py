@@ -1,4 +1,4 @@
-"""Initial weights of what a model has beside another one."""
+"""Separate random streams for the initialisation of a model's optional parts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import torch
 
 @contextmanager
 def isolated_rng() -> Iterator[None]:
-    """Draw from a stream of its own, so that all other weights begin as in a model without these."""
+    """Initialise from a separate random stream, so that the weights of all other parts stay the same."""
     with torch.random.fork_rng(devices=[]):
-        # or the next weights would begin as these do; on the CPU, whatever the device of the model
+        # fork_rng restores the state, so without a new seed the next weights would repeat these draws.
+        # Drawn on the CPU, whatever the device of the model.
         torch.manual_seed(int(torch.randint(2**62, (), device="cpu")))
         yield

@@ -78,7 +78,7 @@ class RereadingEncoder(nn.Module):
 
 @contextmanager
 def without_language_model_cache(model: Seq2Seq) -> Iterator[None]:
-    """Disable the cache of a model's target-side language model meanwhile; the model is changed and restored.
+    """Let a model's target-side language model reread its prefix; the model is restored on exit.
 
     Raises:
         ContractError: The model has no language model on its target side.

@@ -104,6 +104,7 @@ class _Projected(torch.autograd.Function):
         narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_Vd.dtype
         with torch.autocast(device, enabled=False):
             hidden, weight = hidden_Rd.to(narrow), weight_Vd.to(narrow)
+            # The smoothing term needs the mean logit alone, which is a product with the mean row.
             mean_d = weight_Vd.to(wide).mean(0)
             mean_logits = (hidden_Rd.to(wide) @ mean_d).sum()
             if bias_V is not None:
@@ -120,11 +121,14 @@ class _Projected(torch.autograd.Function):
                     x_CV += bias_V
                 true_C1 = x_CV.gather(1, y_C[:, None])
                 max_C1 = x_CV.amax(1, keepdim=True)
+                # In place: a second [C, V] tensor would not fit the cache.
                 x_CV.sub_(max_C1).exp_()
                 z_C1 = x_CV.sum(1, keepdim=True)
                 loss += (z_C1.log() + max_C1 - (1 - mass) * true_C1).sum()
                 if not is_differentiated:
                     continue
+                # Now x is z times the gradient, but for the constant e / V, which is subtracted after the
+                # loop.
                 x_CV.scatter_add_(1, y_C[:, None], (mass - 1) * z_C1)
                 x = x_CV.to(narrow)
                 out_Cd.copy_(x @ weight).div_(z_C1)

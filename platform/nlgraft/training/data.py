@@ -96,9 +96,9 @@ class Seq2SeqData:
         Args:
             encoded: The split's ids.
             view: What a batch holds.
-            batch_tokens: Most padded positions of a batch on any one side; or batches that are drawn up
-                already, by lengths that do not depend on ids.
-            seed: Of batches and of what is drawn.
+            batch_tokens: Largest number of padded positions of a batch on any one side; or given batches,
+                whose lengths do not depend on ids.
+            seed: Seed of the batches and of all random draws.
             drawn: Streams that are drawn anew each epoch, by name.
             states: Precomputed states of a frozen encoder that take the place of a stream's tokens, by name;
                 they were computed from the sequences with what the encoder wants around them.
@@ -133,6 +133,7 @@ class Seq2SeqData:
         sources, contexts = now.inputs.pack(rows)
         output = pack(now.target, rows)
         starts_B1 = torch.from_numpy(now.starts[rows])[:, None]
+        # Shifting moves the last token of a shorter target onto its padding, where PAD replaces it.
         shifted = torch.cat([starts_B1, output.ids[:, :-1]], dim=1)
         target_input = Tokens(shifted.where(output.valid, PAD), output.valid)
         return Batch(sources, target_input, output.ids, contexts)
@@ -164,6 +165,7 @@ class Seq2SeqData:
     def _at(self, index: int) -> _Epoch:
         if self._current.index != index:
             is_fixed = not self._drawn and not self.view.is_one_source_drawn
+            # Without draws all epochs have the same sequences: only the order of their batches differs.
             self._current = replace(self._current, index=index) if is_fixed else self._make_epoch(index)
         return self._current
 
@@ -192,6 +194,7 @@ class Seq2SeqData:
         if len(streams) < len(sources):
             raise DataError("is_one_source_drawn draws among token sources; precomputed states are given")
         is_there_NK = np.stack([stream.lengths > 0 for stream in streams], axis=1)
+        # An example without any source keeps its first one, which is empty.
         is_there_NK[~is_there_NK.any(1), 0] = True
         random_N = generator_for(self._seed, "one source", index).random(len(self))
         wanted_N = np.floor(random_N * is_there_NK.sum(1)).astype(np.int64) + 1

@@ -172,6 +172,7 @@ class _Loop:
 
         self.state.progress = self.workers.compute_on_first(read)
         if self.state.progress.step:
+            # Before the first step all moments are zero on every worker.
             self.workers.broadcast(optimizer_state(self.state.optimizer).values())
         self.workers.broadcast(learned_state(self.model).values())
 
@@ -196,6 +197,7 @@ class _Loop:
             if is_last and progress.end_reason is None:
                 progress.end_reason = "max_steps"
             progress.record(metrics)
+            # After the evaluation, so that a resumed training neither repeats nor loses it.
             if progress.end_reason is None and progress.step % CHECKPOINT_EVERY_STEPS == 0:
                 self.context.checkpoints.save(progress.step, self.state.write)
             if metrics:
@@ -235,6 +237,7 @@ class _Loop:
 
     def _evaluate(self) -> dict[str, float]:
         """Measure on dev; keep the best weights and the snapshot to average."""
+        # A single snapshot would be the last weights, which the model has anyway.
         num_averaged = self.config.average_last or 1
         if num_averaged > 1 and self.workers.is_first:
             self.state.snapshots.append(copy_to_cpu(learned_state(self.model)))
@@ -266,6 +269,7 @@ class _Loop:
                 )
             return
         sign = 1 if config.is_best_highest else -1
+        # Of equally good evaluations the first one counts.
         if progress.best_value is None or sign * value > sign * progress.best_value:
             progress.best_value, progress.best_step, progress.num_since_best = value, progress.step, 0
             if config.is_best_kept and self.workers.is_first:
@@ -291,6 +295,7 @@ class _Loop:
         self.model.eval()
         if self.workers.is_first:
             if self.config.is_best_kept and self.state.best is not None:
+                # Overwritten in place, so that tied tensors stay tied.
                 overwrite(learned_state(self.model), self.state.best, "best weights")
             elif self.state.snapshots:
                 overwrite(

@@ -41,7 +41,7 @@ class MaskedObjective:
 
     Attributes:
         smoothing: Probability mass taken from the true token.
-        kind: Who gets it.
+        kind: Tokens among which it is distributed.
     """
 
     smoothing: float = 0.0
@@ -148,11 +148,11 @@ def fresh_encoder(
 
 
 def bert2bert(masked: EncoderMaskedLM, config: TransformerConfig, fresh: Seq2Seq) -> Seq2Seq:
-    """Begin an encoder-decoder with a masked language model on both sides; cross-attention stays fresh.
+    """Initialise both sides of an encoder-decoder with a masked language model; cross-attention stays fresh.
 
     Args:
         masked: The pretrained encoder.
-        config: Of the encoder-decoder, whose decoder is as deep as its encoder.
+        config: Configuration of the encoder-decoder, whose decoder is as deep as its encoder.
         fresh: A new model of that config; changed in place.
 
     Returns:

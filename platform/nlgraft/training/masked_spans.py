@@ -30,9 +30,11 @@ def mask_spans(
     """
     left = round(rate * len(ids))
     spans: list[int] = []
+    # Spans of no tokens use up nothing of the share, so the number of spans is limited as well.
     while left and len(spans) < len(ids):
         spans.append(min(left, int(generator.poisson(mean_tokens))))
         left -= spans[-1]
+    # The last span was cut to the remaining share; it may stand anywhere.
     generator.shuffle(spans)
     # spans stand anywhere between the tokens that stay: choose places among tokens and spans together
     num_kept = len(ids) - sum(spans)

@@ -66,13 +66,13 @@ def _role_id(vocabulary: Vocabulary, role: str) -> int:
 
 
 def choose(num_units: int, rate: float, generator: np.random.Generator, turn: int = 0) -> NDArray[np.bool_]:
-    """Choose the units (words or tokens) of a line to predict, at least one; only their number matters.
+    """Choose the words or tokens (units) of a line to predict, at least one, from their number alone.
 
     Args:
         num_units: Units of the line.
         rate: Share that is chosen.
         generator: Source of randomness, one of its own for every line and epoch.
-        turn: Choose those that would come next after so many choices, so that no unit is chosen twice.
+        turn: Number of earlier choices by the same generator, whose units are not chosen again.
 
     Returns:
         True where a unit is chosen, bool [num_units].
@@ -163,6 +163,7 @@ class Masker:
         num_units = len(self.word_sizes[row] if self.has_words else self.tokens[row])
         rate = self._masking.rate
         if self._is_in_turns:
+            # The same order in every round, of which each round takes the next units.
             return choose(num_units, rate, generator_for(self.seed, "scored words", row), epoch)
         return choose(num_units, rate, generator_for(self.seed, "words", epoch, row))
 
@@ -173,6 +174,7 @@ class Masker:
             return MaskedLine([], [], [])
         is_predicted = self.chosen(row, epoch)[self.units(row)]
         generator = generator_for(self.seed, "tokens", epoch, row)
+        # Drawn for every token, so that a token's fate does not depend on which others are predicted.
         draws = generator.random(len(tokens))
         others = self.ids.normal[generator.integers(0, len(self.ids.normal), len(tokens))]
         masked, replaced = self._masking.masked, self._masking.replaced

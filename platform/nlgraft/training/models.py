@@ -74,6 +74,7 @@ def read_encoder(directory: Path, config: EncoderConfig | None = None) -> Contex
         return cast("ContextualEncoder", read_language_model(directory, config))
     if config is not None and not isinstance(config, HuggingFaceEncoderConfig):
         raise ContractError(f"{directory}: no {config.kind}; run the pretraining of the language model")
+    # A checkpoint does not say how it is to be used.
     is_causal = config is not None and config.is_causal
     return HuggingFaceEncoder.load(HuggingFaceEncoderConfig(checkpoint=str(directory), is_causal=is_causal))
 

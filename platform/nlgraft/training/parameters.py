@@ -13,7 +13,7 @@ from nlgraft.errors import ContractError
 from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, TrainConfig
 
 MOMENTUM = 0.99
-"""Of Nesterov's gradient in the language models of Edunov et al. (2019), section 3.2."""
+"""Nesterov momentum of the language models of Edunov et al. (2019), section 3.2."""
 
 
 @runtime_checkable
@@ -87,6 +87,7 @@ def parameter_groups(
                 multipliers[name] *= multiplier
     groups: dict[tuple[float, float], dict[str, Any]] = {}
     for name, parameter in trained.items():
+        # Biases and the gains of norms are vectors, and decay would only pull norms towards zero.
         decay = config.weight_decay if parameter.ndim >= 2 else 0.0
         group = groups.setdefault(
             (multipliers[name], decay),
@@ -114,6 +115,7 @@ def make_optimizer(
     Source: Loshchilov and Hutter (2019); Sutskever et al. (2013).
     """
     groups = parameter_groups(model, config, learned)
+    # torch has fused optimisers for these devices alone.
     is_fused = all(parameter.device.type in ("cpu", "cuda") for parameter in model.parameters())
     if config.optimizer == "nesterov":
         return torch.optim.SGD(groups, lr=config.peak_lr, momentum=MOMENTUM, nesterov=True, fused=is_fused)

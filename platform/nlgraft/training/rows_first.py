@@ -1,4 +1,4 @@
-"""Training of some rows of some tables before everything else: rows that no pretrained model has learned."""
+"""Steps that train only the new rows of an exchanged vocabulary, before the whole model is trained."""
 
 from __future__ import annotations
 
@@ -62,6 +62,7 @@ class RowsFirst:
 
         The decay is decoupled from the gradient, so it can be applied before the update.
         """
+        # AdamW would decay whole tables, so it runs without decay here.
         decays = [group["weight_decay"] for group in optimizer.param_groups]
         for name, parameter, group in _parameters(optimizer):
             if name in self.rows and group["weight_decay"]:

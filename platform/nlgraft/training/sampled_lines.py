@@ -39,6 +39,7 @@ class SampledLines:
         self._max_tokens = sampling.max_tokens
         self._seed = seed
         self._data = data
+        # Batches of one epoch are asked for in turn, so one segmentation is kept.
         self._made: tuple[int, TrainData] | None = None
 
     def _of(self, epoch: int) -> TrainData:

@@ -1,7 +1,7 @@
 """Random numbers that depend only on a seed and their purpose.
 
-Every draw of a training is made from the stage's seed and its place (step, epoch, example), never from a
-generator that carries state. A resumed training, another number of workers or an evaluation in between
+Every random draw of a training depends on the stage's seed and its place (step, epoch, example) alone; no
+generator carries state. A resumed training, another number of workers or an evaluation in between
 therefore changes no draw, and no generator state needs saving.
 """
 

@@ -132,6 +132,8 @@ class Stepper:
         sums: dict[str, Tensor] = {}
         my_tokens = 0
         for number, (epoch, rows) in enumerate(batches):
+            # Dropout depends on the step alone, so a resumed training draws the same; ranks draw different
+            # masks.
             torch.manual_seed(derive_seed(self._seed, "step", step, number, self.workers.rank))
             loss = self._add_gradient(rows, epoch, is_last=number == len(batches) - 1)
             if loss is None:
@@ -144,6 +146,7 @@ class Stepper:
             self._loss_names = self.workers.compute_on_first(lambda: list(sums))
         alone = self._rows_first if self._rows_first and step <= self._rows_first.num_steps else None
         if alone is not None:
+            # Before the norm is measured, in which the frozen rows must have no share.
             alone.mask_gradients(self.optimizer)
         seen = self._measure(my_tokens, [sums.get(name, 0.0) for name in self._loss_names], step)
         self._scale_gradient(seen)
@@ -202,5 +205,7 @@ class Stepper:
         """Turn summed gradients into the gradient of the mean over all tokens, and clip it."""
         scale = self.workers.size / seen.tokens
         if self._config.clip_norm is not None and seen.gradient_norm is not None:
+            # The constant is that of torch's clip_grad_norm_.
             scale *= min(1.0, self._config.clip_norm / (seen.gradient_norm + 1e-6))
+        # One kernel for all gradients instead of one each.
         torch._foreach_mul_(self._gradients(), scale)  # pyright: ignore[reportPrivateImportUsage]

@@ -1,4 +1,4 @@
-"""Settings of one training and of what its batches hold, without torch: a study is read without it."""
+"""Settings of one training and of its batches. Imports no torch: studies are read with it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ Pattern = Annotated[str, AfterValidator(_pattern)]
 
 
 class OneOfSeveral(StrictConfig):
-    """Settings of which exactly one is given; the first of them has a default, which gives way to another."""
+    """Mutually exclusive settings: exactly one of each group is set.
+
+    The first one of a group has a default,
+    which is dropped when another one is set.
+    """
 
     ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = ()
 
@@ -56,7 +60,7 @@ class OneOfSeveral(StrictConfig):
 
 
 class ParameterGroup(StrictConfig):
-    """Parameters that learn at their own pace."""
+    """Parameters with a learning rate of their own."""
 
     pattern: Pattern
     """Regular expression searched for in parameter names; one that matches nothing is an error."""
@@ -68,11 +72,11 @@ class LearnedParameters(StrictConfig):
     """Which parameters of a model learn, and how fast."""
 
     only: tuple[Pattern, ...] = ()
-    """If given, only parameters whose names one of these patterns matches learn."""
+    """Train only parameters whose names match one of these patterns; empty: all."""
     frozen: tuple[Pattern, ...] = ()
-    """Parameters whose names one of these patterns matches do not learn."""
+    """Freeze parameters whose names match one of these patterns."""
     groups: tuple[ParameterGroup, ...] = ()
-    """Own learning rates; the first group that matches a name counts."""
+    """Learning rates of groups of parameters; a name belongs to the first group that it matches."""
 
 
 ALL_LEARNED = LearnedParameters()
@@ -93,22 +97,24 @@ class TrainConfig(OneOfSeveral):
     max_steps: int | None = Field(default=10_000, ge=1)
     """Optimiser steps; null where ``max_epochs`` is given."""
     max_epochs: int | None = Field(default=None, ge=1)
-    """Passes over the training text instead: as many batches as the first epoch has, times this."""
+    """Length in passes over the training text, instead of ``max_steps``: the number of batches of the first
+    epoch, times this."""
     batch_tokens: int | None = Field(default=4096, ge=1)
-    """Tokens, padding included, of a batch on its longest side; a step takes ``accumulation`` batches. Null
-    where one of the next two is given."""
+    """Tokens of a batch on its longest side, padding included; a step takes ``accumulation`` batches. Null
+    where another of the three batch sizes is set."""
     batch_characters: int | None = Field(default=None, ge=1)
-    """Characters, padding included, of a batch on its longest side, over all sources and the target of the
-    corpus, read or not, cut or not: the same seed gives the same batches whatever the vocabulary."""
+    """Characters of a batch on its longest side, padding included, counted on the whole lines of all sources
+    and the target. Such batches do not depend on the vocabulary: the same seed gives the same examples in the
+    same order."""
     batch_sentences: int | None = Field(default=None, ge=1)
-    """Examples of a batch, of similar length in characters: the same seed gives the same batches, too."""
+    """Examples of a batch, of similar length in characters; likewise independent of the vocabulary."""
     accumulation: int = Field(default=1, ge=1)
-    """Batches whose gradients are added before a step; the gradient is that of one batch of their size."""
+    """Batches whose gradients are summed before a step; the step is that of one batch of their joint size."""
 
     peak_lr: float = Field(default=5e-4, gt=0)
     """Learning rate at the end of warm-up."""
     lr_schedule: LrSchedule = "inverse_sqrt"
-    """Fall of the learning rate after warm-up; formulas in ``nlgraft.training.schedules``."""
+    """Learning rate after warm-up; formulas in ``nlgraft.training.schedules``."""
     warmup_steps: int = Field(default=400, ge=0)
     """Steps over which the learning rate rises linearly to its peak."""
     initial_lr: float = Field(default=0.0, ge=0)
@@ -116,38 +122,39 @@ class TrainConfig(OneOfSeveral):
     final_lr_ratio: float = Field(default=0.0, ge=0, le=1)
     """Fraction of the peak at which schedules that fall to the last step end (linear, cosine)."""
     optimizer: Literal["adamw", "nesterov"] = "adamw"
-    """AdamW (Loshchilov and Hutter 2019), or descent with Nesterov's momentum (Sutskever et al. 2013), 0.99
-    as for the language models of Edunov et al. 2019."""
+    """AdamW (Loshchilov and Hutter 2019), or gradient descent with Nesterov momentum (Sutskever et al. 2013)
+    of 0.99, with which Edunov et al. (2019) train their language models."""
     betas: tuple[float, float] = (0.9, 0.98)
-    """AdamW's decay of the two moments."""
+    """AdamW: decay rates of the two moments."""
     epsilon: float = Field(default=1e-8, gt=0)
-    """AdamW's term in the denominator."""
+    """AdamW: constant added to the denominator."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """AdamW's decoupled decay of weight matrices and tables (not of biases and norms)."""
+    """AdamW: decoupled weight decay of matrices and embedding tables; biases and norms have none."""
     clip_norm: float | None = Field(default=1.0, gt=0)
-    """Largest norm of the whole gradient; null for no clipping."""
+    """Largest norm of the gradient over all parameters; larger ones are scaled down. Null: no clipping."""
 
     precision: Literal["fp32", "bf16"] = "fp32"
-    """bf16: forward pass in bfloat16 where torch's autocast allows it; weights and moments stay fp32."""
+    """bf16: the forward pass runs in bfloat16 where torch's autocast allows it; weights and moments stay in
+    fp32."""
 
     eval_every_steps: int = Field(default=500, ge=1)
     """Steps between evaluations on dev; the last step is always evaluated."""
     is_evaluated_at_start: bool = False
     """If true, evaluate before the first step, e.g. to see the effect of a transfer before any training."""
     best_metric: str = "dev/loss"
-    """Dev metric that tells the best evaluation, for the result and for ``patience``."""
+    """Dev metric by which the best evaluation is chosen, for the result and for ``patience``."""
     patience: int | None = Field(default=None, ge=1)
     """Evaluations without a new best after which training ends; null: train to ``max_steps``."""
     average_last: int | None = Field(default=None, ge=1)
-    """The result is the mean of the weights at this many last evaluation points; 1: the last weights; null:
-    those of the best evaluation."""
+    """Checkpoint averaging (Vaswani et al. 2017, section 6.1): the result is the mean of the weights at this
+    many last evaluations; 1: the last weights; null: the weights of the best evaluation."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> TrainConfig:
         falls_to_end = self.lr_schedule in FALLING
         if self.final_lr_ratio and not falls_to_end:
             raise ValueError(
-                f"final_lr_ratio={self.final_lr_ratio} means nothing for lr_schedule={self.lr_schedule}; "
+                f"final_lr_ratio={self.final_lr_ratio} has no effect with lr_schedule={self.lr_schedule}; "
                 f"allowed with {' and '.join(FALLING)}"
             )
         if falls_to_end and self.max_steps is not None and self.warmup_steps > self.max_steps:
@@ -174,7 +181,7 @@ class TrainConfig(OneOfSeveral):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that a step learns from, about: tokens of four characters, sentences of 25 tokens."""
+        """Tokens per step; estimated for other budgets: 4 characters per token, 25 tokens per sentence."""
         batch = self.batch_tokens or (self.batch_characters or 0) // 4 or 25 * (self.batch_sentences or 0)
         return batch * self.accumulation
 
@@ -189,6 +196,7 @@ class TrainConfig(OneOfSeveral):
         if self.lr_schedule in ENDLESS:
             return self.peak_lr * ENDLESS[self.lr_schedule](step, warmup)
         assert self.max_steps is not None, "the training loop turns epochs into steps"
+        # T + 1, so that the last step still has a positive rate.
         share = FALLING[self.lr_schedule]((step - warmup) / (self.max_steps + 1 - warmup))
         return self.peak_lr * (self.final_lr_ratio + (1 - self.final_lr_ratio) * share)
 
@@ -198,14 +206,15 @@ class TrainConfig(OneOfSeveral):
         for name in ("betas", "epsilon", "weight_decay"):
             if getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(
-                    f"{name}={getattr(self, name)} means nothing to optimizer={self.optimizer}; leave it out"
+                    f"{name}={getattr(self, name)} has no effect with optimizer={self.optimizer}; "
+                    "leave it out"
                 )
 
     def in_steps(self, num_batches: int) -> Self:
-        """Give the same settings with ``max_steps``, for text of so many batches in its first epoch.
+        """Replace ``max_epochs`` by ``max_steps``, for text of ``num_batches`` batches in its first epoch.
 
         Raises:
-            ValidationError: So few steps contradict another setting.
+            ValidationError: The number of steps contradicts another setting.
         """
         if self.max_epochs is None:
             return self
@@ -219,12 +228,12 @@ class SmoothedTrainConfig(TrainConfig):
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     """Probability mass taken from the true token (Szegedy et al. 2016)."""
     smoothing_kind: SmoothingKind = "uniform_all"
-    """Tokens that get that mass: all V, the true one too (Szegedy et al. 2016), or the V - 1 others (THUMT,
-    the released code of Huang et al. 2021)."""
+    """Tokens that share this mass: all V including the true one (Szegedy et al. 2016), or the V - 1 others
+    (THUMT, the released code of Huang et al. 2021)."""
 
 
 class Side(StrictConfig):
-    """One stream of a view, and what is put around its sequences."""
+    """One stream of a view, and the ids added to its sequences."""
 
     stream: str
     """Name of the stream in the encoded corpus."""
@@ -233,29 +242,28 @@ class Side(StrictConfig):
     suffix: tuple[int, ...] = (EOS,)
     """Ids after every sequence, e.g. EOS, or EOS and a language id."""
     max_tokens: int | None = Field(default=None, ge=1)
-    """Longest sequence before these are put around it; longer ones are cut. None: any length."""
+    """Longest sequence, without prefix and suffix; longer ones are truncated. None: no limit."""
 
 
 class View(StrictConfig):
     """The streams that a batch holds: sources, target and contexts."""
 
     sources: tuple[Side, ...] = (Side(stream="source 0"),)
-    """One side per source. Of several, an example may lack some (an empty sequence)."""
+    """One side per source. With several sources, an example may lack some; their sequences are empty."""
     target: Side = Side(stream="target")
     """The text that is predicted, its suffix included."""
     contexts: Mapping[str, Side] = {}
     """Input of each fusion context, by the context's name."""
     target_start: int = BOS
-    """Id that the decoder reads first: BOS, or a language id."""
+    """First input of the decoder: the id of BOS or of a language."""
     language: str | None = None
-    """Stream with one id for each example, that of its language, in text of several languages: it follows
-    the source, and the decoder reads it first instead of ``target_start`` (Liu et al. 2020, mBART)."""
+    """Multilingual text: name of the stream that holds each example's language id. The id follows the source,
+    and the decoder reads it first instead of ``target_start`` (mBART, Liu et al. 2020)."""
     length_source: int | None = Field(default=None, ge=0)
-    """Index of the source whose tokens limit the length of a hypothesis; null: the longest that an example
-    has."""
+    """Index of the source whose length limits the hypothesis; null: the longest source of the example."""
     is_one_source_drawn: bool = False
-    """If true, a batch holds one source per example, drawn anew each epoch with equal probability among those
-    the example has (TRICE's single-source stage)."""
+    """If true, a batch holds one source per example, sampled anew in each epoch, uniformly from the sources
+    that the example has (TRICE's single-source stage)."""
 
     @model_validator(mode="after")
     def _has_sources_to_draw_from(self) -> View:
@@ -273,16 +281,16 @@ class View(StrictConfig):
 
 
 class MaskingConfig(StrictConfig):
-    """Tokens of a line that a masked language model learns to predict, and what it reads there."""
+    """Masking of a masked language model's input (Devlin et al. 2019, section 3.1)."""
 
     unit: Literal["word", "token"] = "word"
-    """Whole words, as spaces separate them; or single tokens (Devlin et al. 2019)."""
+    """Mask whole words, as separated by white space, or single tokens."""
     rate: float = Field(default=0.15, gt=0, lt=1)
-    """Share of the units of a line that are predicted, at least one."""
+    """Share of the words (or tokens) of a line that are predicted; at least one is."""
     masked: float = Field(default=0.8, ge=0, le=1)
-    """Share of their tokens that are replaced by the mask."""
+    """Share of the predicted tokens that the mask token replaces."""
     replaced: float = Field(default=0.1, ge=0, le=1)
-    """Share of their tokens that are replaced by a random token; the rest stays."""
+    """Share of the predicted tokens that a random token replaces; the rest is left unchanged."""
 
     @model_validator(mode="after")
     def _shares_add_up(self) -> MaskingConfig:
@@ -294,13 +302,13 @@ class MaskingConfig(StrictConfig):
 
 
 class MaskedScoringConfig(StrictConfig):
-    """Lines and units on which a masked language model is scored; all their tokens are masked."""
+    """Scoring of a masked language model: lines and masked words, all of whose tokens are masked."""
 
     unit: Literal["word", "token"] = "word"
-    """As in ``MaskingConfig``; per character is scored by words alone."""
+    """Mask whole words or single tokens; only with words is there a loss per character."""
     rate: float = Field(default=0.15, gt=0, lt=1)
-    """Share of the units of a line that are masked at once."""
+    """Share of the words (or tokens) of a line that are masked in one pass."""
     num_rounds: int = Field(default=1, ge=1)
-    """Times that each line is read, each time with other units masked: 1/rate rounds cover them all."""
+    """Passes over each line, each with other words masked: 1/rate passes cover all of them."""
     num_lines: int | None = Field(default=None, ge=1)
-    """First lines of a split that are scored; null: all."""
+    """Number of lines that are scored, from the start of a split; null: all."""

@@ -107,6 +107,7 @@ def learned_state(model: nn.Module) -> dict[str, Tensor]:
     """
     frozen = {name for name, parameter in model.named_parameters() if not parameter.requires_grad}
     state = model.state_dict()
+    # A tied tensor would be saved and averaged once per name.
     aliases = tied_names(state)
     return {name: tensor for name, tensor in state.items() if name not in aliases and name not in frozen}
 
@@ -143,6 +144,7 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
         for name, parameter in zip(group["names"], group["params"], strict=True):
             state = optimizer.state[parameter]
             if is_adam and "step" not in state:
+                # torch's fused AdamW keeps its step beside the parameter, the others on the CPU.
                 step_device = parameter.device if group["fused"] else "cpu"
                 state["step"] = torch.zeros((), dtype=torch.float32, device=step_device)
             for moment in moments:

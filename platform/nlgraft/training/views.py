@@ -129,6 +129,7 @@ def beside(left: Ragged, right: Ragged) -> Ragged:
     count = len(left)
     order = np.stack([np.arange(count), count + np.arange(count)], axis=1).ravel()
     pairs = take(both, order)
+    # Every second boundary lies between two pairs; the others lie within one.
     return Ragged(pairs.values, pairs.offsets[::2])
 
 

@@ -20,6 +20,7 @@ Weights = dict[str, Tensor]
 
 
 def _storage_key(tensor: Tensor) -> tuple[int, int, torch.Size]:
+    # Views of one storage are the same tensor only if they begin at the same place with the same shape.
     return tensor.untyped_storage().data_ptr(), int(tensor.storage_offset()), tensor.shape
 
 
@@ -28,6 +29,7 @@ def tied_names(state: Mapping[str, Tensor]) -> dict[str, str]:
     first: dict[tuple[int, int, torch.Size], str] = {}
     aliases = {}
     for name in sorted(state):
+        # Empty tensors all have a null address without being tied.
         if state[name].numel() == 0:
             continue
         key = _storage_key(state[name])
@@ -167,6 +169,7 @@ def carry_over(
     if problems:
         raise ContractError("carry-over: " + "; ".join(problems))
     for name in carried:
+        # A state dict shares memory with its model.
         state[name].copy_(earlier[name])
     return CarryReport(carried, initialised, dropped)
 

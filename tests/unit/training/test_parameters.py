@@ -111,9 +111,9 @@ def test_nesterov_by_hand(monkeypatch):
     [
         (
             {"optimizer": "nesterov", "weight_decay": 0.1},
-            "weight_decay=0.1 means nothing to optimizer=nesterov",
+            "weight_decay=0.1 has no effect with optimizer=nesterov",
         ),
-        ({"optimizer": "nesterov", "betas": (0.9, 0.99)}, "means nothing to optimizer=nesterov"),
+        ({"optimizer": "nesterov", "betas": (0.9, 0.99)}, "has no effect with optimizer=nesterov"),
     ],
 )
 def test_settings_of_the_other_optimiser_are_refused(fields, message):

@@ -72,7 +72,7 @@ def test_constant():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"final_lr_ratio": 0.1}, "means nothing for lr_schedule=inverse_sqrt"),
+        ({"final_lr_ratio": 0.1}, "has no effect with lr_schedule=inverse_sqrt"),
         ({"lr_schedule": "linear", "warmup_steps": 2000}, "exceeds max_steps"),
         ({"initial_lr": 1.0}, "exceeds peak_lr"),
         ({"betas": (0.9, 1.0)}, "less than 1"),

@@ -77,6 +77,7 @@ def from_hugging_face(checkpoint: str | Path | nn.Module) -> tuple[Seq2Seq, Chec
     if has_bias:
         notes.append(f"{OUTPUT_BIAS} is a parameter here: it is trained unless it is frozen")
     with torch.random.fork_rng(devices=[]):
+        # All weights are overwritten; their draws must not shift the caller's.
         model = Seq2Seq(config, len(tensors[SOURCE_TABLE]), len(tensors[OUTPUT_TABLE])).float()
     unread = _fill(model, tensors)
     generation = json.loads(theirs.generation_config.to_json_string())
@@ -110,6 +111,7 @@ def _load(checkpoint: str, notes: list[str]) -> nn.Module:
 
 
 def _tying(tensors: Mapping[str, Tensor]) -> str:
+    # A state dict lists a tied tensor under each of its names; the address tells that they are one.
     source, target, output = (
         (tensors[name].data_ptr(), tensors[name].shape) for name in (SOURCE_TABLE, TARGET_TABLE, OUTPUT_TABLE)
     )

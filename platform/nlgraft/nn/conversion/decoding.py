@@ -73,6 +73,7 @@ def read_generation(
         "alpha": max(0.0, _value_or(theirs, "length_penalty", 1.0)),
         "stopping": _STOPPING.get(theirs.get("early_stopping") or False, "exact"),
         "no_repeat_ngram": theirs.get("no_repeat_ngram_size") or 0,
+        # transformers' min_length and max_length count the start token, min_new_tokens does not.
         "min_length": _value_or(theirs, "min_new_tokens", max(0, _value_or(theirs, "min_length", 0) - 1)),
         "start_id": first,
         "end_id": ends[0],
@@ -149,6 +150,7 @@ def write_generation(
         "bos_token_id": config.start_id,
         "decoder_start_token_id": config.start_id,
         "do_sample": False,
+        # False would be a heuristic; "never" is our exact rule.
         "early_stopping": config.stopping == "first" or "never",
         "eos_token_id": config.end_id,
         "forced_eos_token_id": config.end_id,

@@ -154,6 +154,7 @@ def encoder_from_hugging_face(
         theirs, has_head = _load(str(checkpoint), revision, notes)
     where = type(theirs).__name__ if isinstance(checkpoint, nn.Module) else str(checkpoint)
     config = read_encoder_config(json.loads(theirs.config.to_json_string(use_diff=False)), where)
+    # The decoder is never run; one layer is the least that a configuration allows.
     config = config.model_copy(update={"tying": "all", "num_decoder_layers": 1, "has_output_bias": has_head})
     body: nn.Module = getattr(theirs, BERT, theirs)
     tensors = {name: tensor for name, tensor in body.state_dict().items() if not name.startswith(_UNREAD)}

@@ -25,7 +25,8 @@ OUTPUT_TABLE = "lm_head.weight"
 OUTPUT_BIAS = "final_logits_bias"
 POSITION_TABLES = ("model.encoder.embed_positions.weight", "model.decoder.embed_positions.weight")
 FIRST_POSITION = 2
-"""Row of mBART's position tables for position 0; the rows before it are never read."""
+"""Row of mBART's position tables for position 0, since fairseq counts from the padding id + 1. The rows
+before it are never read."""
 
 
 @dataclass(frozen=True)
