@@ -76,8 +76,8 @@ class UpstreamConfig(UpstreamPhaseConfig):
     """The pretrained model (section 3.1, pretrain)."""
 
     objective: Literal["translation", "denoising", "masked_tokens"] = "translation"
-    """Pretraining task. translation: the sentence pairs of domain A (Table 2). denoising: every line of domain
-    A, source or target, is reconstructed from a copy with masked spans, as in M-BART (Table 3).
+    """Pretraining task. translation: the sentence pairs of domain A (Table 2). denoising: every line of
+    domain A, source or target, is reconstructed from a copy with masked spans, as in M-BART (Table 3).
     masked_tokens: an encoder is trained to predict masked tokens, as M-BERT, and then initialises both the
     encoder and, with new cross-attention, the decoder (Rothe et al. 2020, BERT2BERT; Table 3)."""
     checkpoint: InputPathOrName | None = None

@@ -3,8 +3,8 @@
 Source: Lewis et al. (2020), BART, section 3.4, as a baseline of Liu et al. (2021): the pretrained embeddings
 are replaced by a new table followed by a small encoder; these are trained with the model frozen, then the
 whole model is finetuned. Deviations: Lewis et al. replace the encoder's embeddings and in the first phase
-also train positions and the first self-attention. On the decoder's side the new layers are causal, and the output
-rows are a separate table, since the input table of an encoder cannot be tied to the output.
+also train positions and the first self-attention. On the decoder's side the new layers are causal, and the
+output rows are a separate table, since the input table of an encoder cannot be tied to the output.
 """
 
 from __future__ import annotations
