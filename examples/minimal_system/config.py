@@ -15,7 +15,7 @@ from nlgraft.text.tokenizer_config import SampledTokenizerConfig
 from nlgraft.training.train_config import SmoothedTrainConfig
 
 SOURCES = {"first": ("source 0",), "second": ("source 1",), "both": ("source 0", "source 1")}
-"""Roles of the text that is read."""
+"""Streams of the corpus that each value of `read` selects."""
 
 
 class Config(StrictConfig):
@@ -24,21 +24,21 @@ class Config(StrictConfig):
     data: Annotated[CorpusConfig, requires("source 0", "source 1", "target")]
     """Examples with two sources and a target."""
     tokenizer: SampledTokenizerConfig = SampledTokenizerConfig()
-    """Vocabulary of all three languages, or one for the sources and one for the target."""
+    """One vocabulary for all three languages, or one for the sources and another for the target."""
     max_tokens: int = Field(default=256, ge=1)
-    """Longest sequence in tokens, without begin and end; longer ones are truncated and counted."""
+    """Maximum length in tokens, without begin and end; longer sequences are truncated and counted."""
     read: Literal["first", "second", "both"] = "both"
-    """Sources that the model reads; both are encoded as one sequence."""
+    """Which sources the model reads; two are encoded jointly, as one sequence."""
     model: ArchitectureConfig = ArchitectureConfig()
-    """The encoder-decoder."""
+    """Architecture of the encoder-decoder."""
     train: SmoothedTrainConfig = SmoothedTrainConfig()
-    """Its training."""
+    """Optimisation, batches and evaluation."""
     decode: BeamSearchConfig = BeamSearchConfig()
     """Beam search."""
     score: ScoreConfig = ScoreConfig()
-    """Measures of the output."""
+    """Metrics of the output."""
 
     @property
     def sources(self) -> tuple[str, ...]:
-        """Roles of the text that the model reads."""
+        """Streams of the corpus that the model reads."""
         return SOURCES[self.read]

@@ -12,7 +12,7 @@ from nlgraft.training.train_config import Side, View
 def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
     """Build the stage graph of a trial.
 
-    All cells share corpus and tokenizers; only training and what follows depend on the seed.
+    All cells share corpus and tokenizers; only the training and the stages after it depend on the seed.
     """
     corpus = seq2seq_graph.corpus("bitext", config.data)
     tokenizers = seq2seq_graph.tokenizers("bitext", config.tokenizer, {"bitext": corpus}, num_sources=2)

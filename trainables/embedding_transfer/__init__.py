@@ -1,7 +1,7 @@
 """Embedding transfer (Liu et al. 2021, Bridging Subword Gaps in Pretrain-Finetune Paradigm for NLG).
 
-A model pretrained on domain A is given the vocabulary of domain B: rows of shared tokens are copied, the
-others are generated from morphologically similar tokens. See README.md.
+The vocabulary of a model pretrained on domain A is replaced by that of domain B: embeddings of shared tokens
+are copied, the others are generated from morphologically similar tokens. See README.md.
 """
 
 from __future__ import annotations

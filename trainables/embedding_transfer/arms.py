@@ -1,4 +1,4 @@
-"""The arms of the study and what the stages of a trial depend on. No torch here."""
+"""The arms, and which settings each of them reads. Without torch."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ GENERATOR_KINDS: dict[str, Literal["avg", "att", "patt"]] = {
     "att_eg": "att",
     "patt_eg": "patt",
 }
-"""Methods that generate embeddings from similar tokens, with the kind of their generator."""
+"""Methods that generate embeddings from similar tokens, with their kind of generator."""
 PRODUCERS = {"random_init": "random", "avg_eg": "avg"}
-"""Methods of `nlgraft.vocab.methods` that have another name there."""
+"""Methods with a different name in `nlgraft.vocab.methods`."""
 TRAINED_METHODS = ("att_eg", "patt_eg")
 """Methods whose generator has parameters."""
 PRETRAINED_VOCABULARIES = {"downstream_vocab": "downstream", "joint_vocab": "joint"}
-"""Methods that pretrain with another vocabulary than the upstream corpus's own, and whose it is."""
+"""Methods that do not pretrain with the upstream vocabulary, and the vocabulary they use instead."""
 UNTRAINED_METHODS = ("single_run", "untrained")
-"""Methods that begin with a random model."""
+"""Methods that start from a randomly initialised model."""
 KEPT_METHODS = (*UNTRAINED_METHODS, "pretrain_finetune", "bpe_dropout", *PRETRAINED_VOCABULARIES)
 """Methods that keep the vocabulary of the model they finetune."""
 VECTOR_METHODS: dict[str, tuple[Literal["skipgram", "cbow"], tuple[str, ...]]] = {
@@ -52,14 +52,14 @@ VECTOR_METHODS: dict[str, tuple[Literal["skipgram", "cbow"], tuple[str, ...]]] =
     "focus": ("skipgram", ("new",)),
     "wechsel": ("skipgram", ("new", "old")),
 }
-"""Methods that read vectors of tokens learned from text: their kind, and of which vocabularies."""
+"""Methods that use token vectors learned from text: kind of the vectors, and vocabularies that need them."""
 STREAMS = {"encoder": "source 0", "decoder": "target"}
-"""Stream of encoded text that each side of the model reads."""
+"""Stream of the encoded text that is the input of each side of the model."""
 
 _METHODS: tuple[str, ...] = get_args(Method)
 _EXCHANGING = tuple(name for name in _METHODS if name not in KEPT_METHODS)
 MASKED_LM_METHODS = ("pretrain_finetune", *(name for name in _EXCHANGING if name != "independent_encoder"))
-"""Methods that a masked language model knows."""
+"""Methods available for masked language models."""
 
 
 def _with(methods: Iterable[str], others: Condition | None = None) -> Condition:

@@ -1,4 +1,4 @@
-"""Every knob of embedding transfer, typed and frozen. No torch here: studies are read with it."""
+"""Settings of embedding transfer. Without torch, since reading a study imports this module."""
 
 from __future__ import annotations
 
@@ -37,24 +37,25 @@ Sides = Literal["decoder", "encoder", "both"]
 
 MAX_TOKENS_LIMIT = 100_000
 BETAS = (0.9, 0.999)
-"""AdamW's decay of the two moments in the training of generators (section 4.1)."""
+"""AdamW's decay rates of the two moments in generator training (section 4.1)."""
 CUT_EDGES = {"decoder": 0.2, "encoder": 0.05}
-"""Probability of a cut that leaves a single character, of targets and of sources (authors' code)."""
+"""Probability of a cut that splits off a single character, in targets and in sources (authors' code)."""
 NEW_MASK_RATE = 0.5
-"""Share of the generated tokens that a masked language model predicts, others being read (authors' code)."""
+"""Share of the generated tokens that are masked and predicted; the others are input (authors' code)."""
 MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
 """Share of masked tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
 
 
 class DataConfig(StrictConfig):
-    """The two corpora; both translate from one source into one target."""
+    """The two corpora, each with one source and one target."""
 
     upstream: PairsConfig
-    """Text of the pretrained model: domain A."""
+    """Pretraining corpus: domain A."""
     downstream: PairsConfig
-    """Text of the task: domain B."""
+    """Corpus of the downstream task: domain B."""
     max_tokens: int = Field(default=256, ge=1, le=MAX_TOKENS_LIMIT)
-    """Longest sequence on either side, in tokens without begin and end; longer ones are cut and counted."""
+    """Maximum length of source and target in tokens, without begin and end; longer sequences are truncated
+    and counted."""
 
 
 SampledTokenizer = Annotated[SampledTokenizerConfig, defaulting(is_shared=False)]
@@ -64,98 +65,100 @@ class TokenizersConfig(StrictConfig):
     """Subword vocabularies of the two domains, each learned on its own training text."""
 
     upstream: SampledTokenizer = SampledTokenizerConfig(is_shared=False)
-    """Vocabulary of the pretrained model (one for each side unless is_shared)."""
+    """Vocabulary of the pretrained model; one for each side unless is_shared."""
     downstream: SampledTokenizer = SampledTokenizerConfig(is_shared=False)
-    """Vocabulary of the task (section 4.1: learned from the downstream training corpus)."""
+    """Vocabulary of the downstream task, learned from its training text (section 4.1)."""
     joint: Annotated[TokenizerConfig, defaulting(is_shared=False)] = TokenizerConfig(is_shared=False)
-    """Vocabulary learned from the training text of both domains, for joint_vocab (Nguyen and Chiang 2017)."""
+    """Vocabulary learned from both domains' training text, for joint_vocab (Nguyen and Chiang 2017)."""
 
 
 class UpstreamConfig(UpstreamPhaseConfig):
     """The pretrained model (section 3.1, pretrain)."""
 
     objective: Literal["translation", "denoising", "masked_tokens"] = "translation"
-    """Pretraining task. translation: domain A's sentence pairs. denoising: to restore every line of domain A,
-    of either side, from itself with masked spans, as M-BART (Table 3). masked_tokens: an encoder learns to
-    predict masked tokens, as M-BERT, and is then encoder and, with fresh cross-attention, decoder (Rothe et
-    al. 2020, BERT2BERT)."""
+    """Pretraining task. translation: the sentence pairs of domain A (Table 2). denoising: every line of
+    domain A, source or target, is reconstructed from a copy with masked spans, as in M-BART (Table 3).
+    masked_tokens: an encoder is trained to predict masked tokens, as M-BERT, and then initialises both the
+    encoder and, with new cross-attention, the decoder (Rothe et al. 2020, BERT2BERT; Table 3)."""
     checkpoint: InputPathOrName | None = None
-    """A released model of Hugging Face that is the pretrained one (Table 3); it brings what ``model`` and
-    ``tokenizers.upstream`` would give. Denoising: local directory of an mBART with its
-    sentencepiece.bpe.model. Masked_tokens: directory or hub name of a BERT with its WordPiece tokenizer.json
-    or vocab.txt. Null: pretrain one."""
+    """Released Hugging Face model used instead of a pretraining (Table 3); its architecture and tokenizer
+    replace ``model`` and ``tokenizers.upstream``. denoising: local directory of an mBART with its
+    sentencepiece.bpe.model. masked_tokens: directory or hub name of a BERT with its WordPiece tokenizer.json
+    or vocab.txt. null: pretrain a model."""
     revision: str | None = None
-    """Commit, tag or branch of a hub name (null: main); a commit pins what the name means."""
+    """Commit, tag or branch of a model on the hub (null: main); only a commit makes it reproducible."""
     start_id: int | None = Field(default=None, ge=0)
-    """Checkpoint of an mBART: its own id of the token that starts a target, the language's (cc25: 250003 for
-    German); null: what its config.json says."""
+    """For an mBART checkpoint: the checkpoint's id of the token that begins a target, that is, of the target
+    language (cc25: 250003 for German); null: the id in its config.json."""
 
 
 class RatesConfig(StrictConfig):
-    """Rates of splitting and merging words to simulate unseen tokens (section 3.3; authors' code)."""
+    """Rates at which words are split and merged to simulate unseen tokens (section 3.3; authors' code)."""
 
     split: float = Field(default=0.4, ge=0, le=1)
-    """Probability that a token long enough may be split."""
+    """Probability that a token of at least min_split_chars characters is considered for splitting."""
     min_split_chars: int = Field(default=3, ge=2)
-    """Shortest token that may be split, in characters (targets 3, sources 7)."""
+    """Minimum length of a token that may be split, in characters (authors' code: targets 3, sources 7)."""
     merge: float = Field(default=0.5, ge=0, le=1)
-    """Probability that a token joins the next one of its word, again and again."""
+    """Probability that a token is merged with the next one of its word, applied repeatedly."""
 
 
 class SegmentationRates(RatesConfig):
-    """These rates and those of the cuts, which studies leave as they are in the authors' code."""
+    """Adds the rates of single cuts, which are fixed to those of the authors' code."""
 
     cut: float = Field(default=0.2, ge=0, le=1)
-    """Probability of a cut at each inner character boundary of a token that may be split."""
+    """Probability of a cut at each inner character boundary of a token that is considered for splitting."""
     cut_edge: float = Field(default=0.2, ge=0, le=1)
-    """The same where a cut leaves a single character."""
+    """The same where the cut splits off a single character."""
 
 
 class GeneratorConfig(OneOfSeveral):
-    """Training of ATT-EG and PATT-EG (section 3.3). AVG-EG has no parameters and reads none of this."""
+    """Training of ATT-EG and PATT-EG (section 3.3). AVG-EG has no parameters and ignores all of this."""
 
     ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = (("max_steps", "max_epochs"),)
 
     distillation_lambda: float = Field(default=0.5, ge=0)
     """Weight of the distillation loss L_d beside the pretraining loss L_p (eq. 5); 0: no distillation."""
     distillation_reduction: Literal["sum_dim", "mean_dim"] = "sum_dim"
-    """Squared distance of word states summed over the width (eq. 4) or averaged."""
+    """Whether the squared distance between word states is summed (eq. 4) or averaged over dimensions."""
     distillation_align: Literal["input", "target"] = "input"
-    """Decoder states of a word: after reading its tokens, or before saying them."""
+    """Which decoder states represent a word in L_d: those at the positions where its tokens are input, or
+    where they are predicted, one position earlier."""
     scale: Literal["none", "inv_size"] = "none"
-    """Factor on generated rows: none (authors' code), or 1/|S_m| as equations 2 and 3 print it."""
+    """Factor on generated rows: none (authors' code), or 1/|S_m| as printed in equations 2 and 3."""
     init: Literal["zeros", "normal"] = "zeros"
-    """Initial weights: zeros, which is AVG-EG; or N(0, 1), as the authors' code."""
+    """Initial weights: zeros, so that training starts from AVG-EG; or N(0, 1), as in the authors' code."""
     decoder_rates: RatesConfig = RatesConfig()
-    """Splits and merges of target sentences."""
+    """Splits and merges in target sentences."""
     encoder_rates: Annotated[RatesConfig, defaulting(min_split_chars=7)] = RatesConfig(min_split_chars=7)
-    """Splits and merges of source sentences, when the encoder's vocabulary is transferred, and of the lines
-    of a masked language model."""
+    """Splits and merges in source sentences, if the encoder's vocabulary is exchanged, and in the lines of a
+    masked language model."""
     max_steps: int | None = Field(default=1000, ge=1)
-    """Optimiser steps (section 5.3: converged after some 20,000); null where ``max_epochs`` is given."""
+    """Optimiser steps (section 5.3: convergence at around 20,000); excludes ``max_epochs``."""
     max_epochs: int | None = Field(default=None, ge=1)
-    """Passes over upstream text instead (section 4.1: one)."""
+    """Passes over the upstream text (section 4.1: one); excludes ``max_steps``."""
     batch_tokens: int = Field(default=4096, ge=1)
-    """Tokens of a batch, padding included."""
+    """Maximum number of tokens in a batch, including padding."""
     peak_lr: float = Field(default=1e-2, gt=0)
-    """Learning rate at its highest."""
+    """Learning rate at the end of warm-up, its maximum."""
     lr_schedule: LrSchedule = "linear"
-    """Its fall after warm-up: to zero, as in the authors' code for BERT; section 4.1 has the pretraining's,
-    inverse_sqrt."""
+    """Decay of the learning rate after warm-up. linear: to zero, as in the authors' code for BERT; section
+    4.1 takes over the schedule of the pretraining, inverse_sqrt."""
     warmup_steps: int = Field(default=0, ge=0)
     """Steps of linear warm-up."""
     eval_every_steps: int = Field(default=200, ge=1)
-    """Steps between evaluations on upstream dev; the best generator is kept."""
+    """Steps between evaluations on upstream dev; the generator with the lowest loss is kept."""
     num_dev_sentences: int = Field(default=500, ge=1)
-    """Upstream dev sentences, split and merged once, on which generators are compared."""
+    """Number of upstream dev sentences for these evaluations, whose splits and merges are fixed."""
     is_per_seed: bool = False
-    """If true, every trial seed trains a generator; else replicates share it, as they share the upstream."""
+    """If true, a generator is trained for each trial seed; otherwise all replicates share one, and intervals
+    do not include the variance of its training."""
 
     def train_config(self, upstream: SmoothedTrainConfig) -> SmoothedTrainConfig:
-        """Say how the generator trains, in the terms of the training loop.
+        """Translate these settings into those of the training loop.
 
         Args:
-            upstream: The pretraining, whose loss and precision are kept.
+            upstream: The pretraining, which determines label smoothing and precision.
 
         Returns:
             The training config.
@@ -178,25 +181,26 @@ class GeneratorConfig(OneOfSeveral):
 
 
 class IndependentConfig(StrictConfig):
-    """A new embedding layer with a small encoder behind it (independent_encoder; Lewis et al. 2020).
+    """A new embedding table followed by a small encoder (independent_encoder; Lewis et al. 2020).
 
-    It has two trainings: in the first, set here, only the new layers learn; the second is the finetuning of
-    all.
+    Training has two phases: in the first, set here, only the new layers are trained; the second is the
+    finetuning of the whole model.
     """
 
     num_layers: int = Field(default=1, ge=1)
-    """Layers between the new table and the pretrained model: causal ones on the decoder's side."""
+    """Number of layers between the new table and the pretrained model; causal on the decoder's side."""
     max_steps: int = Field(default=10_000, ge=1)
-    """Optimiser steps of the first training."""
+    """Optimiser steps of the first phase."""
     peak_lr: float = Field(default=5e-4, gt=0)
-    """Its learning rate at the end of warm-up."""
+    """Learning rate at the end of warm-up in the first phase."""
     warmup_steps: int = Field(default=400, ge=0)
-    """Steps of its warm-up."""
+    """Steps of linear warm-up in the first phase."""
     eval_every_steps: int = Field(default=500, ge=1)
-    """Steps between its evaluations on dev; those weights go on whose dev loss is lowest."""
+    """Steps between evaluations on dev in the first phase; the second starts from the weights with the lowest
+    dev loss."""
 
     def train_config(self, downstream: SmoothedTrainConfig) -> SmoothedTrainConfig:
-        """Describe the first training: batches, optimiser and loss are those of the finetuning."""
+        """Describe the first phase; batches, optimiser and loss are those of the finetuning."""
         own = {name: getattr(self, name) for name in type(self).model_fields if name != "num_layers"}
         plain = {"max_epochs": None, "patience": None, "average_last": None, "best_metric": "dev/loss"}
         return SmoothedTrainConfig(**{**downstream.model_dump(), **plain, **own})
@@ -206,28 +210,30 @@ class TransferConfig(StrictConfig):
     """Initialisation of the downstream vocabulary's embeddings (sections 3.1, 3.2 and 4.1)."""
 
     method: Method = "patt_eg"
-    """The arm (Table 2). single_run: no pretraining, downstream vocabulary; untrained: neither, with the
-    upstream vocabulary (Table 3, Random Init). pretrain_finetune: the upstream vocabulary is kept;
-    bpe_dropout: so too, pretrained on sampled segmentations; downstream_vocab, joint_vocab: pretrained with
-    the task's vocabulary, or with one of all text. The others exchange the vocabulary of one pretrained
-    model, copy the rows of shared tokens and fill the rest: random_init as a new model's, mean, hewitt
-    (N(mean, covariance)), fvt and wvt (pieces of the old tokenizer), word2vec (vectors of downstream text),
-    reconstruction (character n-grams), focus and wechsel (distributionally similar tokens), avg_eg, att_eg,
-    patt_eg (morphologically similar tokens). cbow replaces the shared rows too; independent_encoder drops
-    the table and puts a new one with an encoder of its own before the model."""
+    """The arm (Table 2). No pretraining: single_run (downstream vocabulary), untrained (upstream vocabulary;
+    Table 3, Random Init). No exchange: pretrain_finetune and bpe_dropout keep the upstream vocabulary, the
+    latter pretrained on sampled segmentations; downstream_vocab and joint_vocab pretrain with the task's
+    vocabulary or with one learned from all text. The others exchange the vocabulary of one pretrained model,
+    copy the rows of shared tokens and initialise the rest: random_init (as in a new model), mean, hewitt
+    (N(mean, covariance)), fvt and wvt (averages over the old tokenizer's pieces), word2vec (vectors of
+    downstream text), reconstruction (character n-grams), focus and wechsel (distributionally similar tokens),
+    avg_eg, att_eg and patt_eg (morphologically similar tokens). cbow replaces the shared rows as well;
+    independent_encoder discards the table for a new one followed by a small encoder."""
     sides: Sides = "decoder"
     """Whose vocabulary is exchanged (section 4.1: the decoder's)."""
     cap: int | None = Field(default=10, ge=1)
-    """Most similar tokens of a token: all subwords, then containing tokens; null: all (authors' code: 10)."""
+    """Maximum number of similar tokens of a new token: first its subwords, then the tokens that contain it;
+    null: no maximum (authors' code: 10; the paper does not say)."""
     order: Literal["id", "shortest", "frequency"] = "id"
-    """Which containing tokens come first under the cap: lowest id (a proxy of frequency in most
-    vocabularies), shortest, or most frequent in the upstream training text that the table reads."""
+    """Which containing tokens are preferred under the cap: those with the lowest id (authors' code; in most
+    vocabularies a proxy of frequency), the shortest, or the most frequent in the upstream training text."""
     norm_match: Literal["none", "median", "class"] = "none"
-    """Scale new rows to the median norm of old rows: of all, or of those of their class, which
-    stand at word boundaries or inside words as they do."""
+    """Scale new rows to the median norm of old rows: of all rows (median), or of those of tokens in the same
+    position in a word, initial or internal (class). The paper does not scale: none."""
     new_rows_first_steps: int = Field(default=0, ge=0)
-    """First steps of the finetuning, in which only those rows of exchanged tables and output bias learn that
-    are neither copied nor special; then all. independent_encoder has a beginning of its own."""
+    """Number of initial finetuning steps in which only the new rows are trained, that is, rows of exchanged
+    tables and entries of the output bias that are neither copied nor special (not in the paper).
+    independent_encoder has a first phase of its own instead."""
 
 
 class Config(SystemConfig):
@@ -236,29 +242,30 @@ class Config(SystemConfig):
     READ_WHEN: ClassVar[ReadWhen] = READ_WHEN
 
     data: DataConfig
-    """The two corpora."""
+    """The two corpora: domain A (upstream) and domain B (downstream)."""
     tokenizers: TokenizersConfig = TokenizersConfig()
-    """The two vocabularies."""
+    """The vocabularies of the two domains."""
     model: ArchitectureConfig = ArchitectureConfig()
-    """The encoder-decoder."""
+    """Architecture of the encoder-decoder."""
     upstream: UpstreamConfig = UpstreamConfig()
     """Pretraining on domain A."""
     generator: GeneratorConfig = GeneratorConfig()
     """Generator training on domain A."""
     transfer: TransferConfig = TransferConfig()
-    """The step between."""
+    """Exchange of the vocabulary between pretraining and finetuning."""
     vectors: VectorsConfig = VectorsConfig()
-    """Token vectors that some methods read."""
+    """Token vectors learned from text, used by word2vec, cbow, focus and wechsel."""
     independent: IndependentConfig = IndependentConfig()
-    """Layers that independent_encoder puts before the model, and their first training."""
+    """New layers of independent_encoder, and the first phase of its training."""
     downstream: PhaseConfig = PhaseConfig()
     """Finetuning on domain B."""
     decode: BeamSearchConfig = BeamSearchConfig()
     """Beam search on dev and test of domain B, and on dev of domain A."""
     score: ScoreConfig = ScoreConfig()
-    """Measures of domain B's output."""
+    """Metrics of the output on domain B."""
     masked_lm: MaskedLMConfig | None = None
-    """A masked language model instead of a translation model; null: a translation model."""
+    """If given, the model is a masked language model instead of an encoder-decoder (the M-BERT side of Table
+    3, by its loss); null: an encoder-decoder."""
 
     def _problems(self) -> Iterator[str]:
         yield from self._role_problems()
@@ -285,7 +292,7 @@ class Config(SystemConfig):
             yield f"transfer.new_rows_first_steps is {steps}, more than downstream.train.max_steps {limit}"
 
     def _training_problems(self) -> Iterator[str]:
-        """Find settings of the two short trainings that contradict those which they share."""
+        """Find settings of the two short trainings that contradict those they inherit."""
         for name, describe, shared in (
             ("generator", self.generator.train_config, self.upstream.train),
             ("independent", self.independent.train_config, self.downstream.train),
@@ -296,7 +303,7 @@ class Config(SystemConfig):
                 yield f"{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
 
     def _masked_lm_problems(self) -> Iterator[str]:
-        """Find settings that mean nothing for a masked language model."""
+        """Find settings that do not apply to a masked language model."""
         for name in ("tokenizers", "model", "independent", "decode", "score"):
             if getattr(self, name) != type(self).model_fields[name].default:
                 yield f"masked_lm and {name} are both given: {name} is of translation models; leave one out"

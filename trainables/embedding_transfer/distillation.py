@@ -1,4 +1,4 @@
-"""Distillation loss: words keep their hidden states whatever subwords they are written in.
+"""Distillation loss: the hidden states of a word should not depend on its segmentation.
 
 Shape letters: B sentences, T and S positions of the teacher's and the student's sequence, D width, W words.
 Source: Liu et al. (2021), eq. 4.
@@ -20,7 +20,7 @@ NO_WORD = -1
 def word_means(states_BTD: Tensor, words_BT: Tensor, num_words: int) -> Tensor:
     """Average the states of each word's tokens: [B, W, D], zero where a sentence has no such word."""
     batch, _, width = states_BTD.shape
-    # a last word beyond the others takes the positions that belong to none
+    # positions outside any word are collected in an extra last slot, which is dropped
     index_BT = torch.where(words_BT == NO_WORD, num_words, words_BT)
     sums = states_BTD.new_zeros(batch, num_words + 1, width)
     sums = sums.scatter_add(1, index_BT[..., None].expand(-1, -1, width), states_BTD)
@@ -46,8 +46,8 @@ def distillation_loss(
         student_BSD: Last hidden states with generated embeddings on the changed segmentation.
         student_words_BS: Word number of each of its positions; the same words as the teacher's.
         reduction: Squared distances summed over D (paper) or averaged (times 1/D).
-        compared_BW: Words to compare, bool [B, W]; None for all that a sentence has. Words that are masked in
-            only one of the two sequences are left out.
+        compared_BW: Words to compare, bool [B, W]; None for all words of a sentence. Excluded are words that
+            are masked in only one of the two sequences, whose states would differ whatever the embeddings.
 
     Returns:
         L_d [B]; 0 for a sentence without words.

@@ -1,6 +1,6 @@
-"""Stages between a pretrained model and the same model with the task's vocabulary; without torch.
+"""Stages that exchange the vocabulary of a pretrained model; without torch.
 
-The same for encoder-decoders and masked language models: vectors, generators, plans, exchange.
+Encoder-decoders and masked language models share them: vectors, generators, plans, exchange.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from trainables.embedding_transfer.kinds import (
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularyExchange:
-    """An exchange of the vocabulary on some sides.
+    """An exchange of the vocabulary on one or both sides.
 
     Attributes:
         config: Of the trial.
@@ -53,8 +53,8 @@ class VocabularyExchange:
         old_text: Upstream text in the old vocabularies.
         new_text: Downstream text in the new ones.
         streams: Stream of upstream text that each side reads, exchanged or not.
-        learner: Model in which generators are trained, if not ``model``: the masked language model that it
-            began as.
+        learner: Model in which generators are trained, if not ``model``: the masked language model from which
+            it was initialised.
         masking: What a masked language model predicts; None for encoder-decoders.
         masked_spans: Masked spans in the sources of a denoising model.
     """
@@ -77,7 +77,7 @@ class VocabularyExchange:
 
     @cached_property
     def generator(self) -> Stage:
-        """The generators, which know nothing of the new vocabularies."""
+        """The generators; they do not depend on the new vocabularies, so cells that vary these share them."""
         config, transfer = self.config.generator, self.config.transfer
         is_masked = self.masking is not None
         # a masked language model has one sequence and one table, whoever gets the generated rows
@@ -110,7 +110,7 @@ class VocabularyExchange:
 
     @property
     def _pretraining(self) -> SmoothedTrainConfig:
-        """The pretraining; that of a masked language model is not smoothed."""
+        """Settings of the pretraining; the loss of a masked language model has no label smoothing."""
         train = self.config.upstream.train
         return train if self.config.masked_lm is None else train.model_copy(update={"label_smoothing": 0.0})
 
@@ -130,7 +130,7 @@ class VocabularyExchange:
                 tokenizers=tokenizers,
                 model=self.model,
             ),
-            # like the pretrained model, what is learned upstream serves every replicate
+            # vectors of upstream text are shared by the same trials as the pretrained model
             seed=self.seed if is_new else self._upstream_seed,
         )
 

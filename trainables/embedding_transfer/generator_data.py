@@ -1,4 +1,4 @@
-"""Upstream text in changed segmentations, with the similar tokens of what the vocabulary lacks."""
+"""Upstream text in perturbed segmentations, with the similar tokens of out-of-vocabulary tokens."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from trainables.embedding_transfer.new_tokens import BatchNumbering, ChangeOptio
 from trainables.embedding_transfer.perturbation import ChangedSentence, Perturber
 
 SHARD_SENTENCES = 4096
-"""Sentences whose new tokens are looked up together."""
+"""Number of sentences whose new tokens are looked up together, in one pass over the vocabulary."""
 DEV_EPOCH = -1
-"""Number under which dev text is changed: no training epoch has it."""
+"""Epoch number for the perturbation of dev text, distinct from all training epochs."""
 
 
 class ChangedData(ABC):
     """Batches of upstream text, each sentence in two segmentations.
 
-    **Determinism**: how a sentence is changed depends on the seed, the epoch and the sentence alone, not on
-    those that are looked up together with it.
+    **Determinism**: the perturbation of a sentence depends only on the seed, the epoch and the sentence, not
+    on the sentences that are looked up together with it, nor on the number of workers.
     """
 
     def __init__(self, batches: LengthBatches, options: ChangeOptions) -> None:
@@ -50,11 +50,11 @@ class ChangedData(ABC):
         self._shard_numbers = lru_cache(maxsize=2)(self._number_shards)
 
     def epoch(self, index: int) -> Sequence[IntArray]:
-        """Draw up the global batches of an epoch."""
+        """List the global batches of an epoch, each as row numbers."""
         return self._batches.epoch(index)
 
     def in_order(self) -> Iterator[ChangedBatch]:
-        """Go once through the text in a change of its own, the longest batch first, for evaluation."""
+        """Yield the text once for evaluation, with a fixed perturbation, longest batch first."""
         for rows in self._batches.in_order():
             yield self.batch(rows, DEV_EPOCH)
 
@@ -64,10 +64,10 @@ class ChangedData(ABC):
 
     @abstractmethod
     def _sentence(self, side: str, row: int, epoch: int) -> tuple[list[int], Sequence[bool]]:
-        """Give the tokens of a sentence, and which of them stay as they are."""
+        """Return the tokens of a sentence, and which of them must not be changed."""
 
     def change(self, side: str, row: int, epoch: int) -> ChangedSentence:
-        """Change a sentence of a side as in an epoch."""
+        """Perturb a sentence of a side for an epoch; one that would become too long is left unchanged."""
         ids, is_kept = self._sentence(side, row, epoch)
         perturber = self._perturbers[side]
         generator = generator_for(self._options.seed, "perturb", side, epoch, row)
@@ -78,7 +78,7 @@ class ChangedData(ABC):
         return changed
 
     def _shards(self, rows: IntArray, epoch: int) -> list[Shard]:
-        """Find the shard of each row."""
+        """Return the shard of each row."""
         return [self._shard(epoch, int(number)) for number in self._shard_numbers(epoch)[rows]]
 
     def _number_shards(self, epoch: int) -> IntArray:
@@ -141,10 +141,11 @@ def _changed_pairs(original: Batch, changed: Mapping[str, list[list[int]]]) -> B
 class ChangedLines(ChangedData):
     """Masked lines for a masked language model.
 
-    Words with a token that is predicted stay as they are, so they are masked alike in both segmentations. Of
-    the new tokens some are masked in the changed line alone; the states of their words are not compared.
+    Words that contain a predicted token are not perturbed, so that they are masked identically in both
+    segmentations. Some of the new tokens are masked in the perturbed line only; the states of their words are
+    excluded from L_d.
 
-    Source: what is masked beside the predicted words, from the authors' code.
+    Source: masking of new tokens from the authors' code.
     """
 
     def __init__(
@@ -156,7 +157,7 @@ class ChangedLines(ChangedData):
             masker: Masks the lines.
             batch_tokens: Most padded positions of a batch.
             new_mask_rate: Share of the new tokens that are masked and predicted.
-            options: How lines are changed.
+            options: How lines are perturbed.
         """
         self._masker = masker
         self._new_mask_rate = new_mask_rate
@@ -194,12 +195,12 @@ class ChangedLines(ChangedData):
         )
 
     def _line(self, row: int, epoch: int, shard: Shard, numbering: BatchNumbering) -> _ChangedLine:
-        """Number the new tokens of a line, mask some of them, and put the line's own masks back."""
+        """Number the new tokens of a line, mask some of them, and reapply the line's own masks."""
         line, sentence = self._masker.line(row, epoch), shard.sentences[SIDE][row]
         perturber = self._perturbers[SIDE]
         words = perturber.words(line.tokens)
         kept = {word for word, is_predicted in zip(words, line.is_predicted, strict=True) if is_predicted}
-        # kept words have the same tokens in both segmentations: masks are taken over token by token
+        # kept words have the same tokens in both segmentations, so their masks are copied token by token
         pieces = zip(words, line.inputs, line.is_predicted, strict=True)
         waiting = iter([(read, is_predicted) for word, read, is_predicted in pieces if word in kept])
         ids = numbering.ids(SIDE, sentence.tokens, shard)

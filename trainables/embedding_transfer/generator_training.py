@@ -32,16 +32,16 @@ from trainables.embedding_transfer.new_tokens import NewTokens
 
 @dataclass(frozen=True)
 class ChangedBatch:
-    """A batch twice: as it is, and in another segmentation with tokens the vocabulary lacks.
+    """A batch in two segmentations: the original one, and one that contains out-of-vocabulary tokens.
 
     Attributes:
-        original: The batch that the teacher reads.
-        changed: The batch that the student reads; new token n of a table has id V + n.
+        original: Input of the teacher.
+        changed: Input of the student; new token n of a table has id V + n.
         new_tokens: The new tokens of each table.
         original_words: Word number of each position, int64 [B, T], of each side that was changed.
         changed_words: Likewise of the changed sequence, int64 [B, S].
-        compared: Words that are masked alike in both, bool [B, W], by side; of a side without an entry all
-            words are compared.
+        compared: Words that are masked identically in both, bool [B, W], by side; on a side without an entry
+            all words are compared.
     """
 
     original: Batch | MaskedBatch
@@ -84,13 +84,13 @@ class Reading(NamedTuple):
 
 
 class FrozenModel(nn.Module, ABC):
-    """A pretrained model as generators see it.
+    """A frozen pretrained model, with the interface that generator training needs.
 
     Attributes:
         tables: Names of the parameters with a row or an entry for each token, by table; the first is the
             table of input embeddings.
-        sides: Table that each changed side reads.
-        max_tokens: Longest sequence that it has positions for, without begin and end; None: any length.
+        sides: Name of the table that each perturbed side reads.
+        max_tokens: Maximum length for which it has positions, without begin and end; None: unlimited.
     """
 
     tables: Mapping[str, Sequence[str]]
@@ -115,12 +115,12 @@ class FrozenModel(nn.Module, ABC):
 
 
 class FrozenSeq2Seq(FrozenModel):
-    """An encoder-decoder, some of whose sides are changed."""
+    """An encoder-decoder of which one or both sides are perturbed."""
 
     def __init__(self, model: Seq2Seq, sides: Sequence[str]) -> None:
         super().__init__()
         self.model = model
-        # one generator serves a table that both sides read
+        # a table shared by both sides has one generator
         is_shared = model.config.tying == "all" and len(sides) > 1
         self.sides = {side: "decoder" if is_shared else side for side in sides}
         names = dict(model.named_parameters(remove_duplicate=False))
@@ -151,7 +151,7 @@ class FrozenSeq2Seq(FrozenModel):
 
 
 class FrozenMaskedLM(FrozenModel):
-    """A masked language model: one side, one table."""
+    """A masked language model, with one side and one table."""
 
     def __init__(self, model: MaskedLM) -> None:
         super().__init__()
@@ -180,12 +180,12 @@ class FrozenMaskedLM(FrozenModel):
 class GeneratorModel(nn.Module):
     """The generators of the tables around a frozen model.
 
-    Only the generators are parameters of this module: the model is not registered, so nothing can train it,
-    put it into training mode, or store it once more.
+    Only the generators are parameters of this module. The model is not registered as a submodule, so that it
+    cannot be trained, switched to training mode or saved along with them.
     """
 
     def __init__(self, body: FrozenModel, generators: Mapping[str, EmbeddingGenerator]) -> None:
-        """Freeze the model in place, in evaluation mode for good; one generator for each of its tables."""
+        """Freeze the model in place, permanently in evaluation mode; each table needs a generator."""
         super().__init__()
         self.generators = nn.ModuleDict(dict(generators))
         self._body = (cast(FrozenModel, freeze_module(body)),)
@@ -225,17 +225,17 @@ class GeneratorModel(nn.Module):
 class GeneratorObjective:
     """L = L_p + lambda L_d (eq. 5).
 
-    L_p is the pretraining loss over the extended vocabulary. L_d is summed over sentences, each as often as
-    it has predicted tokens, so that the loop's division by tokens leaves a mean over sentences whatever rows
-    a worker has.
+    L_p is the pretraining loss over the extended vocabulary. L_d of a sentence is weighted by its number of
+    predicted tokens, since the training loop divides the sum by the tokens of the whole batch: the result is
+    the same however the rows are distributed over workers.
 
     Attributes:
-        distillation_lambda: Weight of L_d; 0 runs no teacher.
-        reduction: Squared distances summed over D, or averaged.
-        align: Decoder states of a word after reading its tokens, or those that predict them.
+        distillation_lambda: Weight of L_d; with 0 the teacher is not run.
+        reduction: Whether squared distances are summed or averaged over D.
+        align: Whether the decoder states of a word are those at which its tokens are input or predicted.
         smoothing: Label smoothing of L_p.
-        kind: Its kind.
-        has_prediction: False for a model that never learned to predict: it has no L_p.
+        kind: Kind of label smoothing.
+        has_prediction: False for a model without a pretrained prediction head, for which L_p is undefined.
     """
 
     distillation_lambda: float
@@ -259,7 +259,7 @@ class GeneratorObjective:
         return Loss(torch.stack([*terms.values()]).sum(), len(reading.targets), terms)
 
     def distillation(self, model: Any, batch: ChangedBatch, reading: Reading) -> Tensor:
-        """Compute L_d of every sentence, without lambda, added up over the changed sides: [B]."""
+        """Compute L_d of each sentence, without lambda, summed over the perturbed sides: [B]."""
         taught = model.teach(batch)
         total_B = torch.zeros_like(reading.num_targets, dtype=torch.float32)
         for side in batch.original_words:
@@ -278,5 +278,5 @@ class GeneratorObjective:
 
 
 def _predicted_at(words_BT: Tensor) -> Tensor:
-    """Move word numbers from the positions that read a token to those that predict it, one earlier."""
+    """Shift word numbers from the positions where a token is input to those that predict it, one earlier."""
     return torch.cat([words_BT[:, 1:], words_BT.new_full((len(words_BT), 1), NO_WORD)], 1)

@@ -1,9 +1,9 @@
 """Embedding generators: AVG-EG, ATT-EG and PATT-EG.
 
 Shape letters: N tokens to generate, W width of the table of similar tokens, V old vocabulary, D model width.
-Source: Liu et al. (2021), section 3.2. Differs: weights sum to one (equations 2 and 3 print a further 1/|S_m|
-that the authors' code does not have and that would shrink every generated row); `scale="inv_size"` restores
-it.
+Source: Liu et al. (2021), section 3.2. Deviation: weights sum to one. Equations 2 and 3 print a further
+factor 1/|S_m|, which is absent from the authors' code and would shrink every generated row;
+`scale="inv_size"` restores it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Scale = Literal["none", "inv_size"]
 Init = Literal["zeros", "normal"]
 
 CHUNK_TOKENS = 4096
-"""Tokens generated at once when a whole vocabulary is: bounds memory, changes no result."""
+"""Tokens generated at once when a whole vocabulary is generated: limits memory, does not affect results."""
 
 
 class EmbeddingGenerator(nn.Module):
-    """Makes the row of a token from the rows of its similar tokens.
+    """Generates the embedding of a token from those of its similar tokens.
 
     AVG has no parameters, ATT one weight vector, PATT one for each relation. With zero weights both are AVG.
     """
@@ -55,7 +55,7 @@ class EmbeddingGenerator(nn.Module):
         """Weigh the similar tokens.
 
         Args:
-            rows_NWD: Old rows of the similar tokens; whatever a padded slot holds has no influence.
+            rows_NWD: Old rows of the similar tokens; the contents of padded slots are ignored.
             relations_NW: ``Relation`` of each slot, PAD where there is no token.
 
         Returns:
@@ -69,7 +69,7 @@ class EmbeddingGenerator(nn.Module):
         if self.kind == "att":
             scores_NW = rows_NWD @ self.weight
         else:
-            # one product with all six rows, then the row of each slot's relation
+            # one product with the vectors of all relations, then select that of each slot
             all_NWR = rows_NWD @ self.weight.T
             own_NW1 = relations_NW.clamp(max=NUM_RELATIONS - 1)[..., None]
             scores_NW = all_NWR.gather(2, own_NW1)[..., 0]
@@ -87,7 +87,7 @@ class EmbeddingGenerator(nn.Module):
 
 
 def combine(weights_NW: Tensor, rows_NWD: Tensor) -> Tensor:
-    """Add up rows by weight, [N, D]; slots of weight zero must be finite, too."""
+    """Sum rows by weight, [N, D]. Slots of weight zero must be finite, since 0 x inf is NaN."""
     return torch.einsum("nw,nwd->nd", weights_NW, rows_NWD)
 
 
@@ -127,7 +127,7 @@ def generator_weights(
 
 
 def generator_method(name: str, generator: EmbeddingGenerator, table_VD: Tensor) -> Method:
-    """Turn a trained generator into a method of transfer plans; the rows of the table decide the weights."""
+    """Wrap a trained generator as a method of transfer plans; its weights depend on the rows of the table."""
 
     def produce(request: Request) -> Rows:
         similar = request.similar()

@@ -1,4 +1,4 @@
-"""The stages of a trial: which there are, what each reads and what it rests on.
+"""The stages of a trial, their settings and their inputs.
 
 Every stage is given only the settings it uses, so trials share what they have in common: all arms but
 ``single_run`` rest on one pretrained model, all that exchange the vocabulary on the same tokenizers and the
@@ -136,7 +136,7 @@ class _Builder:
     # --- training ---------------------------------------------------------------------------------------
 
     def _phase(self, domain: str, phase: PhaseConfig) -> dict[str, Any]:
-        """Settings that both trainings of the whole model have."""
+        """Settings common to both trainings of the whole model."""
         return {
             "train": phase.train,
             "num_bleu_sentences": phase.num_bleu_sentences,
@@ -163,7 +163,7 @@ class _Builder:
 
     @cached_property
     def masked_lm(self) -> Stage:
-        """The masked language model that is encoder and decoder of the pretrained model."""
+        """The masked language model that initialises encoder and decoder of the pretrained model."""
         name, phase = "upstream_masked_lm", self.config.upstream
         if phase.checkpoint is not None:
             return self.released.masked_lm(name, self.old[TARGET])
@@ -200,7 +200,7 @@ class _Builder:
 
     @property
     def _masking(self) -> MaskingConfig | None:
-        """Single tokens are masked, as in Devlin et al. (2019)."""
+        """Masking of single tokens, as in Devlin et al. (2019)."""
         return MaskingConfig(unit="token", rate=self._mask_rate) if self.is_masked else None
 
     @property
@@ -223,7 +223,7 @@ class _Builder:
 
     @cached_property
     def independent(self) -> Stage:
-        """A pretrained model with new embedding layers, which have learned while it was frozen."""
+        """A pretrained model with new embedding layers, which were trained while it was frozen."""
         config = self.config.independent
         settings = NewLayersSettings(
             train=config.train_config(self.config.downstream.train),
@@ -236,7 +236,7 @@ class _Builder:
 
     @property
     def start(self) -> Stage | None:
-        """The model that is finetuned; None: a fresh one."""
+        """The model that is finetuned; None: a randomly initialised one."""
         if not self.is_pretrained:
             return None
         if not self.is_exchanged:
@@ -268,7 +268,7 @@ class _Builder:
     # --- scores -----------------------------------------------------------------------------------------
 
     def scores(self, splits: Sequence[str]) -> Stage:
-        """The last stage: everything a trial is judged by."""
+        """The last stage: all scores of the trial."""
         further = {}
         if self.is_pretrained and not self.is_text:
             further["upstream"] = pieces.upstream_scores(

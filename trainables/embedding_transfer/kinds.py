@@ -1,4 +1,4 @@
-"""The paper's own stages: settings and inputs of generator training and of new embedding layers. No torch."""
+"""Settings and inputs of the paper's own stages: generator training and new embedding layers. No torch."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ _STAGES = "trainables.embedding_transfer.stages"
 
 
 class GeneratorSettings(TrainingSettings[SmoothedTrainConfig]):
-    """Training of the generators of the changed sides; a masked language model has the side ``encoder``."""
+    """Training of the generators; a masked language model has a single side, called ``encoder``."""
 
     kind: Literal["avg", "att", "patt"]
     """Architecture of the generators."""
     rates: Mapping[str, SegmentationRates]
-    """Probabilities of splits and merges, by changed side."""
+    """Probabilities of splits and merges, by perturbed side."""
     cap: int | None
-    """Most similar tokens of a token."""
+    """Maximum number of similar tokens of a token."""
     order: Literal["id", "shortest", "frequency"]
-    """Containing tokens that come first under the cap."""
+    """Which containing tokens are preferred under the cap."""
     scale: Literal["none", "inv_size"]
     """Factor on generated rows."""
     init: Literal["zeros", "normal"]
@@ -39,18 +39,18 @@ class GeneratorSettings(TrainingSettings[SmoothedTrainConfig]):
     distillation_align: Literal["input", "target"]
     """Decoder states of a word that L_d compares."""
     num_dev_sentences: int
-    """Upstream dev sentences on which generators are compared."""
+    """Number of upstream dev sentences on which generators are evaluated."""
     masked_spans: MaskedSpansConfig | None = None
     """Masked spans in the sources of a denoising model."""
     masking: MaskingConfig | None = None
     """Objective of a masked language model; null: the model is an encoder-decoder."""
     new_mask_rate: float | None = None
-    """Share of the new tokens that a masked language model predicts, too."""
+    """Share of the new tokens that are masked and predicted; null for encoder-decoders."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorInputs(Inputs[T]):
-    """The frozen model, its text, and the tokenizer of each changed side."""
+    """The frozen model, its text, and the tokenizer of each perturbed side."""
 
     model: T
     encoded: T
@@ -65,12 +65,12 @@ class GeneratedPlanInputs(PlanInputs[T]):
 
 
 class NewLayersSettings(TrainSettings):
-    """Training of new embedding layers before a frozen model: ``start``."""
+    """Training of new embedding layers in front of a frozen model, the input ``start``."""
 
     sides: tuple[str, ...]
     """Sides whose embeddings are replaced, among ``encoder`` and ``decoder``."""
     num_layers: int
-    """Layers between a new table and the pretrained model."""
+    """Number of layers between a new table and the pretrained model."""
 
 
 GENERATOR = StageKind(

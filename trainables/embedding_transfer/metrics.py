@@ -19,8 +19,8 @@ from nlgraft.stages.metrics import (
 from nlgraft.study.data.metric import Metric
 
 REPORT_STEPS = (0, 100, 500)
-"""Steps of continued masked-LM training after which the loss is reported, where it is evaluated then: 0 is
-right after the exchange."""
+"""Steps of continued masked-LM training after which the loss is reported, provided that an evaluation falls
+on them; step 0 is directly after the exchange."""
 METRICS: Mapping[str, Metric] = {
     **MASKED,
     **MASKED_TEST,
@@ -42,8 +42,8 @@ METRICS: Mapping[str, Metric] = {
         unit="parameters",
         split=None,
         is_fixed=True,
-        description="0, d or 6d (section 3.2).",
+        description="Trained parameters of a generator: 0, d or 6d (section 3.2).",
     ),
     **EXCHANGE,
 }
-"""Metrics by name; arms that lack a stage lack its metrics."""
+"""Metrics by name; an arm without a stage lacks the metrics of that stage."""

@@ -1,4 +1,4 @@
-"""Tokens that changed text holds and the vocabulary lacks: their similar tokens, and their ids in a batch."""
+"""Out-of-vocabulary tokens of perturbed text: their similar tokens, and their ids in a batch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ChangedSide:
     Attributes:
         vocabulary: Its vocabulary.
         rates: Probabilities of splits and merges.
-        table: Name of its embedding table; one that both sides read has one vocabulary.
+        table: Name of its embedding table; sides that share a table share the vocabulary.
         frequencies: Count of each old token, for order ``frequency``.
     """
 
@@ -35,15 +35,15 @@ class ChangedSide:
 
 @dataclass(frozen=True)
 class ChangeOptions:
-    """How a text is changed.
+    """How a text is perturbed.
 
     Attributes:
         sides: The changed sides, ``encoder`` or ``decoder``.
-        seed: Of the changes.
-        cap: Most similar tokens of a token; None for all.
-        order: Containing tokens that come first.
-        max_tokens: Longest sentence, without begin and end, that the model can read; one that splitting would
-            make longer stays as it is. None: no limit.
+        seed: Seed of the perturbation.
+        cap: Maximum number of similar tokens of a token; None: no maximum.
+        order: Which containing tokens are preferred under the cap.
+        max_tokens: Maximum length that the model can read, without begin and end; a sentence that would
+            become longer by splitting is left unchanged. None: no limit.
     """
 
     sides: Mapping[str, ChangedSide]
@@ -55,7 +55,7 @@ class ChangeOptions:
 
 @dataclass(frozen=True)
 class NewTokens:
-    """Tokens of a batch that the vocabulary lacks, with their similar tokens.
+    """Out-of-vocabulary tokens of a batch, with their similar tokens.
 
     Attributes:
         members: Ids of similar tokens, int64 [N, W].
@@ -76,9 +76,9 @@ Similar = Sequence[tuple[int, Relation]]
 
 @dataclass(frozen=True)
 class Shard:
-    """Changed sentences by side and row, and the similar tokens of what they hold anew, by table.
+    """Perturbed sentences by side and row, and the similar tokens of their new tokens, by table.
 
-    Looked up together: one pass over the vocabulary serves all sentences of a shard.
+    They are looked up together because one pass over the vocabulary then serves all sentences of a shard.
     """
 
     sentences: Mapping[str, Mapping[int, ChangedSentence]]
@@ -86,7 +86,7 @@ class Shard:
 
     @classmethod
     def of(cls, sentences: Mapping[str, Mapping[int, ChangedSentence]], options: ChangeOptions) -> Shard:
-        """Look up the new tokens of sentences."""
+        """Look up the similar tokens of all new tokens of some sentences."""
         new: dict[str, dict[Tok, None]] = {side.table: {} for side in options.sides.values()}
         for name, by_row in sentences.items():
             for sentence in by_row.values():
@@ -104,7 +104,7 @@ def _look_up(tokens: Sequence[Tok], side: ChangedSide, options: ChangeOptions) -
 
 
 class BatchNumbering:
-    """Ids of a batch's new tokens: V, V + 1, ... in the order of appearance."""
+    """Assigns ids to the new tokens of a batch: V, V + 1, ... in order of appearance."""
 
     def __init__(self, sides: Mapping[str, ChangedSide]) -> None:
         self._sides = sides
@@ -114,7 +114,7 @@ class BatchNumbering:
         }
 
     def ids(self, name: str, tokens: Sequence[int | Tok], shard: Shard) -> list[int]:
-        """Number the tokens of a side's sentence, whose new ones were looked up in a shard."""
+        """Number the tokens of a sentence whose new tokens were looked up in a shard."""
         side = self._sides[name]
         numbers, ids = self._numbers[side.table], []
         for token in tokens:

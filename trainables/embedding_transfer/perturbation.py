@@ -1,7 +1,7 @@
-"""Split and merge tokens of a sentence so that it holds tokens the vocabulary does not know.
+"""Split and merge the tokens of a sentence so that it contains out-of-vocabulary tokens.
 
-Works on words: pieces of one word are split or joined, never pieces of two. The text stays the same.
-Source: Liu et al. (2021), section 3.3; probabilities from the authors' code, its defects left out.
+Splits and merges stay within a word, and the text does not change.
+Source: Liu et al. (2021), section 3.3; probabilities from the authors' code, without its defects.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class ChangedSentence:
     """A sentence in another segmentation.
 
     Attributes:
-        tokens: Vocabulary ids, or tokens that are to be generated.
+        tokens: Vocabulary ids, or out-of-vocabulary tokens, whose embeddings are to be generated.
         words: Word number of each token.
     """
 
@@ -39,7 +39,7 @@ class Perturber:
 
     @cached_property
     def _boundaries(self) -> list[list[int]]:
-        """Places where each token may be cut, found once: sentences are changed by the million."""
+        """Possible cuts of each token; cached, since millions of sentences are perturbed."""
         return [
             character_boundaries(tok.core) if tok is not None and tok.kind is Kind.NORMAL else []
             for tok in self.vocabulary.tokens
@@ -52,11 +52,11 @@ class Perturber:
         is_marked = bool(self.vocabulary.marking.continuation_prefix)
         for identity in ids:
             tok = self.vocabulary.tokens[identity]
-            # where every piece inside a word is marked, one without a mark is a word: punctuation, unknown
+            # if word-internal pieces are marked, an unmarked one starts a word (punctuation, unknown token)
             starts = tok is not None and (tok.starts_word or (is_marked and tok.starts_word is None))
             if not is_open or starts:
                 current += 1
-            # marks of the end close a word; a tokenizer without them leaves it open until the next start
+            # without end-of-word marks a word extends to the next word start
             is_open = tok is None or tok.ends_word is not True
             numbers.append(current)
         return numbers
@@ -69,7 +69,7 @@ class Perturber:
         Args:
             ids: Vocabulary ids of a sentence, without begin and end.
             generator: Source of randomness; one of its own for every sentence and epoch.
-            is_kept: True for tokens that stay as they are, with their words; empty: none do.
+            is_kept: True for tokens whose words must not be changed; empty: none.
         """
         words = self.words(ids)
         tokens: list[int | Tok] = []
@@ -109,7 +109,7 @@ class Perturber:
             if draw() >= (rates.cut_edge if leaves_one else rates.cut):
                 continue
             left = split_tok(tok, [*cuts, offset])[-2]
-            # a piece that exists already would teach nothing
+            # a piece with an embedding of its own would give the generator nothing to learn
             if self.vocabulary.find(left) is None:
                 cuts.append(offset)
         return split_tok(tok, cuts)
@@ -134,6 +134,6 @@ class Perturber:
         return all(tok is not None and tok.kind is Kind.NORMAL for tok in toks)
 
     def _known(self, tok: Tok) -> int | Tok:
-        """Use the old row of a token that exists."""
+        """Return the id of a token that is in the vocabulary, else the token itself."""
         identity = self.vocabulary.find(tok)
         return tok if identity is None else identity

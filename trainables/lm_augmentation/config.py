@@ -1,4 +1,4 @@
-"""Every knob of language model augmentation, typed and frozen. No torch here: studies are read with it."""
+"""Settings of language model augmentation. Without torch, since reading a study imports this module."""
 
 from __future__ import annotations
 
@@ -69,30 +69,31 @@ READ_WHEN: ReadWhen = {
 
 
 class DataConfig(StrictConfig):
-    """The bitext of the task, and the text of the language models."""
+    """Bitext of the task, and monolingual text for the language models."""
 
     downstream: Annotated[PairsConfig, requires("source 0", "target")]
     """The task: translation or summarisation."""
     source_text: Annotated[TextConfig, requires(is_tested=False)] | None = None
-    """Text of the source's language model; null where none is pretrained and its vocabulary is not used."""
+    """Text of the source's language model; may be null if that model is not pretrained and its vocabulary not
+    used."""
     target_text: Annotated[TextConfig, requires(is_tested=False)] | None = None
-    """Text of the target's language model; null as above."""
+    """Text of the target's language model; may be null under the same conditions."""
     max_tokens: int = Field(default=256, ge=1)
-    """Longest sequence in tokens, without begin and end, of the task and of the language models; longer ones
-    are cut and counted."""
+    """Maximum length in tokens, without begin and end, for task and language models; longer sequences are
+    truncated and counted."""
 
 
 class TokenizersConfig(StrictConfig):
-    """Vocabularies, and which of them the encoder-decoder reads (section 3.1, appendix A)."""
+    """Vocabularies, and which of them the encoder-decoder uses (section 3.1, appendix A)."""
 
     language_model: Annotated[TokenizerConfig, defaulting(kind="bpe")] = TokenizerConfig(kind="bpe")
-    """Learned from the text of the language models: one for both languages, or one each."""
+    """Learned from the text of the language models: one for both languages if is_shared, else one each."""
     bitext: Annotated[TokenizerConfig, defaulting(kind="bpe")] = TokenizerConfig(kind="bpe")
-    """Learned from the training part of the task (Table 4, bitext-BPE; the Turkish side of Table 2)."""
+    """Learned from the training bitext (Table 4, bitext-BPE; the Turkish side in Table 2)."""
     source: Vocabulary = "language_model"
-    """Vocabulary of the source. A language model on this side needs its own."""
+    """Vocabulary of the source; must be language_model if this side uses a language model."""
     target: Vocabulary = "language_model"
-    """Vocabulary of the target, likewise."""
+    """Vocabulary of the target; must be language_model if this side uses a language model."""
 
     def of(self, side: Side) -> TokenizerConfig:
         """Return the settings of the tokenizer of a side."""
@@ -108,23 +109,25 @@ class RepresentationConfig(StrictConfig):
     """Input of one side of the model (section 2)."""
 
     use: Literal["table", "elmo", "finetuned"] = "table"
-    """table: learned embeddings (baseline). elmo: a learned mixture of all states of a frozen language model
-    (section 2.1). finetuned: its output before the softmax, trained with the rest (section 2.2)."""
+    """table: learned embeddings (baseline). elmo: a learned mixture of all layers of a frozen language model
+    (section 2.1). finetuned: the output of a language model before its softmax, trained with the rest of the
+    model (section 2.2)."""
     weights: Literal["pretrained", "random"] = "pretrained"
-    """random: a language model that was never trained (control)."""
+    """Weights of the language model: pretrained, or random as a control (ours)."""
     weight_dropout: float = Field(default=0.0, ge=0, lt=1)
-    """ELMo: dropout on the mixture's weights, which removes whole layers (0.2 in the released recipe)."""
+    """elmo: dropout on the weights of the mixture, that is, of whole layers (0.2 in the released recipe)."""
     is_norm_affine: bool = True
-    """ELMo: the layer norm of the states, shared by all layers, has a gain and a bias (released recipe)."""
+    """elmo: whether the layer norm of the states, shared by all layers, has gain and bias (released
+    recipe)."""
     is_centred: bool = False
-    """ELMo: the mean of each layer over the training text is subtracted before that norm (ours)."""
+    """elmo: whether each layer's mean over the training text is subtracted before that norm (ours)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout on the representation (section 4.1: tuned)."""
+    """Dropout on the representation (tuned in section 4.1)."""
     lr_multiplier: float = Field(default=1.0, gt=0)
-    """Learning rate of a finetuned language model relative to the rest (1 in the paper, section 2.2)."""
+    """finetuned: learning rate of the language model relative to the rest (1 in the paper, section 2.2)."""
 
     def context(self, encoder: LanguageModelConfig, prepend_id: int | None) -> ContextConfig:
-        """Describe the language model in the terms of the encoder-decoder."""
+        """Express the language model as a context of the encoder-decoder."""
         pooling = PoolingConfig(kind="output")
         if self.use == "elmo":
             pooling = PoolingConfig(
@@ -147,8 +150,8 @@ class SourceConfig(RepresentationConfig):
     """Input of the encoder."""
 
     states: Literal["fp32", "fp16", "live"] = "live"
-    """ELMo: states of the training text are computed once and stored in this precision, or live in every
-    step. Decoding computes them live."""
+    """elmo: states of the training text are computed once and stored in fp32 or fp16, or computed anew in
+    every step (live). Decoding always computes them live."""
 
 
 class LanguageModelsConfig(StrictConfig):
@@ -157,11 +160,11 @@ class LanguageModelsConfig(StrictConfig):
     source: Annotated[LanguageModelPhaseConfig, defaulting(model={"kind": "bi_lm"})] = (
         LanguageModelPhaseConfig(model=BiLMConfig())
     )
-    """Of the source: two towers in the paper."""
+    """Language model of the source; bidirectional (two towers) in the paper."""
     target: Annotated[LanguageModelPhaseConfig, defaulting(model={"kind": "uni_lm"})] = (
         LanguageModelPhaseConfig(model=UniLMConfig())
     )
-    """Of the target: left to right, since the decoder must not see the future."""
+    """Language model of the target; must be left-to-right, since the decoder must not see future tokens."""
 
     @model_validator(mode="after")
     def _decoder_sees_no_future(self) -> LanguageModelsConfig:
@@ -182,26 +185,26 @@ class Config(SystemConfig):
     tokenizers: TokenizersConfig = TokenizersConfig()
     """Vocabularies."""
     language_models: LanguageModelsConfig = LanguageModelsConfig()
-    """Language models; arms that do not use one do not train it."""
+    """Language models and their pretraining; an arm trains only those that it uses."""
     source: SourceConfig = SourceConfig()
     """Input of the encoder: SRC-ELMO, SRC-FT or a table."""
     target: RepresentationConfig = RepresentationConfig()
     """Input of the decoder: TGT-ELMO, TGT-FT or a table."""
     model: ArchitectureConfig = ArchitectureConfig()
-    """The encoder-decoder. tying: none is the paper's baseline, decoder +SHDEMB, all SHARED. With SRC-ELMO
-    the released recipe has source_positions none."""
+    """Architecture of the encoder-decoder. tying none is the paper's baseline, decoder is +SHDEMB, all is
+    SHARED. With SRC-ELMO the released recipe sets source_positions to none."""
     train: SmoothedTrainConfig = SmoothedTrainConfig()
-    """Its training."""
+    """Training of the encoder-decoder."""
     decode: BeamSearchConfig = BeamSearchConfig()
-    """Beam search; hypotheses begin with the end token, as the text of language models does."""
+    """Beam search; hypotheses begin with the end token, as does the text of the language models."""
     has_lm_cache: bool = True
-    """If false, the target's language model reads every prefix anew in the search, as in the released code
-    (Table 5)."""
+    """If false, beam search reruns the target's language model on the whole prefix at each step, as the
+    released code does (Table 5)."""
     score: ScoreConfig = ScoreConfig()
-    """Measures of the output."""
+    """Metrics of the output."""
     num_extracted_sentences: int | None = Field(default=None, ge=1)
-    """Summarisation: also score the text's first sentences (lead) and its best ones (oracle), this many at
-    most (3 in Table 3); null: do not."""
+    """Summarisation: also score extractive summaries of at most this many sentences, the first (lead) and the
+    best (oracle); 3 in Table 3; null: none."""
 
     def representation(self, side: Side) -> RepresentationConfig:
         """Return the settings of a side's input."""

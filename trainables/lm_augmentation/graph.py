@@ -1,6 +1,6 @@
 """The stages of a trial: language models, tokenizers, training on their states, translation, scores.
 
-Trials share a language model, and the stored states of a frozen one, wherever they agree on its settings.
+Trials with the same settings of a language model share it, and its stored states if it is frozen.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ READ: dict[Side, StreamSide] = {
     "source": StreamSide(stream="source 0"),
     "target": StreamSide(stream=pieces.TARGET, prefix=(EOS,), suffix=()),
 }
-"""Sequences of encoded text that encoder and decoder read."""
+"""Inputs of encoder and decoder in the encoded text."""
 STREAMS: dict[Side, str] = {side: read.stream for side, read in READ.items()}
 VIEW = View(target_start=EOS)
-"""Language models begin with the end token, and so does the decoder of every arm."""
+"""The decoder starts with the end token in every arm, as the language models do (fairseq's convention)."""
 
 
 def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
@@ -99,9 +99,9 @@ class _Builder:
 
     @cached_property
     def contexts(self) -> dict[Side, ContextConfig]:
-        """The language models in the terms of the encoder-decoder.
+        """The language models as contexts of the encoder-decoder.
 
-        That of the source reads the end token before every sentence, which the target has as its start.
+        For the source an end token is prepended to every sentence; the target has one already, its start.
         """
         return {
             side: self.config.representation(side).context(
@@ -117,7 +117,7 @@ class _Builder:
 
     @property
     def states(self) -> dict[str, Stage]:
-        """Stored states of the source's language model by stream, where they are stored."""
+        """Stored states of the source's language model by stream; empty if they are computed live."""
         source = self.config.source
         if source.use != "elmo" or source.states == "live":
             return {}
@@ -133,7 +133,7 @@ class _Builder:
 
     @property
     def means(self) -> dict[str, Stage]:
-        """Means of the states of each language model whose mixture is centred."""
+        """Mean states of each language model whose mixture is centred."""
         return {
             side: context_graph.state_means(
                 f"{side}_lm_means", self.text, context, READ[side], self.language_models[side]

@@ -21,4 +21,4 @@ METRICS = {
     **prefixed("source_lm", LANGUAGE_MODEL),
     **prefixed("target_lm", LANGUAGE_MODEL),
 }
-"""Metrics by name; arms without a language model lack its metrics."""
+"""Metrics by name; an arm without a language model lacks its metrics."""

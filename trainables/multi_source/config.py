@@ -1,4 +1,4 @@
-"""Every knob of multi-source generation, typed and frozen. No torch here: studies are read with it."""
+"""Settings of multi-source generation. Without torch, since reading a study imports this module."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from nlgraft.text.tokenizer_config import SampledTokenizerConfig
 from nlgraft.training.train_config import SmoothedTrainConfig
 
 MAX_FOREIGN = 4
-"""Most sources of which each is replaced in an adversarial test: its scores are metrics of their own."""
+"""Maximum number of sources in an adversarial test; METRICS has an entry for each replaced source."""
 MASK_RATES = {"denoising": 0.35, "masked_tokens": 0.15}
 """Share of masked tokens (Liu et al. 2020, mBART; Devlin et al. 2019)."""
 _MULTI_SOURCE: Condition = {"multi_source": (GIVEN,)}
@@ -44,27 +44,27 @@ _NEW = {
     "sources.cross_attention": ("serial",),
     "sources.segments": ("learned",),
 }
-"""Settings with which a model has parameters that one of a single source lacks."""
+"""Settings that give the model parameters which a single-source model lacks."""
 _CARRIED: tuple[Condition, ...] = tuple(
     {**_MULTI_SOURCE, start: (GIVEN,), setting: values}
     for start in ("single_source", "upstream")
     for setting, values in _NEW.items()
 )
-"""Where such a model begins with a finetuned or pretrained one."""
+"""Where such a model is initialised from a finetuned or pretrained one."""
 
 
 class DataConfig(StrictConfig):
-    """Examples with several sources and a target, and text without labels."""
+    """Examples with several sources and a target, and monolingual text for the pretraining."""
 
     task: CorpusConfig
-    """The task: D_M. Of several sources an example may lack some (an empty line)."""
+    """Examples of the task (D_M in the paper). A source may be absent from an example: an empty line."""
     languages: tuple[str, ...] = Field(min_length=2)
-    """Language of each source of the task, then that of its target, e.g. ``[en, de, de]`` for post-editing.
-    A language id follows every source and begins every target (section 2.3)."""
+    """Language of each source, then of the target, e.g. ``[en, de, de]`` for post-editing. The language id is
+    appended to every source and begins every target (section 2.3)."""
     text: Mapping[str, Annotated[TextConfig, requires(is_tested=False)]] | None = None
-    """Text of each language for the pretraining: D_P; null: none."""
+    """Pretraining text by language (D_P in the paper); null: none."""
     max_tokens: int = Field(default=256, ge=1)
-    """Longest sequence, in tokens without end and language; longer ones are truncated and counted."""
+    """Maximum length in tokens, without end and language id; longer sequences are truncated and counted."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> DataConfig:
@@ -95,10 +95,10 @@ class CheckpointConfig(StrictConfig):
     """Directory of config.json, weights and tokenizer (an mBART's: sentencepiece.bpe.model), or the hub name
     of a BERT."""
     revision: str | None = None
-    """Commit, tag or branch of a hub name (null: main)."""
+    """Commit, tag or branch of a model on the hub (null: main)."""
     language_ids: Mapping[str, int] | None = None
-    """An mBART's own token id of each language (cc25: 250003 for de_DE, 250004 for en_XX, 250008 for fr_XX).
-    A BERT has none: languages begin as its [CLS]."""
+    """For an mBART, the checkpoint's token id of each language (cc25: 250003 for de_DE, 250004 for en_XX,
+    250008 for fr_XX). A BERT has none: language embeddings are initialised with that of [CLS]."""
 
 
 class UpstreamConfig(UpstreamSeed):
@@ -108,10 +108,11 @@ class UpstreamConfig(UpstreamSeed):
     """Length, learning rate and choice of the result."""
 
     objective: Literal["denoising", "masked_tokens"] = "denoising"
-    """denoising: restore a line from itself with masked spans, as mBART. masked_tokens: an encoder predicts
-    masked tokens, and encoder and decoder begin with it, as DualBERT (Correia and Martins 2019)."""
+    """denoising: reconstruct a line from a copy with masked spans, as mBART. masked_tokens: train an encoder
+    to predict masked tokens and initialise encoder and decoder with it, as DualBERT (Correia and Martins
+    2019)."""
     checkpoint: CheckpointConfig | None = None
-    """A released model, which brings what ``model`` and ``tokenizer`` would give; null: pretrain a model."""
+    """Released model, which replaces ``model`` and ``tokenizer`` by its own; null: pretrain a model."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> UpstreamConfig:
@@ -123,29 +124,30 @@ class UpstreamConfig(UpstreamSeed):
 
 
 class SourcesConfig(StrictConfig):
-    """What a model of several sources has beyond one of a single source (sections 2.3 to 2.5)."""
+    """What distinguishes a multi-source model from a single-source one (sections 2.3 to 2.5)."""
 
     encoding: Encoding = "joint"
-    """Coarse encoder over all sources at once (Eq. 9), once per source (Table 6), or another for every
-    source."""
+    """Coarse encoder. joint: all sources as one sequence (Eq. 9); separate: each source by the same encoder
+    (Table 6); own: each source by an encoder of its own."""
     cross_attention: CrossAttention = "separated"
-    """One attention over all sources (DualBART), one per source with shared weights and the mean of their
-    results (Eqs. 15, 16), or one sublayer after the other (DualTrans)."""
+    """Cross-attention of the decoder. joint: over all sources at once (DualBART); separated: over each source
+    with shared weights, results averaged (Eqs. 15, 16); serial: one sublayer per source, one after the other
+    (DualTrans)."""
     segments: Segments = "halves"
-    """Embedding of a source's index: constant, sines then cosines (released code) or alternating as Eq. 8
-    prints it; learned (ours), beginning with the former; or none."""
+    """Embedding of a source's index. halves: constant, sines then cosines (released code); interleaved:
+    constant, alternating as printed in Eq. 8; learned (ours), initialised with halves; none."""
     fine_encoder: Annotated[FineEncoderConfig, defaulting(num_layers=1)] = FineEncoderConfig(num_layers=1)
     """The fine encoder (Eqs. 11-14), or the adapters it is compared with (Table 5)."""
 
     @property
     def has_new_parameters(self) -> bool:
-        """True if the model has parameters that a model of a single source lacks."""
+        """True if the model has parameters that a single-source model lacks."""
         fine = self.fine_encoder
         is_own = self.encoding == "own" or self.cross_attention == "serial" or self.segments == "learned"
         return is_own or fine.num_layers > 0 or fine.ffn_adapter != "none"
 
     def wiring(self) -> dict[str, Any]:
-        """Describe this part in the fields of the whole model."""
+        """Express this part in fields of the transformer config."""
         fine = as_read(self.fine_encoder)
         return {**self.model_dump(mode="json"), "fine_encoder": fine.model_dump(mode="json")}
 
@@ -154,17 +156,17 @@ class SingleSourceConfig(PhaseConfig):
     """Finetuning on one source at a time (Eqs. 4, 5)."""
 
     draws: tuple[int, ...] | None = Field(default=None, min_length=1)
-    """Sources of which one is drawn for every example in every epoch, by index; null: all that are read."""
+    """Indices of the sources from which one is drawn for each example and epoch; null: all in ``read``."""
 
 
 class MultiSourceConfig(PhaseConfig):
     """Finetuning on all sources (Eqs. 6, 7)."""
 
     new_lr_multiplier: float = Field(default=1.0, gt=0)
-    """Factor on the learning rate of what the finetuned model of one source lacks, such as the fine encoder
-    (released code: 10)."""
+    """Factor on the learning rate of the parameters that the single-source model lacks, such as the fine
+    encoder (paper: 1, equal rates; released code: 10)."""
     is_rest_frozen: bool = False
-    """If true, that alone learns (Table 7: the fine encoder)."""
+    """If true, only those parameters are trained and the rest is frozen (Table 7: fine encoder only)."""
 
 
 class Config(SystemConfig):
@@ -177,30 +179,32 @@ class Config(SystemConfig):
     }
 
     data: DataConfig
-    """Text."""
+    """Corpora of the task and of the pretraining."""
     documents: Literal["apart", "previous", "joined"] = "apart"
-    """Sentences stand alone; or the sentence before is a source of its own, before the translated one; or two
-    sentences are translated as one, and the second counts (mBART-DocTrans, appendix A.3)."""
+    """Use of document context. apart: none, each sentence is an example; previous: the previous sentence is
+    an additional source, placed first (Table 4); joined: two consecutive sentences are translated as one
+    example, of which the second is scored (mBART-DocTrans, appendix A.3)."""
     read: tuple[int, ...] | None = Field(default=None, min_length=1)
-    """Sources that the model reads, by index; null: all."""
+    """Indices of the sources that the model reads; null: all."""
     tokenizer: SampledTokenizerConfig = SampledTokenizerConfig()
-    """Vocabulary of all languages, learned from all text."""
+    """Vocabulary shared by all languages, learned from the text of task and pretraining."""
     model: Annotated[ArchitectureConfig, defaulting(tying="all")] = ArchitectureConfig(tying="all")
-    """The encoder-decoder of a single source."""
+    """Architecture of the encoder-decoder with a single source."""
     sources: SourcesConfig = SourcesConfig()
-    """What is added for several sources; the default is TRICE."""
+    """Extensions for several sources; the default is TRICE."""
     upstream: UpstreamConfig | None = None
-    """Pretraining; null: the first finetuning begins with a random model."""
+    """Pretraining; null: the first finetuning starts from random initialisation."""
     single_source: SingleSourceConfig | None = None
-    """First finetuning; null: none (Table 6, without gradual finetuning)."""
+    """First finetuning phase, on single sources; null: none (Table 6, without gradual finetuning)."""
     multi_source: MultiSourceConfig | None = None
-    """Second finetuning; null: none, the result is a model of one source."""
+    """Second finetuning phase, on all sources; null: none, the result is a single-source model."""
     is_adversarial: bool = False
-    """If true, also translate with each of 2 to 4 sources replaced by another example's (section 3.4)."""
+    """If true, also score translations in which each of 2 to 4 sources is replaced by another example's
+    (section 3.4, Table 8)."""
     decode: Annotated[BeamSearchConfig, defaulting(beam=4)] = BeamSearchConfig(beam=4)
     """Beam search (section 3.1: beam 4)."""
     score: ScoreConfig = ScoreConfig()
-    """Measures of the output."""
+    """Metrics of the output."""
 
     @property
     def languages(self) -> tuple[str, ...]:
@@ -215,15 +219,15 @@ class Config(SystemConfig):
 
     @property
     def language_tokens(self) -> dict[str, str]:
-        """Special token of each language."""
+        """Language id of each language, as a special token."""
         return {language: f"<{language}>" for language in self.data.languages}
 
     def language_id(self, language: str) -> int:
-        """Token id of a language: they follow the mask, in the order of their names in ``data.languages``."""
+        """Token id of a language; these follow the mask token, in the order of ``data.languages``."""
         return EOS + 2 + list(self.language_tokens).index(language)
 
     def wiring(self) -> dict[str, Any]:
-        """Fields of the model that several sources change."""
+        """Fields of the transformer config that depend on the number of sources."""
         return {"num_sources": len(self.read_sources), **self.sources.wiring()}
 
     def _problems(self) -> Iterator[str]:

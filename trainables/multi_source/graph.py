@@ -1,7 +1,7 @@
 """The stages of a trial: text, pretraining, two finetunings, translation, scores.
 
-All cells of a study share text and pretraining; those that differ in the model of several sources or in its
-finetuning share the finetuning on single sources, too.
+All cells of a study share text and pretraining; cells that differ only in the multi-source model or in its
+finetuning also share the finetuning on single sources.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ NEW = (
     r"^(fine_encoder|further_encoders|further_norms)\.|\.further_(attentions|residuals)\."
     r"|^source_input\.segments$"
 )
-"""Parameters that a model of a single source lacks."""
+"""Pattern of the parameters that a single-source model lacks."""
 
 
 def stage_graph(config: Config, *, seed: int, splits: tuple[Split, ...]) -> StageGraph:
@@ -69,7 +69,7 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[Split, ...]) -> Stag
 
     Args:
         config: Everything the trial depends on.
-        seed: Of both finetunings; of the pretraining too where the config says is_per_seed.
+        seed: Seed of both finetunings, and of the pretraining if ``upstream.is_per_seed``.
         splits: Splits of the task to translate and score.
 
     Raises:
@@ -88,12 +88,12 @@ class _Trial:
 
     @cached_property
     def sentences(self) -> Stage:
-        """The task's corpus as it is."""
+        """The task's corpus, unchanged."""
         return pieces.corpus("task", self.config.data.task)
 
     @cached_property
     def corpus(self) -> Stage:
-        """The examples that are learned from: sentences, or pairs of neighbouring ones."""
+        """The training examples: single sentences, or pairs of consecutive ones."""
         kind = self.config.documents
         if kind == "apart":
             return self.sentences
@@ -109,7 +109,7 @@ class _Trial:
 
     @cached_property
     def released(self) -> Released:
-        """The released checkpoint that is the pretrained model."""
+        """The released checkpoint used instead of a pretraining."""
         upstream = self.config.upstream
         assert upstream is not None
         assert upstream.checkpoint is not None
@@ -122,7 +122,10 @@ class _Trial:
 
     @property
     def symbols(self) -> tuple[str, ...]:
-        """What the tokenizer keeps whole: of all arms of documents, so that they share their pretraining."""
+        """Pieces that the tokenizer never splits.
+
+        Every arm on documents has the separator, used or not, so that all share vocabulary and pretraining.
+        """
         return (SEPARATOR,) if "document" in self.config.data.task.roles else ()
 
     @cached_property
@@ -138,17 +141,17 @@ class _Trial:
 
     @cached_property
     def text(self) -> EncodedText:
-        """The examples as ids, all sources of them, so that all cells share them."""
+        """The encoded examples, with all sources whichever are read, so that all cells share them."""
         roles = (*pieces.source_roles(len(self.config.languages) - 1), TARGET)
         limit = self.config.data.max_tokens
         return pieces.encode("task", self.corpus, dict.fromkeys(roles, self.tokenizer), max_tokens=limit)
 
     def view(self, sources: Sequence[int]) -> View:
-        """Describe a batch of some sources: a language id follows each and begins the target."""
+        """Describe batches of some sources: the language id ends each source and begins the target."""
         config = self.config
         ids = [config.language_id(language) for language in config.languages]
         sides = tuple(Side(stream=f"source {k}", suffix=(EOS, ids[k])) for k in sources)
-        # of two sentences of a document the second is translated
+        # with document context, source 1 is the sentence to translate: it limits the length of the output
         is_context_read = config.documents == "previous" and 1 in sources
         translated = list(sources).index(1) if is_context_read else None
         return View(sources=sides, target_start=ids[-1], length_source=translated)
@@ -222,7 +225,7 @@ class _Trial:
         if phase is None:
             return None
         view = self.view(phase.draws or self.config.read_sources)
-        if len(view.sources) > 1:  # the one that is drawn is translated
+        if len(view.sources) > 1:  # output length is limited by whichever source is drawn
             view = view.model_copy(update={"is_one_source_drawn": True, "length_source": None})
         settings = self._settings(phase, self.upstream).model_copy(
             update={
@@ -265,7 +268,7 @@ class _Trial:
     # --- scores -----------------------------------------------------------------------------------------
 
     def scores(self, splits: Sequence[Split]) -> Stage:
-        """The last stage: everything a trial is judged by."""
+        """The last stage: all scores of the trial."""
         is_joined = self.config.documents == "joined"
         translations = {split: self._translation(split) for split in splits}
         further: dict[str, Stage] = {}
@@ -285,7 +288,7 @@ class _Trial:
     def _translation(
         self, split: Split, foreign_source: int | None = None, name: str = "translation"
     ) -> Stage:
-        """Translate a split, also with the sentences of other examples as one of the sources."""
+        """Translate a split, optionally with one source replaced by that of another example."""
         config = self.config
         view = self.view(config.read_sources)
         decoding = DecodingSettings(
@@ -327,7 +330,7 @@ class _Trial:
 
 
 def _learned(phase: MultiSourceConfig) -> LearnedParameters:
-    """Give the parameters that a model of a single source lacks their own rate, or let them learn alone."""
+    """Give the new parameters a learning rate of their own, or freeze all others."""
     groups = (ParameterGroup(pattern=NEW, lr_multiplier=phase.new_lr_multiplier),)
     return LearnedParameters(
         only=(NEW,) if phase.is_rest_frozen else (), groups=groups if phase.new_lr_multiplier != 1 else ()

@@ -1,4 +1,4 @@
-"""The stages that only this system has: settings and inputs. No torch."""
+"""Settings and inputs of the stages that only this system has. No torch."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from typing import Literal
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
 
 TEXT, LANGUAGE = "source 0", "language"
-"""Streams of text of several languages: the lines, and the language id of each."""
+"""Streams of multilingual text: the lines, and the language id of each line."""
 
 
 class LanguagesSettings(Settings):
-    """Lines of several languages as ids."""
+    """Encoding of lines in several languages."""
 
     tokens: Mapping[str, str]
     """Special token of each language."""
     max_tokens: int
-    """Longest line, in tokens without begin and end; longer ones are cut and counted."""
+    """Maximum length of a line in tokens, without begin and end; longer lines are truncated and counted."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LanguagesInputs(Inputs[T]):
-    """Text by language, and the tokenizer of all."""
+    """Text by language, and the shared tokenizer."""
 
     corpora: Mapping[str, T]
     tokenizer: T
 
 
 class DocumentsSettings(Settings):
-    """Examples of two neighbouring sentences of a document."""
+    """Examples made of two consecutive sentences of a document."""
 
     kind: Literal["previous", "joined"]
-    """``previous``: the sentence before is the first of two sources, absent at the start of a document.
+    """``previous``: the previous sentence is the first of two sources, absent at the start of a document.
     ``joined``: both sentences on one line, in source and target."""
     separator: str | None = None
-    """Joined: what stands between the two; no text has it, and the tokenizer keeps it as one piece."""
+    """joined: symbol between the two sentences; absent from the text, and kept whole by the tokenizer."""
 
 
 class LastSentenceSettings(Settings):
-    """The translation of the second of two joined sentences."""
+    """Extraction of the second sentence from the translation of two joined ones."""
 
     separator: str
-    """What stands between the two."""
+    """Symbol between the two sentences."""
 
 
 @dataclass(frozen=True, kw_only=True)

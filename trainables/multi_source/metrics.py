@@ -32,4 +32,4 @@ METRICS: Mapping[str, Metric] = {
         for name, metric in prefixed(f"random_source_{source}", TEXT).items()
     },
 }
-"""Metrics by name; arms that lack a stage lack its metrics."""
+"""Metrics by name; an arm without a stage lacks the metrics of that stage."""

@@ -1,4 +1,4 @@
-"""Every knob of the fusion of pretrained language models, typed and frozen. No torch here."""
+"""Settings of PrLM fusion. Without torch, since reading a study imports this module."""
 
 from __future__ import annotations
 
@@ -67,20 +67,20 @@ def _has_layers(depth: int, layers: Layers) -> bool:
 
 
 class DataConfig(StrictConfig):
-    """The text of the task and that of the pretrained models."""
+    """Corpora of the task and of the pretraining."""
 
     downstream: Annotated[PairsConfig, requires("source 0", "target")]
     """The task: translation or summarisation."""
     upstream: Annotated[TextConfig, requires(is_tested=False)] | None = None
-    """Text of the models that the study pretrains, source 0 of the corpus; null: it only reads released
-    ones."""
+    """Text (source 0 of the corpus) for the models that the study pretrains; may be null if all models are
+    released ones."""
     max_tokens: int = Field(default=256, ge=1)
-    """Longest source and target of the task, in tokens of the model without begin and end; longer ones are
-    cut and counted."""
+    """Maximum length of source and target in the task's own tokens, without begin and end; longer sequences
+    are truncated and counted."""
 
 
 class ReleasedPrlm(StrictConfig):
-    """A checkpoint of transformers with its own tokenizer: encoder, decoder or encoder-decoder."""
+    """A released transformers checkpoint with its own tokenizer: encoder, decoder or encoder-decoder."""
 
     kind: Literal["released"] = "released"
     """Kind of pretrained model."""
@@ -89,12 +89,12 @@ class ReleasedPrlm(StrictConfig):
     revision: str | None = None
     """Commit, tag or branch of a hub name; null: main."""
     width: int | None = Field(default=None, ge=1)
-    """Width of its states, which `fusion.weights: own` takes for branches of as many parameters; null: read
-    from a local directory."""
+    """Width of its states, used by `fusion.weights: own` to give branches the same number of parameters;
+    null: taken from the checkpoint, which must be a local directory."""
 
 
 class BertPrlm(StrictConfig):
-    """A BERT: masked language model (Devlin et al. 2019)."""
+    """A BERT, trained as a masked language model (Devlin et al. 2019)."""
 
     kind: Literal["bert"] = "bert"
     """Kind of pretrained model."""
@@ -103,7 +103,7 @@ class BertPrlm(StrictConfig):
 
 
 class GptPrlm(StrictConfig):
-    """A GPT-2: left-to-right language model (Radford et al. 2019)."""
+    """A GPT-2, trained as a left-to-right language model (Radford et al. 2019)."""
 
     kind: Literal["gpt"] = "gpt"
     """Kind of pretrained model."""
@@ -112,14 +112,14 @@ class GptPrlm(StrictConfig):
 
 
 class ElectraPrlm(StrictConfig):
-    """An ELECTRA: tells replaced tokens, which a small generator proposes (Clark et al. 2020)."""
+    """An ELECTRA, trained to detect tokens replaced by a small generator (Clark et al. 2020)."""
 
     kind: Literal["electra"] = "electra"
     """Kind of pretrained model."""
     model: BertConfig = BertConfig()
     """Sizes of the discriminator; the generator has its depth and half its width, heads and FFN."""
     discriminator_weight: float = Field(default=50.0, gt=0)
-    """Weight of the discriminator's loss beside the generator's."""
+    """Weight of the discriminator's loss relative to the generator's (50 in the paper)."""
 
     @model_validator(mode="after")
     def _can_be_halved(self) -> ElectraPrlm:
@@ -132,17 +132,17 @@ class ElectraPrlm(StrictConfig):
 
 
 class DistilbertPrlm(StrictConfig):
-    """A DistilBERT: a smaller BERT that learns from a larger one (Sanh et al. 2019)."""
+    """A DistilBERT, a smaller BERT distilled from a larger one (Sanh et al. 2019)."""
 
     kind: Literal["distilbert"] = "distilbert"
     """Kind of pretrained model."""
     teacher: PrlmName
-    """The BERT among `prlms` whose predictions and states it learns; as wide, and at least as deep. It begins
-    with evenly spaced layers of it."""
+    """Name of a BERT in `prlms` whose predictions and states are distilled; of the same width, and at least
+    as deep. The student is initialised with evenly spaced layers of the teacher."""
     num_layers: int = Field(default=1, ge=1)
     """Depth; the other sizes are the teacher's."""
     temperature: float = Field(default=2.0, gt=0)
-    """Divides the logits of both in the distillation loss."""
+    """Temperature of the logits of teacher and student in the distillation loss."""
     soft_weight: float = Field(default=5.0, ge=0)
     """Weight of the cross-entropy with the teacher's distribution (released code)."""
     hard_weight: float = Field(default=2.0, ge=0)
@@ -158,17 +158,17 @@ PrlmConfig = Annotated[
 
 
 class PretrainingConfig(UpstreamSeed):
-    """What the pretrained models of a study have in common: vocabulary, text, budget."""
+    """Vocabulary, text and budget common to all models that the study pretrains."""
 
     tokenizer: WordTokenizerConfig = WordTokenizerConfig()
-    """Their vocabulary, learned from the upstream text."""
+    """Vocabulary of these models, learned from the upstream text."""
     max_tokens: int = Field(default=128, ge=1)
-    """Longest line in tokens, without begin and end; longer ones are cut. The models have positions for no
-    more."""
+    """Maximum length of a line in tokens, without begin and end; longer lines are truncated. The models have
+    no positions beyond it."""
     masking: Annotated[MaskingConfig, defaulting(unit="token")] = MaskingConfig(unit="token")
-    """What BERT, ELECTRA's generator and DistilBERT predict."""
+    """Masking for BERT, ELECTRA's generator and DistilBERT; GPT predicts every token."""
     train: TrainConfig = TrainConfig()
-    """Length, learning rate and choice of the result of each of them."""
+    """Duration, learning rate and selection of the result, the same for each model."""
 
     @model_validator(mode="after")
     def _fits_the_objectives(self) -> PretrainingConfig:
@@ -178,44 +178,49 @@ class PretrainingConfig(UpstreamSeed):
 
 
 class PrlmFusionConfig(MergeConfig):
-    """Pretrained states in the model (Park and Zhao 2021, section 2)."""
+    """Fusion of pretrained states into the model (Park and Zhao 2021, section 2)."""
 
     prlms: tuple[PrlmName, ...] = ()
-    """Which of the study's pretrained models are fused (Table 4: several)."""
+    """Names in the top-level `prlms` of the models that are fused (Table 4: several)."""
     merge: Merge = "sum"
-    """Operator (Table 3b). none: the plain Transformer; direct: the states of one model replace the source
-    embeddings, its tokens the source tokens (Clinchant et al. 2019); the others merge a branch per model into
-    the layers."""
+    """Merge strategy (Table 3b). none: the plain Transformer. direct: the states and tokens of one model
+    replace the source embeddings and tokens (Clinchant et al. 2019). The others merge one branch per model
+    into each layer."""
     site: Site = "ffn"
-    """Place in the layer where flows meet (Table 3c): after attention, its norm, the FFN, its norm."""
+    """Merge site in the layer (Table 3c): self, after attention; self_norm, after its norm; ffn, after the
+    FFN; ffn_norm, after its norm."""
     side: Literal["source", "target", "both"] = "source"
-    """Layers that have branches (Table 3d): encoder's, decoder's, both."""
+    """Which layers have branches (Table 3d): those of the encoder (source), of the decoder (target), or
+    both."""
     layers: Layers = -2
-    """Hidden states that are read (Table 3a): a state by number (-1 last, 0 embeddings); the mean of all or
-    of the last few layers; ELMo's scalar mix; weights per sentence from its first token or mean (dynamic)."""
+    """Hidden states that are fused (Table 3a): one layer by number (-1 last, 0 embeddings); the mean of all
+    or of the last few layers; ELMo's scalar mix; or a mixture whose weights are predicted for each sentence
+    from its first token (dynamic_cls) or its mean state (dynamic_mean)."""
     weights: Literal["pretrained", "random", "own"] = "pretrained"
-    """Whose states: the pretrained models'; those of models of their architecture with random weights
-    (control); or the model's own source embeddings at their width (control of equal parameters where the
-    models are frozen and one layer is read)."""
+    """Origin of the fused states. pretrained: the pretrained models. random: the same architectures with
+    random weights (control, ours). own: the model's own source embeddings at the width of the pretrained
+    states (control, ours; equal in learned parameters if the pretrained models are frozen and one layer is
+    read)."""
     is_frozen: bool = True
     """If false, the pretrained models are finetuned (Table 5)."""
     lr_multiplier: float = Field(default=1.0, gt=0)
-    """Learning rate of finetuned models relative to the rest (1 in the paper)."""
+    """Learning rate of finetuned pretrained models relative to the rest (1 in the paper)."""
     has_frozen_dropout: bool = False
-    """Frozen models keep their dropout in training, as in the released code."""
+    """If true, frozen models keep their dropout in training, as in the released code."""
     states: States = "fp32"
-    """States of frozen models are computed once and stored in this precision, or live in every step."""
+    """States of frozen models are computed once and stored in fp32 or fp16, or computed in every step
+    (live)."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """Dropout on the states (0.3 in the released code)."""
+    """Dropout on the fused states (0.3 in the released code)."""
     has_memory_norm: bool = False
-    """A layer norm on the states: inner states of GPT-2 are not normalised."""
+    """Whether the fused states pass a layer norm; useful for GPT-2, whose inner states are not normalised."""
     max_tokens: int | None = Field(default=512, ge=2)
-    """Longest input of the pretrained models; longer ones keep first and last halves (256+256, appendix A.1).
-    Null: any length."""
+    """Maximum input length of the pretrained models, in their tokens; of longer inputs the first and last
+    halves are kept (256 + 256 in appendix A.1). null: no maximum."""
 
     @property
     def branches(self) -> FusionConfig:
-        """Branches and merge in the model's layers; none for the plain Transformer and for direct."""
+        """Branches in the layers of the model; none for the plain Transformer and for direct."""
         if self.merge in ("none", "direct"):
             return FusionConfig()
         return FusionConfig(
@@ -233,7 +238,7 @@ class PrlmFusionConfig(MergeConfig):
 
     @property
     def is_stored(self) -> bool:
-        """True where training reads stored states."""
+        """True if training reads stored states."""
         is_constant = self.is_frozen and not self.has_frozen_dropout
         return self.weights != "own" and is_constant and self.states != "live"
 
@@ -248,23 +253,24 @@ class Config(SystemConfig):
     tokenizer: SampledTokenizerConfig = SampledTokenizerConfig()
     """Vocabulary of the task."""
     prlms: dict[PrlmName, PrlmConfig] = Field(default_factory=dict)
-    """The study's pretrained language models, released or pretrained here; arms choose among them."""
+    """Pretrained language models of the study by name, released or pretrained by it; `fusion.prlms`
+    selects."""
     pretraining: PretrainingConfig = PretrainingConfig()
-    """Pretraining of those that are not released."""
+    """Pretraining of the models that are not released."""
     fusion: PrlmFusionConfig = PrlmFusionConfig()
-    """Which are used, and how."""
+    """Which pretrained models are fused, and how."""
     model: ArchitectureConfig = ArchitectureConfig()
-    """The encoder-decoder into which `fusion` puts the pretrained models."""
+    """Architecture of the encoder-decoder."""
     train: SmoothedTrainConfig = SmoothedTrainConfig()
-    """Its training."""
+    """Training of the encoder-decoder."""
     decode: BeamSearchConfig = BeamSearchConfig()
-    """Beam search, with live states."""
+    """Beam search; pretrained states are always computed live."""
     score: ScoreConfig = ScoreConfig()
-    """Measures of the output."""
+    """Metrics of the output."""
 
     num_extracted_sentences: int | None = Field(default=None, ge=1)
-    """Summarisation: also score the text's first sentences (lead) and its best ones (oracle; Table 2), this
-    many at most; null: do not."""
+    """Summarisation: also score extractive summaries of at most this many sentences, the first (lead) and the
+    best (oracle; Table 2); null: none."""
 
     @property
     def used(self) -> tuple[str, ...]:
@@ -307,7 +313,7 @@ class Config(SystemConfig):
             yield from self._direct_problems()
 
     def _depth(self, name: PrlmName) -> int | None:
-        """Count the layers of a model; None for a released one, which is not at hand."""
+        """Count the layers of a model; None for a released one, which is not loaded while reading a study."""
         prlm = self.prlms[name]
         if isinstance(prlm, ReleasedPrlm):
             return None

@@ -43,7 +43,8 @@ class Prlm:
 def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
     """Build the stage graph of a trial.
 
-    Cells share corpus, tokenizers, pretrained models and, where they read the same layers, their states.
+    Cells share the corpus, the tokenizers, the pretrained models and, if they read the same layers, the
+    states.
     """
     corpus = seq2seq_graph.corpus("downstream", config.data.downstream)
     prlms = (
@@ -95,7 +96,7 @@ def _prlm(config: Config, name: str, seed: int) -> Prlm:
 
 
 def _text(config: Config, corpus: Stage, prlms: Mapping[str, Prlm], *, is_direct: bool) -> EncodedText:
-    """Encode the task's text; what pretrained models read is in it where training does not read states."""
+    """Encode the task's text, including the input of the pretrained models unless their states are stored."""
     tokenizers = seq2seq_graph.tokenizers("downstream", config.tokenizer, {"downstream": corpus})
     streams = {context_graph.context_side(name).stream: prlm.tokenizer for name, prlm in prlms.items()}
     every = {**tokenizers, **streams}
@@ -112,7 +113,7 @@ def _text(config: Config, corpus: Stage, prlms: Mapping[str, Prlm], *, is_direct
 def _states(
     config: Config, model: TransformerConfig, corpus: Stage, prlms: Mapping[str, Prlm]
 ) -> dict[str, Stage]:
-    """Compute the states of frozen models, each on text of its own: cells with other models share them."""
+    """Compute the states of frozen models, one stage each, so that cells with other models share them."""
     assert config.fusion.states != "live"
     found = {}
     for name, prlm in prlms.items():
@@ -169,7 +170,7 @@ def _context(config: Config, name: str) -> ContextConfig:
 
 
 def _longest_input(config: Config, name: str) -> int | None:
-    """Choose the longest input of a pretrained model; those of the study have few positions."""
+    """Return the maximum input length of a pretrained model; the study's own ones have few positions."""
     limit = config.fusion.max_tokens
     if isinstance(config.prlms[name], ReleasedPrlm):
         return limit

@@ -1,4 +1,4 @@
-"""Pretraining of the study's own language models: settings and inputs of its stage."""
+"""Settings and inputs of the stage that pretrains the study's own language models."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from trainables.prlm_fusion.config import PretrainedPrlm
 
 
 class PretrainSettings(Settings):
-    """One pretraining."""
+    """Pretraining of one language model."""
 
     prlm: PretrainedPrlm
     """Objective and sizes."""
     train: TrainConfig
-    """Length, learning rate and choice of the result."""
+    """Duration, learning rate and selection of the result."""
     masking: MaskingConfig | None
-    """What is predicted; null for left-to-right models, which predict everything."""
+    """Masking; null for left-to-right models, which predict every token."""
     max_tokens: int
-    """Longest line that the model has positions for, in tokens without begin and end."""
+    """Maximum length of a line in tokens, without begin and end, for which the model has positions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainInputs(Inputs[T]):
-    """A corpus, encoded, its tokenizer, and the model that a distilled one learns from."""
+    """A corpus, its encoded text and tokenizer, and the teacher of a distilled model."""
 
     corpus: T
     encoded: T

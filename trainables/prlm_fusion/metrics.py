@@ -11,7 +11,7 @@ _PRETRAINED = {
     "bert": ("BERT", "nats per masked token"),
     "gpt": ("GPT", "nats per token"),
     "electra": ("ELECTRA, generator and weighted discriminator", "nats per masked token"),
-    "distilbert": ("DistilBERT, all of its terms", "nats per masked token"),
+    "distilbert": ("DistilBERT, all terms of the loss", "nats per masked token"),
 }
 METRICS: Mapping[str, Metric] = {
     **TRAINING,
@@ -29,4 +29,4 @@ METRICS: Mapping[str, Metric] = {
         for kind, (name, unit) in _PRETRAINED.items()
     },
 }
-"""Metrics by name; arms that lack a stage lack its metrics."""
+"""Metrics by name; an arm without a stage lacks the metrics of that stage."""

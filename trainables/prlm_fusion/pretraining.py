@@ -1,6 +1,6 @@
-"""The objectives by which the study's own language models are pretrained, on models of transformers.
+"""Objectives with which the study's own language models are pretrained, built on models of transformers.
 
-All read the same batches of lines with masked tokens, from which the true tokens can be restored.
+All of them receive the same batches of masked lines, from which the original tokens can be restored.
 
 Shape letters: B lines, T positions with begin and end, V vocabulary, M masked positions.
 """
@@ -25,17 +25,20 @@ from trainables.prlm_fusion.config import BertPrlm, DistilbertPrlm, ElectraPrlm,
 
 
 def true_ids(batch: MaskedBatch) -> Tensor:
-    """Restore the tokens of lines before masking, [B, T]."""
+    """Restore the original tokens of masked lines, [B, T]."""
     return torch.where(batch.labels == NOT_PREDICTED, batch.tokens.ids, batch.labels)
 
 
 class Pretraining(nn.Module, ABC):
-    """A language model with its objective, a sum over positions, so that parts of a batch add up."""
+    """A language model with its objective.
+
+    Losses are sums over positions, so that the sum over the workers' shares of a batch is that of the batch.
+    """
 
     @property
     @abstractmethod
     def result(self) -> Any:
-        """The model of transformers that is kept."""
+        """The transformers model that is saved."""
 
     @abstractmethod
     def forward(self, batch: MaskedBatch) -> Loss:
@@ -60,7 +63,7 @@ class MaskedTokens(Pretraining):
 
 
 class NextTokens(Pretraining):
-    """Left-to-right language model (Radford et al. 2019); begin and end are predicted as other tokens are."""
+    """Left-to-right language model (Radford et al. 2019); the end is predicted like any other token."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
@@ -83,7 +86,8 @@ class NextTokens(Pretraining):
 class ReplacedTokens(Pretraining):
     """Discriminator of replaced tokens and the generator that proposes them (Clark et al. 2020, section 2).
 
-    Both share their embeddings. ``masked_share`` is the share of positions that is masked.
+    Generator and discriminator share their embeddings. ``masked_share`` is the share of masked positions: it
+    scales the discriminator's sum over all positions to the generator's sum over masked ones.
     """
 
     def __init__(
@@ -105,7 +109,7 @@ class ReplacedTokens(Pretraining):
         return self.discriminator
 
     def forward(self, batch: MaskedBatch) -> Loss:
-        """Add up L_MLM over masked positions and weight x L_Disc over all, as much as their masked share."""
+        """Sum L_MLM over masked positions and weight x L_Disc over all, scaled by the masked share."""
         _, logits_MV = self.generator(batch)
         targets_M, truth_BT, valid_BT = batch.targets, true_ids(batch), batch.tokens.valid
         masked = F.cross_entropy(logits_MV, targets_M, reduction="sum")
@@ -116,7 +120,7 @@ class ReplacedTokens(Pretraining):
         return Loss(masked + self.weight * told, len(targets_M))
 
     def corrupted(self, batch: MaskedBatch, logits_MV: Tensor) -> Tensor:
-        """Put samples of the generator at the masked positions of the true tokens, [B, T]."""
+        """Replace the masked positions of the original tokens by samples of the generator, [B, T]."""
         read_BT = true_ids(batch)
         read_BT[batch.labels != NOT_PREDICTED] = torch.multinomial(logits_MV.float().softmax(-1), 1)[:, 0]
         return read_BT
@@ -125,7 +129,8 @@ class ReplacedTokens(Pretraining):
 class Distillation(Pretraining):
     """Student of a frozen masked language model (Sanh et al. 2019, section 3 and released code).
 
-    ``masked_share`` is the share of positions that is masked.
+    ``masked_share`` is the share of masked positions: it scales the cosine distance, a sum over all
+    positions, to the sums over masked ones.
     """
 
     def __init__(
@@ -145,16 +150,13 @@ class Distillation(Pretraining):
         return self.student.model
 
     def train(self, mode: bool = True) -> Distillation:
-        """Set the mode of the student; the teacher stays in evaluation mode."""
+        """Set the mode of the student; the teacher remains in evaluation mode."""
         super().train(mode)
         self.teacher.eval()
         return self
 
     def forward(self, batch: MaskedBatch) -> Loss:
-        """Add up soft and hard cross-entropy of masked tokens and the cosine distance of all states.
-
-        Each state counts as the masked share of one.
-        """
+        """Sum soft and hard cross-entropy over masked tokens, and the cosine distance over all, scaled."""
         config, targets_M = self.config, batch.targets
         states_BTD, logits_MV = self.student(batch)
         with torch.no_grad():
@@ -171,10 +173,10 @@ class Distillation(Pretraining):
 
 
 def initializer_range(d_model: int) -> float:
-    """Choose the standard deviation of initial weights: BERT's 0.02 at its width of 768, more if narrower.
+    """Standard deviation of initial weights: BERT's 0.02 at its width of 768, larger for narrower models.
 
-    A layer then changes its input as much at every width; with 0.02, layers of width 64 begin as the identity
-    and learn late.
+    A layer then changes its input equally at every width. With 0.02, layers of width 64 start close to the
+    identity and learn late (README.md, deviations).
     """
     return 0.02 * math.sqrt(768 / d_model)
 
@@ -189,7 +191,7 @@ def build(
     teacher: Path | None,
     masked_share: float,
 ) -> Pretraining:
-    """Build a language model with fresh weights, or begun with layers of its teacher, and its objective."""
+    """Build a language model, randomly initialised or from layers of its teacher, with its objective."""
     if isinstance(prlm, BertPrlm):
         return MaskedTokens(
             fresh_bert(
@@ -282,7 +284,7 @@ def _distilbert(
             dropout=theirs.hidden_dropout_prob,
             attention_dropout=theirs.attention_probs_dropout_prob,
             max_position_embeddings=theirs.max_position_embeddings,
-            initializer_range=theirs.initializer_range,  # for random weights in its architecture
+            initializer_range=theirs.initializer_range,  # read when the random-weights control is drawn
             **common,
         )
     )
@@ -291,11 +293,11 @@ def _distilbert(
 
 
 def _begun_with(teacher: Any, num_layers: int) -> dict[str, Tensor]:
-    """Name a teacher's tables, head and evenly spaced layers as DistilBERT does."""
+    """Select a teacher's tables, head and evenly spaced layers, under DistilBERT's names."""
     state, depth = teacher.state_dict(), teacher.config.num_hidden_layers
     embeddings, head = "bert.embeddings", "cls.predictions"
     begun = {"distilbert.embeddings.word_embeddings.weight": state[f"{embeddings}.word_embeddings.weight"]}
-    # DistilBERT has no segments: the first one's vector goes into the positions
+    # DistilBERT has no segment embeddings: BERT's first one is folded into the positions
     begun["distilbert.embeddings.position_embeddings.weight"] = (
         state[f"{embeddings}.position_embeddings.weight"]
         + state[f"{embeddings}.token_type_embeddings.weight"][0]

@@ -1,4 +1,4 @@
-"""The stages that pretrain the language models of a study, without torch."""
+"""The stages that pretrain the language models of a study. Without torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from trainables.prlm_fusion.kinds import PRETRAIN, PretrainInputs, PretrainSetti
 
 
 def pretrained(config: Config, name: str, seed: int) -> Stage:
-    """Pretrain one of the study's models, its teacher first if it has one; all share text and vocabulary."""
+    """Pretrain one of the study's models, after its teacher if it has one; all share text and vocabulary."""
     described, pretraining = config.prlms[name], config.pretraining
     assert not isinstance(described, ReleasedPrlm)
     assert config.data.upstream is not None, "refused by the config"
@@ -19,7 +19,7 @@ def pretrained(config: Config, name: str, seed: int) -> Stage:
     text = masked_text("upstream", corpus, tokenizer, max_tokens=pretraining.max_tokens)
     is_distilled = isinstance(described, DistilbertPrlm)
     settings = PretrainSettings(
-        # the teacher is an input, its name is not
+        # the teacher is an input; its name must not change the fingerprint
         prlm=described.model_copy(update={"teacher": "teacher"}) if is_distilled else described,
         train=pretraining.train,
         masking=None if described.kind == "gpt" else pretraining.masking,

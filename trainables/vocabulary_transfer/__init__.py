@@ -1,7 +1,7 @@
 """Vocabulary transfer (Mosin et al. 2021): a vocabulary of the task's own for a pretrained classifier.
 
-A masked language model is given a vocabulary learned on the text of a classification task; embeddings of new
-tokens are averages over their partitions into old ones (VIPI). See README.md.
+The vocabulary of a masked language model is replaced by one learned on the text of a classification task;
+embeddings of new tokens are averages over their partitions into old ones (VIPI). See README.md.
 """
 
 from __future__ import annotations

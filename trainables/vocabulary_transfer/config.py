@@ -1,4 +1,4 @@
-"""Every knob of vocabulary transfer, typed and frozen. No torch here: studies are read with it."""
+"""Settings of vocabulary transfer. Without torch, since reading a study imports this module."""
 
 from __future__ import annotations
 
@@ -31,73 +31,76 @@ Method = Literal[
     "vipi_shuffled",
 ]
 PLAN_METHODS = {"match": "random"}
-"""Methods of ``nlgraft.vocab.methods`` that have another name there."""
+"""Methods with a different name in ``nlgraft.vocab.methods``."""
 KEPT = "old_vocabulary"
 """The method that keeps the vocabulary."""
 SCRATCH = "from_scratch"
-"""The method that draws all weights of the model."""
+"""The method that initialises the whole model at random."""
 EXCHANGING = tuple(name for name in get_args(Method) if name not in (KEPT, SCRATCH))
 """Methods that exchange the vocabulary of the pretrained model."""
 
 
 class SplitConfig(StrictConfig):
-    """A split of the downstream examples that keeps the balance of the labels (section 3.2).
+    """A stratified split of the downstream examples (section 3.2).
 
-    The examples of the corpus's own three splits are pooled, shuffled and split anew; those of equal text
-    stay together.
+    The examples of the corpus's own three splits are pooled, shuffled and split again; examples with the same
+    text go to the same split.
     """
 
     train: float = Field(default=0.5, gt=0, lt=1)
-    """Share of train; dev and test get half of the rest each (section 3.2: 50, 25 and 25 %)."""
+    """Proportion of train; dev and test get half of the rest each (section 3.2: 50, 25 and 25 %)."""
     num_labels: int | None = Field(default=None, ge=2)
-    """Keep only the examples of this many most frequent labels; null: all."""
+    """Keep only examples with one of this many most frequent labels; null: all."""
     num_examples: int | None = Field(default=None, ge=3)
-    """Draw this many examples, likewise balanced; null: all."""
+    """Number of examples sampled, stratified by label; null: all."""
 
 
 class DataConfig(StrictConfig):
-    """The text of the pretraining and of the task."""
+    """Corpora of the pretraining and of the task."""
 
     upstream: Annotated[TextConfig, requires(has_further_tests=False)] | None = None
-    """Text of the pretraining (section 3.2: Wikipedia); null for a released checkpoint that is taken as it
-    is."""
+    """Pretraining text (section 3.2: Wikipedia); null for a released checkpoint without further
+    pretraining."""
     downstream: Annotated[LabelledConfig, requires("source 0", "label", has_further_tests=False)]
-    """Lines and their labels."""
+    """Labelled lines of the classification task."""
     unlabelled: Annotated[TextConfig, requires(has_further_tests=False)] | None = None
-    """Text of the task without labels: the new vocabulary is learned on its train, and the masked-LM step
-    reads it; null: both take the labelled lines. Its training text
-    is read without the lines of downstream's dev and test."""
+    """Unlabelled text of the task: the new vocabulary is learned on its training split, and the masked-LM
+    step is trained on it; null: both use the labelled lines. Lines that also occur in dev or test of
+    ``downstream`` are removed from its training split."""
     split: SplitConfig | None = None
-    """Split the downstream examples anew; null: the corpus's own splits."""
+    """If given, split the downstream examples again; null: use the corpus's own splits."""
     max_tokens: int = Field(default=126, ge=1)
-    """Longest line in tokens, without begin and end; longer ones are cut at a word and counted."""
+    """Maximum length of a line in tokens, without begin and end; longer lines are truncated at a word
+    boundary and counted."""
 
 
 class UpstreamConfig(UpstreamSeed):
-    """The pretraining as a masked language model (section 3.2)."""
+    """Pretraining as a masked language model (section 3.2)."""
 
     train: TrainConfig = TrainConfig()
-    """Length, learning rate, choice of the result."""
+    """Duration, learning rate and selection of the result."""
 
 
 class TransferConfig(StrictConfig):
-    """Where the embeddings of the new vocabulary come from (sections 3.3 and 4.1)."""
+    """Initialisation of the embeddings of the new vocabulary (sections 3.3 and 4.1)."""
 
     method: Method = "vipi"
-    """old_vocabulary: the vocabulary is kept. from_scratch: new vocabulary, all weights drawn. The others
-    keep the body: all_random draws all rows of text; match copies those of shared tokens and draws the
-    others; vipi averages partitions into old tokens, vipi_count likewise without the rule of the longest
-    token (the released code), vipi_one takes one partition at random, vipi_shuffled as many random old
-    tokens; fvt averages the old tokenizer's own pieces (Gee et al. 2022)."""
+    """old_vocabulary: the vocabulary is kept. from_scratch: new vocabulary, the whole model random. The
+    others keep the body and copy special tokens by role. all_random: the rows of all other tokens are random.
+    The rest copy the rows of shared tokens and initialise the others: match at random; vipi by the average
+    over partitions into old tokens; vipi_count likewise, without preferring the longest token (released
+    code); vipi_one by one partition drawn at random; vipi_shuffled by as many random old tokens as the
+    partitions have; fvt by the average over the old tokenizer's pieces (Gee et al. 2022)."""
     norm_match: Literal["none", "median", "class"] = "none"
-    """Scale new rows to the median norm of old rows: of all, or of those in the same position in words."""
+    """Scale new rows to the median norm of old rows: of all rows (median), or of those of tokens in the same
+    position in a word (class). none: no scaling."""
 
 
 _EXCHANGED: Condition = {"transfer.method": EXCHANGING}
 _PRETRAINED: Condition = {"transfer.method": (KEPT, *EXCHANGING)}
 _UPSTREAM: Condition = {"upstream": (GIVEN,), **_PRETRAINED}
 _TRAINED: tuple[Condition, ...] = (_UPSTREAM, {"intermediate": (GIVEN,)})
-"""Where masked tokens are predicted at all."""
+"""Conditions under which some stage trains a masked language model."""
 
 
 class Config(SystemConfig):
@@ -115,17 +118,17 @@ class Config(SystemConfig):
     }
 
     data: DataConfig
-    """Text and labels."""
+    """The corpora: pretraining text, labelled and unlabelled text of the task."""
     masked_lm: MaskedLMConfig
-    """The pretrained encoder, and the tokenizers."""
+    """The pretrained encoder and the tokenizers."""
     upstream: UpstreamConfig | None = None
-    """Its pretraining; null: a released checkpoint as it is."""
+    """Pretraining of the encoder; null: a released checkpoint without further pretraining."""
     transfer: TransferConfig = TransferConfig()
-    """The exchange of the vocabulary."""
+    """Exchange of the vocabulary."""
     intermediate: TrainConfig | None = None
     """Masked-LM training on the downstream text before the classification (section 4.2); null: none."""
     classification: ClassificationConfig = ClassificationConfig()
-    """Head, body frozen or finetuned, and their training."""
+    """Classification head, whether the body is frozen or finetuned, and the training."""
 
     def _problems(self) -> Iterator[str]:
         if self.masked_lm.model is not None and self.upstream is None:

@@ -1,4 +1,4 @@
-"""The stages of a trial: which there are, what each reads and what it rests on.
+"""The stages of a trial, their settings and their inputs.
 
 corpora -> vocabularies -> pretraining -> exchange -> further masked-LM training -> classification -> scores.
 Arms share the pretrained model, and arms with the same vocabulary its tokenizer and the encoded text.
@@ -73,7 +73,7 @@ class _Builder:
 
     @cached_property
     def unlabelled_corpus(self) -> Stage:
-        """Text of the vocabulary and of the masked-LM step, without what the classifier is scored on."""
+        """Text for the vocabulary and the masked-LM step, without lines on which the classifier is scored."""
         config = self.config.data.unlabelled
         if config is None:
             return self.corpus

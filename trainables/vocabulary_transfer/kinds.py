@@ -1,4 +1,4 @@
-"""Stages that only vocabulary transfer has: their settings and inputs."""
+"""Settings and inputs of the stages that only this system has. No torch."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from trainables.vocabulary_transfer.config import SplitConfig
 
 
 class SplitSettings(Settings):
-    """A split that keeps the balance of the labels."""
+    """Settings of a stratified split."""
 
     split: SplitConfig
-    """Its shares and size."""
+    """Proportions and size."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +25,7 @@ class SplitInputs(Inputs[T]):
 
 @dataclass(frozen=True, kw_only=True)
 class ApartInputs(Inputs[T]):
-    """A corpus, and the one whose dev and test lines it must not have."""
+    """A corpus, and the one whose dev and test lines are removed from it."""
 
     corpus: T
     left_out: T

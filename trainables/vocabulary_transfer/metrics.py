@@ -9,7 +9,7 @@ from nlgraft.stages.metrics import CLASSIFICATION, EXCHANGE, MASKED, TRAINING, p
 from nlgraft.study.data.metric import Metric
 
 NUM_LENGTHS = 4
-"""Groups of dev lines by length for which speed is measured."""
+"""Number of groups by length into which the dev lines are divided to measure speed."""
 
 
 def _fixed(direction: Literal["maximize", "minimize"], unit: str, description: str) -> Metric:
@@ -17,23 +17,23 @@ def _fixed(direction: Literal["maximize", "minimize"], unit: str, description: s
 
 
 MEASURES: Mapping[str, Metric] = {
-    "text/documents": _fixed("maximize", "lines", "Downstream lines of all splits (Table 2)."),
-    "text/bytes": _fixed("maximize", "bytes", "Downstream text of all splits in UTF-8 (Table 2)."),
-    "text/unique_words": _fixed(
-        "maximize", "words", "Distinct words between spaces, of all splits (Table 2)."
+    "text/documents": _fixed("maximize", "lines", "Lines of downstream text, all splits (Table 2)."),
+    "text/bytes": _fixed("maximize", "bytes", "Downstream text in UTF-8, all splits (Table 2)."),
+    "text/unique_words": _fixed("maximize", "words", "Distinct space-separated words, all splits (Table 2)."),
+    "text/tokens_per_line": _fixed(
+        "minimize", "tokens", "Mean tokens per test line in the trial's vocabulary."
     ),
-    "text/tokens_per_line": _fixed("minimize", "tokens", "Tokens of a test line in the trial's vocabulary."),
-    "text/tokens_per_word": _fixed("minimize", "tokens", "Tokens of a word of test between spaces."),
+    "text/tokens_per_word": _fixed("minimize", "tokens", "Mean tokens per space-separated word of test."),
     "text/bits_per_byte": _fixed(
         "minimize", "bits", "Self-information of the test tokens per byte of their text (section 5)."
     ),
     "compression/tokens": _fixed(
-        "minimize", "ratio", "Test tokens of the trial's vocabulary to those of the old one."
+        "minimize", "ratio", "Test tokens in the trial's vocabulary relative to the old one."
     ),
     "compression/self_information": _fixed(
         "minimize",
         "ratio",
-        "Self-information of the test tokens in the trial's vocabulary to that in the old one (Figure 4).",
+        "Self-information of test tokens in the trial's vocabulary relative to the old one (Figure 4).",
     ),
 }
 SPEEDS: Mapping[str, Metric] = {
@@ -56,4 +56,4 @@ METRICS: Mapping[str, Metric] = {
     **prefixed("upstream", {**MASKED, **TRAINING}),
     **prefixed("intermediate", {**MASKED, **TRAINING}),
 }
-"""Metrics by name; arms that lack a stage lack its metrics."""
+"""Metrics by name; an arm without a stage lacks the metrics of that stage."""

@@ -429,5 +429,5 @@ def test_without_a_head_distillation_teaches_alone(store, bert, tmp_path):
     assert "pretraining" not in str(curves)
     assert record.metrics["generator/dev_loss"] > 0
     settings = configured(bert).generator.model_dump() | {"distillation_lambda": 0.0}
-    with pytest.raises(TrialFailed, match="distillation alone can teach"):
+    with pytest.raises(TrialFailed, match="by distillation only"):
         run(store, configured(tmp_path, generator=settings))

@@ -1,4 +1,4 @@
-"""Stages of the generators: their training on domain A, everything else frozen, and the plans they make."""
+"""Stages of the generators: training on domain A with all else frozen, and the resulting transfer plans."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ GENERATOR_DESCRIPTION = "generator.json"
 
 
 def train_generator(context: StageContext) -> None:
-    """Train the generator of each table that the changed sides read, and write them."""
+    """Train and write a generator for each table that the perturbed sides read."""
     settings, inputs = GENERATOR.read(context)
     assert context.seed is not None
     body, has_prediction = _read_body(settings, inputs)
@@ -89,14 +89,14 @@ def train_generator(context: StageContext) -> None:
 
 
 def _read_body(settings: GeneratorSettings, inputs: GeneratorInputs[Path]) -> tuple[FrozenModel, bool]:
-    """Read the pretrained model, and tell if it has learned to predict: else L_d must teach alone."""
+    """Read the pretrained model, and whether it has a prediction head: without one L_d is the only loss."""
     if settings.masking is None:
         return FrozenSeq2Seq(read_model(inputs.model), [*settings.rates]), True
     model = read_masked_lm(inputs.model)
     if not model.can_predict and not settings.distillation_lambda:
         raise DataError(
-            "upstream.checkpoint has no prediction head, so that distillation alone can teach a generator, "
-            "and generator.distillation_lambda is 0: raise it, take avg_eg, or another checkpoint"
+            "upstream.checkpoint has no prediction head, so generators can be trained by distillation only, "
+            "but generator.distillation_lambda is 0: set it above 0, or use avg_eg or another checkpoint"
         )
     return FrozenMaskedLM(model), model.can_predict
 
@@ -127,8 +127,8 @@ def _data(
         masker = Masker(encoded, MaskingIds.of(side.vocabulary), settings.masking, options.seed)
         return ChangedLines(masker, batch_tokens, settings.new_mask_rate, options)
     if settings.masked_spans is not None:
-        # text has one tokenizer on both sides; its spans are masked once: what changes from epoch to epoch
-        # are the segmentations
+        # monolingual text has one tokenizer; its spans are masked once, and only the segmentation varies from
+        # epoch to epoch
         tokenizers = {STREAMS["decoder"]: next(iter(inputs.tokenizers.values()))}
         _, masked = masked_spans(View(), encoded, settings.masked_spans, tokenizers)
         source = masked.epoch(DEV_EPOCH, options.seed)
@@ -139,7 +139,7 @@ def _data(
 def _evaluation(
     objective: GeneratorObjective, dev: ChangedData, device: str
 ) -> Callable[[Any], Mapping[str, float]]:
-    """Make the function that measures ``generator/dev_*`` of a model on changed text: losses per token."""
+    """Return a function that computes ``generator/dev_*`` of a model on perturbed text: losses per token."""
 
     def evaluate(model: nn.Module) -> dict[str, float]:
         sums: dict[str, float] = {}
@@ -166,7 +166,7 @@ def write_generators(model: GeneratorModel, directory: Path) -> None:
 
 
 def read_generators(directory: Path) -> dict[str, EmbeddingGenerator]:
-    """Read generators by table; the table that both sides share is the decoder's."""
+    """Read generators by table; a table shared by both sides is filed under the decoder."""
     described = json.loads((directory / GENERATOR_DESCRIPTION).read_text("utf-8"))
     generators = {table: EmbeddingGenerator(**settings) for table, settings in described.items()}
     holder = nn.Module()
@@ -181,7 +181,7 @@ def plan_by_generator(context: StageContext) -> None:
     generators = read_generators(inputs.generator)
 
     def method(side: str, table: Tensor) -> Method:
-        # one generator for all: both sides read one table, or the model has one
+        # a single generator serves both sides of a shared table, or the only side of a masked LM
         generator = generators[side] if side in generators else next(iter(generators.values()))
         return generator_method(settings.method, generator, table)
 

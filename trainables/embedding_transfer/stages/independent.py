@@ -1,10 +1,10 @@
-"""The stage that puts new embedding layers before a pretrained model and lets them learn first.
+"""The stage that puts new embedding layers in front of a pretrained model and trains them first.
 
 Source: Lewis et al. (2020), BART, section 3.4, as a baseline of Liu et al. (2021): the pretrained embeddings
-are discarded for a new table with a small encoder behind it; while that learns the model is frozen, then all
-of it is finetuned. Differs: Lewis et al. replace the encoder's embeddings and let positions and the first
-self-attention learn too. On the decoder's side the new layers are causal, and the output rows, which cannot
-be those of an encoder's input, are a new table of their own.
+are replaced by a new table followed by a small encoder; these are trained with the model frozen, then the
+whole model is finetuned. Deviations: Lewis et al. replace the encoder's embeddings and in the first phase
+also train positions and the first self-attention. On the decoder's side the new layers are causal, and the
+output rows are a separate table, since the input table of an encoder cannot be tied to the output.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ REPLACED = {
     "encoder": ("^source_embedding\\.",),
     "decoder": ("^target_embedding\\.", "^output_projection\\."),
 }
-"""Parts of the model that each side's new layers take the place of."""
+"""Parameters that the new layers of each side replace."""
 
 
 def attach_embeddings(context: StageContext) -> None:
-    """Give a pretrained model new embedding layers on the exchanged sides and train these alone."""
+    """Add new embedding layers to a pretrained model on the exchanged sides and train only these."""
     settings, inputs = NEW_LAYERS.read(context)
     assert inputs.start is not None
     assert context.seed is not None
@@ -64,7 +64,7 @@ def independent_config(
         if side not in sides:
             continue
         contexts[f"{name}_layers"] = _layers(config, side, size, num_layers)
-        # the layers scale their own table
+        # the small encoder scales its own table; scaling its output again would be twice
         document |= {f"{name}_context": f"{name}_layers", f"has_{name}_scale": False}
     tying = "none" if "decoder" in sides else config.tying
     document |= {"contexts": contexts, "tying": "decoder" if tying == "all" else tying}
@@ -82,5 +82,5 @@ def _layers(config: TransformerConfig, side: str, vocab_size: int, num_layers: i
         "dropout": config.dropout,
     }
     context = {"encoder": encoder, "pooling": {"kind": "output"}, "is_frozen": False}
-    # our own two-tower encoder reads every sentence between two end tokens
+    # our two-tower encoder expects an end token on both sides of every sentence
     return context | ({"prepend_id": EOS} if side == "encoder" else {})

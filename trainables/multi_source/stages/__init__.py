@@ -1,1 +1,1 @@
-"""The stages that only this system has."""
+"""The stages of multi-source generation; each is imported where it runs."""

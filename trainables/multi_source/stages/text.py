@@ -1,4 +1,4 @@
-"""Text in several languages, and documents as examples of two sentences."""
+"""Stages that encode multilingual text and build examples of two consecutive sentences."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainables.multi_source.kinds import (
 
 
 def encode_languages(context: StageContext) -> None:
-    """Encode text of several languages, with the language id of each line, as one corpus."""
+    """Encode text in several languages as one corpus, with the language id of each line."""
     settings, inputs = LANGUAGES.read(context)
     tokenizer = open_tokenizer(inputs.tokenizer)
     report: dict[str, object] = {"vocab_sizes": {TEXT: tokenizer.vocab_size}}
@@ -43,7 +43,7 @@ def encode_languages(context: StageContext) -> None:
 
 
 def pair_sentences(context: StageContext) -> None:
-    """Make examples of a sentence and the one before it in its document."""
+    """Make examples of each sentence and the previous one in its document."""
     settings, inputs = DOCUMENTS.read(context)
     for directory in sorted(path for path in inputs.corpus.iterdir() if path.is_dir()):
         split = directory.name
@@ -61,10 +61,10 @@ def pair_sentences(context: StageContext) -> None:
 
 
 def previous(lines: Sequence[str], documents: Sequence[str] | None) -> list[str]:
-    """List the line before each line in its document, empty at the start of a document.
+    """List the previous line in the same document for each line; empty at the start of a document.
 
     Raises:
-        DataError: Nothing says which document a line belongs to.
+        DataError: The corpus has no document ids.
     """
     if documents is None:
         raise DataError("the corpus has no stream 'document', which says where documents begin")
@@ -73,13 +73,13 @@ def previous(lines: Sequence[str], documents: Sequence[str] | None) -> list[str]
 
 
 def joined(before: Sequence[str], lines: Sequence[str], separator: str) -> list[str]:
-    """Put each line behind the one before it, if there is one, with the separator between them."""
+    """Prepend to each line its previous line, if any, and the separator."""
     pairs = zip(before, lines, strict=True)
     return [f"{first} {separator} {line}" if first else line for first, line in pairs]
 
 
 def keep_last_sentence(context: StageContext) -> None:
-    """Keep of each translation what follows its last separator."""
+    """Keep the part of each translation after its last separator."""
     settings, inputs = LAST_SENTENCE.read(context)
     lines = read_lines(inputs.translation / HYPOTHESES_FILE)
     kept = [last_sentence(line, settings.separator) for line in lines]
@@ -87,5 +87,5 @@ def keep_last_sentence(context: StageContext) -> None:
 
 
 def last_sentence(line: str, separator: str) -> str:
-    """Take what follows the last separator; the whole line without one."""
+    """Return the text after the last separator, or the whole line if there is none."""
     return line.rpartition(separator)[2].strip()

@@ -1,4 +1,4 @@
-"""Pretraining of the study's own language models; the result is a directory as transformers writes it."""
+"""Pretraining of the study's own language models, saved as directories that transformers can load."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ _TOKENS = {
     "unk": "unk_token",
     "mask": "mask_token",
 }
-"""Special tokens, and what transformers calls them."""
+"""Roles of special tokens, and their names in transformers."""
 _DEV_TOKENS = 4096
-"""Positions of a batch that is only read."""
+"""Positions of an evaluation batch."""
 _SIGNATURE = "mean of the objective over its predictions"
 
 
 def pretrain(context: StageContext) -> None:
-    """Train a language model; write it with its tokenizer, and its loss on dev."""
+    """Train a language model and write it with its tokenizer and its dev loss."""
     settings, inputs = PRETRAIN.read(context)
     assert context.seed is not None
     vocabulary = load_vocabulary(inputs.tokenizer)
@@ -90,13 +90,13 @@ def _dev_loss(model: Pretraining, dev: MaskedData, device: str) -> float:
     model.eval()
     losses: list[Loss] = []
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(SCORING_SEED)  # of what ELECTRA's generator proposes
+        torch.manual_seed(SCORING_SEED)  # fixes the tokens sampled by ELECTRA's generator
         losses += [model(dev.batch(rows, 0).to(device)) for rows in dev.epoch(0)]
     return float(sum(loss.loss_sum for loss in losses)) / sum(loss.num_tokens for loss in losses)
 
 
 def write_tokenizer(path: Path, names: Mapping[str, str], max_tokens: int, directory: Path) -> None:
-    """Write a tokenizer as transformers does, so that it puts begin and end around every line."""
+    """Save a tokenizer in the format of transformers, with begin and end around every line."""
     made: Any = tokenizers.Tokenizer.from_file(str(path))
     around = [names["begin"], names["end"]]
     made.post_processor = processors.TemplateProcessing(

@@ -1,4 +1,4 @@
-"""Speed of a classifier by the length of its lines."""
+"""Speed of a classifier by length of the input."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from trainables.vocabulary_transfer.kinds import SPEED
 from trainables.vocabulary_transfer.metrics import NUM_LENGTHS
 
 LINES = 16
-"""Lines of a batch."""
+"""Lines per batch."""
 BATCHES = 2
-"""Times that the batch of each group is timed; the fastest counts."""
+"""Number of timed runs per group; the fastest counts, since other load only slows a run down."""
 
 
 def measure(context: StageContext) -> None:
-    """Time inference and training on the quarters of dev by length, the same lines in every arm."""
+    """Time inference and training on quarters of dev by length in characters, the same lines in all arms."""
     _, inputs = SPEED.read(context)
     model, labels = read_classifier(inputs.classifier, inputs.body)
     model = model.to(context.device)
@@ -66,7 +66,7 @@ def measure(context: StageContext) -> None:
 
 
 def _fastest_s(run: Callable[[], None], model: Classifier) -> float:
-    """Time some runs after one to warm up; the fastest counts, in seconds."""
+    """Return the time of the fastest run in seconds, after one warm-up run."""
     device = next(model.parameters()).device
     seconds = []
     for _ in range(1 + BATCHES):

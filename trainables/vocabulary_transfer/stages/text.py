@@ -1,4 +1,4 @@
-"""Text of the task: a split that keeps the balance of the labels, and measures of its vocabularies."""
+"""Text of the task: stratified splits, removal of overlapping lines, and statistics of its vocabularies."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from trainables.vocabulary_transfer.kinds import APART, MEASURES, SPLIT
 from trainables.vocabulary_transfer.metrics import MEASURES as METRICS
 
 SPLIT_SEED = 0
-"""Of the draw of the splits, the same in all trials."""
+"""Seed of the split, the same in all trials, so that every arm is tested on the same lines."""
 SPLIT_SIGNATURE = "of train, dev and test"
 TEST_SIGNATURE = "of test"
 
 
 def split(context: StageContext) -> None:
-    """Pool the examples of a corpus and split them anew."""
+    """Pool the examples of a corpus and split them again, stratified by label."""
     settings, inputs = SPLIT.read(context)
     corpora = [read_corpus(inputs.pooled / name) for name in SPLITS]
     streams: dict[str, list[str]] = {
@@ -39,9 +39,10 @@ def split(context: StageContext) -> None:
 
 
 def leave_out(context: StageContext) -> None:
-    """Write a corpus without what another one is scored on.
+    """Write a corpus without the lines on which another one is evaluated.
 
-    Its train loses lines of the other's dev and test, its dev, which chooses a model, those of test.
+    Lines in dev or test of the other corpus are removed from train; lines in its test are removed from dev,
+    which selects a model.
 
     Raises:
         DataError: Nothing is left of train or dev.
@@ -62,10 +63,10 @@ def leave_out(context: StageContext) -> None:
 
 
 def stratified(labels: Sequence[str], lines: Sequence[str], config: SplitConfig) -> dict[str, list[int]]:
-    """Choose the examples of train, dev and test: of each label the same share, to within one group.
+    """Assign examples to train, dev and test in the same proportions for each label, to within one group.
 
-    Examples of equal text are a group, which stays together, so that no line of test is one of train. A group
-    counts for its most frequent label.
+    Examples with the same text form a group that is never divided, so that no test line occurs in train. A
+    group belongs to its most frequent label.
 
     Raises:
         DataError: A label has too few examples to be in every split.
@@ -79,7 +80,7 @@ def stratified(labels: Sequence[str], lines: Sequence[str], config: SplitConfig)
     for label, groups in _groups(labels, lines, kept).items():
         order = generator_for(SPLIT_SEED, "split", label).permutation(len(groups))
         sizes = np.cumsum([0, *(len(groups[index]) for index in order)])
-        # the number of groups whose examples come nearest to each edge
+        # for each edge, the number of groups whose cumulated examples come nearest to it
         goals = np.round(wanted * sizes[-1] * edges)
         ends = np.abs(sizes[None, :] - goals[:, None]).argmin(axis=1)
         if min(np.diff(ends)) < 1:
@@ -96,7 +97,7 @@ def stratified(labels: Sequence[str], lines: Sequence[str], config: SplitConfig)
 
 
 def _groups(labels: Sequence[str], lines: Sequence[str], kept: Sequence[str]) -> dict[str, list[list[int]]]:
-    """Gather the rows of equal text, by the most frequent label of each group."""
+    """Group the rows of equal text, listed by the most frequent label of each group."""
     rows: dict[str, list[int]] = {}
     for row, (label, line) in enumerate(zip(labels, lines, strict=True)):
         if label in kept:
@@ -108,9 +109,9 @@ def _groups(labels: Sequence[str], lines: Sequence[str], kept: Sequence[str]) ->
 
 
 def measure(context: StageContext) -> None:
-    """Measure the text, and what the trial's vocabulary saves of it against the old one.
+    """Measure the size of the text, and how far the trial's vocabulary compresses it relative to the old one.
 
-    Lines are encoded whole: cut at a number of tokens, both vocabularies would seem equally long.
+    Lines are encoded without truncation, which would make long lines equally long in both vocabularies.
     """
     _, inputs = MEASURES.read(context)
     lines = {name: read_corpus(inputs.corpus / name).sources[0] for name in SPLITS}
