@@ -10,12 +10,16 @@ from nlgraft.study.data.design import Axes, Cell, axes_of, gain_cells, label_fin
 from nlgraft.study.data.metric import Metric
 from nlgraft.study.data.published import Statement
 from nlgraft.study.reading.draft import Draft
-from nlgraft.study.reading.rules import usable_cells
 
 
-def claim_problems(draft: Draft) -> Iterator[Problem]:
-    """Find unknown cells, ambiguous claims, and claims whose figures are published nowhere."""
-    axes, cells = axes_of(draft.study), usable_cells(draft)
+def claim_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
+    """Find unknown cells, ambiguous claims, and claims whose figures are published nowhere.
+
+    Args:
+        draft: The study.
+        cells: Its cells; none where it is not certain which they are.
+    """
+    axes = axes_of(draft.study)
     if draft.can_use("analysis"):
         yield from _analysis_problems(draft, axes, cells)
     figures = _figures(draft, axes, cells)
@@ -117,9 +121,9 @@ def _figures(draft: Draft, axes: Axes, cells: Sequence[Cell]) -> Figures:
     return Figures((column for _, column in draft.published), label_finder(axes, cells))
 
 
-def upside_down(draft: Draft, metrics: Mapping[str, Metric]) -> Iterator[Problem]:
+def upside_down(draft: Draft, cells: Sequence[Cell], metrics: Mapping[str, Metric]) -> Iterator[Problem]:
     """Find orderings that their own published figures contradict."""
-    figures = _figures(draft, axes_of(draft.study), usable_cells(draft))
+    figures = _figures(draft, axes_of(draft.study), cells)
     for path, stated in draft.claims:
         for claim in figures.claims(stated):
             metric = metrics.get(claim.metric)

@@ -12,14 +12,15 @@ from nlgraft.errors import Problem, StudyError
 from nlgraft.study.data import paths
 from nlgraft.study.data.study import SCHEMA_VERSION, Study
 from nlgraft.study.data.variant import Overrides
-from nlgraft.study.reading import overrides, system_rules
+from nlgraft.study.reading import overrides
 from nlgraft.study.reading.claim_rules import claim_problems
 from nlgraft.study.reading.documents import Document
 from nlgraft.study.reading.draft import read_draft
 from nlgraft.study.reading.faults import describe, faults_of
 from nlgraft.study.reading.idle_rules import idle_problems
-from nlgraft.study.reading.rules import number_problems, seed_problems, study_problems
+from nlgraft.study.reading.rules import number_problems, seed_problems, study_problems, usable_cells
 from nlgraft.study.reading.shadow_rules import shadow_problems
+from nlgraft.study.reading.system_rules import system_problems
 
 _OF_CELLS = ("system", "data", "base", "factors", "components", "design", "exclude", "search", "seeds")
 """Fields that determine the trials of a cell."""
@@ -58,10 +59,11 @@ def read_study(
         draft.study._directory = str(directory.absolute())
         document.problems += number_problems(document.values)
         document.problems += seed_problems(document.values.get("seeds"))
-        document.problems += study_problems(draft)
-        document.problems += claim_problems(draft)
-        document.problems += system_rules.system_problems(draft)
-        document.problems += shadow_problems(draft, applied)
+        cells = usable_cells(draft)
+        document.problems += study_problems(draft, cells)
+        document.problems += claim_problems(draft, cells)
+        document.problems += system_problems(draft, cells)
+        document.problems += shadow_problems(draft, cells, applied)
         if not any(problem.path.startswith(_OF_CELLS) for problem in document.problems):
             document.problems += idle_problems(draft.study)
     if document.problems:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -50,8 +50,13 @@ OPTUNA_FILE = "optuna.db"
 """Optuna's database inside a local store."""
 
 
-def study_problems(draft: Draft) -> Iterator[Problem]:
-    """Find the problems of a study that show without its system, with their paths in the study file."""
+def study_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
+    """Find the problems of a study that show without its system, with their paths in the study file.
+
+    Args:
+        draft: The study.
+        cells: Its `usable_cells`.
+    """
     study = draft.study
     for name, factor in study.factors.items():
         for problem in _factor_problems(factor):
@@ -64,7 +69,7 @@ def study_problems(draft: Draft) -> Iterator[Problem]:
         yield from _search_problems(study.search, len(draft.objectives))
     yield from _objective_problems(draft)
     if draft.can_use("seeds", "sequential"):
-        yield from _look_problems(draft)
+        yield from _look_problems(draft, len(cells))
     yield from _resource_problems(study)
     yield from _storage_problems(study)
     yield from _tracking_problems(study)
@@ -325,7 +330,7 @@ def _objective_problems(draft: Draft) -> Iterator[Problem]:
             )
 
 
-def _look_problems(draft: Draft) -> Iterator[Problem]:
+def _look_problems(draft: Draft, num_cells: int) -> Iterator[Problem]:
     planned, num_seeds = draft.study.planned_looks, len(draft.study.seeds)
     if planned is None:
         return
@@ -335,7 +340,6 @@ def _look_problems(draft: Draft) -> Iterator[Problem]:
             yield Problem(f"{place}[{index}]", f"{after} is not above {before}; looks ascend")
     if looks[-1] != num_seeds:
         yield Problem(f"{place}[{len(looks) - 1}]", f"{looks[-1]} is not the number of seeds, {num_seeds}")
-    num_cells = len(usable_cells(draft))
     least, most = num_cells * looks[0], num_cells * looks[-1]
     if planned.replicates is not None and num_cells and not least <= planned.replicates <= most:
         message = (

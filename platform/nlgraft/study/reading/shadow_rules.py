@@ -13,10 +13,9 @@ from nlgraft.study.data.study import Study
 from nlgraft.study.data.variant import Overrides
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.resolving import nested_config
-from nlgraft.study.reading.rules import usable_cells
 
 
-def shadow_problems(draft: Draft, overrides: Overrides) -> Iterator[Problem]:
+def shadow_problems(draft: Draft, cells: Sequence[Cell], overrides: Overrides) -> Iterator[Problem]:
     """Find values that factors set otherwise in every cell, and overrides of what the search proposes.
 
     Such a value looks like a setting of the study and changes none of its trials; as an override, it would
@@ -26,11 +25,12 @@ def shadow_problems(draft: Draft, overrides: Overrides) -> Iterator[Problem]:
 
     Args:
         draft: The study.
+        cells: Its cells, the baseline first; none where it is not certain which they are.
         overrides: The overrides that it was read with.
     """
     if not draft.can_use("base", "data", "factors", "components", "design", "exclude", "search"):
         return
-    study, cells = draft.study, usable_cells(draft)
+    study = draft.study
     try:
         reference = nested_config(study.base, study.data, cells[0].overrides, {}) if cells else {}
     except ValueError:  # a path through a value without parts; reported with the cell that has it

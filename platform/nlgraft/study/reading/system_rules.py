@@ -15,14 +15,13 @@ from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import Fault
 from nlgraft.study.reading.knobs import miss
 from nlgraft.study.reading.resolving import Resolver
-from nlgraft.study.reading.rules import usable_cells
 from nlgraft.study.reading.system_import import load_system
 
 
-def system_problems(draft: Draft) -> Iterator[Problem]:
+def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
     """Find the problems of a study that only its system can tell, with their paths in the study file.
 
-    Where the system itself cannot be used, that is the only problem.
+    Where the system itself cannot be used, that is the only problem. ``cells`` are the `usable_cells`.
     """
     if not draft.can_use("system"):
         return
@@ -34,7 +33,7 @@ def system_problems(draft: Draft) -> Iterator[Problem]:
     except ContractError as error:
         yield Problem("system", str(error))
         return
-    yield from _metric_problems(draft, system)
+    yield from _metric_problems(draft, cells, system)
     unknown: set[str] = set()
     for place, path in _config_paths(draft):
         reason = miss(system.config_type, path)
@@ -43,7 +42,7 @@ def system_problems(draft: Draft) -> Iterator[Problem]:
             yield Problem(place, reason)
     if not draft.can_use("base", "data"):
         return
-    yield from _CellChecker(draft, system, unknown).problems()
+    yield from _CellChecker(draft, cells, system, unknown).problems()
 
 
 def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
@@ -67,7 +66,7 @@ def _config_paths(draft: Draft) -> Iterator[tuple[str, str]]:
                 yield f"search.space.{path}.when.{other}", other
 
 
-def _metric_problems(draft: Draft, system: System) -> Iterator[Problem]:
+def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Iterator[Problem]:
     known = list(system.metrics)
     named = [(f"{path}.metric", column.metric) for path, column in draft.published]
     named += [(f"{path}.metric", metric) for path, stated in draft.claims for metric in stated.metric]
@@ -96,19 +95,19 @@ def _metric_problems(draft: Draft, system: System) -> Iterator[Problem]:
         if metric is not None and metric.direction != objective.direction:
             message = f"{objective.metric} is a metric to {metric.direction}, not to {objective.direction}"
             yield Problem(f"{path}.direction", message)
-    yield from upside_down(draft, system.metrics)
+    yield from upside_down(draft, cells, system.metrics)
     yield from unlike_metrics(draft, system.metrics)
 
 
 class _CellChecker:
     """Validates the config of every cell, and the ends of every searched domain."""
 
-    def __init__(self, draft: Draft, system: System, unknown: set[str]) -> None:
+    def __init__(self, draft: Draft, cells: Sequence[Cell], system: System, unknown: set[str]) -> None:
         self._study = draft.study
         self._axes: Axes = axes_of(draft.study)
         self._resolver = Resolver(system, draft.study.base, draft.study.data, unknown)
         self._unknown = unknown
-        self._design_cells = usable_cells(draft)
+        self._design_cells = cells
 
     def problems(self) -> Iterator[Problem]:
         """All problems; one that the baseline has is not repeated for the other cells."""
