@@ -172,6 +172,7 @@ def _select(
     num_kept = sum(keep)
     if num_kept == 0:
         raise DataError(f"{split}: keep selects none of {len(keep)} examples; check keep.words and keep.has")
+    # A further test set, test_NAME, has the limit of test.
     limit = getattr(config.limits, split.partition("_")[0])
     used = {role: list(islice(compress(lines, keep), limit)) for role, lines in streams.items()}
     num_used = num_kept if limit is None else min(limit, num_kept)

@@ -90,7 +90,7 @@ def _overlaps(reports: Mapping[str, SplitReport]) -> list[str]:
 
 
 def separator_problems(corpora: Mapping[str, Corpus], separator: str | None) -> Iterator[str]:
-    """Name the splits of which lines have what is to stand between joined lines; none without a separator."""
+    """Name the splits in which lines contain the separator that will join them; none without a separator."""
     if separator is None:
         return
     for split, corpus in corpora.items():

@@ -85,9 +85,8 @@ def _split(file: IO[bytes], path: str, max_line_chars: int) -> Lines:
     lines: list[str] = []
     num_cut = 0
     offset = 0
-    most = (max_line_chars + 2) * _BYTES_PER_CHAR + len(
-        _BOM
-    )  # one more than allowed shows that the line is too long
+    # Room for one character more than allowed, which shows that a line is too long.
+    most = (max_line_chars + 2) * _BYTES_PER_CHAR + len(_BOM)
     while raw := file.readline(most):
         start = offset
         offset += len(raw)
@@ -114,6 +113,7 @@ def _decode(raw: bytes, start: int, end: int, where: str) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
+        # The limit in bytes may fall inside a character; only there is an incomplete one no error.
         is_split_char = error.reason == "unexpected end of data" and start + len(raw) < end
         if is_split_char:
             return content[: error.start].decode("utf-8")

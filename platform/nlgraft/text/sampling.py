@@ -113,6 +113,7 @@ class UnigramSampler(_Sampler):
             if not pieces or pieces[-1][0] != end - 1:  # the character itself is not a piece
                 pieces.append((end - 1, self._table.unknown))
                 logs.append(forward[end - 1] + self._alpha * self._unknown_score)
+            # Log-sum-exp: likelihoods of long words would underflow.
             most = max(logs)
             weights = [math.exp(log - most) for log in logs]
             forward.append(most + math.log(sum(weights)))
