@@ -1,4 +1,4 @@
-"""From encoded sources to hypotheses, and to scores on dev while a model is trained."""
+"""Translation of encoded sources, and scores on dev during training."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Translations:
 
 
 def translate(model: Any, inputs: Inputs, config: GenerationConfig) -> Translations:
-    """Decode examples in batches of similar length and give them back in their order.
+    """Decode examples in batches of similar length; the translations are in the examples' order.
 
     Args:
         model: A ``Seq2Seq`` on any device.
