@@ -51,12 +51,13 @@ class MaskedText:
 
 
 def _locations(config: MaskedLMConfig) -> dict[str, Any]:
-    """Say where the checkpoint lies, and to checks of it what it becomes."""
+    """Return where the checkpoint lies and, for its checks, how it will be read."""
     return {} if config.checkpoint is None else {"checkpoint": config.checkpoint, "read_as": "masked_lm"}
 
 
 def word_tokenizer(name: str, config: WordTokenizerConfig, corpus: Stage) -> Stage:
     """Learn a tokenizer from the training text of a corpus."""
+    # The vocabulary does not depend on the dropout with which text is segmented later.
     settings = WordTokenizerSettings(tokenizer=config.model_copy(update={"dropout": None}))
     return WORD_TOKENIZER.stage(f"{name}_tokenizer", settings, WordTokenizerInputs(corpus=corpus))
 
@@ -156,7 +157,7 @@ def continued_masked_lm(
 
 
 def masked_scores(trained: Stage, text: MaskedText, config: MaskedLMConfig, splits: Sequence[str]) -> Stage:
-    """Score the trial's model on test, where it is asked for; on dev its training has scored it."""
+    """Score the trial's model on test, if that is among the splits; its training has scored it on dev."""
     if "test" not in splits:
         return trained
     settings = ScoreMaskedSettings(split="test", scoring=config.scoring)

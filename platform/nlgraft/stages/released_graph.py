@@ -48,11 +48,11 @@ def checkpoint_settings(checkpoint: str | None, revision: str | None) -> Checkpo
 
 @dataclass(frozen=True)
 class Released:
-    """A released checkpoint, as the stages that read it know it.
+    """A released checkpoint, for the stages that read it.
 
     Attributes:
         settings: Its identity.
-        locations: Where it lies, and to checks of it what it becomes.
+        locations: Where it lies and, for its checks, how it will be read.
         is_bert: True for a BERT, false for an mBART.
     """
 

@@ -97,6 +97,7 @@ def tokenizer(
 
     ``symbols`` as in ``TokenizerSettings``.
     """
+    # Sampling of segmentations does not change the pieces, so it stays out of the fingerprint.
     fields: dict[str, Any] = config.model_dump(include={*TokenizerConfig.model_fields})
     learned = LearnedTokenizerConfig(**fields | {"is_shared": True, "special_tokens": special_tokens})
     return TOKENIZER.stage(
@@ -265,7 +266,7 @@ def language_model(
 def untrained_language_model(
     name: str, text: EncodedText, config: LanguageModelPhaseConfig, *, seed: int, stream: str = "source 0"
 ) -> Stage:
-    """Draw a language model with random weights, as the control of a pretrained one; ``seed`` as there."""
+    """Draw a language model with random weights, the control of a pretrained one, from a trial's ``seed``."""
     settings = UntrainedLanguageModelSettings(model=config.model, stream=stream)
     inputs = LanguageModelInputs(encoded=text.stage, corpus=text.corpus)
     return UNTRAINED_LANGUAGE_MODEL.stage(name, settings, inputs, seed=config.seed_of(seed))
@@ -338,6 +339,8 @@ def extract_scores(
                     split=split,
                     method=method,
                     num_sentences=num_sentences,
+                    # The first sentences depend on no reference, so their stage must not depend on the
+                    # tokenizer.
                     rouge_tokenizer=rouge_tokenizer if method == "oracle" else None,
                 ),
                 ExtractInputs(corpus=corpus),

@@ -1,7 +1,7 @@
 """A BERT of Hugging Face as the pretrained model: encoder and, with fresh cross-attention, decoder.
 
-Its special tokens come first here, as in every vocabulary, then those of languages, which it lacks and which
-begin as its [CLS]; the others keep their order, [unused] ones too.
+Its special tokens come first here, as in every vocabulary, then those of languages, which it lacks and whose
+rows are copies of its [CLS]; the others keep their order, [unused] ones too.
 Source: Rothe et al. (2020), section 2 (BERT2BERT).
 """
 

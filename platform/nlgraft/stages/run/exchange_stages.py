@@ -90,6 +90,7 @@ def _exchange_seq2seq(body: Seq2Seq, plans: Mapping[str, TransferPlan]) -> Seq2S
         weights[TABLES[side]] = _apply(plan, body.get_parameter(TABLES[side]), stream=0)
     if "decoder" in plans:
         output = body.output_projection
+        # An untied output table draws other noise than the input table.
         is_tied = config.tying != "none"
         weights["output_projection.weight"] = (
             weights[TABLES["decoder"]] if is_tied else _apply(plans["decoder"], output.weight, stream=1)
@@ -190,7 +191,7 @@ def old_frequencies(
 ) -> list[int]:
     """Count the old tokens in the training text that a side's table reads.
 
-    Plans and whoever else looks for similar tokens count here, so that they agree on S_m.
+    All stages that look for similar tokens count here, so that they find the same S_m.
 
     Args:
         encoded: Text in the old vocabularies.

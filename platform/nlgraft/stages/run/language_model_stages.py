@@ -65,6 +65,7 @@ def train(context: StageContext) -> None:
         evaluate=evaluate,
         save=write_language_model,
     )
+    # Once more: the result may be the best or averaged weights, not those evaluated last.
     evaluation = measure(model)
     if not prefix:
         write_segments(context.directory, "dev", evaluation.statistics)
