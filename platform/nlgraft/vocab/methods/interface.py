@@ -67,7 +67,7 @@ class PlanChoices:
 
 @dataclass(frozen=True, eq=False)
 class PlanMaterial:
-    """What some methods read beside the two vocabularies.
+    """Inputs of some methods besides the two vocabularies.
 
     Attributes:
         frequencies: Count of each old token, for order ``frequency``.

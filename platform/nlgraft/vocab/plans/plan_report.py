@@ -186,6 +186,7 @@ def _describe(plan: TransferPlan, row: int, count: int) -> str:
 
 def _count_reasons(plan: TransferPlan) -> dict[str, int]:
     """Count the rows by reason, most frequent first, ignoring the tokens that reasons quote."""
+    # Reasons quote tokens, so each would be a reason of its own.
     counts = Counter(re.sub(r"'.*'", "...", reason) for reason in plan.reasons)
     return dict(counts.most_common())
 
