@@ -152,6 +152,7 @@ def _check_padded_batch(lazy: LazyModel, tokenizer: Any, ids: list[int], name: s
         )
     if tokenizer.pad_token_id >= _num_rows(model, "encoder"):
         return Check(title, False, f"padding id {tokenizer.pad_token_id} has no row")
+    # The first positions of the padded sentence can then be compared with the unpadded one.
     tokenizer.padding_side = "right"
     batch = tokenizer.pad({"input_ids": [ids, [*ids, *ids]]}, return_tensors="pt")
     alone = tokenizer.pad({"input_ids": [ids]}, return_tensors="pt")
@@ -159,6 +160,7 @@ def _check_padded_batch(lazy: LazyModel, tokenizer: Any, ids: list[int], name: s
         _forward(lazy, found["input_ids"], found["attention_mask"])[0, : len(ids)] for found in (batch, alone)
     )
     difference = float((padded - unpadded).abs().max())
+    # Rounding grows with the size of the outputs.
     scale = max(1.0, float(unpadded.abs().max()))
     return Check(
         title, difference <= PADDING_TOLERANCE * scale, f"largest difference {difference:.2g} under padding"
@@ -261,6 +263,7 @@ def _reversed(lazy: LazyModel, kept: int | None) -> tuple[LazyModel, dict[str, t
     if sizes["encoder"] == sizes["decoder"]:
         return lazy.exchanged(plans["decoder"]), ids
     encoder_side = lazy.exchanged(plans["encoder"], sides="encoder")
+    # Two vocabularies of different sizes need a plan each.
     return encoder_side.exchanged(plans["decoder"], sides="decoder"), ids
 
 
