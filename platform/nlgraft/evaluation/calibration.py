@@ -131,11 +131,11 @@ def token_confidences(
     """Compute the probability of each token that a model produced, given those before it.
 
     Args:
-        model: Put into eval mode meanwhile.
+        model: Run in evaluation mode.
         inputs: The sentences that it translated.
         hypotheses: Ids of each output, end token not included.
         config: First decoder input, and the token that ends a target.
-        batch_sentences: Sentences at once.
+        batch_sentences: Sentences of a batch.
 
     Returns:
         Probabilities, one for each id of each hypothesis.

@@ -70,7 +70,7 @@ class Inputs:
 
 
 def with_foreign_source(inputs: Inputs, source: int, seed: int) -> Inputs:
-    """Give every example another example's sentence as one of its sources: an adversarial test.
+    """Replace one source of every example by another example's sentence: an adversarial test.
 
     The loss in quality shows how much a system relies on that source. References stay as they are.
 

@@ -113,7 +113,7 @@ def evaluate_documents(
         references: One human sentence for each.
         documents: Document of each sentence; the sentences of a document stand in their order.
         tokenizers: As in ``evaluate_text``.
-        normalization: Likewise.
+        normalization: As in ``evaluate_text``.
 
     Returns:
         ``doc_bleu`` with statistics [D, 10], D the number of documents.

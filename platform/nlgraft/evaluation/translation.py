@@ -69,7 +69,7 @@ def dev_scores(
     Args:
         inputs: What the model reads.
         references: Human text of each example.
-        tokenizer: Of the target.
+        tokenizer: Tokenizer of the target.
         config: Beam and length rules; beam 1 is cheap and ranks checkpoints nearly as well.
         metrics: Names of text metrics.
 

@@ -116,8 +116,8 @@ def begun_masked_lm(
 ) -> Stage:
     """Take a masked language model before any training.
 
-    With a seed all of its weights are fresh, for the vocabulary of ``tokenizer``; without one it is a
-    released one as it is.
+    With a seed, all its weights are drawn at random, for the vocabulary of ``tokenizer``; without one, it is
+    the released model unchanged.
     """
     settings = BeginMaskedSettings(
         checkpoint=checkpoint_settings(config.checkpoint, config.revision),
@@ -138,7 +138,7 @@ def exchanged_masked_lm(
     norm_match: Literal["none", "median", "class"] = "none",
     seed: int,
 ) -> Stage:
-    """Give a masked language model another vocabulary by a method that needs no training."""
+    """Exchange the vocabulary of a masked language model by a method that needs no training."""
     settings = PlanSettings(method=method, norm_match=norm_match)
     inputs = PlanInputs(model=model, old={SIDE: old}, new={SIDE: new})
     plans = PLAN.stage("transfer_plan", settings, inputs, seed=seed)

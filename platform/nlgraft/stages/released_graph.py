@@ -68,7 +68,7 @@ class Released:
         return kind.stage(name, settings, NoInputs(), locations=self.locations)
 
     def masked_lm(self, name: str, tokenizer: Stage) -> Stage:
-        """Convert a BERT into a masked language model of ours."""
+        """Convert a BERT into our masked language model."""
         inputs = ReleasedInputs(tokenizer=tokenizer)
         return BERT_MASKED_LM.stage(name, self.settings, inputs, locations=self.locations)
 

@@ -156,7 +156,7 @@ def encode(
     """Encode streams of a corpus.
 
     Args:
-        name: Of the stage.
+        name: Beginning of the stage's name.
         corpus: The corpus.
         tokenizers: Tokenizer of each stream.
         streams: Role of the text of streams that are not named as their role.
@@ -206,9 +206,9 @@ def train_inputs(
 
 
 def train_settings(text: EncodedText, settings: TrainSettings) -> TrainSettings:
-    """Complete the settings of a training by what is known of its text.
+    """Complete the settings of a training from its encoded text.
 
-    Text that is segmented anew is cut where the encoded text was.
+    Text that is segmented anew is truncated to the same length as the encoded text.
     """
     if settings.sampling_alpha is None:
         return settings
@@ -273,7 +273,7 @@ def untrained_language_model(
 
 
 def translate(name: str, model: Stage, text: EncodedText, split: str, decoding: DecodingSettings) -> Stage:
-    """Translate a split of a corpus, whose sources are cut where those of training were."""
+    """Translate a split of a corpus, with sources truncated as in training."""
     sides = (*decoding.view.sources, *decoding.view.contexts.values())
     settings = TranslateSettings(
         **{name: getattr(decoding, name) for name in DecodingSettings.model_fields},
@@ -301,8 +301,8 @@ def scores(
         trained: Training of the model.
         text: The corpus.
         splits: Splits to translate.
-        decoding: What the model reads, and how it is searched.
-        score: Measures.
+        decoding: Input of the model, and settings of the search.
+        score: Metrics.
         compared_tokenizer: Tokenizer of the target against which the model's saves tokens.
         further: Stages whose metrics belong to the trial although nothing else reads them.
     """

@@ -60,7 +60,7 @@ class Corpus:
         target: Target lines, or None.
         labels: Class labels, or None.
         documents: Document ids, or None; equal neighbouring ids make a document.
-        selected: Selection of the examples, where there was a choice.
+        selected: Selection of the examples; None for text that is used whole.
     """
 
     sources: list[list[str]]
@@ -205,8 +205,8 @@ class SplitReport:
         num_examples: Examples.
         num_empty_lines: Lines without any word, over sources and target.
         num_words: Whitespace-separated words by role.
-        num_in_train: Examples of dev or test whose every stream of text also is an example of train.
-        num_sources_in_train: Examples of dev or test whose sources also are sources of an example of train.
+        num_in_train: Examples of dev or test that also occur in train, with all sources and the target.
+        num_sources_in_train: Examples of dev or test whose sources occur in train.
         selected: Selection of the examples.
     """
 

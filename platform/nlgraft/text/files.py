@@ -31,7 +31,7 @@ def _resolved_if_present(path: str, info: ValidationInfo) -> str:
 InputPath = Annotated[str, AfterValidator(_resolved)]
 """A file or directory of a study; relative ones start at the directory of the study file."""
 InputPathOrName = Annotated[str, AfterValidator(_resolved_if_present)]
-"""A file or directory where there is one, likewise; otherwise a name, e.g. on the Hugging Face hub."""
+"""An existing file or directory, resolved likewise; otherwise a name, e.g. on the Hugging Face hub."""
 
 _BOM = b"\xef\xbb\xbf"
 _BYTES_PER_CHAR = 4  # upper bound of UTF-8

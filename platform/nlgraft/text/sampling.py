@@ -20,7 +20,7 @@ from itertools import accumulate
 _WORD = re.compile("\u2581?[^\u2581]+|\u2581")
 _UNKNOWN_PENALTY = 10.0  # below the least likely piece, as in SentencePiece
 _MAX_WORDS = 200_000  # cached words; the cache is cleared beyond
-_MAX_STEPS = 1_000_000  # cached states of BPE-dropout, likewise
+_MAX_STEPS = 1_000_000  # cached states of BPE-dropout; cleared beyond, too
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ def _encodings(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> Iterato
 
 
 def _word_numbers(offsets: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> list[int]:
-    """Number the word of each token; a token that is only space belongs to the word behind it."""
+    """Number the word of each token; a token of white space alone belongs to the next word."""
     ends = [end for _, end in words]
     return [min(bisect_right(ends, start), len(ends) - 1) for start, _ in offsets]
 

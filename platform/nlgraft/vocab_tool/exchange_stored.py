@@ -60,7 +60,7 @@ class _NewTensor:
 def exchange_stored(
     checkpoint: StoredCheckpoint, plan: TransferPlan, out: Path, sides: Sides = "both", multiple: int = 1
 ) -> ExchangedCheckpoint:
-    """Write a checkpoint with another vocabulary, but for its tokenizer.
+    """Write a checkpoint with another vocabulary, without its tokenizer.
 
     Args:
         checkpoint: The old checkpoint; it stays unchanged.

@@ -74,7 +74,7 @@ class LazyModel:
             yield self.model
 
     def exchanged(self, plan: TransferPlan, sides: Sides = "both") -> LazyModel:
-        """Give the model another vocabulary, whose rows are made when they are read.
+        """Exchange the model's vocabulary; the new rows are computed when they are read.
 
         Raises:
             DataError: The plan belongs to another vocabulary.
@@ -125,7 +125,7 @@ def _changed(lazy: LazyModel, source: Tensor, change: Change, plan: TransferPlan
 
 
 class _Reading(TorchFunctionMode):
-    """Puts the values of tensors in their place in every operation."""
+    """Replaces tensors of the model by their values in every operation."""
 
     def __init__(self, readers: Mapping[int, Reader]) -> None:
         super().__init__()

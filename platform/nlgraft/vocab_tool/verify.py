@@ -77,7 +77,7 @@ def verify_checkpoint(directory: str | Path) -> list[Check]:
 
 
 def _check_weights(lazy: LazyModel) -> Check:
-    """Tell the class of the model and what its files lack; without its tables it knows no token."""
+    """Name the class of the model and what its files lack; vocabulary tables must not be missing."""
     name = type(lazy.model).__name__
     if not lazy.missing:
         return Check("weights are stored", True, name)
@@ -142,7 +142,7 @@ def _check_encoding(lazy: LazyModel, place: Path, num_rows: int, name: str) -> I
 
 
 def _check_padded_batch(lazy: LazyModel, tokenizer: Any, ids: list[int], name: str) -> Check:
-    """Pad a sentence beside a longer one: what the model makes of it must not change."""
+    """Pad a sentence to the length of a longer one: the model's output for it must not change."""
     title, model = f"{name}pads a batch", lazy.model
     if tokenizer.pad_token_id is None:
         if model.can_generate() and not is_encoder_decoder(model):

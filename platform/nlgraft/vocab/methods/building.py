@@ -40,7 +40,7 @@ def build_plan(
         new: The vocabulary that gets them.
         method: A method or the name of one.
         choices: Settings.
-        material: What the method reads beside the vocabularies.
+        material: Inputs of the method besides the vocabularies.
 
     Raises:
         DataError: Unknown method, or one that needs rows or vectors that are missing.

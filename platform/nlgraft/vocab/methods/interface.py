@@ -96,7 +96,7 @@ class Request:
         missing: New ids without an exact copy.
         shared: (new id, old id) of every token of text that both vocabularies have.
         choices: Settings of the plan.
-        material: What some methods read beside the vocabularies.
+        material: Inputs of some methods besides the vocabularies.
     """
 
     old: Vocabulary

@@ -145,7 +145,7 @@ def report_plan(
         plan: The plan.
         text: Lines on which sequence lengths are measured, if any.
         encoded: The lines under the old and the new tokenizer; needed with text.
-        norms: Row norms, if a model was at hand.
+        norms: Row norms, if a model was given.
         num_worst: Number of rows to describe in words: those of the worst provenance first, and with text the
             most frequent ones.
     """

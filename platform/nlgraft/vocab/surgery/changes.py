@@ -35,7 +35,7 @@ class Change:
         is_exchanged: True if the rows follow the plan; else they stay.
         is_bias: True for a bias, with entries in the last dimension.
         stream: Stream of random rows.
-        num_rows: Rows afterwards; 0 for as many as there are.
+        num_rows: Number of rows afterwards; 0: unchanged.
         shift: Rows to insert at the start (positive) or to drop there (negative).
     """
 
