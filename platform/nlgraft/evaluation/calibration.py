@@ -131,11 +131,11 @@ def token_confidences(
     """Compute the probability of each token that a model produced, given those before it.
 
     Args:
-        model: Put into eval mode meanwhile.
+        model: Run in evaluation mode.
         inputs: The sentences that it translated.
         hypotheses: Ids of each output, end token not included.
         config: First decoder input, and the token that ends a target.
-        batch_sentences: Sentences at once.
+        batch_sentences: Sentences of a batch.
 
     Returns:
         Probabilities, one for each id of each hypothesis.
@@ -146,6 +146,7 @@ def token_confidences(
     confidences: list[list[float]] = [[] for _ in hypotheses]
     order = np.argsort([-len(ids) for ids in hypotheses], kind="stable")
     for rows in np.array_split(order, max(1, -(-len(order) // batch_sentences))):
+        # With the end token, as in training; its own confidence is left out below.
         outputs = Tokens.from_lists([[*hypotheses[row], config.end_id] for row in rows])
         read = Tokens.from_lists([[config.start_id, *hypotheses[row]] for row in rows])
         sources, contexts = inputs.pack(rows)

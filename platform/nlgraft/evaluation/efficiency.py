@@ -19,7 +19,7 @@ def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
 def speed_signature(
     config: GenerationConfig, device: torch.device | str, *, has_lm_cache: bool = True
 ) -> str:
-    """Describe what a decoding speed depends on beside the model."""
+    """Describe what a decoding speed depends on besides the model."""
     kind = torch.device(device).type
     threads = f"|threads:{torch.get_num_threads()}" if kind == "cpu" else ""
     lm_cache = "" if has_lm_cache else "|lm_cache:off"

@@ -57,6 +57,7 @@ def oracle(text: str, reference: str, num_sentences: int, tokenizer: RougeTokeni
         rest = [index for index in range(len(parts)) if index not in chosen]
         index = max(rest, key=lambda index: value(chosen | {index}))
         reached = value(chosen | {index})
+        # The first sentence is taken whatever its value: a summary has at least one.
         if chosen and reached <= best:
             break
         chosen, best = chosen | {index}, reached

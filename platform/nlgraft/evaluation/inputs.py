@@ -32,6 +32,7 @@ def pack(stream: Stream, rows: Rows) -> Tokens:
     if isinstance(stream, FrozenStates):
         return stream.tokens(rows.tolist())
     ids, valid = stream.padded(rows)
+    # Attention needs one position at least; here it is padding.
     if ids.shape[1] == 0:
         ids, valid = np.full((len(rows), 1), PAD, dtype=np.int64), np.zeros((len(rows), 1), dtype=bool)
     return Tokens(torch.from_numpy(ids), torch.from_numpy(valid))
@@ -69,14 +70,14 @@ class Inputs:
 
 
 def with_foreign_source(inputs: Inputs, source: int, seed: int) -> Inputs:
-    """Give every example another example's sentence as one of its sources: an adversarial test.
+    """Replace one source of every example by another example's sentence: an adversarial test.
 
     The loss in quality shows how much a system relies on that source. References stay as they are.
 
     Args:
         inputs: The examples.
         source: Index of the source that is replaced.
-        seed: Of the draw: each example draws among all sentences that differ from its own.
+        seed: Seed of the draw; each example draws among all sentences that differ from its own.
 
     Raises:
         DataError: The source is none, is precomputed, or all of its sentences are alike.
@@ -95,6 +96,7 @@ def with_foreign_source(inputs: Inputs, source: int, seed: int) -> Inputs:
     content_N = np.array([number_of[sentence] for sentence in sentences])
     random = np.random.default_rng(seed)
     drawn_N = np.arange(len(sentences))
+    # Only examples that drew a sentence equal to their own draw again.
     while len(own := (content_N[drawn_N] == content_N).nonzero()[0]):
         drawn_N[own] = random.integers(0, len(sentences), len(own))
     foreign = Ragged.of([sentences[row] for row in drawn_N])

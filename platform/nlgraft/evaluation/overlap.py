@@ -34,6 +34,7 @@ def _sacrebleu_rows(
     metric: Metric, hypotheses: Sequence[str], references: Sequence[str]
 ) -> tuple[NDArray[np.float64], str]:
     """Ask sacrebleu for its own statistics, as its bootstrap does, and for its signature."""
+    # The only way to sacrebleu's segment statistics, though not a public name.
     rows = metric._extract_corpus_statistics(hypotheses, [references])
     return np.asarray(rows, dtype=np.float64), str(metric.get_signature())
 

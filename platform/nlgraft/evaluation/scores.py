@@ -30,7 +30,7 @@ class Score:
     signature: str
 
     def to_json(self) -> dict[str, float | int | str]:
-        """Give the score as it stands in ``metrics.json``, without its name."""
+        """Convert the score to its entry in ``metrics.json``, without its name."""
         return {
             "value": self.value,
             "signature": self.signature,
@@ -79,8 +79,8 @@ def evaluate_text(
         hypotheses: System outputs.
         references: Human texts.
         metrics: Names of text metrics.
-        tokenizers: Of BLEU and ROUGE; None: by the script of the references.
-        normalization: Unicode normalisation that both sides have gone through, for the signatures.
+        tokenizers: Tokenizers of BLEU and ROUGE; None: chosen by the script of the references.
+        normalization: Unicode normalisation already applied to both sides, for the signatures.
 
     Raises:
         DataError: The two sides differ in length, are empty, or a metric is unknown or not for texts.
@@ -113,7 +113,7 @@ def evaluate_documents(
         references: One human sentence for each.
         documents: Document of each sentence; the sentences of a document stand in their order.
         tokenizers: As in ``evaluate_text``.
-        normalization: Likewise.
+        normalization: As in ``evaluate_text``.
 
     Returns:
         ``doc_bleu`` with statistics [D, 10], D the number of documents.

@@ -22,7 +22,7 @@ BLEU_TOKENIZERS: dict[Script, tuple[BleuTokenizer, ...]] = {
     "japanese": ("ja-mecab", "char", "flores200", "none"),
     "unspaced": ("char", "flores200", "none"),
 }
-"""BLEU's tokenizers that fit a script; the first is taken where a study leaves it open."""
+"""BLEU's tokenizers that fit a script; the first one is the default."""
 ROUGE_TOKENIZERS: dict[Script, tuple[RougeTokenizer, ...]] = {
     "english": ("english", "words"),
     "spaced": ("words",),
@@ -31,7 +31,7 @@ ROUGE_TOKENIZERS: dict[Script, tuple[RougeTokenizer, ...]] = {
     "japanese": ("characters",),
     "unspaced": ("characters",),
 }
-"""Likewise of ROUGE."""
+"""ROUGE's tokenizers that fit a script; the first one is the default."""
 _NAMES: dict[Script, str] = {
     "english": "English or as plain",
     "spaced": "of words with letters beyond a to z",
@@ -84,13 +84,13 @@ class TextTokenizers:
 
 
 DEFAULT_TOKENIZERS = TextTokenizers()
-"""Those of text as plain as English."""
+"""Tokenizers of English and other text in plain Latin letters."""
 
 
 def choose_tokenizers(
     references: Sequence[str], bleu: BleuTokenizer | None = None, rouge: RougeTokenizer | None = None
 ) -> TextTokenizers:
-    """Take the tokenizers of a study, and where it leaves one open that of the references' script."""
+    """Return the tokenizers that a study sets; an unset one is chosen by the script of the references."""
     script = script_of(references) or "english"
     return TextTokenizers(bleu or BLEU_TOKENIZERS[script][0], rouge or ROUGE_TOKENIZERS[script][0])
 

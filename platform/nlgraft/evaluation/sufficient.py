@@ -65,7 +65,7 @@ class StatisticMetric:
 
     Attributes:
         direction: Which way is better.
-        unit: Of the value.
+        unit: Unit of the value.
         description: What is measured.
         value: Maps sums [..., k] to values [...]; its docstring names the k numbers of a segment.
         rows: Maps hypotheses and references to statistics [N, k] and a signature; None where the statistics
@@ -276,7 +276,7 @@ def segment_rows(
         metric: Name of a text metric.
         hypotheses: System outputs, detokenised.
         references: One human text for each.
-        tokenizers: Of BLEU and ROUGE; other metrics have their own.
+        tokenizers: Tokenizers of BLEU and ROUGE; other metrics have their own.
 
     Returns:
         Statistics [N, k] and the signature.

@@ -1,4 +1,4 @@
-"""From encoded sources to hypotheses, and to scores on dev while a model is trained."""
+"""Translation of encoded sources, and scores on dev during training."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Translations:
 
 
 def translate(model: Any, inputs: Inputs, config: GenerationConfig) -> Translations:
-    """Decode examples in batches of similar length and give them back in their order.
+    """Decode examples in batches of similar length; the translations are in the examples' order.
 
     Args:
         model: A ``Seq2Seq`` on any device.
@@ -69,7 +69,7 @@ def dev_scores(
     Args:
         inputs: What the model reads.
         references: Human text of each example.
-        tokenizer: Of the target.
+        tokenizer: Tokenizer of the target.
         config: Beam and length rules; beam 1 is cheap and ranks checkpoints nearly as well.
         metrics: Names of text metrics.
 

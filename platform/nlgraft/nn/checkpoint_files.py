@@ -12,7 +12,7 @@ from typing import Any, Literal
 from nlgraft.text.files import expand
 
 Reader = Literal["mbart", "bert", "masked_lm", "encoder"]
-"""What a checkpoint becomes: an encoder-decoder of ours, a BERT encoder of ours, a masked language model, or
+"""What a checkpoint becomes: our encoder-decoder, the BERT encoder of our model, a masked language model, or
 a context, which any model of transformers can be."""
 TYPES: dict[Reader, tuple[str, ...]] = {
     "mbart": ("mbart",),
@@ -44,7 +44,7 @@ _POINTER = b"version https://git-lfs"
 
 
 def checkpoint_problems(checkpoint: str, reader: Reader) -> list[str]:
-    """Find what will keep a checkpoint from being read; a name on the hub is not looked at.
+    """Find everything that prevents a checkpoint from being read; names on the hub are not checked.
 
     Args:
         checkpoint: A directory, or a name on the Hugging Face hub.
@@ -71,7 +71,7 @@ def _config_problems(directory: Path, reader: Reader) -> Iterator[str]:
     path = directory / "config.json"
     settings = _read_json(path)
     if not isinstance(settings, dict):
-        yield f"{path}: missing or no JSON object; it stands beside the weights of every checkpoint"
+        yield f"{path}: missing or not a JSON object; every checkpoint has one beside its weights"
         return
     found, taken = settings.get("model_type"), TYPES[reader]
     if not isinstance(found, str) or (taken and found not in taken):

@@ -28,7 +28,7 @@ def load_base_model(config: HuggingFaceEncoderConfig) -> nn.Module:
     from transformers import AutoModel
 
     if config.checkpoint is None:
-        raise ContractError("the configuration names no checkpoint: hand over the encoder, or name one")
+        raise ContractError("the configuration names no checkpoint: pass the encoder, or name a checkpoint")
     try:
         with quiet_transformers(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)  # of weights that the checkpoint lacks, such as an unused pooler

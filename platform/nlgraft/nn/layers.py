@@ -125,7 +125,7 @@ class DecoderLayer(nn.Module):
 
 
 def _where_present(memory: KeyValue, y_RTD: Tensor, x_RTD: Tensor) -> Tensor:
-    """Undo the sublayer of a source in rows that lack it: there is none, not even the norm behind it."""
+    """Skip a source's sublayer, its norm included, in rows that lack this source."""
     if memory.present is None:
         return y_RTD
     present_R = memory.present.repeat_interleave(len(x_RTD) // len(memory.present), 0)

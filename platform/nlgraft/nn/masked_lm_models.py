@@ -1,4 +1,4 @@
-"""Masked language models: an encoder and a head that predicts masked tokens, of ours or of transformers.
+"""Masked language models, our own and those of transformers: an encoder and a head for masked tokens.
 
 transformers is imported only when one of its models is built.
 
@@ -139,7 +139,7 @@ class EncoderMaskedLM(MaskedLM):
 
     @property
     def max_tokens(self) -> int | None:
-        """Learned positions end somewhere, sinusoids do not."""
+        """Longest line: learned positions are limited, sinusoids are not."""
         config = self.model.config
         return config.max_positions - 2 if config.source_positions == "learned" else None
 
@@ -188,7 +188,7 @@ class TransformersMaskedLM(MaskedLM):
 
     @property
     def max_tokens(self) -> int | None:
-        """Positions beside those of begin and end."""
+        """Number of positions, without those of begin and end."""
         limit = position_limit(self.model)
         return None if limit is None else limit - 2
 
@@ -203,7 +203,7 @@ def load_checkpoint(name: str, revision: str | None, seed: int) -> tuple[Transfo
     Args:
         name: Hub name or directory.
         revision: Commit, tag or branch of a hub name.
-        seed: Of the parameters that the checkpoint lacks: a prediction head.
+        seed: Seed of parameters that the checkpoint lacks, such as a prediction head.
 
     Returns:
         The model, and the names of the parameters that were drawn.

@@ -33,7 +33,7 @@ from nlgraft.nn.random_streams import isolated_rng
 
 @dataclass(frozen=True)
 class Encoding:
-    """Everything that the decoder reads.
+    """The encoded input of the decoder.
 
     Attributes:
         bank: One memory [B, T, D] per source.

@@ -137,8 +137,8 @@ class ScalarMix(LayerPooling):
     """ELMo's mixture: a learned weighted mean of the normalised layers, embeddings included, and a scale.
 
     Attributes:
-        means: Of a centred mixture: what is subtracted before the norm, [L, H]; not a number until ``centre``
-            is called or weights are loaded, so that it cannot be forgotten.
+        means: Centred mixture: the means that are subtracted before the norm, [L, H]; NaN until ``centre`` is
+            called or weights are loaded.
     """
 
     means: Tensor | None

@@ -1,4 +1,4 @@
-"""The published model families as configurations. No torch here."""
+"""The published model families as configurations. Imports no torch."""
 
 from __future__ import annotations
 

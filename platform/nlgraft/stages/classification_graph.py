@@ -44,7 +44,7 @@ def classifier_scores(
 ) -> Stage:
     """Score the trial's classifier on test, if that is among the splits; dev belongs to the training.
 
-    ``further`` are stages whose metrics the trial reports beside these.
+    ``further`` are stages whose metrics the trial reports, too.
     """
     if "test" not in splits:
         return trained

@@ -44,7 +44,7 @@ def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, 
 
 
 class SystemConfig(StrictConfig):
-    """Base of the systems' configs: settings that contradict each other are refused, all at once."""
+    """Base of the systems' configs: all contradictions between settings are reported together."""
 
     @model_validator(mode="after")
     def _agrees_with_itself(self) -> Self:
@@ -61,10 +61,10 @@ class PhaseConfig(StrictConfig):
     """One training of the whole model."""
 
     train: SmoothedTrainConfig = SmoothedTrainConfig()
-    """Length, learning rate and choice of the result."""
+    """Length, learning rate, and which weights are the result."""
     num_bleu_sentences: int = Field(default=0, ge=0)
-    """Dev sentences that are decoded greedily at every evaluation, reported as dev/greedy_bleu (sentences);
-    0: none."""
+    """Number of dev sentences that are decoded greedily at every evaluation and scored as dev/greedy_bleu; 0:
+    none."""
 
     @model_validator(mode="after")
     def _best_metric_is_measured(self) -> PhaseConfig:
@@ -85,7 +85,8 @@ class UpstreamSeed(StrictConfig):
     """Which trials share a pretrained model."""
 
     is_per_seed: bool = False
-    """If true, every trial seed pretrains a model of its own; else replicates vary downstream only."""
+    """If true, every trial pretrains its own model with its own seed, so that intervals include the variance
+    of pretraining; if false, all trials share one model and replicates vary downstream only."""
 
     def seed_of(self, trial_seed: int) -> int:
         """Choose the seed of this training in a trial."""
@@ -93,14 +94,14 @@ class UpstreamSeed(StrictConfig):
 
 
 class UpstreamPhaseConfig(PhaseConfig, UpstreamSeed):
-    """The training of a model that trials share."""
+    """Training of an upstream model that trials share."""
 
 
 class LanguageModelPhaseConfig(UpstreamSeed):
     """The pretraining of one of our own language models, which trials share."""
 
     model: LanguageModelConfig
-    """Left-to-right (``uni_lm``) or two-tower (``bi_lm``), and its sizes."""
+    """Kind, left-to-right (``uni_lm``) or two-tower (``bi_lm``), and sizes."""
     train: TrainConfig = TrainConfig()
     """Length, learning rates, selection of the result."""
 
@@ -119,7 +120,7 @@ class ClassifierTrainConfig(TrainConfig):
     """The training of a classifier."""
 
     best_metric: str = "dev/loss.class"
-    """Dev metric that tells the best evaluation, for the result and for ``patience``."""
+    """Dev metric by which the best evaluation is chosen, for the result and for ``patience``."""
 
 
 class ClassificationConfig(StrictConfig):
@@ -152,18 +153,21 @@ class MaskedSpansConfig(StrictConfig):
 
 
 class ScoreConfig(StrictConfig):
-    """Measures of the output."""
+    """Evaluation of the output."""
 
     metrics: tuple[TextMetric, ...] = Field(default=("bleu", "chrf", "ter"), min_length=1)
-    """Measures of text: ROUGE and meteor for questions and summaries, bleu_zh for Chinese by characters."""
+    """Metrics of the output text. ROUGE and meteor suit questions and summaries, bleu_zh Chinese, by
+    characters."""
     bleu_tokenizer: BleuTokenizer | None = None
-    """sacreBLEU's tokenizer of ``bleu``, part of its signature; null: by the script of the dev references,
-    13a where spaces separate words and else zh, ja-mecab, ko-mecab or char."""
+    """sacreBLEU's tokenizer of ``bleu``, part of its signature. Null: chosen by the script of the dev
+    references, 13a where spaces separate words, otherwise zh, ja-mecab, ko-mecab or char."""
     rouge_tokenizer: RougeTokenizer | None = None
-    """Words of ROUGE, part of its signature: english (stemmed a-z and 0-9, as ROUGE-1.5.5), words (any
-    letters) or characters; null: by the script of the dev references."""
+    """Tokenizer of ROUGE, part of its signature: english (runs of a-z and digits, stemmed, as in
+    ROUGE-1.5.5), words (runs of letters of any script) or characters. Null: chosen by the script of the dev
+    references."""
     is_calibrated: bool = False
-    """If true, measure the inference ECE: one more pass over every output, and its alignment."""
+    """If true, measure the expected calibration error of inference (Wang et al. 2020), which takes another
+    forward pass over every output and its alignment with the reference."""
 
     @model_validator(mode="after")
     def _tokenizers_are_read(self) -> ScoreConfig:
@@ -179,28 +183,29 @@ class ScoreConfig(StrictConfig):
 
 
 class MaskedLMConfig(StrictConfig):
-    """A masked language model of transformers, and what it predicts."""
+    """A masked language model of transformers, its vocabularies, and its masking."""
 
     checkpoint: InputPathOrName | None = None
     """Hub name or local directory of a BERT, RoBERTa, DistilBERT, ELECTRA or ModernBERT type checkpoint with
-    its tokenizer. One without a prediction head gets a fresh one, which upstream training teaches."""
+    its tokenizer. A missing prediction head is initialised at random and learned in upstream training."""
     revision: str | None = None
     """Commit, tag or branch of a hub name; null: its main branch."""
     model: BertConfig | None = None
-    """The model that is trained from scratch instead of a checkpoint; null: the checkpoint."""
+    """Sizes of a model that is trained from scratch instead of a checkpoint; null: the checkpoint."""
     is_body_trained: bool = True
-    """If false, upstream training changes the prediction head alone."""
+    """If false, upstream training trains the prediction head only."""
     upstream_tokenizer: WordTokenizerConfig | None = None
-    """Vocabulary of a model trained from scratch, learned from upstream text; a checkpoint has its own."""
+    """Vocabulary of a model trained from scratch, learned from upstream text; null with a checkpoint, which
+    brings its own."""
     downstream_tokenizer: WordTokenizerConfig = WordTokenizerConfig()
     """The new vocabulary, learned from downstream text."""
     masking: MaskingConfig = MaskingConfig()
-    """Unit that training masks. Scoring masks whole words at the same rate, all of their tokens, so that all
+    """Masking in training. Scoring masks whole words at the same rate, all of their tokens, so that all
     vocabularies predict the same characters."""
     num_scored_sentences: int | None = Field(default=None, ge=1)
-    """Sentences of dev and of test that are scored, upstream and downstream; null: all."""
+    """Number of sentences of dev and of test that are scored, upstream and downstream; null: all."""
     num_scoring_rounds: int = Field(default=1, ge=1)
-    """Times that each of them is read with other words masked: 1/rate rounds cover every word once."""
+    """Passes over each scored sentence, each with other words masked: 1/rate passes cover every word once."""
 
     @property
     def upstream_dropout(self) -> float | None:
@@ -239,9 +244,9 @@ class MaskedLMConfig(StrictConfig):
 
 
 class VectorsConfig(StrictConfig):
-    """Vectors of tokens learned from text, as wide as the model, for methods that read them."""
+    """Token vectors learned from text, of the model's width, for transfer methods that need them."""
 
     epochs: int = Field(default=5, ge=1)
     """Passes over the training text of the domain."""
     batch_size: int = Field(default=2048, ge=1)
-    """Predictions of a step."""
+    """Predictions per optimiser step."""

@@ -80,6 +80,7 @@ def frozen_states(
             "stored; run it live"
         )
     read = _reading(context, side).model_dump()
+    # Only what decides the states, so that contexts which pool them differently share the files.
     settings = FrozenStatesSettings(**read, precision=precision)
     return FROZEN_STATES.stage(name, settings, FrozenStatesInputs(encoded=text.stage, encoder=encoder))
 

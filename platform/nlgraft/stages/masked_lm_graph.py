@@ -51,12 +51,13 @@ class MaskedText:
 
 
 def _locations(config: MaskedLMConfig) -> dict[str, Any]:
-    """Say where the checkpoint lies, and to checks of it what it becomes."""
+    """Return where the checkpoint lies and, for its checks, how it will be read."""
     return {} if config.checkpoint is None else {"checkpoint": config.checkpoint, "read_as": "masked_lm"}
 
 
 def word_tokenizer(name: str, config: WordTokenizerConfig, corpus: Stage) -> Stage:
     """Learn a tokenizer from the training text of a corpus."""
+    # The vocabulary does not depend on the dropout with which text is segmented later.
     settings = WordTokenizerSettings(tokenizer=config.model_copy(update={"dropout": None}))
     return WORD_TOKENIZER.stage(f"{name}_tokenizer", settings, WordTokenizerInputs(corpus=corpus))
 
@@ -115,8 +116,8 @@ def begun_masked_lm(
 ) -> Stage:
     """Take a masked language model before any training.
 
-    With a seed all of its weights are fresh, for the vocabulary of ``tokenizer``; without one it is a
-    released one as it is.
+    With a seed, all its weights are drawn at random, for the vocabulary of ``tokenizer``; without one, it is
+    the released model unchanged.
     """
     settings = BeginMaskedSettings(
         checkpoint=checkpoint_settings(config.checkpoint, config.revision),
@@ -137,7 +138,7 @@ def exchanged_masked_lm(
     norm_match: Literal["none", "median", "class"] = "none",
     seed: int,
 ) -> Stage:
-    """Give a masked language model another vocabulary by a method that needs no training."""
+    """Exchange the vocabulary of a masked language model by a method that needs no training."""
     settings = PlanSettings(method=method, norm_match=norm_match)
     inputs = PlanInputs(model=model, old={SIDE: old}, new={SIDE: new})
     plans = PLAN.stage("transfer_plan", settings, inputs, seed=seed)
@@ -156,7 +157,7 @@ def continued_masked_lm(
 
 
 def masked_scores(trained: Stage, text: MaskedText, config: MaskedLMConfig, splits: Sequence[str]) -> Stage:
-    """Score the trial's model on test, where it is asked for; on dev its training has scored it."""
+    """Score the trial's model on test, if that is among the splits; its training has scored it on dev."""
     if "test" not in splits:
         return trained
     settings = ScoreMaskedSettings(split="test", scoring=config.scoring)

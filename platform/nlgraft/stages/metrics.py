@@ -44,9 +44,9 @@ def _statistic(name: str, **changes: Any) -> Metric:
 
 
 TEXT = _on(SPLITS, {name: _statistic(name) for name in get_args(TextMetric)})
-"""Measures of text that scores hold."""
+"""Metrics of text."""
 DOCUMENTS = _on(SPLITS, {"doc_bleu": _statistic("doc_bleu")})
-"""What scores add where lines belong to documents."""
+"""Further scores of text with documents."""
 ROUGE: tuple[TextMetric, ...] = ("rouge1", "rouge2", "rouge_l", "rouge_lsum")
 """Measures of summaries."""
 EXTRACT_METHODS: tuple[ExtractMethod, ...] = get_args(ExtractMethod)
@@ -74,7 +74,7 @@ OUTPUT = _on(
         "ece": _statistic("ece"),
     },
 )
-"""What is measured of a trial's output beside its quality: lengths, speed, calibration."""
+"""Further measures of a trial's output: lengths, speed, calibration."""
 SAVED = _on(
     SPLITS,
     {
@@ -85,7 +85,7 @@ SAVED = _on(
         )
     },
 )
-"""What scores add where another tokenizer is compared with the model's."""
+"""Further scores if another tokenizer is compared with the model's."""
 NATS_PER_CHAR = _on(
     ("dev",),
     {
@@ -96,7 +96,7 @@ NATS_PER_CHAR = _on(
         )
     },
 )
-"""What the scores add where they are given the training of the model."""
+"""Further scores if the training of the model is among the inputs."""
 
 _PER_TOKEN = "Cross-entropy per target token; tokens of different vocabularies are not the same unit."
 _LOSS = _statistic("loss", counted_by="dev/reference_length", description=_PER_TOKEN)
@@ -117,7 +117,7 @@ TRAINING_COST: Table = {
 }
 """Size and cost of a training."""
 TRAINING: Table = {**_on(("dev",), {"loss": _LOSS}), **TRAINING_COST}
-"""What a training of the whole model reports."""
+"""Metrics of a training of the whole model."""
 START = _on(
     ("dev",),
     {"loss.step_0": replace(_LOSS, description=f"{_PER_TOKEN} Right after weights were carried over.")},
@@ -139,7 +139,7 @@ LANGUAGE_MODEL: Table = {
         },
     ),
 }
-"""What the pretraining of a language model reports."""
+"""Metrics of the pretraining of a language model."""
 
 _MASKED_LOSSES: Table = {
     "loss": _statistic("loss", description="Cross-entropy per masked token of whole masked words."),
@@ -163,9 +163,9 @@ MASKED: Table = {
         },
     ),
 }
-"""What training and scores of a masked language model report on dev, beside size and time."""
+"""Dev metrics of a masked language model's training and scores, besides size and time."""
 MASKED_TEST = _on(("test",), _MASKED_LOSSES)
-"""What its scores on the test set add."""
+"""Test metrics of a masked language model."""
 
 
 def masked_at(steps: Sequence[int]) -> dict[str, Metric]:
@@ -187,7 +187,7 @@ EXCHANGE: Table = {
     ),
     "transfer/drawn": _less(unit="share of rows", is_fixed=True, description="New rows drawn at random."),
 }
-"""What an exchange of the vocabulary reports."""
+"""Metrics of an exchange of the vocabulary."""
 _CLASSES: Table = {name: _statistic(name) for name in CLASS_METRICS}
 CLASSIFICATION: Table = {
     **TRAINING_COST,
@@ -211,4 +211,4 @@ CLASSIFICATION: Table = {
         },
     ),
 }
-"""What a classifier reports."""
+"""Metrics of a classifier."""

@@ -48,11 +48,11 @@ def checkpoint_settings(checkpoint: str | None, revision: str | None) -> Checkpo
 
 @dataclass(frozen=True)
 class Released:
-    """A released checkpoint, as the stages that read it know it.
+    """A released checkpoint, for the stages that read it.
 
     Attributes:
         settings: Its identity.
-        locations: Where it lies, and to checks of it what it becomes.
+        locations: Where it lies and, for its checks, how it will be read.
         is_bert: True for a BERT, false for an mBART.
     """
 
@@ -68,7 +68,7 @@ class Released:
         return kind.stage(name, settings, NoInputs(), locations=self.locations)
 
     def masked_lm(self, name: str, tokenizer: Stage) -> Stage:
-        """Convert a BERT into a masked language model of ours."""
+        """Convert a BERT into our masked language model."""
         inputs = ReleasedInputs(tokenizer=tokenizer)
         return BERT_MASKED_LM.stage(name, self.settings, inputs, locations=self.locations)
 

@@ -97,6 +97,7 @@ def tokenizer(
 
     ``symbols`` as in ``TokenizerSettings``.
     """
+    # Sampling of segmentations does not change the pieces, so it stays out of the fingerprint.
     fields: dict[str, Any] = config.model_dump(include={*TokenizerConfig.model_fields})
     learned = LearnedTokenizerConfig(**fields | {"is_shared": True, "special_tokens": special_tokens})
     return TOKENIZER.stage(
@@ -155,7 +156,7 @@ def encode(
     """Encode streams of a corpus.
 
     Args:
-        name: Of the stage.
+        name: Beginning of the stage's name.
         corpus: The corpus.
         tokenizers: Tokenizer of each stream.
         streams: Role of the text of streams that are not named as their role.
@@ -205,9 +206,9 @@ def train_inputs(
 
 
 def train_settings(text: EncodedText, settings: TrainSettings) -> TrainSettings:
-    """Complete the settings of a training by what is known of its text.
+    """Complete the settings of a training from its encoded text.
 
-    Text that is segmented anew is cut where the encoded text was.
+    Text that is segmented anew is truncated to the same length as the encoded text.
     """
     if settings.sampling_alpha is None:
         return settings
@@ -265,14 +266,14 @@ def language_model(
 def untrained_language_model(
     name: str, text: EncodedText, config: LanguageModelPhaseConfig, *, seed: int, stream: str = "source 0"
 ) -> Stage:
-    """Draw a language model with random weights, as the control of a pretrained one; ``seed`` as there."""
+    """Draw a language model with random weights, the control of a pretrained one, from a trial's ``seed``."""
     settings = UntrainedLanguageModelSettings(model=config.model, stream=stream)
     inputs = LanguageModelInputs(encoded=text.stage, corpus=text.corpus)
     return UNTRAINED_LANGUAGE_MODEL.stage(name, settings, inputs, seed=config.seed_of(seed))
 
 
 def translate(name: str, model: Stage, text: EncodedText, split: str, decoding: DecodingSettings) -> Stage:
-    """Translate a split of a corpus, whose sources are cut where those of training were."""
+    """Translate a split of a corpus, with sources truncated as in training."""
     sides = (*decoding.view.sources, *decoding.view.contexts.values())
     settings = TranslateSettings(
         **{name: getattr(decoding, name) for name in DecodingSettings.model_fields},
@@ -300,8 +301,8 @@ def scores(
         trained: Training of the model.
         text: The corpus.
         splits: Splits to translate.
-        decoding: What the model reads, and how it is searched.
-        score: Measures.
+        decoding: Input of the model, and settings of the search.
+        score: Metrics.
         compared_tokenizer: Tokenizer of the target against which the model's saves tokens.
         further: Stages whose metrics belong to the trial although nothing else reads them.
     """
@@ -338,6 +339,8 @@ def extract_scores(
                     split=split,
                     method=method,
                     num_sentences=num_sentences,
+                    # The first sentences depend on no reference, so their stage must not depend on the
+                    # tokenizer.
                     rouge_tokenizer=rouge_tokenizer if method == "oracle" else None,
                 ),
                 ExtractInputs(corpus=corpus),

@@ -2,7 +2,7 @@
 
 Padding decides the training speed on short sentences: batches of random sentences are more than half padding,
 these are not. The sentences of a batch depend on the seed and the epoch alone, never on the number of
-workers: a global batch is formed first and its rows are dealt out afterwards.
+workers: a global batch is formed first, then its rows are distributed over the workers.
 """
 
 from __future__ import annotations
@@ -94,6 +94,7 @@ class Ragged:
         valid = column[None, :] < whole[:, None]
         within = (column[None, :] >= lead) & (column[None, :] < (lengths + lead)[:, None])
         where = (self.offsets[rows] - lead)[:, None] + column[None, :]
+        # Places beyond a sequence are masked out before they are read.
         ids[within] = self.values[where[within]]
         if first is not None and width:
             ids[:, 0] = first
@@ -163,8 +164,8 @@ class LengthBatches:
             budget: Upper bound of the padded length of a batch on any one side: rows times longest. An
                 example that alone is longer gets a batch of its own.
             seed: Seed of the noise and of the order of batches.
-            noise: Examples are compared as if up to this much longer. Up to 1, only examples of equal length
-                are mixed; more mixes lengths and costs padding.
+            noise: Largest random addition to a length when examples are sorted. Up to 1, it only orders
+                examples of equal length; more mixes lengths and costs padding.
             is_by_count: If true, the budget is a number of examples: all batches but one have just as many.
 
         Raises:
@@ -196,6 +197,7 @@ class LengthBatches:
         longest = self.lengths.max(axis=1)
         needed = len(longest) if self.is_by_count else longest.sum() / _FILL
         batches: list[IntArray] = []
+        # A stack instead of recursion; it takes the shorter half first, so the order is fixed.
         waiting = [(np.arange(len(longest)), max(1, math.ceil(needed / self.budget)))]
         while waiting:
             rows, parts = waiting.pop()
@@ -205,6 +207,7 @@ class LengthBatches:
                 batches.append(rows)
                 continue
             first_parts = max(1, parts // 2)
+            # Examples that differ most in length waste most padding: split along that side.
             side = int(np.argmax(most - self.lengths[rows].mean(axis=0)))
             rows = rows[np.argsort(keys[rows, side], kind="stable")]
             if self.is_by_count:
@@ -232,5 +235,5 @@ class LengthBatches:
 
 
 def batches_of(lengths: IntArray, budget: int | LengthBatches, seed: int) -> LengthBatches:
-    """Draw up batches of a number of padded positions, or take those that are drawn up already."""
+    """Make batches of a number of padded positions, or return the given ones."""
     return budget if isinstance(budget, LengthBatches) else LengthBatches(lengths, budget, seed)

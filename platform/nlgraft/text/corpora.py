@@ -60,7 +60,7 @@ class Corpus:
         target: Target lines, or None.
         labels: Class labels, or None.
         documents: Document ids, or None; equal neighbouring ids make a document.
-        selected: Selection of the examples, where there was a choice.
+        selected: Selection of the examples; None for text that is used whole.
     """
 
     sources: list[list[str]]
@@ -172,6 +172,7 @@ def _select(
     num_kept = sum(keep)
     if num_kept == 0:
         raise DataError(f"{split}: keep selects none of {len(keep)} examples; check keep.words and keep.has")
+    # A further test set, test_NAME, has the limit of test.
     limit = getattr(config.limits, split.partition("_")[0])
     used = {role: list(islice(compress(lines, keep), limit)) for role, lines in streams.items()}
     num_used = num_kept if limit is None else min(limit, num_kept)
@@ -204,8 +205,8 @@ class SplitReport:
         num_examples: Examples.
         num_empty_lines: Lines without any word, over sources and target.
         num_words: Whitespace-separated words by role.
-        num_in_train: Examples of dev or test whose every stream of text also is an example of train.
-        num_sources_in_train: Examples of dev or test whose sources also are sources of an example of train.
+        num_in_train: Examples of dev or test that also occur in train, with all sources and the target.
+        num_sources_in_train: Examples of dev or test whose sources occur in train.
         selected: Selection of the examples.
     """
 

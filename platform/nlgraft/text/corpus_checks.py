@@ -1,4 +1,4 @@
-"""Checks of corpora and tokenizers that take seconds, before anything is trained."""
+"""Checks of corpora and tokenizers, in seconds and before anything is trained."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class CorpusCheck:
     Attributes:
         corpora: The splits.
         reports: Their counts.
-        warnings: What is allowed but likely a mistake: empty lines.
-        overlaps: Likewise: dev and test text within the training text.
+        warnings: Empty lines: allowed, but probably a mistake.
+        overlaps: Dev and test examples that also occur in train: allowed, but probably a mistake.
     """
 
     corpora: Mapping[str, Corpus] = field(default_factory=dict)
@@ -90,7 +90,7 @@ def _overlaps(reports: Mapping[str, SplitReport]) -> list[str]:
 
 
 def separator_problems(corpora: Mapping[str, Corpus], separator: str | None) -> Iterator[str]:
-    """Name the splits of which lines have what is to stand between joined lines; none without a separator."""
+    """Name the splits in which lines contain the separator that will join them; none without a separator."""
     if separator is None:
         return
     for split, corpus in corpora.items():

@@ -65,7 +65,7 @@ def word_tokens(line: str) -> list[str]:
 
 
 def _listed(value: Any) -> Any:
-    # a tuple: behind a validator of ours pydantic's strict mode takes no list for one
+    # A tuple, since behind a before-validator pydantic's strict mode refuses a list.
     if isinstance(value, list):
         return tuple(value)
     return (value,) if isinstance(value, str) else value
@@ -85,8 +85,8 @@ class _Constructed(StrictConfig):
 
     corpus: Literal["conlang"]
     domain: Literal["a", "b"] = "a"
-    """Domain of the sentences. Both share grammar, affixes and common roots; most words of b alone are built
-    from roots and affixes that a uses too."""
+    """Domain of the sentences. Both domains share grammar, affixes and common roots; most words that only b
+    has are built from roots and affixes that a uses, too."""
     language: Language | None = None
     """Language of monolingual text and of classification (default: target); other tasks refuse it."""
     train: int = Field(default=10_000, ge=1)
@@ -97,8 +97,9 @@ class _Constructed(StrictConfig):
     """Number of test examples."""
     topicality: float = Field(default=0.0, ge=0, le=1)
     """Monolingual text and classification: share of the nouns, verbs and adjectives that are drawn from one
-    semantic field, the sentence's topic. The label is then the topic (``topic 0`` to ``topic 5``), which
-    words that occur together tell, instead of the sentiment, which belongs to each word alone."""
+    semantic field, the sentence's topic. If above 0, the label is the topic (``topic 0`` to ``topic 5``),
+    which only words in combination reveal, instead of the sentiment, to which each word contributes by
+    itself."""
 
 
 class ConstructedText(_Constructed):
@@ -126,10 +127,9 @@ class ConlangConfig(_Constructed):
     ``summarisation``: a document on one line into its main point. ``classification``: a sentence and its
     sentiment (``positive``, ``negative``, ``neutral``). ``monolingual``: text without target."""
     unsaid: float = Field(default=0.0, ge=0, le=0.5)
-    """Multi_source and post_editing: share of the adjectives, adverbs, places and owners that a source
-    language leaves out. Of multi_source each is said in at least one language; of post_editing the first
-    language alone leaves out, the draft has them. The corpus stage reports how far a perfect translator of
-    each source alone would come."""
+    """Multi_source and post_editing: share of the adjectives, adverbs, places and owners that a source omits.
+    In multi_source each of them is expressed in at least one source; in post_editing only the first language
+    omits any. The corpus stage reports the BLEU of a perfect translator of each source alone."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ class PairFiles(TextFiles):
     """The files of one split; line n of each belongs to example n."""
 
     target: InputPath | None = None
-    """File of target lines; none for monolingual text or classification."""
+    """File of target lines; null for monolingual text or classification."""
 
 
 class LabelledFiles(TextFiles):
@@ -193,7 +193,7 @@ class SplitFiles(PairFiles):
 
 
 class Limits(StrictConfig):
-    """Limits on the examples of each split, counted after the word rule; None for all."""
+    """Largest number of examples of each split, counted after the word rule; null: all."""
 
     train: int | None = Field(default=None, ge=1)
     """Training examples."""
@@ -236,12 +236,12 @@ class _Selection(StrictConfig):
     limits: Limits = Limits()
     """Limits on the examples of each split."""
     keep: WordRule | None = None
-    """Rule that selects examples; all without it. Applied to every split before the limits."""
+    """Rule that selects examples, applied to every split before the limits; null: all."""
     max_line_chars: int = Field(default=10_000, ge=1)
-    """Longer lines are truncated to this many characters, counted and reported."""
+    """Longest line, in characters; longer ones are truncated, counted and reported."""
     max_source_words: int | None = Field(default=None, ge=1)
-    """Sources are truncated to this many words between white space, counted and reported (400 for
-    CNN-DailyMail, See et al. 2017); null: any number."""
+    """Longest source, in words between white space; longer ones are truncated, counted and reported (See et
+    al. 2017: 400 for CNN-DailyMail). Null: no limit."""
 
 
 class _Files(_Selection, Generic[FilesT]):
@@ -253,7 +253,7 @@ class _Files(_Selection, Generic[FilesT]):
     dev: FilesT
     """Files of the dev split."""
     test: FilesT | None = None
-    """Files of the test split; none for text that is only learned from."""
+    """Files of the test split; null for text that is used in training only."""
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -347,21 +347,21 @@ class HuggingFaceText(_Selection):
 
 
 class HuggingFacePairs(HuggingFaceText):
-    """Sources and targets of such a dataset."""
+    """Sources and targets of a Hugging Face dataset."""
 
     target: str | None = None
     """Column of the target."""
 
 
 class HuggingFaceLabelled(HuggingFaceText):
-    """Lines of such a dataset and their classes."""
+    """Lines of a Hugging Face dataset and their classes."""
 
     label: str
     """Column of the class label; class names are used where the dataset has them."""
 
 
 class HuggingFaceConfig(HuggingFacePairs):
-    """Examples of any task, of such a dataset."""
+    """Examples of any task from a Hugging Face dataset."""
 
     label: str | None = None
     """Column of the class label; class names are used where the dataset has them."""
@@ -413,7 +413,7 @@ LabelledConfig = Annotated[
 ]
 """Lines and their classes."""
 TextConfig = Annotated[ConstructedText | FilesText | HuggingFaceText, Field(discriminator="corpus")]
-"""Text from which something is only learned: sources alone."""
+"""Training text without targets: sources only."""
 CorpusConfig = Annotated[
     ConlangConfig | FilesConfig | HuggingFaceConfig | SacreBleuConfig, Field(discriminator="corpus")
 ]
@@ -422,7 +422,7 @@ _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 
 
 def as_corpus(config: AnyCorpus) -> CorpusConfig:
-    """Give a corpus that a system restricts to some roles as one of any."""
+    """Convert a corpus config that is restricted to some roles into the general one."""
     return _CORPUS.validate_python(config.model_dump())
 
 

@@ -1,4 +1,4 @@
-"""What decides the text of a corpus, for fingerprints."""
+"""Digest of a corpus: everything on which its text depends, for fingerprints."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CONLANG_VERSION = 1
 
 
 def digest(config: CorpusConfig) -> dict[str, Any]:
-    """Return what decides the text of a corpus, as JSON for fingerprints.
+    """Return everything on which the text of a corpus depends, as JSON for fingerprints.
 
     Configs with equal digests give the same text. Files count by the SHA-256 of their bytes wherever they
     lie, a hub dataset by its revision, a sacreBLEU test set by its name and published checksums.
@@ -26,6 +26,7 @@ def digest(config: CorpusConfig) -> dict[str, Any]:
         return {**content, "version": CONLANG_VERSION}
     if not isinstance(config, FilesConfig | SacreBleuConfig):
         return content
+    # Further tests are among the splits below, by their files instead of their paths.
     content.pop("further_tests", None)
     for split, files in config.splits.items():
         if isinstance(files, TextFiles):

@@ -31,7 +31,7 @@ def _resolved_if_present(path: str, info: ValidationInfo) -> str:
 InputPath = Annotated[str, AfterValidator(_resolved)]
 """A file or directory of a study; relative ones start at the directory of the study file."""
 InputPathOrName = Annotated[str, AfterValidator(_resolved_if_present)]
-"""A file or directory where there is one, likewise; otherwise a name, e.g. on the Hugging Face hub."""
+"""An existing file or directory, resolved likewise; otherwise a name, e.g. on the Hugging Face hub."""
 
 _BOM = b"\xef\xbb\xbf"
 _BYTES_PER_CHAR = 4  # upper bound of UTF-8
@@ -85,9 +85,8 @@ def _split(file: IO[bytes], path: str, max_line_chars: int) -> Lines:
     lines: list[str] = []
     num_cut = 0
     offset = 0
-    most = (max_line_chars + 2) * _BYTES_PER_CHAR + len(
-        _BOM
-    )  # one more than allowed shows that the line is too long
+    # Room for one character more than allowed, which shows that a line is too long.
+    most = (max_line_chars + 2) * _BYTES_PER_CHAR + len(_BOM)
     while raw := file.readline(most):
         start = offset
         offset += len(raw)
@@ -114,6 +113,7 @@ def _decode(raw: bytes, start: int, end: int, where: str) -> str:
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
+        # The limit in bytes may fall inside a character; only there is an incomplete one no error.
         is_split_char = error.reason == "unexpected end of data" and start + len(raw) < end
         if is_split_char:
             return content[: error.start].decode("utf-8")

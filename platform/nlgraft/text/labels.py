@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from nlgraft.errors import DataError
 from nlgraft.text.corpora import Corpus
 
-_MIN_EXAMPLES = 20  # of fewer nothing is said of how many labels they have
+_MIN_EXAMPLES = 20  # fewer examples tell nothing about how many labels are too many
 _NUM_SHOWN = 3
 
 
 def check_labels(corpora: Mapping[str, Corpus], *, is_redrawn: bool = False) -> None:
-    """Make sure that labels can be learned; corpora without labels pass.
+    """Check that labels can be learned; corpora without labels pass.
 
     Args:
         corpora: Corpus by split.

@@ -1,4 +1,4 @@
-"""Roles and splits that a system needs of a corpus, checked when a study is read."""
+"""Checks that a corpus has the roles and splits that a system needs, made when a study is read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def role_problem(
 
 
 def requires(*roles: str, is_tested: bool = True, has_further_tests: bool = True) -> AfterValidator:
-    """Make the annotation of a corpus that needs these roles; settings as in ``role_problem``.
+    """Make the annotation of a corpus that needs these roles; arguments as in ``role_problem``.
 
     In a system's config: ``text: Annotated[CorpusConfig, requires("source 0", "target")]``.
     """

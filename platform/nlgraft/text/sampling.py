@@ -20,7 +20,7 @@ from itertools import accumulate
 _WORD = re.compile("\u2581?[^\u2581]+|\u2581")
 _UNKNOWN_PENALTY = 10.0  # below the least likely piece, as in SentencePiece
 _MAX_WORDS = 200_000  # cached words; the cache is cleared beyond
-_MAX_STEPS = 1_000_000  # cached states of BPE-dropout, likewise
+_MAX_STEPS = 1_000_000  # cached states of BPE-dropout; cleared beyond, too
 
 
 @dataclass(frozen=True)
@@ -113,6 +113,7 @@ class UnigramSampler(_Sampler):
             if not pieces or pieces[-1][0] != end - 1:  # the character itself is not a piece
                 pieces.append((end - 1, self._table.unknown))
                 logs.append(forward[end - 1] + self._alpha * self._unknown_score)
+            # Log-sum-exp: likelihoods of long words would underflow.
             most = max(logs)
             weights = [math.exp(log - most) for log in logs]
             forward.append(most + math.log(sum(weights)))

@@ -18,28 +18,28 @@ class TokenizerConfig(StrictConfig):
     vocab_size: int = Field(default=4000, ge=5)
     """Number of pieces, special ones included: an upper bound, since a small corpus may hold fewer."""
     is_shared: bool = True
-    """One model for sources and target, or one each."""
+    """If true, sources and target share one model; otherwise each side has its own."""
     character_coverage: float = Field(default=1.0, gt=0.9, le=1.0)
     """Share of the text's characters that the vocabulary covers; 0.9995 for Chinese or Japanese."""
     normalization: Literal["nmt_nfkc", "nfkc", "identity"] = "nmt_nfkc"
     """Unicode normalisation before segmentation."""
     max_train_lines: int | None = Field(default=None, ge=1)
-    """Learn the pieces from at most this many lines, sampled with the seed."""
+    """Largest number of lines from which the pieces are learned, sampled with the seed; null: all."""
 
 
 class SampledTokenizerConfig(TokenizerConfig):
     """A SentencePiece model, and how the training text is segmented with it."""
 
     sampling_alpha: float | None = Field(default=None, gt=0, le=1)
-    """Sample segmentations of the training text: smoothing of unigram sampling (Kudo 2018) or BPE-dropout
-    probability (Provilkov et al. 2020). None: always the best segmentation."""
+    """Subword regularisation of the training text: smoothing of unigram sampling (Kudo 2018) or the
+    probability of BPE-dropout (Provilkov et al. 2020). Null: always the best segmentation."""
 
 
 class LearnedTokenizerConfig(TokenizerConfig):
     """A SentencePiece model with the special tokens that a system needs."""
 
     special_tokens: tuple[str, ...] = ()
-    """Further pieces that text never produces, e.g. ``<en>`` or ``[MASK]``; they take the ids from 4 on."""
+    """Further tokens that text never produces, e.g. ``<en>`` or ``[MASK]``; their ids start at 4."""
 
     @field_validator("special_tokens")
     @classmethod
@@ -74,10 +74,11 @@ class WordTokenizerConfig(StrictConfig):
     vocab_size: int = Field(default=8000, ge=6)
     """Number of tokens, the five special ones included: an upper bound."""
     is_lowercase: bool = False
-    """If true, text is lower-cased first, as for an uncased checkpoint (WordPiece: accents removed, too)."""
+    """If true, text is lower-cased first, as for an uncased checkpoint; WordPiece then also removes
+    accents."""
     dropout: float | None = Field(default=None, gt=0, lt=1)
-    """BPE: segment training text anew in every epoch, each merge skipped with this probability (Provilkov et
-    al. 2020: 0.1); null: always with all merges."""
+    """BPE-dropout: probability of skipping a merge when training text is segmented, anew in every epoch
+    (Provilkov et al. 2020: 0.1); null: all merges are applied."""
 
     @model_validator(mode="after")
     def _only_bpe_has_merges(self) -> WordTokenizerConfig:

@@ -95,15 +95,18 @@ def train_sentencepiece(
             model_writer=model,
             model_type=config.kind,
             vocab_size=config.vocab_size,
+            # A small corpus has fewer pieces than requested, which is no error.
             hard_vocab_limit=False,
             character_coverage=config.character_coverage,
             normalization_rule_name=config.normalization,
+            # Control symbols never match text, user-defined ones always do.
             control_symbols=list(config.special_tokens),
             user_defined_symbols=list(symbols),
             pad_id=PAD,
             unk_id=UNK,
             bos_id=BOS,
             eos_id=EOS,
+            # The pieces must not depend on the machine's number of processors.
             num_threads=1,
             max_sentence_length=_MAX_LINE_BYTES,
             minloglevel=2,

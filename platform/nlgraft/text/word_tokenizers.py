@@ -98,6 +98,7 @@ def _sentencepiece(
         whole = tokenizers.Tokenizer(models.Unigram(pieces, unk_id=processor.unk_id(), byte_fallback=False))
     else:
         ids = {piece: i for i, (piece, _) in enumerate(pieces)}
+        # fuse_unk makes neighbouring unknown characters one token, as SentencePiece does.
         whole = tokenizers.Tokenizer(models.BPE(ids, _merges(ids), unk_token="<unk>", fuse_unk=True))
     steps = [normalizers.NFKC(), *([normalizers.Lowercase()] if config.is_lowercase else [])]
     whole.normalizer = normalizers.Sequence(steps)  # pyright: ignore[reportArgumentType]
@@ -194,6 +195,7 @@ class WordSampler:
 
     def _word(self, word: str, rng: random.Random) -> list[int]:
         assert self._tokenizer.normalizer is not None
+        # NFKC may put spaces into a word (such as U+FDFA); the parts keep the word's number.
         parts = self._tokenizer.normalizer.normalize_str(word).split()
         return [identity for part in parts for identity in self._sampler.line(f"\u2581{part}", rng)]
 
@@ -204,7 +206,7 @@ def _encodings(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> Iterato
 
 
 def _word_numbers(offsets: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> list[int]:
-    """Number the word of each token; a token that is only space belongs to the word behind it."""
+    """Number the word of each token; a token of white space alone belongs to the next word."""
     ends = [end for _, end in words]
     return [min(bisect_right(ends, start), len(ends) - 1) for start, _ in offsets]
 

@@ -76,7 +76,7 @@ class _JsonTokenizer:
     def decode(self, ids: list[int] | list[list[int]]) -> str | list[str]:
         """Turn ids into text by the tokenizer's own decoder, without special tokens other than UNK.
 
-        Text is not restored exactly: it stays lower-cased where the tokenizer does that, and spaces beside
+        Text is not restored exactly: it stays lower-cased where the tokenizer does that, and spaces around
         punctuation follow the decoder's rules, as wherever the checkpoint is used.
         """
         lines: Any = ids

@@ -60,7 +60,7 @@ class LabelledData:
         lines: Bare ids of each line.
         classes_N: Class of each line.
         ids: Special tokens of the vocabulary.
-        batch_tokens: Largest number of padded positions of a batch; or batches that are drawn up already.
+        batch_tokens: Largest number of padded positions of a batch; or given batches.
         seed: Seed of the batches.
     """
 
@@ -110,7 +110,7 @@ def index_labels(labels: Sequence[str], known: Sequence[str], split: str) -> Int
 
 @dataclass(frozen=True)
 class ClassificationObjective:
-    """Cross-entropy of the class of each line; what is counted are lines, not tokens."""
+    """Cross-entropy of the class of each line; the loss is averaged over lines, not tokens."""
 
     def __call__(self, model: Classifier, batch: LabelledBatch) -> Loss:
         """Compute the summed loss of a batch and its number of lines."""
@@ -122,7 +122,7 @@ class ClassificationObjective:
 def class_probabilities(
     model: Classifier, data: LabelledData, num_classes: int, device: torch.device | str = "cpu"
 ) -> NDArray[np.float64]:
-    """Compute the probability of each class of every line, [N, C]; the model is in eval mode meanwhile."""
+    """Compute the probability of each class of every line, [N, C], with the model in evaluation mode."""
     was_training = model.training
     model.eval()
     probabilities_NC = np.zeros((len(data), num_classes))
@@ -141,7 +141,7 @@ def evaluate_classifier(
 
 
 def fresh_classifier(body: MaskedLM, num_classes: int, config: ClassifierConfig, seed: int) -> Classifier:
-    """Put a head on a body, initialised from a stage's seed, whatever was drawn before."""
+    """Put a head on a body, initialised from a stage's seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "initialise"))
         return Classifier(body, num_classes, config)

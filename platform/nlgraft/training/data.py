@@ -143,7 +143,7 @@ class Seq2SeqData:
         return ((rows, self.batch(rows, 0)) for rows in self.batches.in_order())
 
     def inputs(self) -> Inputs:
-        """Give what a model reads of these examples, with the draws of epoch 0: for decoding them."""
+        """Return the model's input for these examples, with the draws of epoch 0: for decoding."""
         return self._at(0).inputs
 
     @property

@@ -43,7 +43,7 @@ class TextData:
 
     Args:
         sentences: Bare ids of each sentence.
-        batch_tokens: Largest number of padded positions of a batch; or batches that are drawn up already.
+        batch_tokens: Largest number of padded positions of a batch; or given batches.
         seed: Seed of the batches.
     """
 
@@ -81,7 +81,7 @@ class LanguageModelObjective:
 
 @torch.no_grad()
 def text_losses(model: LanguageModel, data: TextData, device: torch.device | str = "cpu") -> SegmentLosses:
-    """Compute nats and predicted tokens of every sentence; the model is in eval mode meanwhile."""
+    """Compute nats and predicted tokens of every sentence, with the model in evaluation mode."""
     was_training = model.training
     model.eval()
     statistics_N2 = np.zeros((len(data), 2))
@@ -117,7 +117,7 @@ def condition(model: LanguageModel) -> str:
 
 
 def fresh_language_model(config: LanguageModelConfig, seed: int) -> LanguageModel:
-    """Initialise a language model from a stage's seed, whatever was drawn before."""
+    """Initialise a language model from a stage's seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(seed, "initialise"))
         return build_language_model(config)

@@ -140,7 +140,7 @@ def segment_losses(
     num_segments: int,
     device: torch.device | str = "cpu",
 ) -> SegmentLosses:
-    """Compute the negative log-likelihood of every segment; the model is put into eval mode meanwhile.
+    """Compute the negative log-likelihood of every segment, with the model in evaluation mode.
 
     Args:
         model: A model with ``model(batch) -> [B, J, d]`` and ``logits``.

@@ -59,9 +59,9 @@ class MaskedLosses:
     """Negative log-likelihood of the masked tokens of every line.
 
     Attributes:
-        nats: Of each line, [N].
+        nats: Negative log-likelihood of each line in nats, [N].
         tokens: Masked tokens of each line, [N].
-        characters: Of the masked words of each line, [N]; None where single tokens are masked.
+        characters: Characters of the masked words of each line, [N]; None if single tokens are masked.
         unknown: Masked tokens that stand for text outside the vocabulary, [N].
     """
 
@@ -75,7 +75,7 @@ class MaskedLosses:
 def masked_losses(
     model: MaskedLM, data: MaskedScoringData, device: torch.device | str = "cpu"
 ) -> MaskedLosses:
-    """Compute the loss of every line; the model is put into eval mode meanwhile."""
+    """Compute the loss of every line, with the model in evaluation mode."""
     was_training = model.training
     model.eval()
     nats, tokens, unknown = (np.zeros(len(data.masker)) for _ in range(3))
@@ -92,7 +92,7 @@ def masked_losses(
 
 
 def write_masked_lm(model: MaskedLM, directory: Path) -> None:
-    """Write a model into an artifact; one of transformers as transformers does."""
+    """Write a model into an artifact; a model of transformers in its own format."""
     if isinstance(model, TransformersMaskedLM):
         with quiet_transformers():
             model.model.save_pretrained(directory)

@@ -119,8 +119,8 @@ class Masker:
         tokens: Tokens of each line.
         ids: Special and normal tokens.
         seed: Of the choice.
-        has_words: True where whole words are masked.
-        word_sizes: Characters of each word, where words are masked.
+        has_words: True if whole words are masked.
+        word_sizes: Characters of each word; only if words are masked.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Masker:
         """Set up the masks of a split.
 
         Args:
-            text: The split; has its words where words are masked.
+            text: The split, with its words if words are masked.
             ids: Special and normal tokens of its vocabulary.
             masking: What is masked.
             seed: Of the choice.
@@ -159,7 +159,7 @@ class Masker:
         return self._words[row] if self.has_words else np.arange(len(self.tokens[row]))
 
     def chosen(self, row: int, epoch: int) -> NDArray[np.bool_]:
-        """Choose units of a line, words that were cut off included: bool [units]."""
+        """Choose units of a line, truncated words included: bool [units]."""
         num_units = len(self.word_sizes[row] if self.has_words else self.tokens[row])
         rate = self._masking.rate
         if self._is_in_turns:
@@ -198,7 +198,7 @@ class MaskedData:
     """Batches of masked lines of similar length: what the training loop reads."""
 
     def __init__(self, masker: Masker, batch_tokens: int | LengthBatches) -> None:
-        """Set up batches of at most ``batch_tokens`` padded positions, or take those drawn up already."""
+        """Set up batches of at most ``batch_tokens`` padded positions, or take given ones."""
         self._masker = masker
         self._batches = masker.batches(batch_tokens, masker.seed)
 

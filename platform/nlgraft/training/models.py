@@ -34,13 +34,13 @@ def fresh_model(
     seed: int,
     encoders: Mapping[str, ContextualEncoder] | None = None,
 ) -> Seq2Seq:
-    """Initialise a model from a stage's seed, whatever was drawn before.
+    """Initialise a model from a stage's seed alone.
 
     Args:
         config: Its configuration.
         source_size: Rows of the source table.
         target_size: Rows of the target table.
-        seed: Of the stage.
+        seed: Seed of the stage.
         encoders: Pretrained encoders of contexts, by the context's name.
 
     Returns:
@@ -63,7 +63,7 @@ def _with_vocabularies(
 
 
 def read_encoder(directory: Path, config: EncoderConfig | None = None) -> ContextualEncoder:
-    """Read a pretrained encoder, a language model of ours or of transformers, from an artifact.
+    """Read a pretrained encoder, one of our language models or of transformers', from an artifact.
 
     Raises:
         ContractError: It is not the encoder that ``config`` describes.
@@ -80,7 +80,7 @@ def read_encoder(directory: Path, config: EncoderConfig | None = None) -> Contex
 
 
 def write_model(model: Seq2Seq, directory: Path) -> None:
-    """Write a model and what is needed to build it again, architectures of its contexts included."""
+    """Write a model and everything needed to rebuild it, including its contexts' architectures."""
     save_model(model, directory)
     for name, context in model.named_contexts().items():
         if isinstance(context.encoder, HuggingFaceEncoder):
@@ -93,7 +93,7 @@ def write_model(model: Seq2Seq, directory: Path) -> None:
 def write_description(
     config: TransformerConfig, directory: Path, source_size: int | None = None, target_size: int | None = None
 ) -> None:
-    """Write what a model is, without its weights; the sizes where they are known."""
+    """Write the description of a model without its weights; vocabulary sizes if they are known."""
     description = {
         "config": config.model_dump(mode="json"),
         "source_vocab_size": source_size,

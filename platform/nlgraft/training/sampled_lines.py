@@ -31,7 +31,7 @@ class SampledLines:
             lines: The text.
             tokenizer: Directory of its BPE tokenizer.
             sampling: How it is segmented.
-            seed: Of the segmentations.
+            seed: Seed of the segmentations.
             data: Makes the data of an epoch from its encoded lines.
         """
         self._lines = lines

@@ -30,8 +30,7 @@ Pattern = Annotated[str, AfterValidator(_pattern)]
 class OneOfSeveral(StrictConfig):
     """Mutually exclusive settings: exactly one of each group is set.
 
-    The first one of a group has a default,
-    which is dropped when another one is set.
+    The first one of a group has a default, which is dropped when another one is set.
     """
 
     ONE_OF: ClassVar[tuple[tuple[str, ...], ...]] = ()

@@ -99,8 +99,10 @@ def apply_plan(
     plan = TransferPlan.load(plan_directory)
     old_tokenizers = _old_tokenizers(model)
     if old_tokenizers is not None:
+        # A plan has one vocabulary; that of the decoder counts unless only the encoder's is exchanged.
         _check_tokenizer(plan, old_tokenizers[0 if sides == "encoder" else 1], model)
     with written_at_once(out) as directory, in_safetensors(model, out) as checkpoint:
+        # Warnings become notes, so that they also reach readers of the JSON.
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             changed = exchange_stored(checkpoint, plan, directory, sides, multiple)

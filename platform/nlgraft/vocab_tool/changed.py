@@ -100,6 +100,7 @@ def count_tokens(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> NDArr
     for start in range(0, len(lines), CHUNK_LINES):
         chunk = list(lines[start : start + CHUNK_LINES])
         for encoding in tokenizer.encode_batch(chunk, add_special_tokens=False):
+            # Unlike counts[ids] += 1, this counts repeated ids.
             np.add.at(counts, encoding.ids, 1)
     return counts
 

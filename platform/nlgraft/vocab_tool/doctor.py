@@ -1,6 +1,6 @@
-"""Examine the vocabulary of any checkpoint: rows that never learned, tokens that no text yields.
+"""Examine the vocabulary of any checkpoint: rows that were never trained, tokens that no text yields.
 
-Of the weights its tables alone are read.
+Only the embedding tables are read, not the other weights.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from nlgraft.vocab_tool.verify import (
 )
 
 SMALL_NORM = 0.3
-"""Rows of text below this share of the median norm have hardly learned."""
+"""Rows of text tokens whose norm is below this share of the median have hardly been trained."""
 NUM_NAMED = 5
 """Tokens that a finding names."""
 
@@ -92,7 +92,7 @@ def unreachable_tokens(vocabulary: Vocabulary) -> list[int]:
 def _check_learning(
     table: Rows, vocabulary: Vocabulary, read: NDArray[np.int64], name: str
 ) -> Iterator[Check]:
-    """Look for rows of readable tokens that are alike or small: neither happens to rows that learned."""
+    """Look for rows of reachable tokens that are equal or small, which rows that were trained are not."""
     digests = _row_digests(table)
     first: dict[bytes, int] = {}
     alike = [i for i in read.tolist() if first.setdefault(digests[i], i) != i]
@@ -109,6 +109,7 @@ def _check_learning(
 def _row_digests(table: Rows) -> list[bytes]:
     """Make a digest of each row; equal ones belong to equal rows."""
     parts = (table[start : start + CHUNK_ROWS] for start in range(0, len(table), CHUNK_ROWS))
+    # Digests instead of the rows themselves, which a large table would hold twice.
     return [hashlib.blake2b(row.tobytes(), digest_size=16).digest() for part in parts for row in part]
 
 

@@ -28,7 +28,7 @@ from nlgraft.vocab.surgery.token_ids import Sides
 from nlgraft.vocab_tool.stored_checkpoints import INDEX, StoredCheckpoint, open_weights
 
 LENGTH_BYTES = 8
-"""Bytes at the begin of a file of weights that hold the length of its header."""
+"""Bytes at the start of a file of weights that hold the length of its header."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _NewTensor:
 def exchange_stored(
     checkpoint: StoredCheckpoint, plan: TransferPlan, out: Path, sides: Sides = "both", multiple: int = 1
 ) -> ExchangedCheckpoint:
-    """Write a checkpoint with another vocabulary, but for its tokenizer.
+    """Write a checkpoint with another vocabulary, without its tokenizer.
 
     Args:
         checkpoint: The old checkpoint; it stays unchanged.
@@ -75,6 +75,7 @@ def exchange_stored(
     """
     model = checkpoint.model
     changes = find_changes(model, getattr(model, "generation_config", None), plan, sides, multiple)
+    # The new model is needed for its shapes and ties alone, not for values.
     with torch.device("meta"):
         new = build_model(model, changes.config)
     check_positions(new, changes, getattr(model.config, "pad_token_id", None))
@@ -122,6 +123,7 @@ def _wanted_tensors(
             shapes[name] = tuple(tensor.shape)
     wanted: defaultdict[str, dict[str, _NewTensor]] = defaultdict(dict)
     for names in groups.values():
+        # One name is enough for a tied tensor; transformers ties the others when it loads the model.
         if len({changes[name] for name in names}) == 1:
             names = [name for name in names if name in stored] or names[:1]
         for name in names:

@@ -58,8 +58,8 @@ def _words(
 ) -> Counter[tuple[str, ...]]:
     """Count the words of a text as the tokenizer separates them, each as its tokens.
 
-    A word ends where SentencePiece's mark of the next one stands, and at tokens that are no text of their
-    own: what is unknown and single bytes.
+    A word ends at SentencePiece's mark of the next one, and at tokens without text of their own: unknown
+    tokens and single bytes.
 
     Raises:
         DataError: Words are not separated.

@@ -74,7 +74,7 @@ class LazyModel:
             yield self.model
 
     def exchanged(self, plan: TransferPlan, sides: Sides = "both") -> LazyModel:
-        """Give the model another vocabulary, whose rows are made when they are read.
+        """Exchange the model's vocabulary; the new rows are computed when they are read.
 
         Raises:
             DataError: The plan belongs to another vocabulary.
@@ -106,6 +106,7 @@ def _initialise(model: Any, parameters: Mapping[str, Tensor]) -> None:
         swap_tensors(parameter, torch.nn.Parameter(torch.empty(parameter.shape)))  # keeps ties
     with torch.random.fork_rng(devices=[]):
         for owner in dict.fromkeys(name.rpartition(".")[0] for name in parameters):
+            # transformers has no public way to initialise a single module.
             model._init_weights(model.get_submodule(owner))
 
 
@@ -124,7 +125,7 @@ def _changed(lazy: LazyModel, source: Tensor, change: Change, plan: TransferPlan
 
 
 class _Reading(TorchFunctionMode):
-    """Puts the values of tensors in their place in every operation."""
+    """Replaces tensors of the model by their values in every operation."""
 
     def __init__(self, readers: Mapping[int, Reader]) -> None:
         super().__init__()
@@ -136,6 +137,7 @@ class _Reading(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if name == "__get__":
             name = func.__self__.__name__
+            # On the meta device models would allocate their masks there; pretend that values are here.
             if id(args[0]) in self._readers and name in ("device", "dtype"):
                 return torch.device("cpu") if name == "device" else torch.float32
             if name not in _VIEWS:

@@ -33,4 +33,5 @@ def written_at_once(target: Path) -> Iterator[Path]:
         yield inner
         if target.exists():
             target.rmdir()
+        # Within one file system a rename is atomic, so nobody sees half a directory.
         inner.rename(target)

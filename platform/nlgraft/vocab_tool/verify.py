@@ -77,7 +77,7 @@ def verify_checkpoint(directory: str | Path) -> list[Check]:
 
 
 def _check_weights(lazy: LazyModel) -> Check:
-    """Tell the class of the model and what its files lack; without its tables it knows no token."""
+    """Name the class of the model and what its files lack; vocabulary tables must not be missing."""
     name = type(lazy.model).__name__
     if not lazy.missing:
         return Check("weights are stored", True, name)
@@ -142,7 +142,7 @@ def _check_encoding(lazy: LazyModel, place: Path, num_rows: int, name: str) -> I
 
 
 def _check_padded_batch(lazy: LazyModel, tokenizer: Any, ids: list[int], name: str) -> Check:
-    """Pad a sentence beside a longer one: what the model makes of it must not change."""
+    """Pad a sentence to the length of a longer one: the model's output for it must not change."""
     title, model = f"{name}pads a batch", lazy.model
     if tokenizer.pad_token_id is None:
         if model.can_generate() and not is_encoder_decoder(model):
@@ -152,6 +152,7 @@ def _check_padded_batch(lazy: LazyModel, tokenizer: Any, ids: list[int], name: s
         )
     if tokenizer.pad_token_id >= _num_rows(model, "encoder"):
         return Check(title, False, f"padding id {tokenizer.pad_token_id} has no row")
+    # The first positions of the padded sentence can then be compared with the unpadded one.
     tokenizer.padding_side = "right"
     batch = tokenizer.pad({"input_ids": [ids, [*ids, *ids]]}, return_tensors="pt")
     alone = tokenizer.pad({"input_ids": [ids]}, return_tensors="pt")
@@ -159,6 +160,7 @@ def _check_padded_batch(lazy: LazyModel, tokenizer: Any, ids: list[int], name: s
         _forward(lazy, found["input_ids"], found["attention_mask"])[0, : len(ids)] for found in (batch, alone)
     )
     difference = float((padded - unpadded).abs().max())
+    # Rounding grows with the size of the outputs.
     scale = max(1.0, float(unpadded.abs().max()))
     return Check(
         title, difference <= PADDING_TOLERANCE * scale, f"largest difference {difference:.2g} under padding"
@@ -261,6 +263,7 @@ def _reversed(lazy: LazyModel, kept: int | None) -> tuple[LazyModel, dict[str, t
     if sizes["encoder"] == sizes["decoder"]:
         return lazy.exchanged(plans["decoder"]), ids
     encoder_side = lazy.exchanged(plans["encoder"], sides="encoder")
+    # Two vocabularies of different sizes need a plan each.
     return encoder_side.exchanged(plans["decoder"], sides="decoder"), ids
 
 

@@ -1,4 +1,4 @@
-"""mBART and Marian as configurations of ours, and ours as theirs where possible. No torch here."""
+"""mBART and Marian as configurations of our model, and the reverse where possible. Imports no torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nlgraft.nn.model_config import NORM_EPS, Activation, TransformerConfig
 
 
 class Architecture(StrEnum):
-    """Encoder-decoders of transformers that are plain configurations of ours; the value is their model type.
+    """Encoder-decoders of transformers that our model can represent; the value is their model type.
 
     Source: Liu et al. (2020) (mBART); Junczys-Dowmunt et al. (2018) (Marian).
     """
@@ -42,7 +42,7 @@ STYLES: dict[Architecture, dict[str, Any]] = {
         "target_positions": "sinusoidal",
     },
 }
-"""Settings of ours that each architecture fixes."""
+"""Our settings that each architecture fixes."""
 
 _SAME_ON_BOTH_SIDES = (
     ("encoder_attention_heads", "decoder_attention_heads"),
@@ -73,7 +73,7 @@ def read_config(
     Args:
         architecture: The checkpoint's architecture.
         theirs: Its config.json.
-        **found: Settings of ours that follow from its tensors: tying, has_output_bias, position_layout.
+        **found: Our settings that follow from its tensors: tying, has_output_bias, position_layout.
 
     Returns:
         Our configuration, and notes on what it leaves out.

@@ -51,7 +51,7 @@ def read_generation(
         start_id: First decoder input, if the checkpoint does not fix it (mBART: the language id).
 
     Returns:
-        The nearest configuration of ours, and notes on every difference.
+        Our nearest configuration, and notes on every difference.
 
     Raises:
         ContractError: There is no start token, or no single end token.

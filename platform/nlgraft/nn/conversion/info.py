@@ -42,7 +42,7 @@ class CheckpointInfo:
         return read_generation(self.generation, start_id)
 
     def write(self, directory: Path) -> None:
-        """Write ``hugging_face.json`` and, if needed, a safetensors file beside a model of ours."""
+        """Write ``hugging_face.json`` and, if needed, a safetensors file beside one of our models."""
         values = {
             "architecture": self.architecture,
             "config": self.config,

@@ -31,8 +31,8 @@ class ReleasedTokenizerSettings(CheckpointSettings):
     languages: tuple[str, ...] = ()
     """Special tokens of languages that follow the mask, e.g. ``<de>``."""
     symbols: tuple[str, ...] = ()
-    """Strings that become one piece each behind the languages, and that decoding keeps; they begin as the
-    checkpoint's end of a sentence."""
+    """Strings that become one piece each, after the languages, and that decoding keeps; their rows are copies
+    of the checkpoint's end of a sentence."""
 
 
 class MbartSettings(CheckpointSettings):

@@ -35,9 +35,9 @@ class TrainSettings(TrainingSettings[SmoothedTrainConfig]):
     model: TransformerConfig | None = None
     """The architecture; null: that of the input ``start`` or ``architecture``."""
     extension: Mapping[str, Any] = {}
-    """Fields of the architecture of ``start`` that are others in this model, e.g. ``num_sources``."""
+    """Fields of the architecture in which this model differs from ``start``, e.g. ``num_sources``."""
     carry: CarrySettings = CarrySettings()
-    """Mapping of the weights of ``start`` where the architecture is another."""
+    """How the weights of ``start`` are carried over into another architecture."""
     learned: LearnedParameters = ALL_LEARNED
     """Parameters that learn, and learning rates of their own."""
     view: View = View()
@@ -91,13 +91,14 @@ class DecodingSettings(Settings):
     view: View = View()
     """Sources and contexts that the model reads."""
     foreign_source: int | None = Field(default=None, ge=0)
-    """Source that is another example's sentence everywhere, by index: an adversarial test."""
+    """Index of the source that is replaced by another example's sentence: an adversarial test (Huang et al.
+    2021, Table 8)."""
     has_lm_cache: bool = True
-    """If false, a target-side language model reads every prefix anew, to measure what its cache saves."""
+    """If false, a target-side language model rereads every prefix, to measure what its cache saves."""
     is_measured: bool = True
-    """If true, report length and speed of the output: of the trial's own model, not of an upstream one."""
+    """If true, report length and speed of the output; false for upstream models."""
     is_calibrated: bool = False
-    """If true, measure the inference ECE."""
+    """If true, measure the expected calibration error of inference."""
 
 
 class TranslateSettings(DecodingSettings):
@@ -155,7 +156,7 @@ class ScoreSettings(Settings):
     rouge_tokenizer: RougeTokenizer | None = None
     """Tokenizer of ROUGE, likewise."""
     has_documents: bool = False
-    """If true, BLEU of whole documents, too: the corpus says which document a line belongs to."""
+    """If true, compute document-level BLEU as well; the corpus then needs document ids."""
     metric_prefix: str = ""
     """Prefix of all metrics of a model that is not the trial's result."""
 

@@ -1,7 +1,7 @@
 """A BERT of Hugging Face as the pretrained model: encoder and, with fresh cross-attention, decoder.
 
-Its special tokens come first here, as in every vocabulary, then those of languages, which it lacks and which
-begin as its [CLS]; the others keep their order, [unused] ones too.
+Its special tokens come first here, as in every vocabulary, then those of languages, which it lacks and whose
+rows are copies of its [CLS]; the others keep their order, [unused] ones too.
 Source: Rothe et al. (2020), section 2 (BERT2BERT).
 """
 
@@ -37,9 +37,9 @@ from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
 ROLES = ("pad", "unk", "cls", "sep", "mask")
-"""Whose tokens get the first ids, under our names."""
+"""Roles whose tokens get the first ids, under our names."""
 THEIR_IDS_FILE = "their_ids.json"
-"""Beside the renumbered tokenizer: the checkpoint's id of each of ours."""
+"""File beside the renumbered tokenizer: the checkpoint's id of each of our tokens."""
 
 
 def renumber_tokenizer(context: StageContext) -> None:
@@ -129,7 +129,7 @@ def renumbered(
 
 
 def read_encoder(context: StageContext) -> None:
-    """Convert a BERT into a masked language model of ours, its tokens renumbered.
+    """Convert a BERT into our masked language model, its tokens renumbered.
 
     Raises:
         DataError: The weights are not readable, or belong to another tokenizer.
@@ -155,7 +155,7 @@ def read_encoder(context: StageContext) -> None:
 
 
 def read_architecture(context: StageContext) -> None:
-    """Write what an encoder-decoder of a BERT's sizes is, for a model without pretraining."""
+    """Write the description of an encoder-decoder of a BERT's sizes, for a model without pretraining."""
     write_description(_architecture(context), context.directory)
 
 

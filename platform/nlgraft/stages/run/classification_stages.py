@@ -78,7 +78,7 @@ def train(context: StageContext) -> None:
         evaluate=evaluate,
         save=lambda model, directory: write_classifier(model, labels, directory),
     )
-    # a training that was resumed behind its best evaluation does not have it
+    # A training that was resumed after its best evaluation has to repeat it.
     known = best.get(outcome.best_value) if outcome.best_value is not None else None
     _write(context.directory, "dev", known or measure(model))
     mean = Score("accuracy.curve", _curve_mean(outcome), len(dev), "maximize", "trapezoids over steps|points")

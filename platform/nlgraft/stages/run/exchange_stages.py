@@ -1,4 +1,4 @@
-"""Exchange of the vocabulary of encoder-decoders of ours and of masked language models."""
+"""Exchange of the vocabulary of our encoder-decoders and of masked language models."""
 
 from __future__ import annotations
 
@@ -90,6 +90,7 @@ def _exchange_seq2seq(body: Seq2Seq, plans: Mapping[str, TransferPlan]) -> Seq2S
         weights[TABLES[side]] = _apply(plan, body.get_parameter(TABLES[side]), stream=0)
     if "decoder" in plans:
         output = body.output_projection
+        # An untied output table draws other noise than the input table.
         is_tied = config.tying != "none"
         weights["output_projection.weight"] = (
             weights[TABLES["decoder"]] if is_tied else _apply(plans["decoder"], output.weight, stream=1)
@@ -151,7 +152,7 @@ def write_plans(
     """Plan the rows of each side's new vocabulary and write the plans.
 
     Args:
-        context: Of the stage; its seed draws rows.
+        context: Context of the stage, whose seed draws rows.
         settings: How similar tokens are chosen and norms matched.
         inputs: Model and vocabularies.
         method: Chooses the method of a side from its name and its old table, [V, D].
@@ -190,7 +191,7 @@ def old_frequencies(
 ) -> list[int]:
     """Count the old tokens in the training text that a side's table reads.
 
-    Plans and whoever else looks for similar tokens count here, so that they agree on S_m.
+    All stages that look for similar tokens count here, so that they find the same S_m.
 
     Args:
         encoded: Text in the old vocabularies.
@@ -219,7 +220,7 @@ def token_counts(texts: list[Ragged], size: int) -> list[int]:
 
 
 def exchange(context: StageContext) -> None:
-    """Give a model the planned vocabularies; everything else is kept bit for bit."""
+    """Exchange a model's vocabularies as planned; everything else is kept bit for bit."""
     _, inputs = EXCHANGE.read(context)
     model = read_exchangeable(inputs.model)
     before = embedding_tables(model)
@@ -236,7 +237,7 @@ def exchange(context: StageContext) -> None:
         write_masked_lm(exchanged, context.directory)
     report: dict[str, Any] = {}
     for side, made in plans.items():
-        # kept beside the model: the training that follows may begin with the new rows
+        # Kept beside the model: the training that follows may train the new rows first.
         made.save(context.directory / f"plan-{side}")
         norms = norm_report(made, before[side].numpy(), after[side].numpy())
         report[side] = {"rows": made.counts(), "norms": asdict(norms), "warnings": norms.warnings}

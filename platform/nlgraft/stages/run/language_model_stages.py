@@ -65,6 +65,7 @@ def train(context: StageContext) -> None:
         evaluate=evaluate,
         save=write_language_model,
     )
+    # Once more: the result may be the best or averaged weights, not those evaluated last.
     evaluation = measure(model)
     if not prefix:
         write_segments(context.directory, "dev", evaluation.statistics)
@@ -75,7 +76,7 @@ def train(context: StageContext) -> None:
 
 
 def write_untrained(context: StageContext) -> None:
-    """Write a language model as its pretraining would begin with it."""
+    """Write a language model with the initial weights of its pretraining."""
     settings, inputs = UNTRAINED_LANGUAGE_MODEL.read(context)
     assert context.seed is not None, "the graph gives every draw a seed"
     vocab_size = vocab_sizes(inputs.encoded)[settings.stream]

@@ -138,6 +138,7 @@ def read_checkpoint(context: StageContext) -> None:
         )
     size = open_tokenizer(inputs.tokenizer).vocab_size
     num_theirs = int(info.config["vocab_size"])
+    # The mask is the last token of an mBART.
     rows = their_rows(size, start_id, num_theirs - 1, language_ids)
     if max(rows) >= num_theirs or start_id in (THEIR_PAD, THEIR_UNK):
         raise DataError(

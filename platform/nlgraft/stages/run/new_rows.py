@@ -38,6 +38,7 @@ def new_rows_first(
     """
     if not num_steps:
         return None
+    # The optimiser knows a tied table by the first of its names.
     own = {id(parameter): name for name, parameter in model.named_parameters()}
     rows: dict[str, Tensor] = {}
     for side, tables in names.items():

@@ -79,6 +79,7 @@ def start_model(settings: TrainSettings, inputs: TrainInputs[Path], context: Sta
         earlier = read_model(inputs.start).state_dict()
         report = carry_over(model, earlier, rename=carry.rename, fresh=carry.fresh, drop=carry.drop)
         report.write(context.directory / CARRY_FILE)
+    # Last, since carried weights may include the means over another text.
     for name, path in inputs.means.items():
         model.named_contexts()[name].centre(read_means(path))
     return model
@@ -109,7 +110,7 @@ def train_model(
     context: StageContext,
     rows_first: RowsFirst | None = None,
 ) -> tuple[TrainOutcome, SegmentLosses]:
-    """Train a model that is at hand, in place, and write it.
+    """Train a given model in place and write it.
 
     Returns:
         How the training went, and the dev loss of every segment under the resulting model.
@@ -206,6 +207,7 @@ def _greedy_bleu(settings: TrainSettings, inputs: TrainInputs[Path]) -> Callable
     count, view = settings.num_bleu_sentences, settings.view
     if not count:
         return lambda model: {}
+    # Only the inputs are used, so the size of its batches does not matter.
     dev = Seq2SeqData(read_encoded(inputs.encoded, "dev").first(count), view, batch_tokens=1)
     references = text_of(read_corpus(inputs.corpus / "dev"), ["target"])[:count]
     tokenizer = open_tokenizer(inputs.tokenizers[view.target.stream])

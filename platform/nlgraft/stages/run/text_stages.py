@@ -34,10 +34,10 @@ TRANSFORMERS_FILE = "tokenizer_config.json"
 """Beside a tokenizer with the checkpoint's own ids: the tokenizer of a context."""
 REPORT_FILE = "report.json"
 CEILINGS_FILE = "ceilings.json"
-"""Of constructed text whose sources leave parts unsaid: BLEU of a perfect translator of each source."""
+"""Constructed text with ``unsaid``: BLEU of a perfect translator of each source alone."""
 _NUM_ROUND_TRIP = 1000  # lines: enough to see a loss
 _NOISE_CHARACTERS = 5.0
-"""About a token: examples that differ by less share batches at random, as those of as many tokens do."""
+"""About one token: examples whose lengths differ by less are mixed at random, like those of equal tokens."""
 _LOG = logging.getLogger(__name__)
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
 
@@ -124,7 +124,7 @@ def open_tokenizer(directory: Path) -> Tokenizer:
 
 
 def training_budget(train: TrainConfig, corpus: Path, split: str, seed: int) -> int | LengthBatches:
-    """Give the tokens of a batch, or batches by the text alone, which no vocabulary and no view changes."""
+    """Return the tokens of a batch, or batches that depend on the text alone, not on vocabulary and view."""
     if train.batch_tokens is not None:
         return train.batch_tokens
     budget = train.batch_characters or train.batch_sentences

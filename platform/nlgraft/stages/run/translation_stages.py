@@ -59,6 +59,7 @@ def translate(context: StageContext) -> None:
     model = read_model(inputs.model).to(context.device)
     prepared = model_inputs(settings, inputs, model.config)
     if settings.foreign_source is not None:
+        # A fixed seed, so that all trials translate the same mismatched sources.
         prepared = with_foreign_source(prepared, settings.foreign_source, seed=0)
     with nullcontext() if settings.has_lm_cache else without_language_model_cache(model):
         translations = decode(model, prepared, settings.generation)
@@ -181,6 +182,7 @@ def score(context: StageContext) -> None:
         if tokenizer is not None and compared is not None:
             extra["length_saved"] = _saved(references, tokenizer, compared)
         if split == "dev" and inputs.trained is not None:
+            # Per character of the text as it is: normalisation belongs to a tokenizer.
             extra["nats_per_char"] = _nats_per_char(inputs.trained, originals)
         write_evaluation(context.directory, split, hypotheses, references, evaluation, extra)
 

@@ -139,6 +139,7 @@ class Language:
                 stems.append("")
                 continue
             form = proto_form(rng) if rng.random() < self.kind.new_roots else self._sounds.apply(proto)
+            # Homonyms are made on purpose, below; none may arise by chance.
             while form in self._used:
                 form = proto_form(rng)
             self._used.add(form)
@@ -299,6 +300,7 @@ def family(seed: int) -> Family:
 
     **Determinism**: the same seed gives the same family in every process.
     """
+    # Seeds are strings, which Python hashes alike in every process.
     lexicon = Lexicon.draw(random.Random(f"conlang {seed} lexicon"))
     rng = random.Random(f"conlang {seed} proto-language")
     protos = [proto_form(rng) for _ in lexicon.lexemes]

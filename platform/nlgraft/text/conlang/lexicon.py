@@ -108,6 +108,7 @@ class Urn:
 
     def draw(self, rng: random.Random) -> int:
         """Draw an id."""
+        # The upper limit guards against a product that is rounded up to the total.
         return self.ids[bisect(self._bounds, rng.random() * self._total, 0, len(self.ids) - 1)]
 
 

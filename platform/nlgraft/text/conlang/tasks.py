@@ -36,6 +36,7 @@ class _Scene:
 
     def is_ours(self, key: str) -> bool:
         """Return True if a text belongs to the split that is made."""
+        # A text's split depends on the text alone; unlike hash(), crc32 is the same in every process.
         return zlib.crc32(key.encode()) % _BUCKETS in self.buckets
 
     def say(self, language: str, meaning: Sentence, queried: Slot | None = None) -> str:

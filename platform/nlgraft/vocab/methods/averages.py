@@ -18,6 +18,7 @@ def weighted_rows(table: SimilarTokens, weights: Sequence[Mapping[int, float]]) 
     reasons = []
     for index in range(len(table)):
         relations = [relation for _, relation in table.of(index)]
+        # Relations are ordered: the first three are those of subwords.
         num_subwords = sum(relation < 3 for relation in relations)
         reasons.append(f"{num_subwords} subwords, {len(relations) - num_subwords} hyperwords")
     return Rows(weights, reasons)

@@ -40,18 +40,20 @@ def build_plan(
         new: The vocabulary that gets them.
         method: A method or the name of one.
         choices: Settings.
-        material: What the method reads beside the vocabularies.
+        material: Inputs of the method besides the vocabularies.
 
     Raises:
         DataError: Unknown method, or one that needs rows or vectors that are missing.
     """
     method = find_method(method) if isinstance(method, str) else method
     if choices.is_case_matched:
+        # Then new tokens are compared as they are, not as the old tokenizer would change them.
         old = replace(old, normalise=str)
     _check_needs(method, material)
     draft = _Draft(old, new)
     draft.match(method.has_copies)
     if material.old_rows is not None:
+        # Matrices may be padded beyond the vocabulary; no method should learn from such rows.
         material = replace(material, old_rows=material.old_rows[: len(old)])
     request = Request(old, new, draft.missing, draft.shared, choices, material)
     draft.fill(method.produce(request), request, method)
@@ -148,6 +150,7 @@ class _Draft:
     def fill(self, rows: Rows, request: Request, method: Method) -> None:
         """Enter the method's rows, and fallbacks where it has none."""
         for index, (row, tok) in enumerate(zip(self.missing, request.tokens, strict=True)):
+            # Methods mark tokens without a vector by NaN.
             if rows.dense is not None and np.isfinite(rows.dense[index]).all():
                 self.dense_rows.append(row)
                 self.put(row, Provenance.DENSE, {}, rows.reasons[index])

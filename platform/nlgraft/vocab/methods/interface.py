@@ -67,7 +67,7 @@ class PlanChoices:
 
 @dataclass(frozen=True, eq=False)
 class PlanMaterial:
-    """What some methods read beside the two vocabularies.
+    """Inputs of some methods besides the two vocabularies.
 
     Attributes:
         frequencies: Count of each old token, for order ``frequency``.
@@ -96,7 +96,7 @@ class Request:
         missing: New ids without an exact copy.
         shared: (new id, old id) of every token of text that both vocabularies have.
         choices: Settings of the plan.
-        material: What some methods read beside the vocabularies.
+        material: Inputs of some methods besides the vocabularies.
     """
 
     old: Vocabulary

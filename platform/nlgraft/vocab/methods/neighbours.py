@@ -63,6 +63,7 @@ def wechsel(request: Request) -> Rows:
     """
     new, old = _required(request.material.new_vectors), _required(request.material.old_vectors)
     pairs = [(i, o) for i, o in request.shared if new.is_known[i] and old.is_known[o]]
+    # Both spaces were learned separately, so their axes have nothing in common before the rotation.
     rotation_KK = procrustes(new.vectors[[i for i, _ in pairs]], old.vectors[[o for _, o in pairs]])
     candidates = np.flatnonzero(old.is_known & request.old.is_normal)
     choice_OK = _unit_rows(old.vectors[candidates])
@@ -72,6 +73,7 @@ def wechsel(request: Request) -> Rows:
         nearest_NO = np.argsort(-cosines_NO, axis=1, kind="stable")[:, :NUM_NEIGHBOURS]
         for i, row, columns in zip(ids, cosines_NO, nearest_NO, strict=True):
             scores = np.exp((row[columns] - row[columns].max(initial=0.0)) / TEMPERATURE)
+            # Without candidates there is nothing to divide.
             shares = scores / max(scores.sum(), np.finfo(np.float32).tiny)
             pairs_of_row = zip(candidates[columns].tolist(), shares.tolist(), strict=True)
             weights.append(dict(pairs_of_row) if new.is_known[i] else {})
@@ -88,6 +90,7 @@ def sparsemax(scores_NO: Array) -> Array:
     ordered = -np.sort(-scores_NO, axis=1)
     sums = np.cumsum(ordered, axis=1)
     ranks = np.arange(1, scores_NO.shape[1] + 1)
+    # The size of the support, the k of Algorithm 1.
     size = (1 + ranks * ordered > sums).sum(axis=1, keepdims=True)
     threshold = (np.take_along_axis(sums, size - 1, axis=1) - 1) / size
     return np.maximum(scores_NO - threshold, 0)
@@ -98,6 +101,7 @@ def procrustes(source_PK: Array, target_PK: Array) -> Array:
 
     Source: Schönemann (1966).
     """
+    # Unit rows, so that frequent tokens with long vectors do not dominate the rotation.
     left, _, right = np.linalg.svd(_unit_rows(source_PK).T @ _unit_rows(target_PK))
     return (left @ right).astype(np.float32)
 

@@ -141,6 +141,7 @@ class Partitions:
         behind, behind_without = self._behind
         counts: dict[int, int] = {}
         for edge in self.edges:
+            # Paths through this piece: ways to reach it times ways to go on.
             number = before[edge.start] * behind[edge.end]
             if not self._is_longest(edge):
                 number -= before_without[edge.start] * behind_without[edge.end]
@@ -158,6 +159,7 @@ class Partitions:
                 ways[edge.end] - (0 if has_longest or self._is_longest(edge) else without[edge.end])
                 for edge in choices
             ]
+            # Exact integers until here: counts of long tokens may exceed 64 bits.
             shares = np.array([weight / sum(weights) for weight in weights])
             edge = choices[generator.choice(len(choices), p=shares / shares.sum())]
             has_longest = has_longest or self._is_longest(edge)

@@ -28,6 +28,7 @@ def character_ngrams(tok: Tok) -> list[str]:
 
     ``<`` and ``>`` stand only where a word begins or ends.
     """
+    # Half a character of a byte-level tokenizer has no text; Latin-1 gives one character per byte.
     text = tok.core.decode("latin-1") if not _is_text(tok.core) else tok.core.decode()
     text = f"{'<' if tok.starts_word else ''}{text}{'>' if tok.ends_word else ''}"
     if len(text) < SHORTEST:
@@ -80,12 +81,14 @@ def _bags(ngrams: Sequence[Sequence[str]], index: Mapping[str, int]) -> csr_matr
 
 def _solve(bags: csr_matrix, rows: Array) -> Array:
     """Minimise |bags @ X - rows|^2 + RIDGE |X|^2 by conjugate gradients, each column of X separately."""
+    # The normal equations, without forming the [n-grams, n-grams] matrix.
     residual = np.asarray(bags.T @ rows)
     solution = np.zeros_like(residual)
     direction = residual.copy()
     squared = (residual**2).sum(axis=0)
     enough = TOLERANCE**2 * squared
     for _ in range(MAX_ITERATIONS):
+        # Columns converge at different times; converged ones are left as they are.
         is_active = squared > enough
         if not is_active.any():
             break

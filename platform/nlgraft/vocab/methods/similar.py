@@ -147,6 +147,7 @@ def _subwords(tok: Tok, old: Vocabulary) -> list[tuple[int, Relation]]:
             relation = Relation.SUB_PREFIX
         elif piece.end == len(tok.core):
             relation = Relation.SUB_SUFFIX
+        # A piece that occurs several times counts once, by its best position.
         found[piece.id] = min(relation, found.get(piece.id, relation))
     return list(found.items())
 
@@ -215,6 +216,7 @@ def _hyperwords(
     automaton.make_automaton()
     for identity in visit:
         longer = old.token(identity)
+        # The automaton still knows cores that no query waits for any more.
         for core in {core for _, core in automaton.iter(_latin(longer)) if core in waiting}:
             for index in waiting[core]:
                 relation = hyperword_relation(queries[index], longer)

@@ -100,11 +100,13 @@ class _Vectors(nn.Module):
         self.outputs = nn.Embedding(vocab_size, width)
         with torch.no_grad():
             self.inputs.weight.uniform_(-0.5 / width, 0.5 / width, generator=generator)
+            # As in word2vec: small random inputs, zero outputs.
             self.outputs.weight.zero_()
 
     def loss(self, kind: VectorKind, centers_B: Tensor, around_BW: Tensor, noise_BN: Tensor) -> Tensor:
         """Compute the negative-sampling loss; context positions without a token hold -1."""
         valid_BW = around_BW >= 0
+        # -1 is no index; masked positions look up token 0 and are multiplied by zero.
         around_BW = around_BW.clamp(min=0)
         count_B = valid_BW.sum(1).clamp(min=1)
         if kind == "cbow":

@@ -56,6 +56,7 @@ def moments(rows: Rows, is_real: NDArray[np.bool_], *, has_covariance: bool = Fa
         total += part.sum(axis=0)
     mean = total / count
     for part in _chunks(rows, is_real):
+        # A second pass: squares minus the squared mean would cancel digits.
         part -= mean
         squares += (part**2).sum(axis=0)
         if products is not None:

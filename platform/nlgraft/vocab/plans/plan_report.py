@@ -145,7 +145,7 @@ def report_plan(
         plan: The plan.
         text: Lines on which sequence lengths are measured, if any.
         encoded: The lines under the old and the new tokenizer; needed with text.
-        norms: Row norms, if a model was at hand.
+        norms: Row norms, if a model was given.
         num_worst: Number of rows to describe in words: those of the worst provenance first, and with text the
             most frequent ones.
     """
@@ -186,6 +186,7 @@ def _describe(plan: TransferPlan, row: int, count: int) -> str:
 
 def _count_reasons(plan: TransferPlan) -> dict[str, int]:
     """Count the rows by reason, most frequent first, ignoring the tokens that reasons quote."""
+    # Reasons quote tokens, so each would be a reason of its own.
     counts = Counter(re.sub(r"'.*'", "...", reason) for reason in plan.reasons)
     return dict(counts.most_common())
 

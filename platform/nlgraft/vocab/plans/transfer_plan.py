@@ -173,6 +173,7 @@ class TransferPlan:
     def _sums(self, old: Rows, start: int, count: int) -> Array:
         """Compute weighted sums of old rows for ``count`` new rows."""
         part = self.matrix[start : start + count]
+        # Only the old rows that this part reads are converted to single precision.
         used, places = np.unique(part.indices, return_inverse=True)
         weights = csr_matrix((part.data, places, part.indptr), shape=(count, len(used)))
         width = old.shape[1]
@@ -205,6 +206,7 @@ class TransferPlan:
         self._check_old(old)
         rows = np.asarray(old[: len(self.old_surfaces)], dtype=np.float32)
         new = np.asarray(self.matrix @ rows, dtype=np.float32)
+        # These rows have no weights, which would give a bias of 0 however large the others are.
         new[self.rows(Provenance.NOISE, Provenance.DENSE)] = rows[self.is_real].mean()
         new[self.rows(Provenance.GAP)] = GAP_BIAS
         return new
@@ -226,9 +228,11 @@ class TransferPlan:
         )
         center = real.mean if real is not None and noise.center == "mean" else np.zeros(width, np.float32)
         factor = _spread(noise, width, real)
+        # Up to 64 matrices of one seed draw different noise.
         key = np.uint64(noise.seed * 64 + stream)
 
         def draw(row: int) -> Array:
+            # Philox is counter-based: a generator for every row costs nothing and depends on the row alone.
             generator = np.random.Generator(np.random.Philox(key=np.array([key, row], dtype=np.uint64)))
             sample = generator.standard_normal(width).astype(np.float32)
             spread: Array = sample @ factor if factor.ndim == 2 else sample * factor
@@ -347,5 +351,6 @@ def _spread(noise: Noise, width: int, real: Moments | None) -> Array:
     if real.covariance is None:
         return (noise.scale * real.std).astype(np.float32)
     values, vectors = np.linalg.eigh(real.covariance)
+    # Rounding may make small eigenvalues negative.
     root = np.sqrt(noise.scale * np.clip(values, 0, None))
     return (root[:, None] * vectors.T).astype(np.float32)

@@ -35,8 +35,8 @@ class Change:
         is_exchanged: True if the rows follow the plan; else they stay.
         is_bias: True for a bias, with entries in the last dimension.
         stream: Stream of random rows.
-        num_rows: Rows afterwards; 0 for as many as there are.
-        shift: Rows to insert at the begin (positive) or to drop there (negative).
+        num_rows: Number of rows afterwards; 0: unchanged.
+        shift: Rows to insert at the start (positive) or to drop there (negative).
     """
 
     source: int
@@ -56,6 +56,7 @@ class Change:
         if self.is_bias:
             return self._new_bias(plan, old)
         if self.is_exchanged:
+            # Rows beyond the plan, up to the multiple, stay zero.
             new = old.new_zeros(self.num_rows, old.shape[1])
             for start, rows in plan.parts(TensorRows(old), stream=self.stream):
                 new[start : start + len(rows)] = torch.from_numpy(rows)
@@ -113,6 +114,7 @@ def find_changes(
         )
     tensors = find_vocabulary_tensors(model)
     config = copy.deepcopy(model.config)
+    # Rounded up.
     num_rows = -(-len(plan) // multiple) * multiple
     num_shared = _set_vocab_size(config, model, num_rows, sides)
     update_token_ids(config, plan, sides)
@@ -248,5 +250,6 @@ def _forbid_empty_rows(generation: Any, plan: TransferPlan, num_rows: int) -> No
     """Suppress rows without a token, gaps and padding, in generation: not every model has a bias."""
     empty = [*plan.rows(Provenance.GAP).tolist(), *range(len(plan), num_rows)]
     if empty:
+        # The ids have been translated already; those beyond the plan are listed anew.
         kept = [i for i in getattr(generation, "suppress_tokens", None) or [] if i < len(plan)]
         generation.suppress_tokens = [*kept, *empty]

@@ -42,6 +42,7 @@ def exchange_vocabulary(model: Any, plan: TransferPlan, *, sides: Sides = "both"
     check_positions(new, changes, getattr(model.config, "pad_token_id", None))
     state = _new_state(model, changes, plan)
     untie(new, state)
+    # Not strict: the check that follows names what is missing or has another shape.
     new.load_state_dict(state, strict=False)
     new.to(next(model.parameters()).dtype)
     _check_loaded(new, state)

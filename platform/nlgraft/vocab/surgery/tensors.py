@@ -104,6 +104,7 @@ def named_tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _names_of(names: Mapping[str, Tensor], tensors: Sequence[Tensor]) -> frozenset[str]:
+    # Compared by identity: equal shapes or values do not make a tie.
     wanted = {id(tensor) for tensor in tensors}
     return frozenset(name for name, tensor in names.items() if id(tensor) in wanted)
 

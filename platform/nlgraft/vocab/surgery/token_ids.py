@@ -68,6 +68,7 @@ def successors(plan: TransferPlan) -> dict[int, int]:
     rank: dict[int, tuple[bool, int]] = {}
     for row in plan.rows(Provenance.COPY, Provenance.SPECIAL).tolist():
         old = int(plan.matrix.indices[plan.matrix.indptr[row]])
+        # False sorts before True: a token in its own role wins over a substitute.
         place = ("served by" in plan.reasons[row], row)
         if old not in rank or place < rank[old]:
             rank[old], found[old] = place, row

@@ -255,6 +255,7 @@ def _template(
                 identity = surfaces[new]
                 used[identity] = {"id": identity, "ids": [new], "tokens": [identity]}
             made[name].append({kind: {"id": identity, "type_id": entry["type_id"]}})
+    # A tokenizer that does not separate the two sentences shows them as one run of text.
     if sum("Sequence" in entry for entry in made["pair"]) != 2:
         made["pair"] = [*made["single"], {"Sequence": {"id": "B", "type_id": 1}}]
     return {"type": "TemplateProcessing", **made, "special_tokens": used}, len(lost)

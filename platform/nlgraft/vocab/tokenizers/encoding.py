@@ -30,6 +30,7 @@ def text_encoder(path: str | Path, vocabulary: Vocabulary) -> Encoder:
         import tokenizers  # imported here: most commands encode no text
 
         fast = tokenizers.Tokenizer.from_file(str(json_file))
+        # Settings stored in the file would cut and pad lines.
         fast.no_truncation()
         fast.no_padding()
         return lambda lines: [e.ids for e in fast.encode_batch([*lines], add_special_tokens=False)]

@@ -22,8 +22,8 @@ def continue_merges(
 ) -> list[Pair]:
     """Learn merges of neighbouring tokens, the most frequent first; ties by the tokens' text.
 
-    Every token that they make is reachable: its two parts stood side by side when all earlier merges were
-    done, and merges know nothing of what is around, so its own text becomes these parts and then itself.
+    Every new token is reachable: its two parts stood side by side when all earlier merges were done, and
+    merges do not depend on the context, so its own text becomes these parts and then itself.
 
     Args:
         words: Tokens of each distinct word, and how often it occurs.
@@ -40,8 +40,9 @@ def continue_merges(
             counts[pair] += times[index]
             places[pair].add(index)
     made: list[Pair] = []
+    # A copy: the caller's set stays as it is.
     taken = set(taken)
-    # every change of a count is a new entry, and entries that are out of date are passed over
+    # Every change of a count adds an entry; entries that are out of date are skipped.
     heap = [(-count, pair) for pair, count in counts.items()]
     heapify(heap)
     while heap and len(made) < num_merges:

@@ -1,4 +1,4 @@
-"""How many bits a text has in a vocabulary."""
+"""Self-information of a text under a vocabulary."""
 
 from __future__ import annotations
 

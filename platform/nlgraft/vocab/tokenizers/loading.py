@@ -78,6 +78,7 @@ def _load_directory(path: Path) -> Vocabulary:
     if (path / "vocab.json").is_file() and (path / "source.spm").is_file():
         return read_marian(path)
     models = sorted(path.glob("*.model")) or sorted(path.glob("*.spm"))
+    # With a configuration beside it, transformers may number the pieces differently.
     if models and (path / "tokenizer_config.json").is_file():
         return _read_by_transformers(path)
     if models:
@@ -148,5 +149,6 @@ def _read_codes(path: Path) -> Mapping[tuple[str, str], int]:
     for line in path.read_text("utf-8").splitlines():
         parts = line.split()
         if not line.startswith("#version") and len(parts) >= 2:
+            # Of repeated merges the first one counts, as in subword-nmt.
             ranks.setdefault((parts[0], parts[1]), len(ranks))
     return ranks

@@ -28,9 +28,8 @@ def prune_tokenizer(
 ) -> Pruned:
     """Drop tokens that occur less than ``min_count`` times; then the rarest, until ``size`` are left.
 
-    Special and added tokens, single characters and bytes stay, and of BPE all that merges make on the way to
-    a token that stays. Text whose old tokens all stay is encoded as before: what was not used is not missed,
-    and a merge that made no token of it never won.
+    Special and added tokens, single characters and bytes are kept, and with BPE all intermediate tokens of
+    the merges that lead to a kept token. Text whose old tokens are all kept is encoded as before.
 
     Args:
         document: A parsed ``tokenizer.json`` of BPE, WordPiece or Unigram.
@@ -54,6 +53,7 @@ def prune_tokenizer(
     parts = _Parts(merges, model.get("continuing_subword_prefix") or "")
     kept = {piece for piece in ids if _must_stay(piece, model, parts)} | set(added)
     if (padding := document.get("padding")) and padding["pad_token"] in ids:
+        # The padding token need not be an added one.
         kept.add(padding["pad_token"])
     if size is not None and len(kept) > size:
         raise DataError(f"size is {size}, but {len(kept)} special tokens and single characters must stay")
@@ -70,7 +70,7 @@ def prune_tokenizer(
 
 
 def _must_stay(piece: str, model: Mapping[str, Any], parts: _Parts) -> bool:
-    """True for tokens of which others are made: bytes, characters, the unknown token."""
+    """Return True for tokens of which all others are made: bytes, characters, the unknown token."""
     if piece == model.get("unk_token") or (piece.startswith("<0x") and model.get("byte_fallback")):
         return True
     if model.get("merges"):

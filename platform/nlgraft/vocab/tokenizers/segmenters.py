@@ -137,6 +137,7 @@ class UnigramSegmenter:
                     continue
                 if not is_whole_allowed and offsets[end] - offsets[start] == whole and score is not None:
                     continue
+                # An unknown character costs more than any piece, so it is used only where nothing else fits.
                 total = best[start] + (self._unknown_score if score is None else score)
                 if total > best[end]:
                     best[end] = total
@@ -201,6 +202,7 @@ class BpeSegmenter:
             ]
             if not ranked:
                 break
+            # Of equal ranks the leftmost pair is merged first.
             _, index = min(ranked)
             (left, left_bytes), (right, right_bytes) = symbols[index : index + 2]
             symbols[index : index + 2] = [(self._join(left, right), left_bytes + right_bytes)]
@@ -210,6 +212,7 @@ class BpeSegmenter:
         marking = self._marking
         symbols = marked_characters(tok, marking)
         if symbols and marking.joiner_suffix and tok.ends_word is not False:
+            # The codes of subword-nmt mark a word's end, its vocabulary marks all other tokens (``@@``).
             symbols[-1] = (f"{symbols[-1][0]}</w>", symbols[-1][1])
         if prefix := marking.continuation_prefix:
             first = 1 if tok.starts_word is not False else 0

@@ -154,6 +154,7 @@ def sentencepiece_json(path: str | Path) -> dict[str, Any]:
 def _normalizers(spec: Any) -> list[dict[str, Any]]:
     steps: list[dict[str, Any]] = []
     if spec.precompiled_charsmap:
+        # The normalisation table in the form that the tokenizers library reads.
         table = base64.b64encode(spec.precompiled_charsmap).decode()
         steps.append({"type": "Precompiled", "precompiled_charsmap": table})
     if spec.remove_extra_whitespaces:
@@ -178,6 +179,7 @@ def _model_json(model: Any, has_bytes: bool) -> dict[str, Any]:
     return {
         "type": "BPE",
         "vocab": ids,
+        # SentencePiece ranks merges by score; pairs that make the same piece tie.
         "merges": [pair for _, _, pair in sorted(merges, key=lambda merge: merge[:2])],
         "unk_token": trainer.unk_piece,
         "fuse_unk": True,

@@ -80,6 +80,7 @@ def read_tokenizer_json(
         if surface is None or surface in added or kinds[i] is not Kind.NORMAL:
             continue
         if not _is_reachable(surface, marking, is_isolated):
+            # No text yields it, so it must not be matched, averaged or counted.
             kinds[i] = Kind.UNUSED
     normal = {s: i for i, s in enumerate(surfaces) if s is not None and kinds[i] is Kind.NORMAL}
     return make_vocabulary(
@@ -232,6 +233,7 @@ def _normaliser_step(step: Mapping[str, Any]) -> Callable[[str], str] | None:
     if kind == "BertNormalizer":
         is_lower = bool(step.get("lowercase", True))
         strips = step.get("strip_accents")
+        # As in BERT's code: unset means that accents go when case goes.
         strips = is_lower if strips is None else bool(strips)
         return lambda text: _lower(_strip_accents(text) if strips else text, is_lower)
     if kind == "Precompiled":

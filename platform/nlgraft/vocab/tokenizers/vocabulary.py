@@ -139,6 +139,7 @@ class Vocabulary:
         for _, num_bytes in spelled:
             part = tok.core[offset : offset + num_bytes]
             offset += num_bytes
+            # Without an entry of its own, a character is spelled in its UTF-8 bytes.
             parts = [part] if part in self._by_core else [bytes([byte]) for byte in part]
             ids.extend(self._by_core[known][0] for known in parts if known in self._by_core)
         return ids
@@ -204,6 +205,7 @@ def make_vocabulary(
             for i, surface in enumerate(surfaces)
             if surface and kinds[i] is Kind.SPECIAL
         )
+        # Reversed, so that of several tokens of a role the one with the lowest id wins.
         roles = {role: i for role, i in reversed([*named]) if role is not None}
     return Vocabulary(
         tokens=tokens,
