@@ -1,4 +1,4 @@
-"""The searches of a study, one per cell: which trials they propose and which params win."""
+"""The searches of a study, one per cell: which trials they propose, and which proposal is best."""
 
 from __future__ import annotations
 
@@ -96,6 +96,7 @@ class CellSearches:
         ended_trials: list[tuple[SweepTrial, TrialRecord]] = []
         for state in self._cells.values():
             proposals = load_proposals(self._study, state.cell, self._store)
+            # A study may have lowered its number of trials since; what lies beyond it is left alone.
             kept = [p for p in proposals if p.number < self._search.trials]
             state.proposals = {p.number: p for p in kept}
             ended = {p.number: p.record for p in kept if p.record and p.has_ended}
@@ -127,6 +128,7 @@ class CellSearches:
         number = next(number for number in range(self._search.trials) if number not in state.proposals)
         trial = self._trial(state.cell, number, state.optuna.propose(number, state.config))
         proposal = Proposal(number, trial.params, trial.seed, trial.fingerprint)
+        # Before it is handed out: after a crash the search resumes with the same proposal.
         save_proposal(self._study, state.cell, self._store, proposal)
         state.proposals[number] = proposal
         state.running.add(number)

@@ -31,10 +31,11 @@ _log = logging.getLogger(__name__)
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",  # Tune's own tables would mix with ours and with --json
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # unset, Ray warns of a default that will change
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
-    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # no CSV, JSON and TensorBoard files for each trial
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # signals are those of `interruption`
+    # Tune's own state is never restored, so it is written rarely and without a warning if that is slow.
     "TUNE_GLOBAL_CHECKPOINT_S": "600",
     # By default Tune starts one worker process at a time; the trial queue knows how many may run.
     "TUNE_MAX_PENDING_TRIALS_PG": "10000",
@@ -125,6 +126,7 @@ def connected(address: str | None, resources: Resources) -> Iterator[dict[str, f
         use_token_if_present()
     import ray
 
+    # Connected by the caller, e.g. a notebook: the connection is used, and left open.
     if ray.is_initialized():
         yield dict(ray.cluster_resources())
         return
@@ -144,6 +146,7 @@ def connected(address: str | None, resources: Resources) -> Iterator[dict[str, f
 
 
 def _join(ray: Any, address: str, threads: Mapping[str, str]) -> None:
+    # A submitted job has its runtime environment already.
     in_job = "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ
     try:
         ray.init(

@@ -1,4 +1,4 @@
-"""Notices that the Ray cluster is lost, before Ray ends the driver without a word about what to do."""
+"""Detects the loss of the Ray cluster before Ray ends the driver without saying what to do."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _PATIENCE = {True: 2, False: 30}
 
 
 class ClusterWatch:
-    """Watches the processes of Ray that a driver cannot do without.
+    """Watches the Ray processes on which a driver depends.
 
     A context manager around the sweep. A loss interrupts the main thread by SIGTERM, since Ray's calls may
-    wait for ever; the sweep then asks for `loss`. Calls that cannot be interrupted would end the process
-    after a minute and with a dump: then it ends here, with the sentence.
+    block for ever; the sweep then reads `loss`. If a call cannot be interrupted, the watch prints the loss
+    and ends the process, as Ray itself would after a minute and with a stack dump.
 
     Args:
         places: Host and port by name of the process.
@@ -52,7 +52,7 @@ class ClusterWatch:
 
     @property
     def loss(self) -> ClusterError | None:
-        """The error that says what was lost; None while nothing is."""
+        """The error that names what was lost; None if nothing is."""
         if self._missing is None:
             return None
         if self._address is None:
@@ -84,6 +84,7 @@ class ClusterWatch:
             if self._is_over.wait(_PAUSE_S):
                 return
             self._missing = self._find_missing()
+        # A sweep in another thread takes no signal; there `check` raises when Tune asks for a trial.
         if self._is_main and not self._is_over.is_set():
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
             if not self._is_over.wait(_HANGING_S):

@@ -122,6 +122,7 @@ def run_on_workers(stage: Stage, store_uri: str, group: WorkerGroup, reporter: R
         # On this node: losing another one must cost no more than its workers.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         mailbox: Any = cast(Any, ray.remote(_Mailbox)).options(num_cpus=0, scheduling_strategy=here).remote()
+        # Lost workers are counted here and not by Train, which would retry an error of the stage as well.
         failure = _fit(stage, store_uri, group, reporter, mailbox, attempt)
         posted: Any = ray.get(mailbox.error.remote())
         ray.kill(mailbox)
@@ -148,11 +149,13 @@ def _fit(
         except Exception as error:
             failures.append(error)
 
+    # In a thread, because `fit` blocks while reports and stop requests have to pass.
     thread = threading.Thread(target=fit, name=f"train-{stage.name}", daemon=True)
     thread.start()
     while thread.is_alive():
         thread.join(_POLL_S)
         _forward(mailbox, reporter)
+    # Once more: rank 0 may have posted after the last look.
     _forward(mailbox, reporter)
     return failures[0] if failures else None
 

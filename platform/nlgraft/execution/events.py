@@ -157,11 +157,11 @@ Observer = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Driver:
-    """What a sweep tells and asks the process that runs it.
+    """The callbacks by which a sweep reports to, and asks, the process that runs it.
 
     Attributes:
         observe: Receives every event, in order, in the sweep's thread.
-        poll: Called often. Returns a reason to end the sweep early, or None; raises if another driver has
+        poll: Called often; returns a reason to end the sweep early, or None; raises if another driver has
             taken over.
         grant: Takes the planned look that is due. Returns how many seeds each cell gets now, by the cell's
             key.

@@ -1,4 +1,4 @@
-"""How long a sweep still takes: from the stages that are left, each counted once, and measured durations."""
+"""Remaining time of a sweep: the stages that are left, each counted once, times measured durations."""
 
 from __future__ import annotations
 
@@ -47,6 +47,7 @@ class _Pace:
         """Seconds to the last step; None while unknown."""
         if self.step_s is None or self.stage.num_steps is None:
             return None
+        # The time since the last report has gone into further steps already.
         return max(0.0, (self.stage.num_steps - self.last[0]) * self.step_s - (now_s - self.last[1]))
 
 
@@ -54,7 +55,7 @@ class _Pace:
 class Forecast:
     """Durations of stages by name, and what they say about the rest of a sweep.
 
-    Durations of this sweep count before those of earlier ones, whose settings may have been others.
+    Durations measured in this sweep take precedence over earlier ones, whose settings may have differed.
 
     Args:
         max_concurrent: How many trials run at once.
@@ -126,6 +127,7 @@ class Forecast:
         total = sum(one for one in seconds.values() if one is not None) + num_unproposed * (own_s or 0.0)
         is_bound = None in seconds.values() or (num_unproposed > 0 and own_s is None)
         at_once = max(1, min(self.max_concurrent, len(trials) + num_unproposed))
+        # No sweep is shorter than its longest trial, nor than all its work divided evenly.
         return max(longest, total / at_once), is_bound
 
     def _left_of_running(self, now_s: float) -> dict[str, float]:

@@ -11,11 +11,11 @@ _AMOUNTS = re.compile(r"was (\S+) used / (\S+) limit")
 
 
 def return_freed_memory() -> None:
-    """Give the memory that a trial freed back to the system.
+    """Return the memory that a trial freed to the operating system.
 
-    Tune runs every trial in a thread of its own, and glibc keeps freed memory for the threads' arenas: about
-    1 GB a trial of a BERT with 14 million parameters, until the node has none left. Other C libraries, which
-    have no such function, keep less.
+    Tune runs every trial in a thread of its own, and glibc keeps freed memory in the arenas of threads: about
+    1 GB per trial of a BERT with 14 million parameters, until the node has none left. Other C libraries,
+    which have no such function, keep less.
     """
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -23,7 +23,7 @@ def return_freed_memory() -> None:
 
 
 def memory_shortage(error: BaseException) -> ClusterError | None:
-    """Say what to do where Ray ended a worker because its node ran out of memory; None for other errors."""
+    """Explain that Ray ended a worker because its node ran out of memory; None for other errors."""
     text = str(error)
     if "running low on memory" not in text:
         return None

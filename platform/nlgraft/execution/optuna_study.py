@@ -162,7 +162,7 @@ def suggest_params(trial: Trial, space: Mapping[str, Domain], config: Mapping[st
 
 @contextmanager
 def _explained() -> Iterator[None]:
-    """Raise `StoreError` in place of the errors of the database; a decorator."""
+    """Raise `StoreError` in place of an error of the database; also a decorator."""
     try:
         yield
     except (SQLAlchemyError, StorageInternalError) as error:
@@ -220,7 +220,7 @@ class OptunaStudy:
             number = trial.user_attrs.get(_NUMBER)
             if number in proposals:
                 known.add(number)
-            elif trial.state == TrialState.RUNNING:
+            elif trial.state == TrialState.RUNNING:  # asked for, but a crash came before it was recorded
                 self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
         for number, params in sorted(proposals.items()):
             if number not in known:
@@ -243,6 +243,7 @@ class OptunaStudy:
     @_explained()
     def propose(self, number: int, config: Mapping[str, Any]) -> dict[str, Any]:
         """Ask for the params of proposal ``number``; see `suggest_params`."""
+        # A new sampler for each proposal: its state would depend on what this process sampled before.
         self._study.sampler = sampler_of(self._search, number)
         trial = self._study.ask()
         trial.set_user_attr(_NUMBER, number)
@@ -270,6 +271,7 @@ class OptunaStudy:
         if record.state == "finished" and all(math.isfinite(value) for value in values):
             self._study.tell(trial.number, values, skip_if_finished=True)
         elif record.state == "stopped":
+            # Without values, since Optuna takes the last intermediate value of a pruned trial.
             self._study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
         else:
             self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)

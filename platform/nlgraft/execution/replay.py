@@ -108,7 +108,7 @@ class Table:
         steps_per_trial: Mean steps of a complete trial; None without a curve.
         random_distance: Mean distance between two of its configurations; None with fewer than two.
         config: The cell's config by dotted path.
-        notes: What is missing or limited, as sentences.
+        notes: Remarks on what is missing or limited.
     """
 
     label: str
@@ -251,6 +251,7 @@ def _regret(
         chosen = search.sampler.model_copy(update={"name": sampler, "seed": seed})
         own = search.model_copy(update={"sampler": chosen})
         spent, best, distances[seed] = _replay_once(table, own, config, pruner)
+        # Index 0 is "no trial has completed yet"; a budget counts as spent if it is met up to rounding.
         last = np.searchsorted(spent, budgets + _ROUNDING, side="right")
         found[seed] = np.concatenate(([values.max()], np.minimum(best, values.max())))[last] - values.min()
     low, high = np.quantile(found, BAND, axis=0)

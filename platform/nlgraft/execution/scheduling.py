@@ -48,6 +48,7 @@ def scheduler_for(spec: TrialSchedulerSpec, mode: str) -> TrialScheduler:
         grace_period=spec.grace_steps,
         reduction_factor=spec.reduction_factor,
         brackets=brackets,
+        # A trial at max_t is complete; stopped there, it would count as pruned.
         stop_last_trials=False,
     )
 

@@ -1,4 +1,4 @@
-"""The stages of a sweep: which the store holds, which a running trial computes, which have failed."""
+"""The stages of a sweep: stored, being computed by a running trial, or failed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PAUSE_S = 0.5
 
 
 class StageClaims:
-    """Knows of every stage of a sweep whether a trial may count on it.
+    """Tracks which stages of a sweep are stored, being computed, or failed.
 
     Attributes:
         present: Fingerprints of the stages that the store is known to hold.
@@ -77,7 +77,7 @@ class StageClaims:
                 self._failed[stage["fingerprint"]] = record.reason
 
     def doom(self, trial: SweepTrial) -> str | None:
-        """Return why a trial would fail; None if it may succeed, or while one of its stages is computed."""
+        """Return why a trial is bound to fail; None if it may succeed, or while a stage of it is computed."""
         if not self._failed:
             return None
         stages = [stage.fingerprint for stage in trial.graph.stages]

@@ -1,4 +1,4 @@
-"""The counts of ``nlgraft status``: from the store's records and from the trials its live driver runs."""
+"""The counts of ``nlgraft status``, from the store's records and the running trials of a live driver."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def run_sweep(
 
     Args:
         cells: The cells to run.
-        driver: Hears of every event, may end the sweep and grants seeds.
+        driver: Receives every event, may end the sweep, and grants seeds at planned looks.
         address: A running Ray cluster; None starts a local one if there is something to run.
 
     Raises:
@@ -172,7 +172,7 @@ class _TuneSweep:
                 # whatever failed, a lost cluster or a lack of memory explains it better
                 loss = self._watch.loss or memory_shortage(error)
                 ended = loss or error
-                # Or status and tracking would show them running for ever.
+                # Otherwise status and MLflow would show them as running for ever.
                 is_said = isinstance(ended, (Interrupted, ClusterError))
                 self._record_killed(str(ended) if is_said else one_line(ended))
                 if loss is not None:
@@ -201,7 +201,7 @@ class _TuneSweep:
             tune_config=tune.TuneConfig(
                 search_alg=self._searcher,
                 scheduler=scheduler,
-                num_samples=-1,
+                num_samples=-1,  # until the searcher says that it has finished
                 reuse_actors=True,
                 trial_name_creator=lambda trial: trial.trial_id,
                 trial_dirname_creator=lambda trial: trial.trial_id,
@@ -240,7 +240,7 @@ class _TuneSweep:
         return trial.cell.key if trial is not None and trial.kind == "search" else None
 
     def config_for(self, trial: SweepTrial, trial_id: str) -> dict[str, Any]:
-        """Put a trial on the board; its Tune config is the id under which it lies there."""
+        """Put the spec of a trial on the board; its Tune config is only the id by which it is found there."""
         import ray
 
         from nlgraft.execution.report_keys import TRIAL_ID

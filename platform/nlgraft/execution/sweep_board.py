@@ -1,4 +1,4 @@
-"""The actor that trials and their driver share; its process does not need the ray.tune of `trainable`."""
+"""The actor that trials and their driver share; apart from `trainable`, so that it loads no ray.tune."""
 
 from __future__ import annotations
 

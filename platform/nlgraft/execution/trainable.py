@@ -164,6 +164,7 @@ def _run(spec: TrialSpec, board: Any) -> None:
             ArtifactStore.open(spec.store_uri),
             reporter=reporter,
             config=dict(spec.config),
+            # A worker that waited would hold its CPU or GPU; the queue defers the trial instead.
             is_waiting=False,
             distribute=_distributor(spec, reporter),
             device=spec.group.device,

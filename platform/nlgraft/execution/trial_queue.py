@@ -51,7 +51,7 @@ class TrialQueue:
 
     Args:
         open_optuna: Opens the Optuna study of a cell.
-        driver: Hears of every event, and is polled before every change to what drivers share.
+        driver: Receives every event, and is polled before each write to what drivers share.
         max_concurrent: How many trials may run at once.
     """
 
@@ -75,6 +75,7 @@ class TrialQueue:
         self._params: dict[str, Mapping[str, Any]] = {}
         self._not_before: dict[str, float] = {}
         self._running: dict[str, SweepTrial] = {}
+        # In an object store each manifest that durations are read from is a request.
         self._forecast = Forecast(max_concurrent, store.durations() if store.is_local else {})
         self._next_outlook_s = -math.inf
         self._stages = StageClaims(store, driver.clock)
@@ -147,6 +148,7 @@ class TrialQueue:
             if self._is_ready(trial):
                 self._waiting.remove(trial)
                 return self._start(trial)
+        # Only when no known trial can start: later proposals know more results.
         trial = None if self._searches is None else self._searches.propose()
         if trial is not None and self._is_ready(trial):
             return self._start(trial)
@@ -186,7 +188,7 @@ class TrialQueue:
     def defer(self, trial: SweepTrial, owner: str) -> None:
         """Requeue a trial that found one of its stages being computed by ``owner``, another sweep."""
         self._release(trial)
-        self._num_started -= 1
+        self._num_started -= 1  # it computed nothing, so the budget does not count it
         self._not_before[trial.key] = self._clock() + _BUSY_PAUSE_S
         self._waiting.append(trial)
         notice = f"{trial.name} waits for a stage that {owner} is computing"
@@ -273,6 +275,7 @@ class TrialQueue:
     def _take_look(self) -> None:
         """Queue what planned looks grant, once all the replicates granted before have ended."""
         is_searching = self._searches is not None and not self._searches.is_over
+        # Again and again: if all that a look grants is stored already, the next look is due at once.
         while not (self._waiting or self._running or is_searching or self._stop_reason is not None):
             granted = self._driver.grant()
             finished: list[tuple[SweepTrial, TrialRecord]] = []
@@ -325,7 +328,7 @@ class TrialQueue:
             reason = self._stages.doom(trial)
             if reason is not None:
                 self._waiting.remove(trial)
-                self._running[trial.key] = trial
+                self._running[trial.key] = trial  # `end` takes a trial that was handed out
                 self.end(trial, self.lost(trial, reason))
 
     def _check_failures(self) -> None:

@@ -1,4 +1,4 @@
-"""Tune's view of the trial queue: Tune asks for a config, the queue decides which trial it belongs to."""
+"""The trial queue as a searcher of Tune: Tune asks for a config, the queue decides which trial is next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PROCESS_DIED = "the worker process died: out of memory, a crash in native code,
 
 
 class BriefResults(Callback):
-    """Leaves of each result what the end of a trial is read from.
+    """Keeps of each result only the keys from which the end of a trial is read.
 
     Tune keeps the last result of every trial that it ran, and statistics of each number in its results: some
     15 kB per trial.

@@ -1,4 +1,4 @@
-"""Shape of a worker group. Apart from `workers`, which imports torch: the driver needs the shape only."""
+"""Shape of a worker group; apart from `distributed_stages`, which imports torch as a driver need not."""
 
 from __future__ import annotations
 

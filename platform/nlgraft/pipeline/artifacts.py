@@ -14,6 +14,7 @@ from nlgraft.pipeline.integrity import ArtifactDamaged
 from nlgraft.pipeline.local_files import Files
 from nlgraft.pipeline.manifest import MANIFEST, Manifest
 
+# A writer that has added no file for so long is taken to be dead.
 _FORGOTTEN_AFTER_S = 3600.0
 _NUM_TRIES = 3
 
@@ -97,10 +98,13 @@ class Artifacts:
             StoreError: The place stays taken by a damaged artifact.
         """
         source = self._files.scratch.own(directory, manifest.fingerprint)
+        # Read only, because a local store hands out this very directory, not a copy.
         for name in manifest.files:
             (source / name).chmod(0o444)
         folder, key = _folder(manifest), manifest_key(manifest.name, manifest.fingerprint)
+        # All files before the manifest: only the manifest makes an artifact visible.
         path = self._files.put_directory(source, folder, manifest.files)
+        # Another writer may publish, or a damaged artifact be discarded, between the look and the write.
         for _ in range(_NUM_TRIES):
             taken = self._files.read(key)
             other = self._whole(manifest) if taken is not None else None

@@ -83,6 +83,7 @@ class Checkpoints:
         """
         if not self.is_writable:
             return
+        # A folder for each attempt: what a killed process left of the same step is never mixed in.
         folder, location = f"{self._key}/{step}", uuid.uuid4().hex
         scratch = self._files.scratch.new(self._key.rpartition("/")[2])
         try:
@@ -96,6 +97,7 @@ class Checkpoints:
         for name in self._files.names(folder):
             if name not in (MANIFEST, location):
                 self._files.delete_tree(f"{folder}/{name}")
+        # The manifest goes first, so that a checkpoint half deleted is not taken for a whole one.
         for old in self._steps()[NUM_KEPT:]:
             self._files.delete(f"{self._key}/{old}/{MANIFEST}")
             self._files.delete_tree(f"{self._key}/{old}")

@@ -23,15 +23,19 @@ class PlaceClock:
         self._read_at = float("-inf")
 
     def now(self) -> float:
-        """Return the place's Unix time, by this host's clock if the place is not writable."""
+        """Return the place's Unix time, by this host's clock if the place is not writable.
+
+        The place is asked at most once a minute.
+        """
         if time.monotonic() - self._read_at > _VALID_S:
             stamp = self._probe()
+            # Monotonic in between: the wall clock of this host may be set while the process runs.
             self._read_at = time.monotonic()
             self._offset_s = (time.time() if stamp is None else stamp) - self._read_at
         return time.monotonic() + self._offset_s
 
     def _probe(self) -> float | None:
-        """Write a file, at most once a minute, and return its stamp."""
+        """Write a file and return its stamp; None if the place cannot be written."""
         key = f"leases/.clock-{uuid.uuid4().hex}"
         try:
             self._files.write(key, b"")

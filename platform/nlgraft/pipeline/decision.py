@@ -7,24 +7,24 @@ from enum import StrEnum
 
 
 class Decision(StrEnum):
-    """State in which an artifact was found, or the way in which it was made."""
+    """How a stage came by its artifact, or why it has none."""
 
     HIT = "hit"
-    """Its artifact is stored and whole."""
+    """Cache hit: the artifact is stored and intact."""
     MISS = "miss"
-    """It has no artifact."""
+    """Cache miss: there is no artifact."""
     CORRUPT = "corrupt"
-    """Its artifact is damaged and is made again."""
+    """The stored artifact is damaged and is computed again."""
     RUN = "run"
-    """It runs."""
+    """The stage runs from its start."""
     RESUME = "resume"
-    """It resumes from a checkpoint."""
+    """The stage resumes from a checkpoint."""
     WAIT = "wait"
-    """Another owner computed it while this one waited."""
+    """Another process computed the artifact while this one waited."""
     FAILED = "failed"
-    """It ran and raised an error."""
+    """The stage ran and raised an error."""
     STOPPED = "stopped"
-    """It ran and ended early on request."""
+    """The stage ran and ended early on request."""
 
 
 @dataclass(frozen=True)

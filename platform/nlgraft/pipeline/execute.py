@@ -36,7 +36,7 @@ def execute_stage(
         stage: The stage; its inputs are stored.
         store: The artifact store.
         reporter: Receives progress.
-        worker: This process's place in the worker group, and its device.
+        worker: Rank of this process in the worker group, and its device.
         inputs: Directories of its inputs by name; None: they are fetched from the store.
         reason: Why it runs, for the manifest.
 
@@ -64,9 +64,11 @@ def execute_stage(
     try:
         function(context)
         if worker.rank == 0:
+            # Before publishing: an artifact with a NaN score would be a cache hit from then on.
             check_results(scratch)
             duration_s = time.perf_counter() - started
             store.publish(stage, scratch, started_at=started_at, duration_s=duration_s, reason=reason)
+            # Only now: until the artifact is published, they are all that a crash leaves.
             checkpoints.clear()
             logger.info("stage %s %s: stored after %.1f s", stage.name, stage.fingerprint[:12], duration_s)
     finally:

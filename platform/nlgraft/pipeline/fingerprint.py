@@ -18,6 +18,7 @@ JSON: TypeAlias = "Mapping[str, JSON] | Sequence[JSON] | str | int | float | boo
 """A value that can be fingerprinted."""
 
 _ATOMS = (str, int, bool, type(None))
+# A value that contains itself would otherwise be copied until the stack is exhausted.
 _MAX_DEPTH = 100
 
 

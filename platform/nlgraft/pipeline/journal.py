@@ -21,7 +21,7 @@ from nlgraft.pipeline.integrity import first_problem
 from nlgraft.pipeline.local_files import Files
 
 BLOCK = 500
-"""Documents of a pack: a reader opens at most so many files, and one for each pack."""
+"""Documents of a pack: a reader opens at most this many single files, and one file for each pack."""
 
 _NUM_THREADS = 16
 _NUMBER = re.compile(r"\d{8}\.json")
@@ -99,6 +99,7 @@ class Journal(Generic[_Form]):
             raise ContractError(f"{self._name} entry {number}: entries are numbered from 1")
         if not self._files.create(self._entry(number), self._form.dump_json(document)):
             return False
+        # The first number of a block: the block before it is full.
         if number % BLOCK == 1:
             self._pack((number - 1) // BLOCK - 1)
         return True
@@ -113,7 +114,7 @@ class Journal(Generic[_Form]):
                 for number, data in zip(numbers, read, strict=True)
             }
         except ValidationError:
-            return
+            return  # a pack without it would hide which entry is damaged
         if found:
             self._files.create(f"{self._name}/packs/{block:06d}.json", self._pack_form.dump_json(found))
 

@@ -1,4 +1,4 @@
-"""Leases: who computes a stage now, who runs a study now.
+"""Leases: which process computes a stage, and which one runs a study.
 
 A lease is one small JSON file that its owner renews. Leases only save work: two owners of one stage would
 publish the same artifact, so correctness never rests on them. A lease is taken over at once if its owner was
@@ -127,6 +127,7 @@ class Lease:
         """Give the lease back; a lost one is left to its new owner. May be called twice."""
         if self._ended.is_set():
             return
+        # The thread ends first: a renewal under way would change the content that `delete` expects.
         self._ended.set()
         self._thread.join()
         try:
@@ -160,6 +161,8 @@ class Lease:
                 logger.warning("lease %s could not be renewed (%s); trying again", self.key, error)
 
     def _renew(self) -> None:
+        # The thread and `is_held` may renew at once, and each must replace the newest content. The time is
+        # taken before the request, so that a slow renewal does not seem fresher than it is.
         with self._renewing:
             now_s = time.monotonic()
             renewed = replace(self.holder, renewed_at=time.time())
@@ -179,7 +182,7 @@ class Leases:
     Args:
         files: The store's files.
         clock: The clock that stamps them.
-        expiry_s: Silence after which a lease may be taken over.
+        expiry_s: Seconds without a renewal after which a lease may be taken over.
     """
 
     def __init__(self, files: Files, clock: PlaceClock, *, expiry_s: float = EXPIRY_S) -> None:
@@ -252,6 +255,7 @@ class Leases:
         for name in self._files.names("leases"):
             found = self._find(f"leases/{name}")
             if name.endswith(".json") and found.is_free and found.data is not None:
+                # Only if unchanged: a new owner may have taken it over since it was read.
                 self._files.delete(f"leases/{name}", found.data)
 
     def _take(self, name: str, owner: str, covers: tuple[str, ...] = ()) -> Lease:
@@ -282,6 +286,7 @@ class Leases:
             if not is_ours:  # someone else was quicker
                 raise _Held(self._find(key).describe())
             logger.info("lease %s: took over from %s", key, found.describe())
+        # Three renewals in a row may fail before anybody takes the lease over.
         return Lease(self._files, key, holder, self.expiry_s / 4)
 
     def _find(self, key: str) -> _Finding:

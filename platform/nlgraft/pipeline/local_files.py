@@ -1,4 +1,4 @@
-"""The few file operations that a store rests on, and their form on a local directory.
+"""The file operations that a store is built on, and their implementation for a local directory.
 
 Keys are relative POSIX paths below the store's root.
 """
@@ -174,6 +174,7 @@ class LocalFiles:
         ):
             for entry in entries:
                 if not entry.name.startswith("."):
+                    # Another process may delete a file between its listing and the look at it.
                     with contextlib.suppress(FileNotFoundError):
                         stamped.append((-entry.stat().st_mtime, entry.name))
         return [name for _, name in sorted(stamped)]
@@ -206,6 +207,7 @@ class LocalFiles:
         """Rename a local directory."""
         target = self.root / key
         target.parent.mkdir(parents=True, exist_ok=True)
+        # Atomic, because the scratch lies on the same file system.
         source.rename(target)
         remember_verified(target, entries)
         return target
@@ -226,6 +228,7 @@ class LocalFiles:
     def _written(self, key: str, data: bytes) -> Iterator[Path]:
         """A hidden file beside the key that holds the data; removed unless it was renamed."""
         path = self.root / key
+        # Beside the key, because links and renames stay within a file system; hidden, so never listed.
         scratch = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         path.parent.mkdir(parents=True, exist_ok=True)
         try:

@@ -1,4 +1,4 @@
-"""The same file operations on an object store: s3://, gs://, az://.
+"""The file operations of a store, implemented for object stores: s3://, gs://, az://.
 
 Writing a key only if it is missing, or only if it is unchanged, rests on the conditional requests of the
 service (S3's If-None-Match and If-Match, generations on Google Cloud).
@@ -109,17 +109,19 @@ class ObjectFiles:
             try:
                 self._objects.put(key, new, mode=found[1])
             except (PreconditionError, FileNotFoundError):
+                # As in `create`: a request that was sent again may be refused because of its own success.
                 return self.read(key) == new
         return True
 
     def delete(self, key: str, expected: bytes | None = None) -> None:
         """Delete a key, or with `expected` only if it held that a moment ago."""
+        # obstore has no conditional delete, so another writer may come between.
         if expected is None or self.read(key) == expected:
             with self._named("delete", key), contextlib.suppress(FileNotFoundError):
                 self._objects.delete(key)
 
     def delete_tree(self, key: str) -> None:
-        """Delete everything below a key, here and there; nothing there is fine."""
+        """Delete everything below a key, in the store and in the cache; nothing there is fine."""
         keys = list(self._list(key))
         with self._named("delete", key):
             if keys:
@@ -201,7 +203,7 @@ class ObjectFiles:
         for _ in range(2):
             try:
                 source.rename(target)
-            except OSError:
+            except OSError:  # the place is taken; a whole copy there is as good as this one
                 if find_damage(target, entries) is None:
                     remove_tree(source)
                     return target

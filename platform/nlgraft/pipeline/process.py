@@ -1,4 +1,4 @@
-"""Identity of a process and whether it has ended, for leases that judge their owners."""
+"""Identity of a process and whether it has ended, for leases whose owner may be dead."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_dead(identity: ProcessIdentity) -> bool:
     if (identity.host, identity.namespace) != (socket.gethostname(), _namespace()):
         return False
     try:
-        os.kill(identity.pid, 0)
+        os.kill(identity.pid, 0)  # sends nothing, and fails if there is no such process
     except ProcessLookupError:
         return True
     except PermissionError:
@@ -47,6 +47,7 @@ def is_dead(identity: ProcessIdentity) -> bool:
     if state is None:
         return False
     condition, started = state
+    # A zombie has ended; another start time means that the number was given to a new process.
     return condition in ("Z", "X") or started != identity.started
 
 

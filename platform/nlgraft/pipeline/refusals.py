@@ -1,4 +1,4 @@
-"""Errors of the operating system about a store, as one sentence that says what to do."""
+"""Errors of the operating system on a store, reworded as one message that says what to do."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def explained(action: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        # Of a rename or a link, the second name is the target, which lies in the store.
         place = error.filename2 or error.filename
         what = f"the store cannot {action}{f' {place}' if place else ''}: {error.strerror or error}"
         advice = _ADVICE.get(error.errno or 0)

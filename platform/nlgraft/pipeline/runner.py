@@ -1,4 +1,4 @@
-"""Make sure that a trial's stages are stored: reuse, wait for, resume or run them, and record why."""
+"""Bring a trial's stages into the store: reuse, wait for, resume or run each, and record why."""
 
 from __future__ import annotations
 
@@ -115,6 +115,7 @@ class StageRunner:
                     verdict = Verdict(Decision.WAIT, f"computed by {owner}")
                 self._note(stage, verdict, time.monotonic() - started if owner else 0.0)
                 return
+            # Inputs before the lease: a stage whose inputs are still missing is held by nobody.
             for upstream in stage.inputs.values():
                 self.ensure(upstream)
             self.current = stage.name

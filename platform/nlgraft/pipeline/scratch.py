@@ -25,6 +25,7 @@ class Scratch:
     def new(self, fingerprint: str) -> Path:
         """Make an empty directory; the fingerprint in its name is for people."""
         process = this_process()
+        # The host comes last, because it is the only part that may contain commas.
         name = f"{fingerprint[:16]},{process.pid},{process.started},{uuid.uuid4().hex[:8]},{process.host}"
         path = self.root / name
         path.mkdir(parents=True)

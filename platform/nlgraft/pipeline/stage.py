@@ -46,9 +46,9 @@ class Work:
     """Size of a training, from which its time is estimated before any like it has run.
 
     Attributes:
-        num_steps: Optimiser steps at most; None: as many as the text has batches.
-        tokens_per_step: Tokens that a step learns from, about.
-        num_parameters: Parameters that each token is computed with; None: as many as in the stage's inputs.
+        num_steps: Maximum number of optimiser steps; None if the number of batches decides.
+        tokens_per_step: Approximate number of tokens in the batches of a step.
+        num_parameters: Parameters used per token; None if the stage's inputs determine them.
     """
 
     num_steps: int | None
@@ -68,8 +68,8 @@ class Stage:
             computes the same, and a change of what it computes raises ``version``.
         version: Raised by the author whenever the same config would give another artifact.
         config: The slice of the config it reads, data digests included.
-        inputs: Stages whose artifacts it reads, by the name that it uses for them.
-        seed: Set only when the stage draws random numbers.
+        inputs: Stages whose artifacts it reads, by the name of the input.
+        seed: Seed of its random numbers; None if it draws none.
         is_distributed: Runs on the worker group when a trial has several workers. Not hashed.
         locations: Paths of its data; ``config`` has their content, e.g. the digests of the files. Not hashed:
             data that moved are the same data.
@@ -116,7 +116,7 @@ class Stage:
 
     @property
     def num_steps(self) -> int | None:
-        """Optimiser steps at most; None if it takes none, or as many as its text has batches."""
+        """Maximum number of optimiser steps; None if it takes none, or if the number of batches decides."""
         return None if self.work is None else self.work.num_steps
 
     @cached_property
@@ -143,7 +143,7 @@ class Stage:
 
 
 class StageGraph:
-    """A result stage and everything it rests on.
+    """A result stage and everything that it depends on.
 
     Args:
         result: The last stage; its artifact is the trial's result.

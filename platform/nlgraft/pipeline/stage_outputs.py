@@ -88,7 +88,7 @@ def collect_results(
     Args:
         graph: The trial's graph.
         store: The artifact store.
-        reporter: The reports of stages without an artifact, whose last values count as metrics.
+        reporter: Reports of the stages without an artifact; the last value of each curve counts as a metric.
     """
     stages = sorted(graph.stages, key=graph.depth, reverse=True)
     metrics: list[tuple[Stage, dict[str, dict[str, Any]]]] = []

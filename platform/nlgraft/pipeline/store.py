@@ -49,13 +49,13 @@ class ArtifactStore:
     Args:
         uri: The place, credentials included; a local one as an absolute path.
         files: The files at the place.
-        expiry_s: Silence after which a lease may be taken over.
+        expiry_s: Seconds without a renewal after which a lease may be taken over.
 
     Attributes:
         name: The place in messages, without credentials.
         is_local: True for a directory of this host (or mounted here).
-        leases: Who computes what.
-        records: Small documents.
+        leases: Leases of stages and studies.
+        records: JSON documents by kind and key.
     """
 
     def __init__(self, uri: str, files: Files, *, expiry_s: float = EXPIRY_S) -> None:
@@ -79,7 +79,7 @@ class ArtifactStore:
                 ``s3://bucket/prefix?endpoint_override=host:9000``.
             cache: Where fetched artifacts of an object store are kept; default ``$NLGRAFT_CACHE`` or
                 ``~/.cache/nlgraft``, a folder per store.
-            expiry_s: Silence after which a lease may be taken over.
+            expiry_s: Seconds without a renewal after which a lease may be taken over.
 
         Raises:
             StoreError: The URI is not understood, or is a file.
@@ -182,7 +182,7 @@ class ArtifactStore:
         """Make a stage's artifact visible in one step.
 
         Args:
-            stage: Whose artifact it is.
+            stage: The stage that made it.
             directory: Its files: used up if `new_scratch` made it, else copied.
             started_at: Unix seconds, for the manifest.
             duration_s: For the manifest.
@@ -251,6 +251,7 @@ class ArtifactStore:
         """Clean up after killed processes: scratch directories, leases, checkpoints of stored stages."""
         self._files.scratch.remove_abandoned()
         self.leases.remove_stale()
+        # A process killed between publishing and clearing leaves checkpoints that nobody will read.
         for fingerprint in self.finished(self._files.names("checkpoints")):
             self._checkpoints(fingerprint).clear()
 

@@ -65,6 +65,7 @@ def run_trial(
         StageBusy: Another owner computes a stage and ``is_waiting`` is False; no record is written.
         TrialFailed: A stage failed, or none wrote a metric; the record says ``failed``.
     """
+    # Checksums as well: a record may outlive the bytes of its artifact.
     known = finished_record(graph, store)
     if known is not None and store.verify(graph.result).decision is Decision.HIT:
         return known

@@ -50,7 +50,7 @@ class TrialRecord:
     attempt: int = 1
 
     def __post_init__(self) -> None:
-        # Here, since drivers and workers make records, and reports and MLflow show them.
+        # Masked at the source: drivers and workers create records, reports and MLflow show them.
         self.reason = without_credentials(self.reason)
         self.stages = [
             {name: without_credentials(value) if name in _TEXTS else value for name, value in stage.items()}
@@ -58,7 +58,7 @@ class TrialRecord:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; numbers that JSON lacks become the text ``NaN`` or ``Infinity``."""
+        """Return plain JSON values; NaN and infinities become the text ``NaN``, ``Infinity``, ``-Infinity``."""
         document = asdict(self)
         document["metrics"] = {name: _to_number(value) for name, value in self.metrics.items()}
         document["curves"] = {

@@ -34,6 +34,7 @@ MODEL = "nlgraft.model"
 MODEL_TRIAL = "nlgraft.model_trial"
 RUN_NAME = "mlflow.runName"
 _RUNS_PER_PAGE = 1000
+# MLflow takes 1,000 entities in a batch, of which 100 may be parameters and 100 tags.
 _POINTS_PER_BATCH = 800
 _DIGEST_CHARS = 36
 
@@ -71,8 +72,8 @@ class MlflowBackend:
     fingerprint. Runs are read once, in pages; of two runs of one key (a request that was carried out although
     its response was lost) the newer one is deleted.
 
-    **Completeness.** An ended run with the digest of its entry holds everything. A new run is made with its
-    digest and gets its state last; an older run gets its digest after the rest.
+    **Completeness.** An ended run that carries the digest of its entry is complete: a new run is created with
+    the digest and ended last, an older run gets the digest after everything else.
 
     **Failure.** Every method may raise whatever MLflow raises.
     """
@@ -86,7 +87,8 @@ class MlflowBackend:
         self._parents: dict[RunKey, RunEntry] = {}
 
     def write(self, entry: RunEntry) -> None:
-        """Bring a run to the content of its entry; writing it twice changes nothing."""
+        """Make a run hold the content of its entry; writing it twice changes nothing."""
+        # Kept, because writing a trial may have to create the run of its cell first.
         if entry.key.kind != "trial":
             known = self._parents.get(entry.key)
             self._parents[entry.key] = known.merge(entry) if known else entry
@@ -105,6 +107,7 @@ class MlflowBackend:
             self._write_model(run, content, entry.model)
         for key, value in entry.experiment_tags.items():
             self.client.set_experiment_tag(self.experiment_id, key, value)
+        # An ended trial is not written again; its content would only take memory.
         if entry.key.kind == "trial" and run.status != "RUNNING":
             run.content = None
 
@@ -144,6 +147,7 @@ class MlflowBackend:
                 tags = found.data.tags
                 key = RunKey(tags[KIND], tags.get(CELL, ""), tags[FINGERPRINT])
                 older, newer = runs.get(key), _indexed(found)
+                # Of two runs of one key the older is kept, in whatever order they are listed.
                 if older is not None and older.started_ms > newer.started_ms:
                     older, newer = newer, older
                 if older is not None:
@@ -229,6 +233,7 @@ class MlflowBackend:
         content.latest = latest | {p.key: p.value for p in results}
         for point in points:
             content.curves.setdefault(point.key, set()).add((point.step, _stored(point.value)))
+        # After the batch, because the digest asserts that all of it is there.
         if entry.digest and content.tags.get(DIGEST) != entry.digest:
             self.client.set_tag(run.run_id, DIGEST, entry.digest)
             content.tags[DIGEST] = entry.digest
@@ -244,6 +249,7 @@ class MlflowBackend:
 
     def _logged_curve(self, run_id: str, content: _Content, key: str) -> set[_Reached]:
         if key not in content.curves:
+            # A request for each metric, so only for runs that hold some of it.
             history = self.client.get_metric_history(run_id, key) if key in content.latest else []
             content.curves[key] = {(metric.step, _stored(metric.value)) for metric in history}
         return content.curves[key]

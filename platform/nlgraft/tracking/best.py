@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class BestTrial:
-    """The best finished replicate by an objective on dev; of two equal ones the first."""
+    """The finished replicate with the best objective on dev; the first of two equal ones."""
 
     def __init__(self, objective: Objective) -> None:
         self._metric = objective.metric

@@ -43,7 +43,7 @@ def cell_metrics(result: Mapping[str, Any]) -> dict[str, float]:
 
 
 def main_figure(result: Mapping[str, Any], metric: str) -> str:
-    """Write a cell's main metric behind its name, marked if one seed hides the spread."""
+    """Format a cell's main metric as a suffix of its name, marked if a single seed shows no spread."""
     found = (result.get("metrics") or {}).get(metric)
     if not found or found.get("mean") is None:
         return ""

@@ -38,7 +38,7 @@ def connect(
     if "MLFLOW_LOGGING_LEVEL" not in os.environ:
         for name in ("mlflow", "alembic"):
             logging.getLogger(name).setLevel(logging.WARNING)
-        # Tracebacks of errors that it also raises and the writer reports in a line.
+        # It logs a traceback of each error that it also raises; the writer reports those in one line.
         logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     # Raised by MLflow's own types when mlflow.pyfunc is imported.
     warnings.filterwarnings("ignore", ".*Any type hint is inferred as AnyType")
@@ -58,7 +58,7 @@ def connect(
 def _ensure_schema(database: Path) -> None:
     """Create a SQLite database in one step: racing or killed migrations would leave it half migrated.
 
-    It keeps a write-ahead log, in which a commit costs a fraction of what it costs with a rollback journal.
+    It uses a write-ahead log, with which a commit costs a fraction of one with a rollback journal.
     """
     database.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{database}.lock", timeout=_SCHEMA_LOCK_TIMEOUT_S):
@@ -74,10 +74,10 @@ def _ensure_schema(database: Path) -> None:
 
 @cache
 def _relax_commits(database: Path) -> None:
-    """Let commits of this process to a database with a write-ahead log not wait for the disk; set up once.
+    """Stop commits of this process to a database with a write-ahead log from waiting for the disk.
 
-    Such a database stays whole if the power fails; it may lose its newest commits, which the next run writes
-    again.
+    If the power fails, such a database stays intact but may lose its newest commits, which the next run
+    writes again.
     """
 
     def relax(connection: Any, _: Any) -> None:

@@ -1,4 +1,4 @@
-"""Wanted content of MLflow runs: plain data, built before anything is sent and safe to send twice."""
+"""The intended content of MLflow runs: plain data, built before anything is sent and safe to send twice."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class CellLike(Protocol):
 
 
 class TrialLike(Protocol):
-    """The attributes of a trial that tracking needs; `nlgraft.execution.events.PlannedTrial` has them."""
+    """The attributes of a trial that tracking needs; `nlgraft.execution.events.SweepTrial` has them."""
 
     @property
     def kind(self) -> Literal["search", "replicate"]:
@@ -155,7 +155,7 @@ class BestModel:
 
 @dataclass(kw_only=True)
 class RunEntry:
-    """Wanted content of a run. Entries of one key can be merged; writing one twice changes nothing.
+    """The intended content of a run. Entries of one key can be merged; writing one twice changes nothing.
 
     Attributes:
         parent: The run it nests under.
@@ -171,8 +171,8 @@ class RunEntry:
         model: Model to log beside the run.
         experiment_tags: Tags of the experiment to set.
         digest: Digest of a final entry: an ended run that carries it already holds everything.
-        build: Builds the whole content of the run, on which these fields are laid; called only if the run
-            lacks it, since it takes longer than to find that out.
+        build: Builds the whole content of the run, over which these fields take precedence; called only if
+            the run lacks it, because building takes longer than finding that out.
     """
 
     key: RunKey
@@ -195,7 +195,9 @@ class RunEntry:
 
     def merge(self, newer: RunEntry) -> RunEntry:
         """Combine this entry with a newer one of the same run, which wins where they differ."""
-        if newer.build is not None:  # it will hold everything but what was told meanwhile
+        if (
+            newer.build is not None
+        ):  # its content will be complete, except for curve points reported meanwhile
             return replace(newer, curve=self.curve[-MAX_POINTS:] + newer.curve)
         return RunEntry(
             key=self.key,

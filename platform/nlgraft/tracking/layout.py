@@ -58,7 +58,7 @@ _STATUS_OF_STATE: dict[str, Status] = {
     "killed": "KILLED",
 }
 _FORM = "2"
-"""Form of a trial's content; raised when a record gives another content, it makes the next run write it."""
+"""Version of a trial's content, raised when a record gives another content, so that it is written again."""
 
 _DATASETS_KEPT = 64
 
@@ -175,7 +175,7 @@ class StudyLayout:
         return f"{self._prefix}{trial.cell.label}, {tail}"
 
     def _trial_digest(self, trial: TrialLike, record: TrialRecord) -> str:
-        """Digest what a trial's content depends on; of the record, what tells it from an earlier one."""
+        """Digest what a trial's content depends on; of the record, what distinguishes it from an earlier one."""
         content = [
             _FORM,
             self._trial_name(trial),
@@ -255,7 +255,7 @@ class StudyLayout:
 
         Args:
             result: Its element of ``cells`` in the JSON of ``run --json``.
-            main_metric: The metric that its name tells.
+            main_metric: The metric that is shown in its name.
         """
         state = str(result.get("state", "finished"))
         return RunEntry(

@@ -162,7 +162,7 @@ class MlflowTracker:
         Args:
             cell: Its label or its levels.
             result: Its element of ``cells`` in the JSON of ``run --json``.
-            main_metric: The metric that its name tells.
+            main_metric: The metric that is shown in its name.
         """
         layout = self._require_layout()
         known = layout.find_cell(cell)
@@ -218,7 +218,7 @@ class MlflowTracker:
         return self._writer.close(timeout_s)
 
     def _layout_of(self, trial: TrialLike) -> StudyLayout:
-        """Return the layout, the trial's cell being known to it."""
+        """Return the layout, adding the trial's cell if it lacks it."""
         layout = self._require_layout()
         if layout.find_cell(trial.cell.label) is None:
             self._put(layout.add_cell(trial.cell))

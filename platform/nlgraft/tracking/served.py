@@ -30,7 +30,7 @@ def log_model(
         directory: The artifact. Its ``predictor.json``, ``{"predictor": "package.module:function"}``, names
             the function that opens the directory and returns ``predict(texts) -> texts``; with
             ``"inputs": [names]`` it returns ``predict(*texts_by_input)``.
-        tags: Identity of the model: one with the same tags is not logged again.
+        tags: Identity of the model; a model with the same tags is not logged again.
     """
     known = client.search_logged_models(
         [experiment_id], " AND ".join(f"tags.`{key}` = '{value}'" for key, value in tags.items())

@@ -1,4 +1,4 @@
-"""Names of the tags by which runs are found and told apart in MLflow."""
+"""Names of the tags by which runs are found and distinguished in MLflow."""
 
 from __future__ import annotations
 

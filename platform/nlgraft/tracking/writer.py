@@ -1,4 +1,4 @@
-"""Thread that brings a tracking store to the wanted state, however often the store is unreachable."""
+"""Thread that writes runs to a tracking store, however often the store is unreachable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Backend(Protocol):
     """The operations of a tracking store that the writer thread needs."""
 
     def write(self, entry: RunEntry) -> None:
-        """Bring a run to the content of its entry; writing it twice changes nothing."""
+        """Make a run hold the content of its entry; writing it twice changes nothing."""
         ...
 
     def end_orphans(self, active: Iterable[RunKey]) -> int:
@@ -40,7 +40,7 @@ class Backend(Protocol):
 
 
 class Writer:
-    """Keeps the newest wanted state of each run and writes it as soon as the store allows.
+    """Keeps the newest content of each run and writes it as soon as the store responds.
 
     **Coalescing.** Waiting entries of one run are merged, so an outage of an hour costs one write per run
     afterwards, and memory stays bounded. A trial that runs is written at most every two seconds, and first
@@ -143,6 +143,7 @@ class Writer:
             entry = self._next()
             if entry is None:
                 return
+            # Read before the write: `close` during it still leaves one attempt at what is new.
             is_last_chance = self._is_closing.is_set()
             if not self._write(entry) and is_last_chance:
                 return
@@ -158,11 +159,12 @@ class Writer:
                     self._pending, self._set_aside = self._set_aside, {}
                     continue
                 self._changed.wait(self._live_pause_s if self._pending else None)
+            # Noted under the lock: `close` counts a run as missing while it is being written.
             self._writing = key
             return self._pending.pop(key)
 
     def _ripe(self) -> RunKey | None:
-        """Find the first run that need not wait for further values."""
+        """Find the first run that is due: one that has ended, or a live one whose pause is over."""
         now_s = time.monotonic()
         for key, entry in self._pending.items():
             is_live = entry.status in (None, "RUNNING") and not self._is_closing.is_set()
@@ -211,15 +213,17 @@ class Writer:
     def _failed(self, entry: RunEntry, error: Exception) -> bool:
         is_reachable = self._backend is not None and self._backend.is_reachable()
         if self._backend is not None:
+            # A request that failed for us may have been carried out: look before creating a run again.
             self._backend.forget()
         with self._changed:
+            # Events may have queued more of this run while it was being written.
             newer = self._pending.pop(entry.key, None)
             merged = entry.merge(newer) if newer else entry
             self._writing = None
             if is_reachable:
                 self._retry_later(merged, error)
             else:
-                self._pending = {entry.key: merged} | self._pending
+                self._pending = {entry.key: merged} | self._pending  # keeps its place at the front
         if is_reachable:
             self._is_closing.wait(self._first_pause_s)
         else:
@@ -246,4 +250,4 @@ class Writer:
                 public_text(str(error)),
             )
         pause_s = min(_LONGEST_PAUSE_S, self._first_pause_s * 2 ** (self._num_outages - 1))
-        self._is_closing.wait(pause_s)
+        self._is_closing.wait(pause_s)  # rather than sleep, so that `close` ends the pause
