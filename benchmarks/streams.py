@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.analysis.data.trials import Array
-from nlgraft.analysis.statistics.stream import (
+from benchmarks.proposals import (
     FRESH_SEEDS,
     FUTILE,
     GAINS,
@@ -21,6 +20,7 @@ from nlgraft.analysis.statistics.stream import (
     log_evidence_of_gain,
     stream_level,
 )
+from nlgraft.analysis.data.trials import Array
 
 RANDOM_SEED = 20261124
 ALPHA = 0.05

@@ -153,7 +153,7 @@ def validity(study: Study, num_simulations: int = 1000) -> Validity:
     from nlgraft.analysis.statistics.validity import design_of, estimate_validity
 
     try:
-        return estimate_validity(design_of(load(study)), num_simulations)
+        return estimate_validity(design_of(load(study).alone()), num_simulations)
     except ValueError as error:
         raise NlgraftError(f"{study.name}: {error}") from error
 

@@ -15,7 +15,6 @@ from nlgraft.pipeline.refusals import explained
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.planning.data_checks import check_cells
-from nlgraft.study.planning.looks import record_look
 from nlgraft.study.public import Study
 from nlgraft.study.reading.system_import import load_system
 
@@ -148,7 +147,6 @@ class Run:
         lock.check()
         self._notify("comparing the cells and writing the report")
         result = StudyResult.read(self.study, self._store)
-        record_look(self.study, self._store, result.shown)
         directory = report_directory(self.study, self._store)
         result.invocation = Invocation(
             outcome.num_run,

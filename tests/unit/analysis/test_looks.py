@@ -1,17 +1,14 @@
 """Planned looks: which cells get more seeds, on what grounds, and what p-values say then."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from scipy import stats
 
 from nlgraft.analysis.rendering import prose, tables
-from nlgraft.analysis.statistics.comparer import Comparer
 from nlgraft.analysis.statistics.spending import overall_p
 from nlgraft.analysis.study_result import StudyResult
 from nlgraft.study.data.design import cells
-from nlgraft.study.planning.looks import read_granted, record_granted, record_look
+from nlgraft.study.planning.looks import read_granted, record_granted
 
 ARMS = ["random_init", "avg_eg", "att_eg", "patt_eg"]
 NOISE = np.array([0.3, -0.1, 0.2, -0.4, 0.1, 0.0, -0.3, 0.35, 0.05, -0.2])
@@ -113,101 +110,6 @@ def test_reports_say_what_was_planned_and_where_cells_stopped(make_planned, scor
     assert found.to_json()["looks"]["arm=avg_eg"] == {"num_seeds": 3, "stopped_because": "decided"}
     for kind in ("md", "html"):
         assert "decided" in found.render(kind)
-
-
-TWO = {"arm": {"target": "arm", "levels": ["random_init", "patt_eg"], "baseline": "random_init"}}
-OTHERS = {"arm": {"target": "arm", "levels": ["random_init", "att_eg"], "baseline": "random_init"}}
-
-
-@pytest.fixture
-def shown(make_study, run, store):
-    """Run a study and show its result, as `nlgraft run` does; some trials are left out."""
-
-    def show(seeds, factors=TWO, skip=(), **changes):
-        changes = {"claims": [], "published": [], **changes}
-        study = make_study(seeds=list(seeds), factors=factors, **changes)
-        result = run(study, store, skip=skip)
-        record_look(study, store, result.shown)
-        return StudyResult.read(study, store)
-
-    return show
-
-
-def p_of(result, arm="patt_eg"):
-    return result.compare(f"arm={arm}", metric="test/accuracy").p
-
-
-def looks_of(result, arm="patt_eg"):
-    return result.compare(f"arm={arm}", metric="test/accuracy").earlier_looks
-
-
-def test_fewer_seeds_after_more_leave_the_result_alone(shown):
-    """The README's example in Python runs two seeds after the demo's three."""
-    before = shown([1, 2, 3])
-    shown([1, 2])
-    after = shown([1, 2, 3])
-    assert after.render("md") == before.render("md")
-    assert "extended" not in after.render("md")
-
-
-def test_fewer_seeds_after_more_are_no_look_of_a_later_extension(shown):
-    shown([1, 2, 3])
-    shown([1, 2])
-    assert looks_of(shown([1, 2, 3, 4])) == (3,)
-
-
-def test_another_study_with_the_same_baseline_and_other_arms_is_innocent(shown):
-    shown([1, 2, 3], TWO)
-    other = shown([1, 2, 3, 4], OTHERS)
-    assert looks_of(other, "att_eg") == ()
-    assert looks_of(shown([1, 2, 3, 4], TWO)) == (3,)
-
-
-def test_an_arm_that_joins_later_has_not_been_seen(shown):
-    shown([1, 2, 3], TWO)
-    both = {"arm": {**TWO["arm"], "levels": ["random_init", "patt_eg", "att_eg"]}}
-    found = shown([1, 2, 3, 4], both)
-    assert (looks_of(found), looks_of(found, "att_eg")) == ((3,), ())
-
-
-def test_an_extended_study_is_marked_and_its_p_values_grow(shown):
-    shown([1, 2, 3])
-    assert looks_of(shown([7, 8, 9, 10])) == ()
-    found = shown([1, 2, 3, 4])
-    values = [
-        [t.metrics["test/accuracy"] for t in found.cell(name).trials] for name in ("patt_eg", "baseline")
-    ]
-    compared = found.compare("arm=patt_eg", metric="test/accuracy")
-    plain = Comparer(samples=found.samples).compare(
-        "test/accuracy", "", found.cell("patt_eg").measured("test/accuracy"),
-        "", found.cell("baseline").measured("test/accuracy"),
-    )  # fmt: skip
-    assert compared.difference == pytest.approx(np.subtract(*values).mean())
-    assert compared.p == pytest.approx(min(1.0, 6 * plain.p))
-    assert any("extended after results at 3 seeds" in note for note in compared.notes)
-    assert "extended without a plan after results at 3 seeds" in found.render("md")
-    document = found.to_json()["cells"][1]["comparison"]["test/accuracy"]
-    assert document["earlier_looks"] == [3]
-
-
-def test_two_arms_seen_with_other_seeds_are_compared_over_what_both_had(shown):
-    """A seed that one of the two cells lacked was not seen of the pair."""
-    shown([1, 2, 3], skip=[("arm=patt_eg", 3)])
-    assert looks_of(shown([1, 2, 3])) == (2,)
-
-
-def test_showing_the_same_result_again_is_no_further_look(shown, store):
-    shown([1, 2, 3])
-    number = len(list(Path(store.uri, "records/looks").rglob("*.json")))
-    shown([1, 2, 3])
-    assert len(list(Path(store.uri, "records/looks").rglob("*.json"))) == number
-    assert looks_of(shown([1, 2, 3, 4])) == (3,)
-
-
-def test_one_seed_and_planned_looks_leave_no_mark(shown):
-    shown([1, 2], skip=[("arm=patt_eg", 2), ("baseline", 2)])
-    shown([1, 2, 3, 4], sequential={"looks": [3, 4]})
-    assert looks_of(shown([1, 2, 3, 4, 5])) == ()
 
 
 def test_granted_seeds_are_read_by_planned_looks_only(make_study, make_planned, store):

@@ -106,7 +106,7 @@ def test_figures_are_valid_xml(html):
 
 
 def test_reports_are_the_same_twice(result, html):
-    again = type(result)(result.study, result.system, result.cells, result.provenance)
+    again = type(result)(result.study, result.system, result.cells, result.provenance, store=result.store)
     assert again.render("html") == html
     assert again.render("json") == result.render("json")
     assert again.render("md") == result.render("md")
@@ -265,7 +265,9 @@ def test_headline_counts_only_what_is_decided(result):
 def test_headline_leaves_out_what_the_family_of_claims_does(make_study, result):
     """A cell that no claim compares with the baseline is not undecided: nothing was asked about it."""
     study = make_study(analysis={"family": "claims"})
-    text = prose.headline(type(result)(study, result.system, result.cells, result.provenance))
+    text = prose.headline(
+        type(result)(study, result.system, result.cells, result.provenance, store=result.store)
+    )
     assert "single_run" in text
     assert "patt_eg" in text
     assert "avg_eg" not in text

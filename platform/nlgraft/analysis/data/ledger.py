@@ -68,7 +68,8 @@ class Asked:
         cells: Digests of the configs without seeds: two cells, one against a published figure, or four.
         labels: The cells as the report names them.
         differs: What the configs differ in, readable.
-        null: Difference under the null hypothesis.
+        null: Difference under the null hypothesis; the published figure that one cell is compared with.
+        margin: Difference from a published figure that does not matter.
         second_metric: The metric of the second cell where it is another.
         signature: How the metric is computed; None without a signature.
         family: Name of the declared family that decides; None if the question belongs to none.
@@ -91,6 +92,7 @@ class Asked:
     labels: tuple[str, ...] = ()
     differs: str = ""
     null: float = 0.0
+    margin: float = 0.0
     second_metric: str | None = None
     signature: str | None = None
     family: str | None = None
@@ -111,7 +113,7 @@ class Asked:
         """What is asked, which two cells share from either side."""
         is_symmetric = len(self.cells) == 2 and self.null == 0 and self.second_metric is None
         cells = tuple(sorted(self.cells)) if is_symmetric else self.cells
-        return (self.metric, self.second_metric, self.null, cells)
+        return (self.metric, self.second_metric, self.null, self.margin, cells)
 
 
 @dataclass(frozen=True, kw_only=True)

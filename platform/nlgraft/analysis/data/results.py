@@ -16,7 +16,6 @@ from nlgraft.study.data.design import Cell, cells, find_cell
 from nlgraft.study.data.metric import Metric
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import System
-from nlgraft.study.planning.looks import Look, Looks, cell_key, read_looks
 from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
@@ -69,7 +68,8 @@ class Results:
         cells: Its cells, the baseline first.
         provenance: Where and at what cost the trials ran.
         invocation: The run that ended with these results; None when they were only read.
-        looks: By label, when results of the cells were seen, in this study or another one.
+        store: Where they come from, whose ledger corrects their verdicts; None for results that are only
+            supposed, and corrected by the study alone.
         stops: By label, where and why the cells of a study with planned looks got no more seeds.
     """
 
@@ -78,7 +78,7 @@ class Results:
     cells: tuple[CellResult, ...]
     provenance: Provenance
     invocation: Invocation | None = None
-    looks: Mapping[str, Looks] = field(default_factory=dict)
+    store: ArtifactStore | None = None
     stops: Mapping[str, Stop] = field(default_factory=dict)
 
     @classmethod
@@ -92,7 +92,7 @@ class Results:
             load_system(study.system).with_tests_of(study.data),
             found,
             read_provenance(trials, store),
-            looks={one.cell.label: read_looks(store, cell_key(study, one.cell, one.params)) for one in found},
+            store=store,
         )
 
     @property
@@ -131,16 +131,6 @@ class Results:
             for found in self.cells
             if found.cell.label in self.stops
         }
-
-    @property
-    def shown(self) -> dict[str, Look]:
-        """What these results show of each cell, by the cells' keys, for the record of looks."""
-        shown = {}
-        for found in self.cells:
-            seeds = sorted(one.seed for one in found.trials if one.state == "finished")
-            metrics = [name for name in self.metrics if found.measured(name)]
-            shown[cell_key(self.study, found.cell, found.params)] = Look(seeds=seeds, metrics=metrics)
-        return shown
 
     def cell(self, cell: str | Cell) -> CellResult:
         """Find a cell by a text that names it: ``baseline``, ``arm=avg_eg``, ``without x``.

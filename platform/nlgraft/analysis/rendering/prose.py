@@ -35,7 +35,7 @@ def headline(result: ComparedResults) -> str:
         return f"No cell can be compared with the baseline on {main} yet."
     by_kind: dict[str, list[str]] = {kind: [] for kind in _STANDINGS}
     for found in known:
-        if found.p is None or found.p_holm is not None or not result.is_corrected:
+        if found.p is None or found.family[0] or not result.is_corrected:
             by_kind[result.standing(found)].append(found.a)
     parts = [
         f"{count(len(labels), 'cell')} {_STANDINGS[kind]} ({'; '.join(labels)})"
@@ -239,16 +239,6 @@ def _looks_method(result: ComparedResults) -> list[str]:
         found.append(
             "p-values and intervals hold at every number of seeds at once (Wang and Ramdas 2023), so that "
             "seeds may be added at will; what is detectable, and the seeds needed, are those of one test."
-        )
-    compared = [result.compare(cell.cell) for cell in result.cells[1:]]
-    if any(one.earlier_looks for one in compared):
-        seen = sorted({look for one in compared for look in one.earlier_looks})
-        factor = max(one.penalty for one in compared)
-        found.append(
-            f"Comparisons were extended without a plan after results at {', '.join(map(str, seen))} seeds "
-            "had been seen. Extending until a result is significant rejects more often than alpha: their "
-            f"p-values are multiplied by up to {factor}, so that all looks after the first spend at most "
-            "half of alpha, and intervals do not allow for it. Plan looks instead: sequential."
         )
     return found
 

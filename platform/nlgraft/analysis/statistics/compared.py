@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from nlgraft.analysis.statistics.trivial import Trivial, has_learned, trivial_ou
 from nlgraft.errors import NlgraftError, nearest
 from nlgraft.study.data.claim import Claim, claims_of
 from nlgraft.study.data.design import Cell, axes_of, gain_cells
-from nlgraft.study.planning.looks import earlier_looks
 
 _SAMPLES_AT_LEVEL = 10
 """Resamples expected beyond a difference whose p-value just passes Holm's first step."""
@@ -43,6 +42,12 @@ class ComparedResults(Results):
     def is_corrected(self) -> bool:
         """True if Holm-adjusted p-values decide."""
         return self.study.analysis.correction == "holm"
+
+    def alone(self) -> Self:
+        """Return the same results by the study's own correction, as if nothing else had been asked."""
+        view = replace(self, store=None)
+        view._comparer = self._comparer  # its resamples are the same
+        return view
 
     def compare(self, a: str | Cell, b: str | Cell = "baseline", *, metric: str | None = None) -> Comparison:
         """Compare two cells.
@@ -83,7 +88,7 @@ class ComparedResults(Results):
         for contrast in known:
             terms = [Term(weight, self.cell(cell), metric) for weight, cell in contrast.terms]
             test = partial(self._effect, metric, contrast)
-            compared.append(self._limited(self._over_looks(test(), terms, test), terms))
+            compared.append(self._limited(self._over_looks(test(), test), terms))
         if self.is_corrected:
             compared = self._corrected(compared)
         return [Effect(contrast, found) for contrast, found in zip(known, compared, strict=True)]
@@ -136,7 +141,11 @@ class ComparedResults(Results):
         return metric
 
     def _ask(self, question: Question) -> Comparison:
-        """Answer a question, with Holm's correction if it belongs to a family."""
+        """Answer a question as it is shown."""
+        return self._declared(question)
+
+    def _declared(self, question: Question) -> Comparison:
+        """Answer a question by this study alone, with Holm's correction if it belongs to a family."""
         found = self._compared(question)
         if question.key in self._adjusted:
             one = self._adjusted[question.key]
@@ -153,7 +162,7 @@ class ComparedResults(Results):
                 trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
                 self._comparer.prepare(metric, trials)
             terms, test = self._terms(question), partial(self._tested, question)
-            self._answers[question] = self._limited(self._over_looks(test(), terms, test), terms)
+            self._answers[question] = self._limited(self._over_looks(test(), test), terms)
         return self._answers[question]
 
     def _terms(self, question: Question) -> list[Term]:
@@ -164,14 +173,11 @@ class ComparedResults(Results):
             for weight, cell, metric in zip((1.0, -1.0, -1.0, 1.0), cells, question.metrics, strict=False)
         ]
 
-    def _over_looks(
-        self, found: Comparison, terms: Sequence[Term], test: Callable[[Sequence[int]], Comparison]
-    ) -> Comparison:
-        """Replace the p-value by one that allows for every look at the results, planned or not.
+    def _over_looks(self, found: Comparison, test: Callable[[Sequence[int]], Comparison]) -> Comparison:
+        """Replace the p-value by one that allows for every planned look, or for looks at any time.
 
         Args:
             found: The comparison over all finished seeds.
-            terms: Its cells.
             test: The same over some seeds.
         """
         if found.p is None:
@@ -185,20 +191,10 @@ class ComparedResults(Results):
             found = replace(found, p=float(overall_p(looks, p_values)) if p_values else None)
             taken = ", ".join(map(str, p_values)) or f"none, the first is at {looks[0]} seeds"
             found = replace(found, notes=(*found.notes, f"looks taken: {taken}"))
-        earlier = earlier_looks(
-            [self.looks.get(term.cell.cell.label, {}) for term in terms],
-            [term.metric for term in terms],
-            found.seeds,
-        )
-        if earlier and found.p is not None:
-            note = f"extended after results at {', '.join(map(str, earlier))} seeds: p corrected"
-            found = replace(found, earlier_looks=earlier, notes=(*found.notes, note))
-            found = replace(found, p=min(1.0, (found.p or 0.0) * found.penalty))
-        return replace(found, level=self._level(found.level, found))
+        return replace(found, level=self._level(found.level))
 
-    def _level(self, level: float, found: Comparison) -> float:
+    def _level(self, level: float) -> float:
         """Return the level of the last look that belongs to an overall level."""
-        level /= found.penalty
         planned = self.study.planned_looks
         return level if planned is None else look_levels(planned.looks, level)[-1]
 
@@ -278,18 +274,27 @@ class ComparedResults(Results):
         metric. ``claims``: one family of the claims. A family is what the study declares, whether it has been
         run or not; there is no question about a metric that a finished cell does not have.
         """
-        if not self.is_corrected:
-            return []
-        claimed = [self._question(claim) for claim in self._claims if self._is_tested(claim)]
-        families = [claimed]
+        return [*self._asked_of(self.metrics).values()] if self.is_corrected else []
+
+    @property
+    def _claimed(self) -> list[Question]:
+        return [self._question(claim) for claim in self._claims if self._is_tested(claim)]
+
+    def _asked_of(self, metrics: Iterable[str]) -> dict[str, list[Question]]:
+        """List the families of questions by name: the metrics', or ``claims``."""
+        claimed = self._claimed
+        families = {"claims": claimed}
         if self.study.analysis.family == "all_cells":
             base = self.baseline.cell.label
             cells = [(found.cell.label, base) for found in self.cells[1:]]
-            families = [
-                [*(Question(name, pair) for pair in cells), *(one for one in claimed if one.metric == name)]
-                for name in self.metrics
-            ]
-        return [list({one.key: one for one in family if self._exists(one)}.values()) for family in families]
+            families = {
+                name: [*(Question(name, pair) for pair in cells), *(q for q in claimed if q.metric == name)]
+                for name in metrics
+            }
+        return {
+            name: list({one.key: one for one in family if self._exists(one)}.values())
+            for name, family in families.items()
+        }
 
     def _exists(self, question: Question) -> bool:
         """True unless one of the question's cells has finished without the metric."""
@@ -320,7 +325,7 @@ class ComparedResults(Results):
             replace(
                 one,
                 p_holm=None if one.p is None else p,
-                level=self._level(alpha / max(1, num_open), one),
+                level=self._level(alpha / max(1, num_open)),
                 family=size,
             )
             for one, p in zip(family, adjusted, strict=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from nlgraft.analysis.data.ledger import Basis
 from nlgraft.analysis.statistics import power
 from nlgraft.wording import count
 
@@ -31,10 +32,11 @@ class Comparison:
         p_bootstrap: The same by paired bootstrap.
         p_randomisation: The same by approximate randomisation.
         p_segments: By paired bootstrap over segments alone: these trained models, as papers report it.
-        p_holm: ``p`` adjusted for the study's family of comparisons.
+        p_holm: ``p`` adjusted for the study's family of comparisons and, where there is a ledger, for what was
+            asked before of the same test segments.
         family: Size of the family that ``p_holm`` is adjusted for, and how many of its questions were tested.
         level: Level that a p-value must reach to decide: alpha, or alpha over the open part of the family.
-        earlier_looks: Numbers of seeds at which the comparison was seen before it was extended unplanned.
+        basis: What a verdict rests on over the store's ledger; None without a ledger.
         seed_variance: Variance between the seeds' differences; None below two seeds or for constants.
         segment_variance: Variance of ``difference`` from the choice of segments.
         scope: Sources of variation in the interval and the p-value.
@@ -61,7 +63,7 @@ class Comparison:
     p_holm: float | None = None
     family: tuple[int, int] = (0, 0)
     level: float = 0.05
-    earlier_looks: tuple[int, ...] = ()
+    basis: Basis | None = None
     seed_variance: float | None = None
     segment_variance: float = 0.0
     scope: Literal["seeds and segments", "seeds", "segments", "nothing"] = "nothing"
@@ -136,15 +138,6 @@ class Comparison:
             and self.seed_variance is None
         )
 
-    @property
-    def penalty(self) -> int:
-        """Factor on the p-value of a comparison that was extended j - 1 times without a plan: j (j + 1).
-
-        All looks after the first together then spend at most half of alpha.
-        """
-        number = len(self.earlier_looks) + 1
-        return number * (number + 1) if self.earlier_looks else 1
-
     @cached_property
     def smallest_detectable(self) -> float | None:
         """True difference that this many seeds detect at ``level`` with probability 0.8."""
@@ -185,7 +178,7 @@ class Comparison:
             return False
         if self.is_exact:
             return True
-        p = self.p_holm if is_corrected else self.p
+        p = self.p_holm if is_corrected or self.basis is not None else self.p
         return self.num_seeds >= 2 and p is not None and p <= alpha
 
     def to_json(self) -> dict[str, Any]:
@@ -200,7 +193,7 @@ class Comparison:
             "p_segments": rounded(self.p_segments),
             "family": {"declared": self.family[0], "tested": self.family[1]},
             "level": rounded(self.level),
-            "earlier_looks": list(self.earlier_looks),
+            "basis": self.basis,
             "smallest_detectable": rounded(self.smallest_detectable),
             "detectable_ci": _rounded_ends(self.detectable_ci),
             "seeds_needed": self.seeds_needed,

@@ -100,8 +100,9 @@ def sensitivities(result: ComparedResults) -> Sensitivities:
     if main not in result.metrics:
         return Sensitivities()
     missing: list[str] = []
+    alone = result.alone()
     by_choice: dict[Choice, dict[str, Standings]] = {
-        "metric": {f"on {name}": _standings(result, name) for name in _other_metrics(result)},
+        "metric": {f"on {name}": _standings(alone, name) for name in _other_metrics(result)},
         "tokenizer": dict(_under_tokenizers(result, missing)),
         "checkpoint": dict(_at_checkpoints(result, missing)),
     }
@@ -109,11 +110,14 @@ def sensitivities(result: ComparedResults) -> Sensitivities:
     if not without_seeds:
         missing.append(f"Seeds are left out from {_FEW_SEEDS} common seeds on.")
     stands = _standings(result, main)
+    withheld = [label for label, own in _standings(alone, main).items() if own != stands[label]]
+    if withheld:
+        missing.append(f"The ledger withholds a verdict, so that nothing hangs on it: {', '.join(withheld)}.")
     rows = [
         Sensitivity(label, standing, choice, {name: found[label] for name, found in others.items()})
         for label, standing in stands.items()
         for choice, others in by_choice.items()
-        if others
+        if others and label not in withheld
     ]
     return Sensitivities(tuple(rows), without_seeds, tuple(missing))
 
@@ -164,7 +168,7 @@ def _with_scores(
             segments = {} if found.segments is None else {metric: found.segments}
             trials.append(replace(trial, record=record, segments=segments, derived={}, _measured={}))
         cells.append(replace(cell, trials=tuple(trials)))
-    return replace(result, cells=tuple(cells))
+    return replace(result, cells=tuple(cells), store=None)
 
 
 def _under_tokenizers(result: ComparedResults, missing: list[str]) -> Iterator[tuple[str, Standings]]:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 from nlgraft.analysis.data.results import Stop
-from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.power import predictive_power
 from nlgraft.analysis.statistics.question import Question
+from nlgraft.analysis.statistics.recorded import RecordedResults
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.study import Study
 
@@ -25,7 +25,7 @@ FUTILE = 0.1
 
 
 @dataclass(eq=False)
-class SequentialResults(ComparedResults):
+class SequentialResults(RecordedResults):
     """Results of a study whose cells may get their seeds look by look."""
 
     @classmethod
@@ -93,7 +93,7 @@ class SequentialResults(ComparedResults):
         last, alpha = self.study.planned_looks.looks[-1], self.study.analysis.alpha
         chances = {}
         for question in self._asked:
-            found = self._ask(question)
+            found = self._declared(question)
             chances[question] = 0.0
             if found.is_significant(alpha, is_corrected=self.is_corrected):
                 chances[question] = -1.0

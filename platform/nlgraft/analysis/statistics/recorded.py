@@ -1,0 +1,305 @@
+"""Results whose verdicts are corrected over the store's ledger, see ``docs/validity.md``.
+
+The first verdict that is asked for enters the analysis, before it is shown. An analysis that asks what was
+asked already, with the same answers, is not entered again.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from nlgraft.analysis.data.ledger import Asked, Entry, History, Segments, history
+from nlgraft.analysis.statistics.anytime import anytime_p
+from nlgraft.analysis.statistics.budget import Budget, record
+from nlgraft.analysis.statistics.compared import ComparedResults
+from nlgraft.analysis.statistics.comparison import Comparison
+from nlgraft.analysis.statistics.effects import Effect
+from nlgraft.analysis.statistics.question import Question
+from nlgraft.errors import StoreError
+from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.study.data.design import gain_cells
+from nlgraft.study.planning.looks import cell_key
+
+_FEW = 2
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """An analysis of one set of test segments, as the ledger holds it.
+
+    Attributes:
+        entry: The entry with its answers.
+        past: The entries that were there when it was answered.
+        why_not_entered: Reason why the ledger lacks it; empty if it was entered.
+    """
+
+    entry: Entry
+    past: History
+    why_not_entered: str = ""
+
+    @cached_property
+    def earlier(self) -> dict[int, Entry]:
+        """The analyses of the same segments that were shown before it, by number."""
+        found = {}
+        for number, one in self.past.entries.items():
+            if replace(one, time=self.entry.time) == self.entry:
+                break
+            found[number] = one
+        return found
+
+    @cached_property
+    def budget(self) -> Budget:
+        """The error budget of the segments after this analysis."""
+        budget = Budget(self.past.entries)
+        budget.add(self.past.last + 1, self.entry)
+        return budget
+
+    def has(self, cells: Sequence[str]) -> bool:
+        """True if it asks about these cells."""
+        return any(sorted(one.cells) == sorted(cells) for one in self.entry.asked)
+
+
+@dataclass(eq=False)
+class RecordedResults(ComparedResults):
+    """Results that enter the ledger of their store when their verdicts are asked for."""
+
+    @cached_property
+    def analyses(self) -> dict[str, Analysis]:
+        """The analyses that these results are, by the first metric of each; entered when first asked for."""
+        if self.store is None or self.main_metric not in self.metrics:
+            return {}
+        return {entry.metrics[0]: self._enter(entry) for entry in self._entries()}
+
+    def effects(self, metric: str | None = None) -> list[Effect]:
+        """Estimate the effects as `ComparedResults.effects` does, corrected over the ledger."""
+        effects = super().effects(metric)
+        if not self.analyses:
+            return effects
+        return [
+            replace(one, comparison=self._answered(self._ledger_effect(one), one.comparison))
+            for one in effects
+        ]
+
+    def _ask(self, question: Question) -> Comparison:
+        found = self._declared(question)
+        if not self.analyses or found.is_exact:
+            return found
+        return self._answered(self._ledger_question(question), found)
+
+    def _answered(self, asked: Asked, found: Comparison) -> Comparison:
+        """Put the ledger's answer in the place of the study's own."""
+        analysis = self._analysis_of(asked)
+        if analysis is None:
+            reason = "the study declares no question about its split"
+            return _withheld(found, f"{asked.metric} is shown as a description: {reason}")
+        answer = analysis.budget.answer(analysis.entry, asked)
+        if answer.p is None and answer.basis == "declared":
+            return replace(found, p_holm=None, basis="declared", notes=(*found.notes, answer.reason))
+        if answer.p is None:
+            return _withheld(found, answer.reason)
+        p = None if asked.is_certain else answer.p
+        note = ""
+        if answer.basis == "afterthought":
+            level = answer.share * analysis.entry.alpha
+            note = (
+                f"an afterthought, {answer.reason}: it is judged at the level {level:.2g} by a test that "
+                "holds at every number of seeds; p (Holm) allows for that"
+            )
+        elif answer.share < 1:
+            note = f"p (Holm) allows for earlier declarations, which left {answer.share:.2g} of the level"
+        notes = (*found.notes, note) if note else found.notes
+        return replace(found, p_holm=p, basis=answer.basis, notes=notes)
+
+    def _analysis_of(self, asked: Asked) -> Analysis | None:
+        """Find the analysis that a question belongs to; a pair of cells that no report shows is entered."""
+        for one in self.analyses.values():
+            if asked.hypothesis in {known.hypothesis for known in one.entry.asked}:
+                return one
+        found = next((one for one in self.analyses.values() if asked.metric in one.entry.metrics), None)
+        if found is None or found.has(asked.cells):
+            return found
+        if asked.cells not in self._further:
+            self._further[asked.cells] = self._enter(replace(found.entry, asked=(asked,)))
+        return self._further[asked.cells]
+
+    @cached_property
+    def _further(self) -> dict[tuple[str, ...], Analysis]:
+        return {}
+
+    def _enter(self, entry: Entry) -> Analysis:
+        assert self.store is not None
+        try:
+            return Analysis(*record(self.store, entry))
+        except (OSError, StoreError) as error:
+            past = history(self.store, entry.segments)
+            return Analysis(entry, past, str(error))
+
+    def _entries(self) -> list[Entry]:
+        """List what these results ask, one entry for each set of segments."""
+        main = self.main_metric
+        families = self._asked_of(dict.fromkeys([main, *(one.metric for one in self._claimed)]))
+        by_segments: dict[Segments, list[Asked]] = {}
+        for name, questions in families.items():
+            segments = self._segments_of(main if name == "claims" else name)
+            by_segments.setdefault(segments, []).extend(self._ledger_question(one, name) for one in questions)
+        own = by_segments.setdefault(self._segments_of(main), [])
+        own += [self._ledger_effect(one, f"effects on {main}") for one in super().effects()]
+        own += self._shown_beside(own)
+        return [self._entry(segments, asked) for segments, asked in by_segments.items() if asked]
+
+    def _shown_beside(self, declared: Sequence[Asked]) -> list[Asked]:
+        """List comparisons that a report shows though the study's family leaves them out."""
+        base = self.baseline.cell.label
+        pairs = [(found.cell.label, base) for found in self.cells[1:]]
+        for curve in gain_cells(self.study, [found.cell for found in self.cells]).values():
+            pairs += [(a.label, b.label) for _, a, b in curve]
+        asked = [self._ledger_question(Question(self.main_metric, pair)) for pair in pairs]
+        known = {one.hypothesis for one in declared}
+        return list({one.hypothesis: one for one in asked if one.hypothesis not in known}.values())
+
+    def _entry(self, segments: Segments, asked: Iterable[Asked]) -> Entry:
+        found = tuple(asked)
+        keys = self._keys
+        main = self.main_metric
+        deciding = main if self._segments_of(main) == segments else found[0].metric
+        scored = [
+            name
+            for name, metric in self.system.metrics.items()
+            if metric.split is not None and not metric.is_time and self._segments_of(name) == segments
+        ]
+        return Entry(
+            time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            study=self.study.name,
+            variant=self.study.variant,
+            system=self.study.system,
+            segments=segments,
+            baseline=keys[self.baseline.cell.label],
+            cells=tuple(dict.fromkeys(keys.values())),
+            metrics=tuple(dict.fromkeys([deciding, *scored])),
+            plan=self._plan,
+            alpha=self.study.analysis.alpha,
+            asked=found,
+        )
+
+    @cached_property
+    def _keys(self) -> dict[str, str]:
+        """Digests of the cells by label: of the config and, where values are searched, of the search."""
+        keys = {}
+        search = self.study.search
+        for found in self.cells:
+            key = cell_key(self.study, found.cell, {})
+            if search is not None:
+                key = fingerprint({"cell": key, "search": search.model_dump(mode="json")})
+            keys[found.cell.label] = key
+        return keys
+
+    @property
+    def _plan(self) -> str:
+        """What determines a p-value apart from the question."""
+        study, settings = self.study, self.study.analysis
+        if study.is_anytime:
+            return "any time"
+        seeds: Sequence[int] = sorted(study.seeds)
+        looks = ""
+        if study.planned_looks is not None:
+            seeds, looks = study.seeds, f", looks {list(study.planned_looks.looks)}"
+        return f"seeds {list(seeds)}{looks}, {settings.test}, {settings.samples} resamples"
+
+    def _ledger_question(self, question: Question, family: str | None = None) -> Asked:
+        found = self._compared(question)
+        is_figure = len(question.cells) == 1
+        return replace(
+            self._ledger_asked(found, question.cells, family),
+            null=question.value if is_figure else question.null,
+            margin=question.margin,
+            second_metric=question.second_metric,
+        )
+
+    def _ledger_effect(self, effect: Effect, family: str | None = None) -> Asked:
+        """Describe an effect by its cells, those with positive weights first, which tells effects apart."""
+        terms = sorted(effect.contrast.terms, key=lambda term: (-term[0], term[1].label))
+        return self._ledger_asked(effect.comparison, [cell.label for _, cell in terms], family)
+
+    def _ledger_asked(self, found: Comparison, labels: Sequence[str], family: str | None) -> Asked:
+        cells = tuple(self._keys[label] for label in labels)
+        seeds = set(found.seeds)
+        left_out = sorted(self._seen.get(tuple(sorted(cells)), set()) - seeds)
+        p_anytime = None
+        if found.difference is not None and found.seed_variance is not None:
+            noise = (found.seed_variance, found.segment_variance)
+            p_anytime = anytime_p(found.difference - found.null, *noise, found.num_seeds)
+        signature = next(
+            (one.signature for label in labels for one in self.cell(label).measured(found.metric).values()),
+            None,
+        )
+        return Asked(
+            metric=found.metric,
+            cells=cells,
+            labels=tuple(labels),
+            signature=signature,
+            family=family,
+            seeds=found.seeds,
+            left_out=tuple(left_out),
+            is_complete=self._is_complete(seeds, left_out),
+            is_judged=not found.open_because and found.num_seeds >= _FEW,
+            is_certain=found.is_certain,
+            difference=found.difference,
+            p=found.p,
+            p_anytime=p_anytime,
+        )
+
+    def _is_complete(self, seeds: set[int], left_out: Sequence[int]) -> bool:
+        if self.study.is_anytime:
+            return not left_out
+        if self.study.planned_looks is not None:
+            return any(seeds == set(self.study.seeds[:look]) for look in self.study.planned_looks.looks)
+        return seeds == set(self.study.seeds)
+
+    @cached_property
+    def _seen(self) -> dict[tuple[str, ...], set[int]]:
+        """Seeds that were seen before of the same cells, where a test is to hold at any time."""
+        found: dict[tuple[str, ...], set[int]] = {}
+        if self.store is not None and self.study.is_anytime:
+            for entry in history(self.store, self._segments_of(self.main_metric)).entries.values():
+                for one in entry.asked:
+                    found.setdefault(tuple(sorted(one.cells)), set()).update(one.seeds)
+        return found
+
+    def _segments_of(self, metric: str) -> Segments:
+        """Describe what a metric is scored on: source and reference, or the data if lines are not stored."""
+        split = self.system.metrics[metric].split or self.system.metrics[self.main_metric].split or "test"
+        place = metric.partition("/")[0] if self.system.metrics[metric].split else split
+        if (metric_place := (place, split)) not in self._lines:
+            found = self._read_lines(place) or self._read_lines(split)
+            self._lines[metric_place] = Segments.of(found or [f"{split} {self._data}"])
+        return self._lines[metric_place]
+
+    @cached_property
+    def _lines(self) -> dict[tuple[str, str], Segments]:
+        return {}
+
+    @property
+    def _data(self) -> str:
+        return json.dumps(self.study.data, sort_keys=True, ensure_ascii=False)
+
+    def _read_lines(self, split: str) -> list[str]:
+        for trial in (trial for cell in self.cells for trial in cell.trials if trial.state == "finished"):
+            texts = trial.read_texts(split)
+            if texts is not None:
+                source = trial.read_stream(split, "source") or []
+                if len(source) != len(texts[1]):
+                    return texts[1]
+                return ["\t".join(pair) for pair in zip(source, texts[1], strict=True)]
+        return []
+
+
+def _withheld(found: Comparison, reason: str) -> Comparison:
+    """Withhold the verdict of a comparison."""
+    notes = (*found.notes, f"no verdict: {reason}")
+    return replace(
+        found, p_holm=None, basis="described", open_because=found.open_because or reason, notes=notes
+    )
