@@ -1,4 +1,4 @@
-"""Power of a comparison: the size of difference, or the number of seeds, that it takes to decide.
+"""Power of a comparison: the difference, or the number of seeds, that a decision takes.
 
 The mean difference over n seeds is normal with variance V / n + C: V between the seeds' differences, C from
 the choice of segments. The test rejects beyond ``sqrt(t**2 * v / n + z**2 * C)``, with v the estimate of V

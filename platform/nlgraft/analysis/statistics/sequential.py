@@ -1,8 +1,8 @@
 """Planned looks: after each, which cells get more seeds.
 
 A cell stops when every comparison that the study asks of it is significant (benefit or harm), can hardly
-become so (futility), or hangs on a stage that was trained once. Futility binds nobody: no level depends on
-it. The baseline goes on as long as a comparison with it does.
+become so (futility), or depends on a stage that was trained once. The futility rule is non-binding: no level
+depends on it. The baseline gets seeds as long as any comparison with it does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SequentialResults(ComparedResults):
 
     @classmethod
     def read(cls, study: Study, store: ArtifactStore) -> Self:
-        """Read what the store holds; replicates that planned looks made needless are left out."""
+        """Read what the store holds; replicates that planned looks made unnecessary are left out."""
         found = super().read(study, store)
         if study.planned_looks is None:
             return found
@@ -111,7 +111,7 @@ class SequentialResults(ComparedResults):
 
     @property
     def _asked(self) -> list[Question]:
-        """The comparisons for whose sake cells go on: with the baseline on the main metric, and of claims."""
+        """The comparisons that cells get seeds for: with the baseline on the main metric, and of claims."""
         claimed = [self._question(claim) for claim in self._claims if claim.is_ordering]
         if self.study.analysis.family == "all_cells" and self.main_metric in self.metrics:
             base = self.baseline.cell.label

@@ -85,7 +85,7 @@ def _not_ended(masses: Array, boundaries: Array) -> Array:
     """Cut off the paths that a look has ended, beyond a boundary for each level, shape (levels, bins)."""
     share = np.clip((boundaries[:, None] - EDGES[:-1]) / np.diff(EDGES), 0.0, 1.0)
     kept = masses * share
-    # what is left of a bin lies nearer to the one below: the mean stays right
+    # the rest of a bin lies nearer to the bin below: moving a part there keeps the mean
     moved = kept * (1 - share) / 2
     kept -= moved
     kept[:, :-1] += moved[:, 1:]
