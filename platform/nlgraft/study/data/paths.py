@@ -8,7 +8,7 @@ from typing import Any
 
 _INDEX = re.compile(r"\[(\d+)\]")
 MISSING: Any = object()
-"""Result of `get` where there is nothing; None is a value."""
+"""Result of `get` for a path without a value; None is a value."""
 
 KINDS = ("corpus", "kind", "type")
 """Keys that tell which variant a mapping describes."""

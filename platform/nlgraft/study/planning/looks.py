@@ -1,4 +1,4 @@
-"""Records of the times that results were seen, and of how many seeds each cell gets after planned looks.
+"""Records of when results were seen, and of how many seeds each cell gets after planned looks.
 
 A study that is given more seeds because its result was not significant rejects more often than alpha; the
 record of earlier results lets the analysis allow for that. A look belongs to the cells that it showed side by
@@ -43,7 +43,7 @@ _LOOK = TypeAdapter(Look)
 
 
 def cell_key(study: Study, cell: Cell, params: Mapping[str, object]) -> str:
-    """Fingerprint of what determines the replicates of a cell, but their seeds."""
+    """Fingerprint of everything that determines the replicates of a cell, except their seeds."""
     config = resolve_config(study, cell, params, has_absolute_paths=False)
     return fingerprint({"system": study.system, "config": config.model_dump(mode="json")})
 
@@ -52,9 +52,10 @@ def record_look(study: Study, store: ArtifactStore, seen: Mapping[str, Look]) ->
     """Record that results were seen without a plan; a single seed decides nothing.
 
     Args:
-        seen: By the cells' keys what has finished.
+        seen: Finished seeds and their metrics, by the cell's key.
     """
     shown = {key: look for key, look in seen.items() if len(look.seeds) >= _FEW}
+    # The same results shown again, as by a second report, tell nothing new.
     if study.sequential is not None or _last(store, shown) == shown:
         return
     name = f"{time.time_ns():020d}-{uuid.uuid4().hex[:8]}"
@@ -71,7 +72,7 @@ def read_looks(store: ArtifactStore, key: str) -> Looks:
 def earlier_looks(looks: Sequence[Looks], metrics: Sequence[str], seeds: Sequence[int]) -> tuple[int, ...]:
     """List the numbers of seeds at which a comparison was seen before it was extended to these seeds.
 
-    Seeds seen after, or together with, a larger set that holds them were no look of their own.
+    Seeds seen together with, or after, a larger set that contains them do not count as a look of their own.
 
     Args:
         looks: The looks at each cell of the comparison.
@@ -82,6 +83,7 @@ def earlier_looks(looks: Sequence[Looks], metrics: Sequence[str], seeds: Sequenc
         Ascending numbers.
     """
     found: list[set[int]] = []
+    # Names sort by time; looks at several cells share one, so these are the looks that showed all of them.
     for name in sorted(set.intersection(*(set(one) for one in looks))):
         shown = [one[name] for one in looks]
         together = set.intersection(*(set(look.seeds) for look in shown))

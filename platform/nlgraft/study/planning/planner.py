@@ -41,7 +41,7 @@ class _Stages:
         self.known |= {stage.fingerprint: stage for stage in graph.stages}
 
     def add_search(self, low: StageGraph, high: StageGraph, num_trials: int) -> None:
-        """Add trials with values between two corners: stages that both corners share, all trials share."""
+        """Add trials with values between two corners; stages that both corners share, all trials share."""
         shared = {stage.fingerprint for stage in high.stages}
         self.num_planned += num_trials * len(low.stages)
         for stage in low.stages:
@@ -133,7 +133,7 @@ def _corners(study: Study, system: System, cell: Cell, config: BaseModel) -> tup
 
 
 def _small_searches(study: Study, system: System, configs: Sequence[tuple[Cell, BaseModel]]) -> list[str]:
-    """Name the cells in which the searched values make fewer distinct trials than the budget."""
+    """Warn of cells in which the searched values make fewer distinct trials than the budget."""
     if study.search is None:
         return []
     small: dict[int, list[str]] = {}
@@ -159,6 +159,7 @@ def _most_distinct(study: Study, search: Search, system: System, cell: Cell, con
 
     sizes = [1.0]
     for path, domain in search.space.items():
+        # At both ends of the others: a domain may be read only under the values of another.
         tried = domain.probes().values()
         if any(len({identity(end, {path: value}) for value in tried}) > 1 for end in (0, -1)):
             sizes.append(domain.num_values)
