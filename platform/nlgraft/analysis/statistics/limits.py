@@ -81,6 +81,7 @@ def _without_lost(found: Comparison, terms: Sequence[Term]) -> Comparison:
     biased in favour of the cell.
     """
     lost = {term.cell.cell.label: set(term.cell.lost(term.metric)) for term in terms}
+    # A seed lost on every side says nothing for or against one of them.
     common = set.intersection(*lost.values())
     uneven = {label: sorted(seeds - common) for label, seeds in lost.items() if seeds - common}
     if not uneven or len(lost) == 1:
@@ -96,6 +97,7 @@ def _trained_once(found: Comparison, terms: Sequence[Term]) -> Comparison:
     training. No number of seeds shows its size, so the comparison stays open.
     """
     names = {stage: name for term in terms for stage, name in term.cell.trained_once.items()}
+    # A stage that both sides share with equal weight cancels out of the difference.
     weights = {
         stage: sum(term.weight for term in terms if stage in term.cell.trained_once) for stage in names
     }

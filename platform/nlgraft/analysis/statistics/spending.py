@@ -75,6 +75,7 @@ def _log_levels(looks: Sequence[int], log_levels: Array) -> Array:
     masses = np.tile(first_masses(looks[0]), (len(log_levels), 1)) if len(looks) > 1 else np.empty(0)
     for index, (before, look) in enumerate(itertools.pairwise(looks), 1):
         masses = _not_ended(masses, _boundary(found[-1]))
+        # Between looks nothing is tested: the surviving paths only spread, one seed at a time.
         for number in range(before, look):
             masses = masses @ transition(number)
         found.append(_spend(spent[:, index] - spent[:, index - 1], masses))

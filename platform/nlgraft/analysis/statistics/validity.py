@@ -155,6 +155,7 @@ class _Simulation:
         num_comparisons, num_cells = design.weights.shape
         truth = np.zeros(num_cells)
         truth[np.argmax(design.weights[0])] = effect
+        # The design has the variance of a difference between two cells; each cell carries half of it.
         seeds = rng.standard_normal((num_simulations, num_cells, design.looks[-1]))
         segments = rng.standard_normal((num_simulations, num_cells, 1))
         values = (
@@ -187,6 +188,7 @@ class _Simulation:
             adjusted = _holm(overall) if design.is_corrected else overall
             self.is_significant = adjusted <= design.alpha
             if index + 1 < len(design.looks):
+                # Stopped comparisons keep their seeds and p-value, as cells do in a study.
                 is_open &= ~self.is_significant & (self._chances(look) >= FUTILE)
 
     def _p_values(self, look: int, null: Array | float) -> Array:

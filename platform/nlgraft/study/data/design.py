@@ -192,6 +192,7 @@ class Axes:
     @property
     def num_merged(self) -> int:
         """Number of combinations that are the cell of another one, because a factor is declared idle."""
+        # As JSON, in which 1, 1.0 and true are different levels; in Python they are equal.
         wanted = [self.baseline | levels for levels in self.combinations() if not self.is_excluded(levels)]
         settled = {canonical_json(self.settle(levels)) for levels in wanted}
         return len(set(map(canonical_json, wanted))) - len(settled)
@@ -202,6 +203,7 @@ class Axes:
         Raises:
             StudyError: There are more than `MAX_CELLS`; the message gives the number.
         """
+        # Counted first: a product of many factors must be refused without being built.
         count = self.num_combinations
         if count <= MAX_CELLS or ((self.exclude or self.design.idle) and not self.is_vast):
             wanted = [levels for levels in self.combinations() if not self.is_excluded(levels)]

@@ -211,6 +211,7 @@ def sampling_order(space: Mapping[str, Domain]) -> list[str]:
     depth: dict[str, int] = {}
     for path in graphlib.TopologicalSorter(graph).static_order():
         depth[path] = 1 + max((depth[other] for other in graph[path]), default=-1)
+    # By depth and then in file order, which the sorter alone does not keep.
     return sorted(space, key=depth.__getitem__)
 
 
@@ -226,6 +227,7 @@ def corner(
         fixed: Values to choose instead, by path.
     """
     params: dict[str, Any] = {}
+    # In sampling order, because a condition may name a value that is chosen here.
     for path in sampling_order(space):
         domain = space[path]
         outside = {other: paths.get(config, other) for other in domain.when or {} if other not in space}

@@ -78,6 +78,7 @@ def _estimated(stage: Stage, resources: Resources) -> tuple[float, float] | None
     rate = resources.cpus_per_worker * _FLOPS_PER_CPU
     if resources.gpus_per_worker:
         rate = resources.gpus_per_worker * _FLOPS_PER_GPU
+    # Workers divide the tokens of a step among themselves, not its overhead.
     step_s = _STEP_S + _FLOP * parameters * stage.work.tokens_per_step / (rate * resources.workers)
     return stage.work.num_steps * step_s, _BYTES * parameters
 

@@ -65,6 +65,7 @@ def search_seed(study: Study) -> int:
 
     The score of a model that was selected by its score is biased upwards, so the replicates are new models.
     """
+    # From the end, far from the seeds that people choose.
     return next(seed for seed in range(_LAST_SEED, -1, -1) if seed not in study.seeds)
 
 
@@ -113,6 +114,7 @@ def best_proposal(objectives: Sequence[Objective], proposals: Iterable[Proposal]
         assert proposal.record is not None
         return sign * proposal.record.metrics.get(objective.metric, math.nan)
 
+    # A stopped trial has a last value too, but of an early step: it never wins.
     ended = [p for p in proposals if p.record is not None and p.record.state == "finished"]
     finite = [proposal for proposal in ended if math.isfinite(value(proposal))]
     return max(finite, key=lambda proposal: (value(proposal), -proposal.number), default=None)
