@@ -69,6 +69,7 @@ def half_width(
     """
     reach = 0.0
     if segment_variance > 0:
+        # Half of the level for the test set, the other half for the seeds.
         log_level -= math.log(2)
         reach = -float(ndtri_exp(log_level - math.log(2))) * math.sqrt(segment_variance)
     if num_seeds < _FEW:
@@ -105,6 +106,7 @@ def anytime_p(
     if num_seeds < _FEW or size <= _TIE * math.sqrt(seed_variance):
         return 1.0
 
+    # Without error of the test set the level has a closed form; with it the half width is inverted.
     if segment_variance == 0:
         log_p = -float(log_evidence(difference, seed_variance, num_seeds, precision))
         return math.exp(min(0.0, log_p))

@@ -58,6 +58,7 @@ class SequentialResults(ComparedResults):
             due -= {cell.cell.label for cell in view.cells if cell.state != "finished"}
             chances = view._chances()
             reasons |= {label: _why_settled(label, chances) for label in due}
+            # The likeliest first: where replicates are limited, they go where they decide most.
             for question, chance in sorted(chances.items(), key=lambda pair: -pair[1]):
                 wanting = [label for label in question.cells if granted[label] == look]
                 is_due = all(label in due and granted[label] >= look for label in question.cells)
@@ -96,7 +97,7 @@ class SequentialResults(ComparedResults):
             found = self._ask(question)
             chances[question] = 0.0
             if found.is_significant(alpha, is_corrected=self.is_corrected):
-                chances[question] = -1.0
+                chances[question] = -1.0  # decided; 0 is open, but not to be decided by seeds
             elif not found.open_because and found.difference is not None and found.seed_variance is not None:
                 power = predictive_power(
                     found.difference - found.null,

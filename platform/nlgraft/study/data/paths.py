@@ -129,6 +129,7 @@ def ancestors(path: str) -> Iterator[str]:
 
 def _longest_key(node: Any, parts: list[str]) -> tuple[str, list[str]]:
     if isinstance(node, Mapping):
+        # The longest first: in `search.space` a dotted path is itself a key.
         for length in range(len(parts), 1, -1):
             key = ".".join(parts[:length])
             if key in node:
