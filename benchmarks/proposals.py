@@ -8,8 +8,8 @@ sum of their squares and d the gain in standard deviations,
     L_n(d) = exp(-n d^2 / 2) * I(d S / sqrt(Q)) / I(0),   I(b) = integral over u > 0 of u^(n-1) exp(-u^2/2 +
     u b),
 
-averaged over the d of `GAINS`. Where nothing is gained, it ever reaches x with a probability of at most 1 /
-x, however often one looks.
+averaged over the d of `GAINS`. Without a gain, the probability that it ever reaches x is at most 1 / x,
+however often one looks.
 
 A proposal is kept when its evidence reaches 1 / level. Levels are those of e-LOND (Xu and Ramdas 2024): the
 t-th proposal has alpha * g(t) * (1 + number kept so far), and the g(t) sum to one. The expected share of
@@ -34,7 +34,7 @@ GAINS = (1.0, 2.0)
 """Gains, in standard deviations between seeds, that the evidence is tuned to find."""
 
 FUTILE = math.exp(-1.0)
-"""A proposal is discarded when a gain of `GAINS`' first size explains it worse than none by this factor."""
+"""A proposal is discarded when a gain of size `GAINS[0]` is less likely than none by this factor."""
 
 LIMIT = 24
 """Most seeds of a proposal."""
@@ -69,7 +69,7 @@ def log_evidence_of_gain(gains: Array, sizes: Sequence[float] = GAINS) -> Array:
     """Compute the logarithm of the evidence that something is gained.
 
     Args:
-        gains: Proposal minus what is kept, seed by seed, shape (..., n); positive is better.
+        gains: Proposal minus the kept config, seed by seed, shape (..., n); positive is better.
         sizes: Gains in standard deviations.
 
     Returns:

@@ -118,7 +118,7 @@ def launch(
 
 
 def find_study(study: str | os.PathLike[str], storage: str | None = None) -> Study:
-    """Read a study by the path of its file, or by the name under which it was run on a store.
+    """Read a study by the path of its file, or by the name of a study that was run on a store.
 
     Args:
         study: A path; or a name such as ``demo`` or ``demo@tiny-1f0c6a2e``, if there is no such file and it
@@ -136,7 +136,7 @@ def find_study(study: str | os.PathLike[str], storage: str | None = None) -> Stu
 
 
 def load(study: Study | str | os.PathLike[str]) -> StudyResult:
-    """Collect the results that the store holds of a study, given itself or as for `find_study`."""
+    """Collect the results that the store holds of a study; ``study`` may be whatever `find_study` takes."""
     from nlgraft.analysis.study_result import StudyResult
 
     if not isinstance(study, Study):
@@ -207,7 +207,7 @@ def systems() -> list[dict[str, str]]:
 def knobs(name: str) -> list[dict[str, Any]]:
     """List path, type, default, allowed values and description of every setting of a system.
 
-    ``read_when`` holds the conditions one of which must hold for a setting to have an effect; none: always.
+    ``read_when`` lists conditions; a setting has an effect if one of them holds, or if there are none.
 
     Args:
         name: Import path, or the name of a system that comes with nlgraft.
@@ -253,13 +253,13 @@ class Handle:
         state = "runs" if self._thread.is_alive() else "has ended"
         return (
             f"Handle of {self._run.study.variant}, which {state} in a thread of this process\n"
-            "  next: .events() yields what happens; .status() counts trials; .stop(); .result() waits"
+            "  next: .events() yields events; .status() counts trials; .stop(); .result() waits"
         )
 
     def _work(self) -> None:
         try:
             self._outcome = self._run.result()
-        except BaseException as error:
+        except BaseException as error:  # raised again by `result`, in the thread that asks for it
             self._outcome = error
         finally:
             self._events.put(None)
@@ -268,7 +268,7 @@ class Handle:
         """Yield the sweep's events as they come, until it ends; each event is yielded once."""
         while (event := self._events.get()) is not None:
             yield event
-        self._events.put(None)
+        self._events.put(None)  # the end stays, for whoever iterates again
 
     def status(self) -> dict[str, Any]:
         """Count the trials of each cell by state."""

@@ -60,7 +60,7 @@ def main() -> None:
     STUDY.yaml may be followed by overrides: key=value, or @scale for a named set of them. They make it a
     variant with a name of its own, which plan and run show and which status and report take instead.
     """
-    # Else Python walks through every object of Ray, MLflow and pandas before it ends: 1.4 s of CPU.
+    # Otherwise Python examines every object of Ray, MLflow and pandas before it exits: 1.4 s of CPU.
     atexit.register(gc.freeze)
     # A system is named by its import path and may lie in the working directory.
     if str(Path.cwd()) not in sys.path:
@@ -222,7 +222,7 @@ def trial(
 ) -> None:
     """Run one trial in this process, without Ray: for debugging.
 
-    Says on stderr of each stage why it runs or is reused, and what it reports.
+    stderr tells why each stage runs or is reused, and what it reports.
     """
     from nlgraft import api
     from nlgraft.progress import LineReporter
@@ -315,7 +315,7 @@ def submit(
 ) -> None:
     """Submit a run to a Ray cluster; print the id of the job.
 
-    How to follow and end it goes to stderr.
+    The commands to follow and to stop it are printed on stderr.
     """
     from nlgraft.execution.job import next_commands, submit_run
 

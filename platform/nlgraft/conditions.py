@@ -12,7 +12,7 @@ GIVEN = "given"
 Condition = Mapping[str, tuple[Any, ...]]
 """Dotted paths of settings, each with the values that it must have."""
 ReadWhen = Mapping[str, tuple[Condition, ...]]
-"""Path of a setting or a part -> conditions of which one must hold for it to be read; none: it always is.
+"""Path of a setting or a part -> conditions, one of which must hold for it to be read; if none, it always is.
 
 A config or a part declares them as ``READ_WHEN``, with paths that start at itself.
 """
@@ -34,7 +34,7 @@ def _has(config: Any, path: str, allowed: tuple[Any, ...]) -> bool:
 
 
 def as_read(part: _PartT) -> _PartT:
-    """Reset the fields of a part that nothing reads to their defaults, so that no fingerprint has them."""
+    """Reset the fields of a part that nothing reads to their defaults, so that they enter no fingerprint."""
     declared: ReadWhen = getattr(type(part), "READ_WHEN", {})
     values, fields = part.model_dump(mode="json"), type(part).model_fields
     unread = {

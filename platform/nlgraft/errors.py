@@ -3,7 +3,7 @@
 NlgraftError
 ├── StudyError          a study is invalid; carries all its problems                   (exit 2)
 ├── DataError           a corpus file is missing, empty, unequal or not UTF-8          (exit 2)
-│   └── PaddingError    a model computes positions from one padding id, which must stay
+│   └── PaddingError    a model computes positions from its padding id, which must stay the same
 ├── CapacityError       the study can never fit the cluster                            (exit 3)
 ├── StudyLockedError    another driver runs this study on this store                   (exit 4)
 ├── ClusterError        a Ray cluster cannot be reached, or was lost
@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _MAX_NAMES = 500
-"""Names that an error message lists; comparing a name with each takes 5 ms."""
+"""Maximum number of names that an error message lists; comparing a name with that many takes 5 ms."""
 
 
 class NlgraftError(Exception):
@@ -109,6 +109,7 @@ class TrialFailed(NlgraftError):
         self.reason = reason
         super().__init__(f"{stage}: {reason}")
 
+    # Pickled between processes: by default an exception is rebuilt from its message alone.
     def __reduce__(self) -> tuple[type[TrialFailed], tuple[str, str]]:
         return (TrialFailed, (self.stage, self.reason))
 
@@ -118,7 +119,7 @@ class ContractError(NlgraftError):
 
 
 def nearest(name: str, allowed: Sequence[str]) -> str:
-    """List the allowed names, of very many the first, and suggest the nearest one of these.
+    """List the allowed names, or the first ones of very many, and suggest the nearest of these.
 
     Returns:
         ``"Did you mean 'x'? Allowed: a, b, x"``; without the question if no allowed name is similar.

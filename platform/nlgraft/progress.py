@@ -26,7 +26,7 @@ from nlgraft.execution.events import (
 from nlgraft.wording import count, duration
 
 _LINE_PAUSE_S = 60.0
-"""Between two lines about running trials where nobody watches a terminal."""
+"""Seconds between two lines about running trials, if the output is not a terminal."""
 
 
 def clock(seconds: float) -> str:
@@ -48,7 +48,7 @@ class Progress:
 
     Args:
         stream: Where it is written.
-        metrics: Metrics shown of an ended trial, if it has them.
+        metrics: Metrics shown for a trial that has ended, if it has them.
         now: Monotonic seconds; replaced in tests.
     """
 
@@ -142,13 +142,13 @@ class Progress:
         self._print(f"{record.state:9} {event.trial.name}: {note} [{self._tail()}]")
 
     def _print_running(self, key: str) -> None:
-        """Print where a running trial is, rarely, for logs."""
+        """Print the progress of a running trial from time to time, for logs."""
         if self._live is None and self._now() - self._line_s >= _LINE_PAUSE_S:
             self._line_s = self._now()
             self._print(f"running   {self._running[key]} [{self._tail()}]")
 
     def _print_waiting(self) -> None:
-        """Print, for logs, why workers are idle; once for the same stages."""
+        """Print for logs why trials wait; once for the same stages."""
         if self._outlook is None or self._outlook.num_running >= self._max_concurrent:
             return
         awaited = set(self._outlook.held_back)

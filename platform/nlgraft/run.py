@@ -91,6 +91,7 @@ class Run:
         for warning in check_cells(self.study, self._cells, self._store).warnings:
             self._notify(f"warning: {warning}")
         with raising_interrupted(), StudyLock(self.study, self._store) as lock:
+            # Under the lock, and before any trial of this run has leases or checkpoints.
             self._store.remove_abandoned()
             self.study.record(self._store)
             tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.variant)
@@ -101,7 +102,7 @@ class Run:
                 tracker.interrupt(str(ended))
                 raise
             except Exception:
-                lock.check()  # whatever failed, a lost lock explains it better
+                lock.check()  # if the lock is lost, that is the error to report
                 raise
             finally:
                 if lock.is_held():
@@ -146,6 +147,7 @@ class Run:
         outcome = run_sweep(self.study, self._store, self._cells, driver, self._address)
         lock.check()
         self._notify("comparing the cells and writing the report")
+        # A look counts once it is shown, so it is recorded before the report is written.
         result = StudyResult.read(self.study, self._store)
         directory = report_directory(self.study, self._store)
         result.invocation = Invocation(

@@ -26,7 +26,7 @@ _WATCH_PAUSE_S = 2.0
 _NUM_REASONS = 8
 _FILE_WIDTH = 160
 _GAP = 2
-"""Columns of a terminal between two columns of a table."""
+"""Characters between two columns of a table."""
 
 
 def _table(
@@ -72,7 +72,7 @@ def plan_table(plan: Plan) -> None:
 
 
 def validity_table(name: str, document: Mapping[str, Any]) -> None:
-    """Print how a design behaves; the document is that of ``validity --json``."""
+    """Print error rates, coverage and power of a design, from the document of ``validity --json``."""
     variances = (
         f"between seeds {document['seed_variance']:.3g}, from segments {document['segment_variance']:.3g}"
     )
@@ -96,7 +96,7 @@ def validity_table(name: str, document: Mapping[str, Any]) -> None:
 
 
 def replay_tables(document: Mapping[str, Any]) -> None:
-    """Print the regrets of each cell by budget; the document is that of ``replay --json``."""
+    """Print the regrets of each cell by budget, from the document of ``replay --json``."""
     for cell in document["cells"]:
         title = f"{cell['cell']}: {cell['finished']} of {cell['trials']} trials"
         most = len(cell["replays"][0]["regret"]) if cell["replays"] else 0
@@ -219,7 +219,7 @@ def _width_of(column: Sequence[str]) -> int:
 
 
 def status_table(document: Mapping[str, Any]) -> None:
-    """Print the status of a study, given as of ``status --json``."""
+    """Print the status of a study, from the document of ``status --json``."""
     _print(_status(document))
 
 
@@ -261,7 +261,7 @@ def systems_table(systems: Sequence[Mapping[str, str]]) -> None:
 
 
 def knobs_table(knobs: Sequence[Mapping[str, Any]]) -> None:
-    """Print every setting of a system, given as of ``systems NAME --json``."""
+    """Print every setting of a system, from the document of ``systems NAME --json``."""
     for knob in knobs:
         default = (
             "required"
@@ -303,7 +303,7 @@ def _left(table: Table) -> Table:
 
 
 def vocab_plan(document: Mapping[str, Any], text: str) -> None:
-    """Print a vocabulary plan: tables on a terminal, its lines of text elsewhere."""
+    """Print a vocabulary plan: as tables on a terminal, as lines of text elsewhere."""
     if not sys.stdout.isatty():
         print(text)
         return
@@ -323,12 +323,12 @@ def vocab_plan(document: Mapping[str, Any], text: str) -> None:
 
 
 def _is_fact(line: str) -> bool:
-    """Tell if a line of the report belongs to none of the tables."""
+    """Return True for a line of the report that none of the tables contains."""
     return not line.strip().split(" ")[0].isdigit()
 
 
 def vocab_applied(document: Mapping[str, Any], text: str) -> None:
-    """Print the changes made to a checkpoint: a table on a terminal, its lines of text elsewhere."""
+    """Print the changes made to a checkpoint: as a table on a terminal, as lines of text elsewhere."""
     if not sys.stdout.isatty():
         print(text)
         return

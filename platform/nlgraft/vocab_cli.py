@@ -20,7 +20,7 @@ _json_option = click.option("--json", "is_json", is_flag=True, help="Print JSON.
 
 
 def _names_files(command: Callable[..., None]) -> Callable[..., None]:
-    """Report a failing file with its name and the reason only."""
+    """Reduce an error about a file to its name and the reason."""
 
     @wraps(command)
     def run(*args: Any, **kwargs: Any) -> None:
@@ -46,7 +46,7 @@ def _echo_json(document: Any) -> None:
 
 
 def _quieten() -> None:
-    """Turn off the progress bars of transformers, which would drown the output."""
+    """Turn off the progress bars of transformers, which would hide the output."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

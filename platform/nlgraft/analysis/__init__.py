@@ -1,1 +1,1 @@
-"""The meaning of a study's trials: statistics, comparisons, verdicts on claims, figures, report."""
+"""From the trials of a study to its statistics, comparisons, verdicts on claims, figures and report."""

@@ -58,7 +58,7 @@ class TrialRecord:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain JSON values; NaN and infinities become the text ``NaN``, ``Infinity``, ``-Infinity``."""
+        """Return plain JSON values; NaN and infinities become text, e.g. ``Infinity``."""
         document = asdict(self)
         document["metrics"] = {name: _to_number(value) for name, value in self.metrics.items()}
         document["curves"] = {

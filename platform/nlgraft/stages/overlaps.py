@@ -1,4 +1,4 @@
-"""Text that stands in two places of a study: what is scored must not be learned from, in any role."""
+"""Text that occurs twice in a study: what is scored must not be trained on, in any role."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from nlgraft.text.corpora import Corpus
 
 @dataclass(frozen=True)
 class Overlap:
-    """Examples of a split that stand in the training text of another corpus.
+    """Examples of a split that occur in the training text of another corpus.
 
     Attributes:
         corpus: Name of the corpus that has the split.
         split: The split.
         other: Name of the other corpus.
-        num_examples: Examples of the split of which a line is a line of the other's train.
+        num_examples: Examples of the split with a line that is also a line of the other's training text.
         is_left_out: True if the study takes dev and test out of the other text before it is read.
     """
 

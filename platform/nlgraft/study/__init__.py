@@ -1,1 +1,1 @@
-"""The question: what is compared, tuned and repeated, as typed data; no ray, mlflow or torch."""
+"""The question: what is compared, tuned and repeated, as typed data, without ray, mlflow or torch."""

@@ -115,6 +115,6 @@ class Study(study.Study):
 
         Args:
             store: The store to compare with; None for the study's own.
-            capacity: Capacity of the cluster, by Ray's resource names; None: unknown, everything fits.
+            capacity: Capacity of the cluster, by Ray's resource names; None if unknown: then everything fits.
         """
         return plan(self, store or ArtifactStore.open(self.storage.path), capacity)

@@ -175,7 +175,7 @@ class StudyLayout:
         return f"{self._prefix}{trial.cell.label}, {tail}"
 
     def _trial_digest(self, trial: TrialLike, record: TrialRecord) -> str:
-        """Digest what a trial's content depends on; of the record, what distinguishes it from an earlier one."""
+        """Digest what a trial's content depends on; of the record, what sets it apart from earlier ones."""
         content = [
             _FORM,
             self._trial_name(trial),

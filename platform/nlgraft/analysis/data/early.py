@@ -1,4 +1,4 @@
-"""Early learning: what the curves of dev loss say beside their best value.
+"""Early learning: what the curves of dev loss show beyond their best value.
 
 Both metrics compare cells, so they are computed over the finished replicates of a study. The area is taken
 over the steps that all their curves cover; "the baseline's best" is that of the same seed.

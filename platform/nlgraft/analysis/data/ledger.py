@@ -1,4 +1,4 @@
-"""The ledger: what was asked of this store, and what it answered, one entry for each analysis that was shown.
+"""The ledger: the questions asked of a store and their answers, one entry for each analysis that was shown.
 
 An entry is about one set of test segments; a study that is scored on two sets leaves two.
 """
@@ -37,7 +37,7 @@ class Segments:
 
     @classmethod
     def of(cls, segments: Sequence[str]) -> Segments:
-        """Describe segments, each a text that holds everything a system is scored on."""
+        """Describe segments, each given as the text of everything that its score depends on."""
         whole = hashlib.sha256()
         hashes = set()
         for text in segments:
@@ -47,10 +47,10 @@ class Segments:
         return cls(num=len(segments), digest=whole.hexdigest(), sketch="".join(sorted(hashes)[:_SKETCH]))
 
     def overlaps(self, other: Segments) -> bool:
-        """True for the same set, and for sets that share more than a stray segment.
+        """True for the same set, and for sets that share more than a few stray segments.
 
-        Of two sets that share the part s of their union, 32 s of the smallest hashes are expected to be
-        shared.
+        Of two sets that share a fraction s of their union, 32 s of the smallest hashes are expected to be
+        common to both.
         """
         return self.digest == other.digest or len(self._hashes & other._hashes) >= _SHARED
 
@@ -67,7 +67,7 @@ class Asked:
         metric: Name of the metric.
         cells: Digests of the configs without seeds: two cells, one against a published figure, or four.
         labels: The cells as the report names them.
-        differs: What the configs differ in, readable.
+        differs: The settings in which the configs differ, for people.
         null: Difference under the null hypothesis; the published figure that one cell is compared with.
         margin: Difference from a published figure that does not matter.
         second_metric: The metric of the second cell where it is another.

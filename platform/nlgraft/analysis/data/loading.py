@@ -178,7 +178,7 @@ def _stream(graph: StageGraph, store: ArtifactStore, split: str, role: str) -> l
 
 
 def _agree(name: str, rows: Array, record: TrialRecord, metric: str) -> bool:
-    """True if statistics give the score on record; others belong to another text or version."""
+    """True if statistics reproduce the score on record; otherwise they belong to another text or version."""
     value = record.metrics.get(metric, math.nan)
     try:
         recomputed = float(aggregate(name, rows.astype(np.float64).sum(axis=0)))

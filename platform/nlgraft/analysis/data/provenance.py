@@ -79,6 +79,7 @@ def crowded_stages(manifests: Iterable[Manifest]) -> set[str]:
         by_host.setdefault(manifest.host, []).append(manifest)
     for stages in by_host.values():
         running: list[Manifest] = []
+        # A sweep over start times: what began earlier and has not ended shares the machine.
         for stage in sorted(stages, key=lambda one: one.started_at):
             running = [one for one in running if one.ended_at > stage.started_at + _CLOCK_S]
             if running and stage.duration_s > _CLOCK_S:

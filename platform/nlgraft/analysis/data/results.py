@@ -60,7 +60,7 @@ class Stop:
 
 @dataclass(eq=False)
 class Results:
-    """The trials of a study; those that have not finished are left out of every figure.
+    """The trials of a study; unfinished ones are left out of every figure.
 
     Attributes:
         study: The study.

@@ -36,7 +36,7 @@ class Measured:
 
 
 def by_document(rows: Array, documents: Sequence[str] | None) -> Array:
-    """Sum the statistics of the lines of each document, which are too alike to be drawn one by one.
+    """Sum the statistics over the lines of each document, which are too alike to be resampled one by one.
 
     Args:
         rows: Statistics, shape (N, k).
@@ -131,7 +131,7 @@ class CellResult:
         trials: One replicate for each seed of the study, in the study's order.
         search: Search trials by number.
         params: Values that the search chose for the replicates; empty without a search or before its end.
-        notes: What is unusual about the cell, as sentences.
+        notes: Remarks on what is unusual about the cell.
     """
 
     cell: Cell
@@ -162,7 +162,7 @@ class CellResult:
     def trained_once(self) -> dict[str, str]:
         """Names, by fingerprint, of the random stages that all finished replicates share.
 
-        No interval over seeds covers their noise. Empty below two finished replicates.
+        No interval over seeds includes the variance that they cause. Empty below two finished replicates.
         """
         finished = [trial.seeded for trial in self.trials if trial.state == "finished"]
         if len(finished) < 2:
@@ -171,7 +171,7 @@ class CellResult:
 
     @property
     def num_distinct(self) -> int:
-        """Number of search trials that differ; the others had values that change nothing in this cell."""
+        """Number of distinct search trials; the others differ in values that change nothing in this cell."""
         return len({trial.fingerprint for trial in self.search})
 
     def measured(self, metric: str, seeds: Sequence[int] | None = None) -> dict[int, Measured]:
@@ -181,7 +181,7 @@ class CellResult:
         return {seed: measured for seed, measured in found.items() if measured is not None}
 
     def lacks(self, metric: str) -> bool:
-        """True if replicates have finished and none of them has the metric, not even as NaN."""
+        """True if replicates have finished and none of them reports the metric, not even as NaN."""
         finished = [trial for trial in self.trials if trial.state == "finished"]
         return bool(finished) and not any(metric in trial.metrics for trial in finished)
 

@@ -50,7 +50,7 @@ def headline(result: ComparedResults) -> str:
 
 
 def _unlearned(result: ComparedResults) -> str:
-    """Say first that no cell, or which ones, have learned more than a trivial output gives."""
+    """Name the cells that have learned no more than a trivial output shows, or say that none has."""
     trivial, main = result.trivial, result.main_metric
     scored = [cell for cell in result.cells if cell.measured(main)]
     blind = [cell.cell.label for cell in scored if result.unlearned(cell)]
@@ -72,7 +72,7 @@ def _unstable(result: ComparedResults) -> str:
 
 
 def _condition(known: Sequence[Comparison]) -> str:
-    """Name the pretrainings that all seeds share: verdicts hold for these, whatever the number of seeds."""
+    """Name the pretrainings that all seeds share: verdicts hold for these only, whatever the seeds."""
     once = sorted({stage for found in known for stage in found.trained_once})
     return f", for this one pretraining ({', '.join(once)})" if once else ""
 
@@ -173,7 +173,7 @@ def method(result: ComparedResults) -> list[str]:
         "Student's t on the paired differences, because resampling a handful of seeds gives intervals that "
         "are far too narrow.",
         f"p is two-sided, by {settings.test.replace('_', ' ')} with both sources of variation; where fewer "
-        "than 20 resamples reach the difference, segments count as normal instead; "
+        "than 20 resamples reach the difference, segment noise is taken as normal; "
         f"{correction}; an asterisk marks significance at {settings.alpha:g}.",
         *_documents_method(result),
         *_stability_method(result),
@@ -214,9 +214,9 @@ def _search_method(result: ComparedResults) -> list[str]:
         return []
     return [
         "The expected best of n search trials is that of n draws with replacement from the trials that ran "
-        "(Dodge et al. 2019). It errs to the side of worse values and takes trials as independent, which "
-        "those of a sampler that learns are not. Its band is the range of 95 % of resamples of these trials: "
-        "it is descriptive, covers the truth in less than half of the searches at their full budget, and "
+        "(Dodge et al. 2019). It is biased towards worse values and assumes independent trials, which those "
+        "of an adaptive sampler are not. Its band is the range of 95 % of resamples of these trials: it is "
+        "descriptive, covers the truth in less than half of the searches at their full budget, and "
         "tests nothing."
     ]
 
@@ -227,8 +227,8 @@ def _looks_method(result: ComparedResults) -> list[str]:
     if planned is not None:
         levels = ", ".join(f"{level:.2g}" for level in look_levels(planned.looks, alpha))
         found.append(
-            f"Results were tested at {', '.join(map(str, planned.looks))} seeds. Alpha is spent by Lan and "
-            f"DeMets' function of O'Brien and Fleming's type, for t tests: a single comparison has the "
+            f"Results were tested at {', '.join(map(str, planned.looks))} seeds. Alpha is spent by the "
+            f"Lan-DeMets function of O'Brien-Fleming type, for t tests: a single comparison has the "
             f"levels {levels}. "
             "p is the smallest overall level at which one of the looks taken rejects; Holm's correction is "
             "over these. Intervals are over all seeds and do not allow for the looks. A cell stops when all "

@@ -28,7 +28,7 @@ from nlgraft.wording import count
 _FEW_LEVELS = 2
 _WORDS = {"better": "better", "worse": "worse", "open": "undecided"}
 _FEW_SEEDS = 5
-"""Below this many seeds the noise, and so the detectable difference, is known as an interval only."""
+"""Below this many seeds the variance, and with it the detectable difference, is given as an interval."""
 
 
 def mean_and_std(cell: CellResult, metric: str, decimals: int) -> str:
@@ -114,7 +114,7 @@ def length_table(result: ComparedResults, metrics: Sequence[str]) -> Table:
 
 
 def claims_table(result: ComparedResults) -> Table:
-    """Tabulate the claims with our answers and, where they are comparable, the published figures."""
+    """Tabulate the claims with our verdicts and, where they are comparable, the published figures."""
     header = ("claim", "source", "verdict", "because", "ours", "published")
     rows: list[list[Entry | str]] = []
     notes: dict[str, list[str]] = {}
@@ -136,7 +136,7 @@ def claims_table(result: ComparedResults) -> Table:
 
 
 def stability_table(result: ComparedResults) -> Table | None:
-    """Tabulate lost and diverged seeds, and means that they do not move; None before a seed has finished."""
+    """Tabulate lost and diverged seeds, and means robust to them; None before a seed has finished."""
     decimals = num_decimals(one.mean for one in result.stabilities)
     rows = [
         [

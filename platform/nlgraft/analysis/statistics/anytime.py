@@ -7,10 +7,10 @@ sum of squares, n their number and c^2 the precision of a normal prior on the ef
 
 is a martingale that starts at 1 if the differences are normal with mean 0, whatever their variance. By
 Ville's inequality it ever reaches 1 / level with a probability of at most ``level``: one may look after
-every seed, stop, and go on. The values of the mean at which it has not reached it are a confidence sequence.
+every seed, stop, and go on. The means for which it has not reached it form a confidence sequence.
 
-The noise of the test set is the same at every number of seeds, so one normal bound covers it once for all;
-where there is some, half of the level is spent on it.
+The error due to the test set is the same at every number of seeds, so a single normal bound covers it; where
+there is such an error, half of the level is spent on it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.statistics.comparison import Comparison
 
 PRECISION = 0.1
-"""c^2: effects of about three standard deviations are expected, as it takes to decide with a few seeds."""
+"""c^2: tuned to effects of about three standard deviations, which a few seeds can decide."""
 
 _LOWEST = -700.0
 _FEW = 2
@@ -69,6 +69,7 @@ def half_width(
     """
     reach = 0.0
     if segment_variance > 0:
+        # Half of the level for the test set, the other half for the seeds.
         log_level -= math.log(2)
         reach = -float(ndtri_exp(log_level - math.log(2))) * math.sqrt(segment_variance)
     if num_seeds < _FEW:
@@ -105,6 +106,7 @@ def anytime_p(
     if num_seeds < _FEW or size <= _TIE * math.sqrt(seed_variance):
         return 1.0
 
+    # Without error of the test set the level has a closed form; with it the half width is inverted.
     if segment_variance == 0:
         log_p = -float(log_evidence(difference, seed_variance, num_seeds, precision))
         return math.exp(min(0.0, log_p))

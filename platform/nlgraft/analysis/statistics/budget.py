@@ -1,4 +1,4 @@
-"""The error budget of a set of test segments: what verdicts cost, replayed from the ledger.
+"""The error budget of a set of test segments: the level left for each verdict, replayed from the ledger.
 
 The rule is that of ``docs/validity.md``. What is declared before anything is seen is *frozen* and judged at
 the declared level by Holm's procedure; a frozen family that is decided gives its level back (the fallback
@@ -18,10 +18,10 @@ from nlgraft.analysis.statistics.resampling import holm
 from nlgraft.pipeline.store import ArtifactStore
 
 ALPHA = 0.05
-"""What all frozen families of a set of segments may spend together, unless the first declares more."""
+"""Level that all frozen families of a set of segments share, unless the first declares a higher one."""
 
 AFTERTHOUGHTS = 0.1
-"""What all other questions may spend together, as a share of that."""
+"""Level that all other questions share, as a fraction of that."""
 
 _FAVOURED = Fraction(3, 4)
 """Share of the metric that decides among metrics, and of comparisons with the baseline among pairs of
@@ -119,6 +119,7 @@ class _Arrival:
         num_pairs = num_new * num_known + num_new * (num_new - 1) // 2
         with_baseline = num_new + num_known - 1 if self.baseline in self.new else num_new
         by_pair = _split(self.baseline in pair, with_baseline, num_pairs - with_baseline)
+        # 1 / (k (k + 1)) sums to one over k = 1, 2, ..., however many entries bring new cells.
         return Fraction(1, self.order * (self.order + 1)) * by_metric * by_pair
 
 
@@ -141,18 +142,19 @@ class Budget:
 
     @property
     def alpha(self) -> float:
-        """What frozen families may spend together."""
+        """Level that the frozen families share."""
         return max(ALPHA, self.frozen[0].entry.alpha) if self.frozen else ALPHA
 
     @property
     def free(self) -> float:
-        """What is left of it for the next declaration."""
+        """Level left for the next declaration; decided families have given theirs back."""
         return self.alpha - sum(one.level for one in self.frozen if not one.is_decided)
 
     def add(self, number: int, entry: Entry) -> None:
         """Take the next entry into account."""
         if all(one.difference is None for one in entry.asked):
             return  # nothing was seen
+        # In this order: whether a question is fresh depends on what was seen before this entry.
         self._freeze(number, entry)
         self._place(entry)
         for one in entry.asked:
@@ -192,6 +194,7 @@ class Budget:
     def _share(self, asked: Asked) -> Fraction | None:
         if len(asked.cells) != 2 or asked.second_metric is not None:
             return None
+        # A pair exists since the later of its two cells was seen.
         later = max((self._arrived[cell] for cell in asked.cells), key=lambda arrival: arrival.order)
         return later.share(frozenset(asked.cells), asked.metric)
 
@@ -226,7 +229,7 @@ class Budget:
         return not seen or any(one.plan == entry.plan for one in shared)
 
     def _place(self, entry: Entry) -> None:
-        """Give the pairs that new cells make their share of the afterthoughts' budget."""
+        """Assign to the pairs of new cells their share of the afterthoughts' budget."""
         for one in entry.asked:
             if one.signature is not None:
                 self._signatures.setdefault(one.metric, one.signature)
@@ -253,6 +256,7 @@ def record(store: ArtifactStore, entry: Entry) -> tuple[Entry, History]:
         The entry with its answers, and the entries before it.
     """
     ledger = open_ledger(store)
+    # Another driver may take the number first; its entry then belongs to the past of this one.
     while True:
         past = history(store, entry.segments)
         answered = _answered(entry, past)

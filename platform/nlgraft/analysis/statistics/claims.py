@@ -42,7 +42,7 @@ class ClaimResult:
         claim: The claim.
         verdict: The answer.
         explanation: The reason, as one sentence.
-        seeds_more: Seeds to add before an ordering of this size could be decided; None when no number of
+        seeds_more: Further seeds with which an ordering of this size could be decided; None when no number of
             seeds suffices, or when seeds are not what is missing.
         comparison: Our ``better`` minus ``worse``, one gain minus the other, or our mean minus the published
             value.
@@ -67,7 +67,7 @@ class ClaimResult:
 
     @property
     def is_bounded(self) -> bool:
-        """True for two cells whose difference is undecided, but certain to be small."""
+        """True for two cells whose difference is undecided but bounded by a margin."""
         return self.claim.is_ordering and self.comparison.equal_within is not None
 
     @property

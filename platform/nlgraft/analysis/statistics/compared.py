@@ -187,6 +187,7 @@ class ComparedResults(Results):
         if self.study.planned_looks is not None:
             looks = self.study.planned_looks.looks
             known = {look: test(self.study.seeds[:look]) for look in looks}
+            # Each look on its own seeds, so that a report says the same whenever it is made.
             p_values = {look: p for look, one in known.items() if (p := _p_at(look, one, found)) is not None}
             found = replace(found, p=float(overall_p(looks, p_values)) if p_values else None)
             taken = ", ".join(map(str, p_values)) or f"none, the first is at {looks[0]} seeds"
@@ -319,6 +320,7 @@ class ComparedResults(Results):
         raw = [None if one.is_certain else 1.0 if one.p is None else one.p for one in family]
         adjusted = holm(raw)
         alpha = self.study.analysis.alpha
+        # Holm tests the smallest of m open questions at alpha / m; power is stated at that level.
         num_open = sum(p is not None and p > alpha for p in adjusted)
         size = (len(raw) - raw.count(None), sum(one.p is not None for one in family))
         return [

@@ -191,7 +191,7 @@ class Comparer:
             return replace(found, notes=("one seed: no interval and no p-value",))
         difference, dof = _known(found.difference), len(values) - 1
         scale = float(values.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
-        if scale == 0:
+        if scale == 0:  # all seeds gave one value: there is no variance to test against
             return replace(found, is_exact=True, scope="seeds", ci=(difference, difference))
         reach = scale * float(stdtrit(dof, 1 - self.alpha / 2))
         p = resampling.equivalence_p(difference, scale, dof, margin)
@@ -226,6 +226,7 @@ class Comparer:
         if exchanged is not None:
             exchange_noise = resampling.spread(differences, exchanged, self.samples)
             p_randomisation = resampling.two_sided_p(difference, exchange_noise)
+        # These trained models alone: only the segments vary.
         fixed_seeds = bootstrapped.mean(axis=0)
         is_randomised = self.test == "approximate_randomisation" and p_randomisation is not None
         found = replace(

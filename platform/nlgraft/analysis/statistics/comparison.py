@@ -40,12 +40,12 @@ class Comparison:
         seed_variance: Variance between the seeds' differences; None below two seeds or for constants.
         segment_variance: Variance of ``difference`` from the choice of segments.
         scope: Sources of variation in the interval and the p-value.
-        trained_once: Names of stages that all seeds and cells share; their noise is not in the interval.
+        trained_once: Names of stages that all seeds and cells share; the interval excludes their variance.
         open_because: Reason why no verdict may rest on the comparison, whatever its p-value; else empty.
         is_exact: True for a difference of constants, which no seed changes.
         unit: Unit of the metric.
         standing: The verdict on the first cell; None where none was asked for.
-        notes: Reasons for what is missing or limited, as sentences.
+        notes: Reasons why figures are missing or limited.
     """
 
     metric: str
@@ -75,7 +75,7 @@ class Comparison:
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        """Read the comparison out: the verdict, the difference with its uncertainty, and what limits it."""
+        """Summarise the comparison: verdict, difference with its uncertainty, and limitations."""
         lines = [f"{self.a} against {self.b} on {self.metric}: {self._verdict}"]
         if self.difference is not None:
             ends = "" if self.ci is None else f", interval [{self.ci[0]:+.4g}, {self.ci[1]:+.4g}]"
@@ -104,7 +104,7 @@ class Comparison:
 
     @property
     def equal_within(self) -> float | None:
-        """Smallest margin within which the interval shows both to be equal, rounded up to two digits.
+        """Smallest margin within which the interval shows the two to be equivalent, rounded up to two digits.
 
         None with fewer than two seeds, without an interval, or where ``open_because`` gives a reason.
         """
@@ -123,7 +123,7 @@ class Comparison:
 
     @property
     def condition(self) -> str:
-        """What a verdict is limited to: ``for this one pretraining (upstream)``; empty if to nothing."""
+        """The condition on a verdict: ``for this one pretraining (upstream)``; empty if there is none."""
         if not self.trained_once:
             return ""
         return f"for this one pretraining ({', '.join(self.trained_once)})"

@@ -2,15 +2,15 @@
 
 With a cell's N values in the order from worst to best, v_1 ... v_N, the best of n trials drawn from them with
 replacement is v_i with probability (i / N)^n - ((i - 1) / N)^n (Dodge et al. 2019, Show Your Work, section
-3.1). The estimate errs to the side of worse values, since nothing exceeds the best trial that was seen (Tang
+3.1). The estimate is biased towards worse values, since nothing exceeds the best trial that was seen (Tang
 et al. 2020); of the known estimators it leads to the fewest wrong conclusions (Dodge et al. 2021).
 
 **The band describes, it does not test.** It is where the estimate falls when the same trials are drawn again;
 nothing drawn exceeds the best trial, so with more of the budget it covers the truth ever less: of 95 % bands
 over twelve trials .90 do at one trial, .66 at six and .44 at twelve.
 
-A trial that failed or was stopped early counts as the worst one that finished. Trials count as drawn
-independently, which holds for random search; those of a sampler that learns are better than their share.
+A trial that failed or was stopped early counts as the worst one that finished. Trials are taken as
+independent draws, which holds for random search; an adaptive sampler improves as it goes.
 """
 
 from __future__ import annotations

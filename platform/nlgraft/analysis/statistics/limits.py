@@ -35,7 +35,7 @@ def limited(found: Comparison, metric: Metric, terms: Sequence[Term], crowded: C
     cells = [term.cell for term in terms]
     if metric.counted_by and (why := _not_alike(metric, cells)):
         return _left_open(found, *why)
-    if metric.is_time:  # which weights a pretraining ended with costs no time
+    if metric.is_time:  # time does not depend on the weights that a pretraining ended with
         if not _is_crowded(cells, crowded):
             return found
         note = "timed beside other stages on the same machine; resources.max_concurrent: 1"
@@ -48,7 +48,7 @@ def _left_open(found: Comparison, because: str, note: str) -> Comparison:
 
 
 def _not_alike(metric: Metric, cells: Sequence[CellResult]) -> tuple[str, str] | None:
-    """Say why a mean over tokens cannot be compared: other counts with the same seed, or none on record."""
+    """Say why a mean over tokens cannot be compared: counts differ for one seed, or are not on record."""
     advice = "compare a metric per character"
     measured = [cell.measured(metric.counted_by) for cell in cells]
     for seed in set().union(*measured):
@@ -77,10 +77,11 @@ def _is_crowded(cells: Sequence[CellResult], crowded: Collection[str]) -> bool:
 def _without_lost(found: Comparison, terms: Sequence[Term]) -> Comparison:
     """Leave a comparison open if a cell lost seeds that another one did not.
 
-    A seed that crashed or diverged to no finite value is rarely a good one, and without it the others look
-    better than the recipe is.
+    Seeds that crash or diverge to non-finite values are rarely the good ones; the mean of the others is
+    biased in favour of the cell.
     """
     lost = {term.cell.cell.label: set(term.cell.lost(term.metric)) for term in terms}
+    # A seed lost on every side says nothing for or against one of them.
     common = set.intersection(*lost.values())
     uneven = {label: sorted(seeds - common) for label, seeds in lost.items() if seeds - common}
     if not uneven or len(lost) == 1:
@@ -92,10 +93,11 @@ def _without_lost(found: Comparison, terms: Sequence[Term]) -> Comparison:
 def _trained_once(found: Comparison, terms: Sequence[Term]) -> Comparison:
     """Name the stages that all seeds share.
 
-    Where a cell has such a stage and its opposite lacks it, the noise of that one training is in the
-    difference, no number of seeds shows it, and the comparison stays open.
+    If one cell has such a stage and the other does not, the difference includes the error of that single
+    training. No number of seeds shows its size, so the comparison stays open.
     """
     names = {stage: name for term in terms for stage, name in term.cell.trained_once.items()}
+    # A stage that both sides share with equal weight cancels out of the difference.
     weights = {
         stage: sum(term.weight for term in terms if stage in term.cell.trained_once) for stage in names
     }

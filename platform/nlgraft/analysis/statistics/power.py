@@ -1,4 +1,4 @@
-"""Power of a comparison: the size of difference, or the number of seeds, that it takes to decide.
+"""Power of a comparison: the difference, or the number of seeds, that a decision takes.
 
 The mean difference over n seeds is normal with variance V / n + C: V between the seeds' differences, C from
 the choice of segments. The test rejects beyond ``sqrt(t**2 * v / n + z**2 * C)``, with v the estimate of V
@@ -43,6 +43,7 @@ def smallest_detectable(seed_variance: float, segment_variance: float, num_seeds
         return 0.0
     variance = np.array(seed_variance)
     low, high = 0.0, np.sqrt(seed_variance + segment_variance)
+    # Doubled until it brackets the answer, then bisected: the power increases with the difference.
     while power(high, variance, segment_variance, num_seeds, level) < POWER:
         low, high = high, 2 * high
     for _ in range(40):
@@ -79,6 +80,7 @@ def seeds_needed(
     def is_enough(count: int) -> bool:
         return power(abs(difference), plausible, segment_variance, count, level).mean() >= POWER
 
+    # With ever more seeds the error of the test set remains, so even the most may not be enough.
     if difference == 0 or not is_enough(MAX_SEEDS):
         return None
     low, high = 1, MAX_SEEDS

@@ -164,6 +164,7 @@ def spread(differences: Array, segment_draws: Array | None, num_samples: int) ->
     if num_seeds == 1:
         return Spread(draws, None, total, 1)
     between = float(np.var(differences, ddof=1))
+    # Equal differences leave a variance of rounding errors, over which a t test would reject anything.
     if between <= (_TIE * float(np.max(np.abs(differences), initial=1e-300))) ** 2:
         between = 0.0
     own = max(0.0, total - (within - total) / (num_seeds - 1))
@@ -183,6 +184,7 @@ def p_value(difference: float, draws: Array) -> float:
     ``|d|``, which counts one tail only and gives about half of this value; its approximate randomisation
     agrees with ours.
     """
+    # Draws equal to the difference count as reaching it, also if they were summed in another order.
     limit = abs(difference) * (1 - _TIE)
     return float(1 + np.count_nonzero(np.abs(draws) >= limit)) / (len(draws) + 1)
 
@@ -190,7 +192,7 @@ def p_value(difference: float, draws: Array) -> float:
 def normal_p(
     difference: Array | float, seed_variance: Array | float, segment_variance: float, num_seeds: int
 ) -> Array:
-    """Compute the two-sided p-value of `spread` with normal segment draws, which no number of draws limits.
+    """Compute the two-sided p-value of `spread` under normal segment noise, which needs no draws.
 
     Args:
         difference: Mean differences over seeds, of any shape.
@@ -208,11 +210,11 @@ def normal_p(
 
 
 def two_sided_p(difference: float, noise: Spread) -> float:
-    """Compute the two-sided p-value of a difference by its draws, in their tail by the distribution behind.
+    """Compute the two-sided p-value of a difference from its draws, or from their distribution in the tail.
 
-    Where fewer than `_FEW_DRAWS` of n draws reach the difference, their number says little, and none would
-    give more than p <= 1 / (n + 1): there the segment draws count as normal (`normal_p`). One seed keeps the
-    draws alone, as sacreBLEU does.
+    If fewer than `_FEW_DRAWS` of the n draws reach the difference, their number is a poor estimate, and p
+    could never fall below 1 / (n + 1). Segment noise is then taken as normal (`normal_p`). With one seed only
+    the draws are used, as in sacreBLEU.
     """
     p = p_value(difference, noise.draws)
     is_far = p * (len(noise.draws) + 1) < 1 + _FEW_DRAWS
@@ -248,6 +250,7 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     adjusted: list[float | None] = [None] * len(p_values)
     running = 0.0
     for rank, (p, index) in enumerate(known):
+        # Step-down: an adjusted p-value is never below that of a smaller one.
         running = max(running, min(1.0, p * (len(known) - rank)))
         adjusted[index] = running
     return adjusted

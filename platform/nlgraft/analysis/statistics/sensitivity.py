@@ -1,9 +1,9 @@
-"""Sensitivity of the verdicts: does each stand under choices that could have been others?
+"""Sensitivity of the verdicts: does each stand under other choices that could have been made?
 
 Three choices are varied, one at a time: the metric; for BLEU its tokenizer, from the stored hypotheses; and
-the checkpoint, on the dev curves, since only one was tested. Nothing is run. Beside them stands the range of
-the difference when each seed is left out once: a verdict on the fewer seeds would be lost for lack of power
-alone, so it is none.
+the checkpoint, on the dev curves, since only one was tested. Nothing is run. In addition
+the range of the difference is given when each seed is left out once. That is no verdict: with fewer seeds one
+could be lost for lack of power alone.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Sensitivities:
     Attributes:
         rows: By cell and choice; none for a choice without alternatives.
         without_seeds: By cell, where three seeds or more have finished beside the baseline's.
-        missing: Choices that could not be varied and why, as sentences.
+        missing: Choices that could not be varied, and why.
     """
 
     rows: tuple[Sensitivity, ...] = ()

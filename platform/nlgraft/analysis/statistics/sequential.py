@@ -1,8 +1,8 @@
 """Planned looks: after each, which cells get more seeds.
 
 A cell stops when every comparison that the study asks of it is significant (benefit or harm), can hardly
-become so (futility), or hangs on a stage that was trained once. Futility binds nobody: no level depends on
-it. The baseline goes on as long as a comparison with it does.
+become so (futility), or depends on a stage that was trained once. The futility rule is non-binding: no level
+depends on it. The baseline gets seeds as long as any comparison with it does.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SequentialResults(RecordedResults):
 
     @classmethod
     def read(cls, study: Study, store: ArtifactStore) -> Self:
-        """Read what the store holds; replicates that planned looks made needless are left out."""
+        """Read what the store holds; replicates that planned looks made unnecessary are left out."""
         found = super().read(study, store)
         if study.planned_looks is None:
             return found
@@ -58,6 +58,7 @@ class SequentialResults(RecordedResults):
             due -= {cell.cell.label for cell in view.cells if cell.state != "finished"}
             chances = view._chances()
             reasons |= {label: _why_settled(label, chances) for label in due}
+            # The likeliest first: where replicates are limited, they go where they decide most.
             for question, chance in sorted(chances.items(), key=lambda pair: -pair[1]):
                 wanting = [label for label in question.cells if granted[label] == look]
                 is_due = all(label in due and granted[label] >= look for label in question.cells)
@@ -96,7 +97,7 @@ class SequentialResults(RecordedResults):
             found = self._declared(question)
             chances[question] = 0.0
             if found.is_significant(alpha, is_corrected=self.is_corrected):
-                chances[question] = -1.0
+                chances[question] = -1.0  # decided; 0 is open, but not to be decided by seeds
             elif not found.open_because and found.difference is not None and found.seed_variance is not None:
                 power = predictive_power(
                     found.difference - found.null,
@@ -111,7 +112,7 @@ class SequentialResults(RecordedResults):
 
     @property
     def _asked(self) -> list[Question]:
-        """The comparisons for whose sake cells go on: with the baseline on the main metric, and of claims."""
+        """The comparisons that cells get seeds for: with the baseline on the main metric, and of claims."""
         claimed = [self._question(claim) for claim in self._claims if claim.is_ordering]
         if self.study.analysis.family == "all_cells" and self.main_metric in self.metrics:
             base = self.baseline.cell.label

@@ -75,6 +75,7 @@ def _log_levels(looks: Sequence[int], log_levels: Array) -> Array:
     masses = np.tile(first_masses(looks[0]), (len(log_levels), 1)) if len(looks) > 1 else np.empty(0)
     for index, (before, look) in enumerate(itertools.pairwise(looks), 1):
         masses = _not_ended(masses, _boundary(found[-1]))
+        # Between looks nothing is tested: the surviving paths only spread, one seed at a time.
         for number in range(before, look):
             masses = masses @ transition(number)
         found.append(_spend(spent[:, index] - spent[:, index - 1], masses))
@@ -85,7 +86,7 @@ def _not_ended(masses: Array, boundaries: Array) -> Array:
     """Cut off the paths that a look has ended, beyond a boundary for each level, shape (levels, bins)."""
     share = np.clip((boundaries[:, None] - EDGES[:-1]) / np.diff(EDGES), 0.0, 1.0)
     kept = masses * share
-    # what is left of a bin lies nearer to the one below: the mean stays right
+    # the rest of a bin lies nearer to the bin below: moving a part there keeps the mean
     moved = kept * (1 - share) / 2
     kept -= moved
     kept[:, :-1] += moved[:, 1:]

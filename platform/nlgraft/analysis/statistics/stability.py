@@ -1,4 +1,4 @@
-"""How stable the training of a cell is: seeds that were lost or diverged, and means that these do not move.
+"""How stable the training of a cell is: seeds that were lost or diverged, and means robust to them.
 
 **Rule.** A seed *diverged* if it reached less than half of what the best seed of its cell reached: of the
 distance from the floor where higher is better, and more than twice its value where lower is better. The floor
@@ -65,7 +65,7 @@ def stability(cell: CellResult, name: str, metric: Metric, floor: float = 0.0) -
         cell: The cell.
         name: Name of the metric.
         metric: Its meaning.
-        floor: What is reached without learning, where higher is better.
+        floor: Score that is reached without learning, where higher is better.
     """
     values = {seed: one.value for seed, one in cell.measured(name).items()}
     if not values:

@@ -1,7 +1,7 @@
-"""What an output scores that reads nothing: the floor below which no cell has learned anything.
+"""Scores of trivial outputs: the floor below which no cell has learned anything.
 
-Of text, two kinds are tried: the most frequent reference for every line, and each source copied; of classes,
-the most frequent one for every line. The best of them counts.
+For text, two kinds are tried: the most frequent reference for every line, and a copy of each source; for
+classes, the most frequent class for every line. The best of them counts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How a study's design behaves: error rates, coverage and power, by simulation.
 
-A simulated replicate is its cell's true mean plus noise of training, new for every seed, plus noise of the
-test set, the same for all seeds of a cell. Everything else is the study's: its comparisons, seeds, looks,
+A simulated replicate is its cell's true mean plus training noise, independent for every seed, plus test-set
+noise, the same for all seeds of a cell. Everything else is the study's: its comparisons, seeds, looks,
 correction and level. Variances are those of the study's comparisons with the baseline, averaged; before it
 ran, a difference between two cells has deviation 1 over seeds and the test set adds nothing, so that effects
 are in units of that deviation.
@@ -61,8 +61,8 @@ class Validity:
         design: The design.
         num_simulations: Number of simulated studies of each kind.
         familywise: Share of studies without any effect in which some comparison is significant.
-        single: Share of comparisons that are significant there.
-        coverage: Share of intervals that hold the true difference.
+        single: Share of all comparisons in those studies that are significant.
+        coverage: Share of intervals that contain the true difference.
         power: Share of studies that find an effect of the first comparison's first cell, by its size.
         mean_seeds: Seeds per comparison on average, without any effect.
     """
@@ -156,7 +156,7 @@ class _Simulation:
 
     Attributes:
         is_significant: Shape (studies, comparisons).
-        is_covered: True where the interval over all seeds holds the truth, same shape.
+        is_covered: True where the interval over all seeds contains the true difference, same shape.
         num_seeds: Seeds of each comparison, same shape.
     """
 
@@ -165,6 +165,7 @@ class _Simulation:
         num_comparisons, num_cells = design.weights.shape
         truth = np.zeros(num_cells)
         truth[np.argmax(design.weights[0])] = effect
+        # The design has the variance of a difference between two cells; each cell carries half of it.
         seeds = rng.standard_normal((num_simulations, num_cells, design.looks[-1]))
         segments = rng.standard_normal((num_simulations, num_cells, 1))
         values = (
@@ -197,6 +198,7 @@ class _Simulation:
             adjusted = _holm(overall) if design.is_corrected else overall
             self.is_significant = adjusted <= design.alpha
             if index + 1 < len(design.looks):
+                # Stopped comparisons keep their seeds and p-value, as cells do in a study.
                 is_open &= ~self.is_significant & (self._chances(look) >= FUTILE)
 
     def _p_values(self, look: int, null: Array | float) -> Array:

@@ -29,8 +29,8 @@ class Claim:
         figures: Published figures of the cells of an ordering; empty where the paper prints none.
         signature: How the paper computed the metric.
         data: The data that the paper used: values or patterns of the study's data, by dotted path.
-        margin: Difference that does not matter: ``better`` is no worse by more than that, or our figure no
-            further from ``value``.
+        margin: Difference that does not matter: the most by which ``better`` may be worse, or by which our
+            figure may differ from ``value``.
         exceeds: Two cells; the gain of ``better`` over ``worse`` is larger than that of the first over the
             second.
     """
@@ -54,7 +54,7 @@ class Claim:
         return self.better is not None and self.worse is not None
 
     def other_data(self, data: Mapping[str, Any]) -> str:
-        """Say how a study's data differ from the paper's; empty if they are the same."""
+        """Describe how a study's data differ from the paper's; empty if they are the same."""
         if not self.data:
             return "the claim does not state its data"
         for path, wanted in self.data.items():
@@ -103,7 +103,7 @@ class Claim:
 
 
 def gain(values: Sequence[float]) -> float:
-    """Subtract worse from better, and from that the gain it exceeds, if there is one."""
+    """Subtract worse from better, and from that the second gain, if there is one."""
     better, worse, *exceeds = values
     return better - worse - (exceeds[0] - exceeds[1] if exceeds else 0.0)
 

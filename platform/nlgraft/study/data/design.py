@@ -16,7 +16,7 @@ from nlgraft.study.data.space import alternatives, holds, same
 from nlgraft.study.data.study import Component, Design, Factor, Study
 
 MAX_CELLS = 1000
-"""A design with more cells is taken for a mistake."""
+"""Largest number of cells of a design; more are taken for a mistake."""
 _MAX_COMBINATIONS = 10_000
 
 FULL, WITHOUT = "full", "without"
@@ -152,7 +152,7 @@ class Axes:
 
     @property
     def is_vast(self) -> bool:
-        """True when there are too many combinations to look at each."""
+        """True when there are too many combinations to examine each."""
         return self.num_combinations > _MAX_COMBINATIONS
 
     def is_excluded(self, levels: Mapping[str, Any]) -> bool:
@@ -191,7 +191,8 @@ class Axes:
 
     @property
     def num_merged(self) -> int:
-        """Number of combinations that are another one's cell, because a factor is declared idle there."""
+        """Number of combinations that are the cell of another one, because a factor is declared idle."""
+        # As JSON, in which 1, 1.0 and true are different levels; in Python they are equal.
         wanted = [self.baseline | levels for levels in self.combinations() if not self.is_excluded(levels)]
         settled = {canonical_json(self.settle(levels)) for levels in wanted}
         return len(set(map(canonical_json, wanted))) - len(settled)
@@ -202,6 +203,7 @@ class Axes:
         Raises:
             StudyError: There are more than `MAX_CELLS`; the message gives the number.
         """
+        # Counted first: a product of many factors must be refused without being built.
         count = self.num_combinations
         if count <= MAX_CELLS or ((self.exclude or self.design.idle) and not self.is_vast):
             wanted = [levels for levels in self.combinations() if not self.is_excluded(levels)]
@@ -217,7 +219,7 @@ class Axes:
 
 
 def _projection(levels: Mapping[str, Any], names: Sequence[str]) -> str:
-    """The levels of some factors as text that is equal for equal levels, types included."""
+    """Encode the levels of some factors as text, equal only for equal levels, types included."""
     return canonical_json([levels[name] for name in names])
 
 
@@ -248,7 +250,7 @@ def axes_of(study: Study) -> Axes:
 
 
 def gain_cells(study: Study, known: Sequence[Cell]) -> dict[str, list[tuple[str, Cell, Cell]]]:
-    """Pair the cells whose difference is what a level gains at each level of ``analysis.gains_over``.
+    """Pair the cells whose difference is the gain of a level, at each level of ``analysis.gains_over``.
 
     Args:
         study: The study.

@@ -22,12 +22,12 @@ class Metric:
         unit: Unit of the value, e.g. ``BLEU points``, ``nats``, ``s``.
         split: Split it is computed on; None for a value without one, such as a number of parameters.
         is_time: True for times and speeds, which differ from run to run.
-        is_fixed: True for what config and data determine, whatever is trained: a number of parameters, the
-            length of the references.
-        is_derived: True for what is computed as results are read: from the learning curves of several trials,
-            or from several test sets.
-        counted_by: The fixed metric that counts what the value is a mean over, where the vocabulary decides
-            that. Cells are compared only where it is equal.
+        is_fixed: True for values that config and data determine without training: a number of parameters,
+            the length of the references.
+        is_derived: True for values computed when results are read: from the learning curves of several
+            trials, or from several test sets.
+        counted_by: The fixed metric that counts the units which the value averages over, if their number
+            depends on the vocabulary. Cells are compared only where it is equal.
         description: What is measured.
     """
 
@@ -62,7 +62,7 @@ def early_metrics(metrics: Mapping[str, Metric]) -> dict[str, Metric]:
             is_derived=True,
             counted_by=metrics[CURVE].counted_by,
             description="Steps until the dev loss is as low as the baseline's best with the same seed; all "
-            "steps where it never is, which flatters slow cells.",
+            "steps where it never is, which favours slow cells.",
         ),
     }
 

@@ -8,7 +8,7 @@ from typing import Any
 
 _INDEX = re.compile(r"\[(\d+)\]")
 MISSING: Any = object()
-"""Result of `get` where there is nothing; None is a value."""
+"""Result of `get` for a path without a value; None is a value."""
 
 KINDS = ("corpus", "kind", "type")
 """Keys that tell which variant a mapping describes."""
@@ -129,6 +129,7 @@ def ancestors(path: str) -> Iterator[str]:
 
 def _longest_key(node: Any, parts: list[str]) -> tuple[str, list[str]]:
     if isinstance(node, Mapping):
+        # The longest first: in `search.space` a dotted path is itself a key.
         for length in range(len(parts), 1, -1):
             key = ".".join(parts[:length])
             if key in node:

@@ -51,14 +51,14 @@ class Plan:
         num_search_trials: Trials of the search in all cells together.
         stages: ``planned``: stages of all trials added up; ``distinct``: number of different ones;
             ``finished``: number of those in the store.
-        max_concurrent: Trials at once; None when the cluster is not known.
+        max_concurrent: Number of trials that run at once; None when the cluster is unknown.
         problems: Needs that the cluster can never meet.
-        warnings: Settings that are allowed yet likely to disappoint.
-        notes: Sentences on merged combinations, and on how far the numbers are estimates.
+        warnings: Settings that are allowed but probably not intended.
+        notes: Remarks on merged combinations and on which numbers are estimates.
         corpora: Counts of each split by the name of the corpus, of text in local files.
         cost_s: Worker time of unfinished stages; None when unknown.
         disk_bytes: Size of unfinished artifacts; None when unknown.
-        is_cost_measured: True if both come from earlier stages; else from the sizes of trainings alone.
+        is_cost_measured: True if both are measured on earlier stages, False if estimated from training sizes.
     """
 
     study: Study

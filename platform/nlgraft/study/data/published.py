@@ -31,8 +31,9 @@ class Column(Part):
     """How the paper computed the metric, e.g. ``case:mixed|tok:13a``; its figures are printed beside ours
     only where the signatures agree."""
     data: dict[str, JsonValue] = Field(default={})
-    """The data they are about: values of the study's ``data`` by dotted path, ``*`` for any part of a text,
-    e.g. ``downstream.test.target: "*/thesis/test.zh"``. On other data verdicts say so, without figures."""
+    """The data on which they were obtained: values of the study's ``data`` by dotted path, ``*`` for any part
+    of a text, e.g. ``downstream.test.target: "*/thesis/test.zh"``. On other data verdicts say so, without
+    figures."""
     values: dict[str, float] = Field(min_length=1)
     """Figure by cell: ``patt_eg``, ``arm=patt_eg, sides=both``, ``without segment_embedding``."""
 

@@ -151,7 +151,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def look(value: Any) -> str:
-    """Reduce a JSON value to its look in a table, where 1, 1.0 and "1" cannot be told apart."""
+    """Reduce a JSON value to its appearance in a table, where 1, 1.0 and "1" look the same."""
     if isinstance(value, str):
         try:
             number = json.loads(value)
@@ -164,7 +164,7 @@ def look(value: Any) -> str:
 
 
 def same_twice(value: Any, other: Any, name: str, first: int) -> str:
-    """Word the problem of a value that looks like an earlier one, ``name[first]``."""
+    """Describe the problem of a value that looks like an earlier one, ``name[first]``."""
     alike = "" if same(value, other) else f": {other!r} and {value!r} cannot be told apart in a table"
     return f"is the same as {name}[{first}]{alike}; write each value once"
 
@@ -189,7 +189,7 @@ def holds(when: Mapping[str, Any] | None, values: Mapping[str, Any]) -> bool:
 
 
 def whole_condition(path: str, space: Mapping[str, Domain]) -> dict[str, Any]:
-    """Collect what must hold for a path to be sampled: its condition, and those of paths that it names."""
+    """Collect the conditions for a path to be sampled: its own, and those of the paths that they name."""
     found: dict[str, Any] = {}
     left = [path]
     while left:
@@ -211,6 +211,7 @@ def sampling_order(space: Mapping[str, Domain]) -> list[str]:
     depth: dict[str, int] = {}
     for path in graphlib.TopologicalSorter(graph).static_order():
         depth[path] = 1 + max((depth[other] for other in graph[path]), default=-1)
+    # By depth and then in file order, which the sorter alone does not keep.
     return sorted(space, key=depth.__getitem__)
 
 
@@ -226,6 +227,7 @@ def corner(
         fixed: Values to choose instead, by path.
     """
     params: dict[str, Any] = {}
+    # In sampling order, because a condition may name a value that is chosen here.
     for path in sampling_order(space):
         domain = space[path]
         outside = {other: paths.get(config, other) for other in domain.when or {} if other not in space}
@@ -236,7 +238,7 @@ def corner(
 
 
 def space_problems(space: Mapping[str, Domain]) -> Iterator[Problem]:
-    """Find problems of a space that show without its system, with paths inside the space."""
+    """Find the problems of a space that need no system to be seen, with paths inside the space."""
     for path, domain in space.items():
         for problem in domain.problems():
             yield Problem(f"{path}.{problem.path}", problem.message)

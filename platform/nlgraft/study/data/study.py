@@ -116,8 +116,8 @@ class Sampler(Part):
     seed: Seed = 0
     """Seed of the proposals; 0 is a seed like any other."""
     num_startup_trials: int | None = Field(default=None, ge=1)
-    """Of ``tpe``: ended trials of a cell before which it draws at random; none: Optuna's ten. A search has to
-    be longer, or nothing is modelled."""
+    """For ``tpe``: number of ended trials of a cell before which it samples at random; none: Optuna's ten. A
+    search has to be longer for the model to be used."""
 
     @property
     def num_drawn(self) -> int:
@@ -131,7 +131,7 @@ class TrialScheduler(Part):
     name: Literal["asha", "median", "hyperband", "none"] = "asha"
     """Name of the rule; ``none`` stops nothing."""
     metric: str | None = None
-    """Metric compared at equal steps, one that training reports as it goes; none: the first objective's."""
+    """Metric that is compared at equal steps; training must report it. None: the first objective's."""
     grace_steps: int = Field(default=1, ge=1)
     """No trial is stopped before this many optimiser steps."""
     reduction_factor: int = Field(default=3, ge=2)
@@ -163,19 +163,19 @@ class Objective(Part):
 
 
 class Sequential(Part):
-    """Planned looks at the results; cells that are decided, or never will be, get no more seeds."""
+    """Planned looks at the results; cells that are decided, or are unlikely to be, get no more seeds."""
 
     kind: Literal["looks"] = "looks"
     """Looks at numbers of seeds that are planned."""
     looks: list[Annotated[int, Field(ge=3)]] = Field(min_length=2)
     """Ascending numbers of seeds at which the results are tested; the last is the number of ``seeds``."""
     replicates: int | None = Field(default=None, ge=1)
-    """Most replicates of all cells together, so that undecided cells get what the others leave; none: as many
-    as the looks need."""
+    """Maximum number of replicates over all cells, so that undecided cells get what the others leave; none:
+    as many as the looks need."""
 
 
 class Anytime(Part):
-    """Tests and intervals that hold at every number of seeds: one may look, stop, and add seeds at will."""
+    """Tests and intervals valid at every number of seeds: one may look, stop, and add seeds at will."""
 
     kind: Literal["anytime"]
     """No looks are planned."""
@@ -308,7 +308,7 @@ class Study(Part):
     """Statistics that compare cells."""
     scales: dict[Name, dict[str, JsonValue]] = Field(default={})
     """Named override sets: ``@tiny`` on the command line merges ``scales.tiny`` into the study."""
-    # no fields: a study that moves with its data, or that has its overrides written in, is the same study
+    # No fields: a study that moves with its data, or has its overrides written in, is the same study.
     _directory: str | None = PrivateAttr(default=None)
     _overrides: Overrides = PrivateAttr(default=Overrides())
 

@@ -105,7 +105,7 @@ class System:
         Raises:
             ValidationError: The config refuses the values.
         """
-        # JSON mode is strict where it counts (true is not 1, "1" is not 1) yet reads lists into tuples.
+        # Validated as JSON: as strict (true is not 1, nor is "1"), yet lists are read into tuples.
         context = {"directory": directory}
         return self.config_type.model_validate_json(canonical_json(values), strict=True, context=context)
 

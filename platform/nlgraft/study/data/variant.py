@@ -19,7 +19,7 @@ _DIGEST_CHARS = 8
 
 @dataclass(frozen=True)
 class Overrides:
-    """The overrides that a study was read with, as far as they change its results.
+    """The overrides with which a study was read, as far as they change its results.
 
     Attributes:
         scales: Names of the scales, in the order given.

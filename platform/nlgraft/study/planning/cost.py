@@ -16,7 +16,7 @@ _FLOPS_PER_CPU = 5e10
 _FLOPS_PER_GPU = 3e13
 """About a third of what recent GPUs do in fp32 tensor formats; not measured."""
 _STEP_S = 0.02
-"""Time of a step whatever the size of the model; the demo study's took 0.07 s in all on a busy machine."""
+"""Overhead of a step, independent of model size; a whole step of the demo took 0.07 s on a busy machine."""
 _BYTES = 4
 
 
@@ -62,7 +62,7 @@ def cost_of(
         seconds += number * found[0]
         num_bytes += number * found[1]
     names = (tuple(sorted(estimated)), tuple(sorted(unknown)))
-    is_known = has_training or not unknown  # what is left out matters little beside trainings
+    is_known = has_training or not unknown  # compared with trainings, what is left out matters little
     return Cost(seconds, num_bytes, *names) if is_known else Cost(None, None, *names)
 
 
@@ -78,6 +78,7 @@ def _estimated(stage: Stage, resources: Resources) -> tuple[float, float] | None
     rate = resources.cpus_per_worker * _FLOPS_PER_CPU
     if resources.gpus_per_worker:
         rate = resources.gpus_per_worker * _FLOPS_PER_GPU
+    # Workers divide the tokens of a step among themselves, not its overhead.
     step_s = _STEP_S + _FLOP * parameters * stage.work.tokens_per_step / (rate * resources.workers)
     return stage.work.num_steps * step_s, _BYTES * parameters
 

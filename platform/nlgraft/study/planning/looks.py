@@ -17,7 +17,7 @@ _GRANTED = TypeAdapter(dict[str, int])
 
 
 def cell_key(study: Study, cell: Cell, params: Mapping[str, object]) -> str:
-    """Fingerprint of what determines the replicates of a cell, but their seeds."""
+    """Fingerprint of everything that determines the replicates of a cell, except their seeds."""
     config = resolve_config(study, cell, params, has_absolute_paths=False)
     return fingerprint({"system": study.system, "config": config.model_dump(mode="json")})
 

@@ -40,7 +40,7 @@ class _Stages:
         self.known |= {stage.fingerprint: stage for stage in graph.stages}
 
     def add_search(self, low: StageGraph, high: StageGraph, num_trials: int) -> None:
-        """Add trials with values between two corners: stages that both corners share, all trials share."""
+        """Add trials with values between two corners; stages that both corners share, all trials share."""
         shared = {stage.fingerprint for stage in high.stages}
         self.num_planned += num_trials * len(low.stages)
         for stage in low.stages:
@@ -127,7 +127,7 @@ def _search_graph(study: Study, cell: Cell, params: Mapping[str, Any]) -> StageG
 
 
 def _small_searches(study: Study, resolved: Sequence[tuple[Cell, ResolvedCell]]) -> list[str]:
-    """Name the cells in which the searched values make fewer distinct trials than the budget."""
+    """Warn of cells in which the searched values make fewer distinct trials than the budget."""
     if study.search is None:
         return []
     small: dict[int, list[str]] = {}
@@ -151,6 +151,7 @@ def _most_distinct(study: Study, search: Search, cell: Cell, config: BaseModel) 
 
     sizes = [1.0]
     for path, domain in search.space.items():
+        # At both ends of the others: a domain may be read only under the values of another.
         tried = domain.probes().values()
         if any(len({identity(end, {path: value}) for value in tried}) > 1 for end in (0, -1)):
             sizes.append(domain.num_values)

@@ -63,8 +63,9 @@ _PROPOSAL = TypeAdapter(Proposal)
 def search_seed(study: Study) -> int:
     """Seed of every search trial: one that no replicate has.
 
-    Scores of a model that was selected for its score are too good; the replicates are other models.
+    The score of a model that was selected by its score is biased upwards, so the replicates are new models.
     """
+    # From the end, far from the seeds that people choose.
     return next(seed for seed in range(_LAST_SEED, -1, -1) if seed not in study.seeds)
 
 
@@ -72,11 +73,12 @@ def search_key(study: Study, cell: Cell) -> str:
     """Fingerprint of everything that determines the proposals of a cell, except their number."""
     assert study.search is not None
     search = study.search.model_dump(mode="json")
+    # Left out, so that a search given more trials goes on with its own proposals.
     search.pop("trials")
     return fingerprint(
         {
             "system": study.system,
-            # paths as written: a search that moves with its study goes on
+            # Paths as written in the file: a search that moves with its study resumes.
             "config": resolve_config(study, cell, has_absolute_paths=False).model_dump(mode="json"),
             "search": search,
             "objectives": [objective.model_dump(mode="json") for objective in study.objectives],
@@ -112,6 +114,7 @@ def best_proposal(objectives: Sequence[Objective], proposals: Iterable[Proposal]
         assert proposal.record is not None
         return sign * proposal.record.metrics.get(objective.metric, math.nan)
 
+    # A stopped trial has a last value too, but of an early step: it never wins.
     ended = [p for p in proposals if p.record is not None and p.record.state == "finished"]
     finite = [proposal for proposal in ended if math.isfinite(value(proposal))]
     return max(finite, key=lambda proposal: (value(proposal), -proposal.number), default=None)

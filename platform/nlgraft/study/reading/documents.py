@@ -78,7 +78,7 @@ def read_file(path: Path) -> Document:
 
 
 def from_values(values: Mapping[str, Any]) -> Document:
-    """Make a document of parsed values; tuples become lists, values that JSON lacks its problem."""
+    """Make a document of parsed values; tuples become lists, a value that JSON cannot hold is its problem."""
     try:
         return Document(plain_json(values))
     except ContractError as error:
@@ -142,7 +142,7 @@ def masked(values: Any) -> Any:
 
 
 def _represent_text(representer: Any, text: str) -> Any:
-    # What looks like a number to us is not quite what does to ruamel: quote what either takes for one.
+    # Our rules for numbers differ slightly from ruamel's: quote what either reads as a number.
     is_plain = resolve_plain(text) == text and text == text.strip() and text.isprintable() and text != "<<"
     style = None if is_plain else '"'
     return representer.represent_scalar("tag:yaml.org,2002:str", text, style=style)

@@ -46,7 +46,7 @@ class Fault:
 def faults_of(error: ValidationError, model: type[BaseModel], values: Any) -> list[Fault]:
     """Explain the validation error of some values: one fault per path.
 
-    Where pydantic tried several variants at one path, a rule of the model says more than a type does.
+    If pydantic tried several variants at one path, a rule of the model is preferred to an error of type.
     """
     by_path: dict[tuple[str | int, ...], Fault] = {}
     for details in error.errors(include_url=False):

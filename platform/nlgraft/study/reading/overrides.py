@@ -44,6 +44,7 @@ def apply(document: Document, overrides: Iterable[str], environ: Mapping[str, st
         pair = None if text.startswith("@") else _apply_pair(values, text, document)
         if pair is not None and paths.split(pair[0])[0] not in NOT_IN_VARIANT:
             applied[pair[0]] = pair[1]
+    # Out of the way: a variable that only an unused scale names need not be set.
     scales = values.pop("scales", None)
     values = _interpolate(values, "", environ, document.problems)
     if scales is not None:
@@ -128,7 +129,7 @@ def _put_domain(values: dict[str, Any], path: str, value: Any) -> bool:
 
 
 def _forget_lines(document: Document, path: str) -> None:
-    """Drop the lines of overridden values, which stand on no line of the file any more."""
+    """Drop the lines of overridden values, which are no longer those of the file."""
     inside = [known for known in document.lines if known.startswith((f"{path}.", f"{path}["))]
     document.lines |= dict.fromkeys([path, *inside], 0)
 

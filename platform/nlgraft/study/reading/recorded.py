@@ -1,4 +1,4 @@
-"""The record of a study in its store, by which status and report find it again by name."""
+"""The record of a study in its store, by which status and report find it by name."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ OPTUNA_FILE = "optuna.db"
 
 
 def study_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
-    """Find the problems of a study that show without its system, with their paths in the study file.
+    """Find the problems of a study that need no system to be seen, with their paths in the study file.
 
     Args:
         draft: The study.
@@ -89,7 +89,7 @@ def seed_problems(seeds: Any) -> Iterator[Problem]:
 
 
 def warnings(study: Study) -> list[str]:
-    """List settings that are allowed yet likely to disappoint, one sentence each, beginning with a path."""
+    """List settings that are allowed but probably not intended, one sentence each, beginning with a path."""
     found = []
     for name, levels in axes_of(study).levels.items():
         shown: dict[str, str] = {}
@@ -366,7 +366,7 @@ def _storage_problems(study: Study) -> Iterator[Problem]:
 
 
 def number_problems(values: Any, path: str = "") -> Iterator[Problem]:
-    """Find whole numbers that no computer counts to."""
+    """Find whole numbers too large for 64 bits."""
     if isinstance(values, (dict, list)):
         for key, value in values.items() if isinstance(values, dict) else enumerate(values):
             yield from number_problems(value, paths.join(path, key))
