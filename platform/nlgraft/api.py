@@ -27,6 +27,7 @@ from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
+    from nlgraft.analysis.data.ledger import Entry
     from nlgraft.analysis.statistics.validity import Validity
     from nlgraft.analysis.study_result import StudyResult
     from nlgraft.execution.events import Event, Observer
@@ -142,6 +143,31 @@ def load(study: Study | str | os.PathLike[str]) -> StudyResult:
     if not isinstance(study, Study):
         study = find_study(study)
     return StudyResult.read(study, open_store(study))
+
+
+def ledger(study: str | None = None, storage: str | None = None) -> dict[int, Entry]:
+    """List the analyses that a store's ledger holds, by number; see `docs/validity.md`.
+
+    Args:
+        study: Only those of this study and its variants: a path or a name; of one variant with the variant's
+            name; None for all.
+        storage: The store; None for the study's, or the default.
+
+    Raises:
+        StudyError: The file has problems, or the store has no such study.
+    """
+    from nlgraft.analysis.data.ledger import open_ledger
+
+    found = None if study is None else find_study(study, storage)
+    place = (found.storage.path if found else None) if storage is None else storage
+    entries = open_ledger(ArtifactStore.open(place or Storage().path)).read().documents
+    if found is None:
+        return dict(entries)
+    return {
+        number: one
+        for number, one in entries.items()
+        if (one.variant == found.variant if found.overrides else one.study == found.name)
+    }
 
 
 def validity(study: Study, num_simulations: int = 1000) -> Validity:

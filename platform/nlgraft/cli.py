@@ -302,6 +302,28 @@ def report(
         click.echo(str(path))
 
 
+@main.command("ledger")
+@click.argument("study", required=False)
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@click.option("--storage", help="Artifact store: directory or URI.")
+@fails_politely
+def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
+    """List the analyses that were shown from a store, of one study or of all.
+
+    Verdicts are corrected over those of the same test segments.
+    """
+    from dataclasses import asdict
+
+    from nlgraft import api
+    from nlgraft.terminal import ledger_list
+
+    entries = api.ledger(study, storage)
+    if is_json:
+        _print_json([{"number": number, **asdict(one)} for number, one in entries.items()])
+    else:
+        ledger_list(entries)
+
+
 @_study_command("submit")
 @click.option("--address", help="Job server, e.g. http://HEAD:8265. Default: RAY_API_SERVER_ADDRESS.")
 @click.option("--storage", help="Artifact store: directory or URI that the cluster can reach.")

@@ -20,6 +20,7 @@ from nlgraft.analysis.rendering.typesetting import Table as ReportTable
 from nlgraft.study.data.plan import Plan
 
 if TYPE_CHECKING:
+    from nlgraft.analysis.data.ledger import Entry
     from nlgraft.analysis.study_result import StudyResult
 
 _WATCH_PAUSE_S = 2.0
@@ -176,6 +177,13 @@ def show_result(result: StudyResult) -> None:
         f"MLflow: experiment {document['experiment']}, mlflow ui --backend-store-uri {uri}",
     ):
         console.print(Text(line), soft_wrap=True)
+
+
+def ledger_list(entries: Mapping[int, Entry]) -> None:
+    """Print analyses by number."""
+    from nlgraft.analysis.rendering.ledger_tables import ledger_table  # loads scipy
+
+    _show_table(_console(), ledger_table(entries))
 
 
 def _show_table(console: Console, table: ReportTable) -> None:

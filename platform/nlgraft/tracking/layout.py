@@ -37,6 +37,7 @@ from nlgraft.tracking.naming import (
     value_text,
 )
 from nlgraft.tracking.tags import (
+    ANALYSES,
     CELL,
     END_REASON,
     FINGERPRINT,
@@ -288,6 +289,8 @@ class StudyLayout:
         heading = f"{self._study.description.strip()}\n\n" if self._study.description else ""
         described = {NOTE: tag_value(heading + note)}
         tags = {STATE: state, END_REASON: "done"} | described
+        analyses = [f"{one['analysis']} ({one['metric']})" for one in result.get("ledger", [])]
+        tags |= {ANALYSES: ", ".join(analyses)} if analyses else {}
         for number, claim in enumerate(result.get("claims", []), start=1):
             tags[f"nlgraft.claim.{number}"] = tag_value(f"{claim.get('verdict')}: {claim.get('text')}")
         return RunEntry(

@@ -35,7 +35,11 @@ def test_a_cell_that_learns_sooner_has_fewer_steps_to_the_baselines_best(make_sm
     compared = found.compare("patt_eg", metric="dev/loss.steps_to_baseline")
     assert compared.difference < 0
     assert compared.ci is not None
-    assert found.standing(compared) == "better"
+    assert found.standing(compared) == "open", "not declared: a description"
+    assert (
+        found.alone().standing(compared := found.alone().compare(compared.a, metric=compared.metric))
+        == "better"
+    )
     assert "dev/loss.auc against the baseline" in found.render("md")
     assert set(found.to_json()["cells"][1]["comparison"]) >= {"dev/loss.auc", "dev/loss.steps_to_baseline"}
 

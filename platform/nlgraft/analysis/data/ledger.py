@@ -67,7 +67,6 @@ class Asked:
         metric: Name of the metric.
         cells: Digests of the configs without seeds: two cells, one against a published figure, or four.
         labels: The cells as the report names them.
-        differs: The settings in which the configs differ, for people.
         null: Difference under the null hypothesis; the published figure that one cell is compared with.
         margin: Difference from a published figure that does not matter.
         second_metric: The metric of the second cell where it is another.
@@ -90,7 +89,6 @@ class Asked:
     metric: str
     cells: tuple[str, ...]
     labels: tuple[str, ...] = ()
-    differs: str = ""
     null: float = 0.0
     margin: float = 0.0
     second_metric: str | None = None

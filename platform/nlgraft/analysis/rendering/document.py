@@ -8,13 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.statistics.compared import ComparedResults
+from nlgraft.analysis.rendering.ledger_tables import ledger_document
 from nlgraft.analysis.statistics.comparison import rounded
 from nlgraft.analysis.statistics.expected_best import expected_best
+from nlgraft.analysis.statistics.recorded import RecordedResults
 from nlgraft.pipeline.credentials import without_credentials
 
 
-def result_document(result: ComparedResults) -> dict[str, Any]:
+def result_document(result: RecordedResults) -> dict[str, Any]:
     """Return a result as JSON values.
 
     Returns:
@@ -41,6 +42,7 @@ def result_document(result: ComparedResults) -> dict[str, Any]:
             label: {"num_seeds": stop.num_seeds, "stopped_because": stop.reason}
             for label, stop in result.stops.items()
         },
+        "ledger": ledger_document(result),
         "analysis": {**study.analysis.model_dump(mode="json"), "samples": result.samples},
         "trivial": None if result.trivial is None else vars(result.trivial),
         "stability": {one.label: one.to_json() for one in result.stabilities},
@@ -68,7 +70,7 @@ def result_document(result: ComparedResults) -> dict[str, Any]:
     }
 
 
-def _cell(result: ComparedResults, cell: CellResult) -> dict[str, Any]:
+def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
     metrics = {name: _metric(cell, name) for name in result.metrics if cell.measured(name)}
     document = {
         "cell": dict(cell.cell.levels),

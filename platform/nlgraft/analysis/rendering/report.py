@@ -11,16 +11,16 @@ from typing import Any
 import jinja2
 
 from nlgraft.analysis.data.provenance import corpora
-from nlgraft.analysis.rendering import figures, prose, search_tables, tables, typesetting
+from nlgraft.analysis.rendering import figures, ledger_tables, prose, search_tables, tables, typesetting
 from nlgraft.analysis.rendering.document import result_document
-from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import rounded
+from nlgraft.analysis.statistics.recorded import RecordedResults
 from nlgraft.errors import NlgraftError, nearest
 
 _COMPARED = ("difference", "ci_low", "ci_high", "p", "p_holm", "p_segments", "smallest_detectable")
 
 
-def render(result: ComparedResults, kind: str) -> str:
+def render(result: RecordedResults, kind: str) -> str:
     """Render a report as ``md``, ``html``, ``latex``, ``csv`` or ``json``.
 
     Raises:
@@ -31,7 +31,7 @@ def render(result: ComparedResults, kind: str) -> str:
     return _FORMATS[kind][1](result)
 
 
-def write_report(result: ComparedResults, out: Path, formats: Sequence[str]) -> list[Path]:
+def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> list[Path]:
     """Write a report to files.
 
     Args:
@@ -58,7 +58,7 @@ def write_report(result: ComparedResults, out: Path, formats: Sequence[str]) -> 
     return written
 
 
-def describe(result: ComparedResults) -> dict[str, Any]:
+def describe(result: RecordedResults) -> dict[str, Any]:
     """Gather the tables and sentences of a report by their names in the templates."""
     main = result.main_metric
     known = result.metrics
@@ -80,6 +80,8 @@ def describe(result: ComparedResults) -> dict[str, Any]:
         "system": result.system,
         "main_metric": main,
         "headline": prose.headline(result),
+        "ledger": ledger_tables.ledger_sentences(result),
+        "earlier": ledger_tables.earlier_analyses(result),
         "comparison": tables.comparison_table(result, main),
         "effects": tables.effects_table(result, main) if main in known else None,
         "gains": tables.gains_table(result, main) if main in known else None,
@@ -114,7 +116,7 @@ def html_table(table: typesetting.Table, caption: str) -> str:
     return macros.show(table, caption)
 
 
-def comparison_csv(result: ComparedResults) -> str:
+def comparison_csv(result: RecordedResults) -> str:
     """Render one CSV line per cell and metric, in full precision."""
     factors = list(result.baseline.cell.levels)
     rows: list[list[Any]] = [
@@ -147,15 +149,15 @@ def _environment_of(is_html: bool) -> jinja2.Environment:
     return environment
 
 
-def _markdown(result: ComparedResults) -> str:
+def _markdown(result: RecordedResults) -> str:
     return _environment_of(is_html=False).get_template("report.md.j2").render(describe(result))
 
 
-def _latex(result: ComparedResults) -> str:
+def _latex(result: RecordedResults) -> str:
     return _environment_of(is_html=False).get_template("report.tex.j2").render(describe(result))
 
 
-def _html(result: ComparedResults) -> str:
+def _html(result: RecordedResults) -> str:
     environment = _environment_of(is_html=True)
     main = result.main_metric
     facts = describe(result)
@@ -168,11 +170,11 @@ def _html(result: ComparedResults) -> str:
     return environment.get_template("report.html.j2").render(facts)
 
 
-def _json(result: ComparedResults) -> str:
+def _json(result: RecordedResults) -> str:
     return json.dumps(result_document(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _signatures(result: ComparedResults) -> dict[str, list[str]]:
+def _signatures(result: RecordedResults) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for name in result.metrics:
         seen = {trial.signature for cell in result.cells for trial in cell.measured(name).values()}
@@ -181,12 +183,12 @@ def _signatures(result: ComparedResults) -> dict[str, list[str]]:
     return found
 
 
-def _counts(result: ComparedResults) -> dict[str, int]:
+def _counts(result: RecordedResults) -> dict[str, int]:
     states = [trial.state for trial in result.trials]
     return {state: states.count(state) for state in dict.fromkeys(states)}
 
 
-def _environment(result: ComparedResults) -> list[tuple[str, str]]:
+def _environment(result: RecordedResults) -> list[tuple[str, str]]:
     facts = result.provenance
     rows = [("study fingerprint", result.study.fingerprint)]
     if facts.ended_at is not None:
@@ -197,7 +199,7 @@ def _environment(result: ComparedResults) -> list[tuple[str, str]]:
     return rows + [(package, ", ".join(versions)) for package, versions in facts.versions.items()]
 
 
-_FORMATS: dict[str, tuple[str, Callable[[ComparedResults], str]]] = {
+_FORMATS: dict[str, tuple[str, Callable[[RecordedResults], str]]] = {
     "md": ("report.md", _markdown),
     "html": ("report.html", _html),
     "latex": ("report.tex", _latex),

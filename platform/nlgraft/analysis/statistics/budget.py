@@ -259,13 +259,14 @@ def record(store: ArtifactStore, entry: Entry) -> tuple[Entry, History]:
     # Another driver may take the number first; its entry then belongs to the past of this one.
     while True:
         past = history(store, entry.segments)
-        answered = _answered(entry, past)
-        is_known = any(replace(one, time=entry.time) == answered for one in past.entries.values())
-        if is_known or ledger.append(past.last + 1, answered):
-            return answered, past
+        answer = answered(entry, past)
+        is_known = any(replace(one, time=entry.time) == answer for one in past.entries.values())
+        if is_known or ledger.append(past.last + 1, answer):
+            return answer, past
 
 
-def _answered(entry: Entry, past: History) -> Entry:
+def answered(entry: Entry, past: History) -> Entry:
+    """Put the answers into an entry."""
     asked = []
     for one, answer in zip(entry.asked, corrected(entry, past), strict=True):
         is_significant = one.is_judged and answer.p is not None and answer.p <= entry.alpha

@@ -32,8 +32,8 @@ class Comparison:
         p_bootstrap: The same by paired bootstrap.
         p_randomisation: The same by approximate randomisation.
         p_segments: By paired bootstrap over segments alone: these trained models, as papers report it.
-        p_holm: ``p`` adjusted for the study's family of comparisons and, where there is a ledger, for what was
-            asked before of the same test segments.
+        p_holm: ``p`` adjusted for the study's family of comparisons and, where there is a ledger, for what
+            was asked before of the same test segments.
         family: Size of the family that ``p_holm`` is adjusted for, and how many of its questions were tested.
         level: Level that a p-value must reach to decide: alpha, or alpha over the open part of the family.
         basis: What a verdict rests on over the store's ledger; None without a ledger.

@@ -14,7 +14,7 @@ from functools import cached_property
 
 from nlgraft.analysis.data.ledger import Asked, Entry, History, Segments, history
 from nlgraft.analysis.statistics.anytime import anytime_p
-from nlgraft.analysis.statistics.budget import Budget, record
+from nlgraft.analysis.statistics.budget import Budget, answered, record
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import Comparison
 from nlgraft.analysis.statistics.effects import Effect
@@ -136,7 +136,7 @@ class RecordedResults(ComparedResults):
             return Analysis(*record(self.store, entry))
         except (OSError, StoreError) as error:
             past = history(self.store, entry.segments)
-            return Analysis(entry, past, str(error))
+            return Analysis(answered(entry, past), past, str(error))
 
     def _entries(self) -> list[Entry]:
         """List what these results ask, one entry for each set of segments."""

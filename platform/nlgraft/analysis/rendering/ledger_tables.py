@@ -1,0 +1,94 @@
+"""What a report says of the ledger: which analysis it is of its test segments, and which came before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nlgraft.analysis.data.ledger import Entry
+from nlgraft.analysis.rendering.typesetting import NOTHING, Table, make_table, probability
+from nlgraft.analysis.statistics.recorded import Analysis, RecordedResults
+from nlgraft.wording import count
+
+_NUM_NAMED = 3
+_DAY = 10
+
+
+def ledger_sentences(result: RecordedResults) -> str:
+    """Say how often the test segments were analysed before; empty without a store."""
+    return " ".join(_sentence(metric, analysis) for metric, analysis in result.analyses.items())
+
+
+def _sentence(metric: str, analysis: Analysis) -> str:
+    num = analysis.entry.segments.num
+    what = f"these {count(num, 'segment')}" if num > 1 else "this data"
+    earlier = analysis.earlier
+    text = f"Analysis {len(earlier) + 1} of {what} in this store ({metric})"
+    if earlier:
+        names = list(dict.fromkeys(one.variant for one in reversed(earlier.values())))
+        more = ", ..." if len(names) > _NUM_NAMED else ""
+        text += f"; {len(earlier)} earlier: {', '.join(names[:_NUM_NAMED])}{more}"
+    reasons = {"declared": 0, "afterthought": 0, "described": 0}
+    for one in analysis.entry.asked:
+        if one.family is not None:
+            reasons[one.basis] += 1
+    late = reasons["afterthought"] + reasons["described"]
+    text += "."
+    if late:
+        text += (
+            f" {count(late, 'question')} of this study came after results on these segments had been seen: "
+            "stricter levels hold for them (docs/validity.md)."
+        )
+    if analysis.why_not_entered:
+        text += f" The store's ledger lacks this analysis: {analysis.why_not_entered}."
+    if analysis.past.problems:
+        text += f" The ledger is damaged: {'; '.join(analysis.past.problems)}."
+    return text
+
+
+def ledger_table(entries: Mapping[int, Entry]) -> Table:
+    """Tabulate analyses by number."""
+    header = ["analysis", "day", "study", "metric", "asked", "seeds", "segments", "significant"]
+    return make_table(header, [_row(number, one) for number, one in entries.items()], num_text=8)
+
+
+def earlier_analyses(result: RecordedResults) -> Table | None:
+    """Tabulate the analyses of the same segments before this one; None without any."""
+    found: dict[int, Entry] = {}
+    for analysis in result.analyses.values():
+        found |= analysis.earlier
+    return ledger_table(dict(sorted(found.items()))) if found else None
+
+
+def ledger_document(result: RecordedResults) -> list[dict[str, Any]]:
+    """Return what a report says of the ledger as JSON values, without dates."""
+    return [
+        {
+            "metric": metric,
+            "segments": analysis.entry.segments.num,
+            "analysis": len(analysis.earlier) + 1,
+            "earlier": [one.variant for one in analysis.earlier.values()],
+            "why_not_entered": analysis.why_not_entered,
+        }
+        for metric, analysis in result.analyses.items()
+    ]
+
+
+def _row(number: int, entry: Entry) -> list[str]:
+    asked = [one for one in entry.asked if one.family is not None] or list(entry.asked)
+    seeds = sorted({seed for one in asked for seed in one.seeds})
+    significant = [
+        f"{' against '.join(one.labels)} (p = {probability(one.p_ledger)})"
+        for one in entry.asked
+        if one.verdict == "significant"
+    ]
+    return [
+        str(number),
+        entry.time[:_DAY],
+        entry.variant,
+        entry.metrics[0],
+        count(len(asked), "question"),
+        ", ".join(map(str, seeds)) or NOTHING,
+        str(entry.segments.num),
+        "; ".join(significant) or NOTHING,
+    ]
