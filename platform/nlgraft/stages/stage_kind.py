@@ -112,12 +112,14 @@ class StageKind(Generic[SettingsT, InputsT]):
 
     def read(self, context: StageContext) -> tuple[SettingsT, InputsT]:
         """Read the settings and the input directories of a running stage."""
+        # By way of JSON, in which strict pydantic accepts lists for tuples.
         settings = self.settings.model_validate_json(canonical_json(context.config))
         return settings, self._directories(context)
 
     def _directories(self, context: StageContext) -> InputsT:
         found: dict[str, Any] = {}
         for key, directory in context.inputs.items():
+            # A member of a family is named ``field/member``.
             name, slash, member = key.partition("/")
             if slash:
                 found.setdefault(name, {})[member] = directory

@@ -238,6 +238,7 @@ def _scoring_data(
 ) -> MaskedScoringData:
     text = read_encoded(encoded, split)
     if scoring.num_lines is not None:
+        # The first lines, so that all trials score the same ones.
         text = text.first(scoring.num_lines)
     return MaskedScoringData(text, ids, scoring, _SCORING_TOKENS)
 

@@ -91,9 +91,11 @@ def renumbered(proto: Any, path: Path, languages: Sequence[str] = (), symbols: S
     unknown, begin = proto.pieces[0], proto.pieces[1]
     for name in (*SPECIAL_PIECES, MASK_TOKEN, *languages):
         piece = made.pieces.add()
+        # Copied for its type: unknown, or control, which text never produces.
         piece.CopyFrom(unknown if name == SPECIAL_PIECES[UNK] else begin)
         piece.piece = name
     for symbol in symbols:
+        # A user-defined piece is matched before the model segments, whatever its score.
         made.pieces.add(piece=symbol, score=0.0, type=begin.USER_DEFINED)
     made.pieces.extend(proto.pieces[3:])
     spec = made.trainer_spec
