@@ -167,5 +167,5 @@ def segment_losses(
 
 
 def freeze_module(module: nn.Module) -> nn.Module:
-    """Put a module into eval mode and stop it from learning, in place: a teacher."""
+    """Put a module into eval mode and stop it from learning, in place, e.g. a teacher."""
     return module.eval().requires_grad_(False)

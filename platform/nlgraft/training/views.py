@@ -1,4 +1,4 @@
-"""Encoded corpora, and their sequences as a view of them asks for.
+"""Encoded corpora, and their sequences as a view selects them.
 
 A corpus is encoded once, as bare ids. What is put around a sequence (EOS, a language id), how long it may
 be, which streams are sources, contexts and target, and whether one source is drawn at a time, belongs to the

@@ -1,4 +1,4 @@
-"""Stages that take a released mBART for the pretrained model instead of training one.
+"""Stages that use a released mBART as the pretrained model instead of training one.
 
 An mBART numbers its tokens as fairseq does: four special tokens, the pieces of its SentencePiece model behind
 one more place, languages, the mask. Here tokenizer and tables are renumbered as this project's own are
@@ -106,7 +106,7 @@ def renumbered(proto: Any, path: Path, languages: Sequence[str] = (), symbols: S
 
 
 def their_rows(num_tokens: int, start_id: int, mask_id: int, language_ids: Sequence[int] = ()) -> list[int]:
-    """Say which of a checkpoint's rows each of our tokens has.
+    """List which of a checkpoint's rows each of our tokens takes.
 
     Args:
         num_tokens: Size of the renumbered vocabulary.
