@@ -1,1 +1,1 @@
-"""Metrics of text and decisions with sufficient statistics, calibration, speed, translation."""
+"""Translation, metrics of text and of decisions with their sufficient statistics, calibration, speed."""

@@ -1,4 +1,4 @@
-"""Files of a scored split: all that a report needs, without the model.
+"""Files of a scored split, from which reports are made without the model.
 
 ``metrics.json``                   ``{"test/bleu": {"value", "n", "signature", "direction"}}``
 ``segments-<split>.safetensors``   sufficient statistics of every segment, by metric, [N, k]

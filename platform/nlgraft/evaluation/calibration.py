@@ -80,6 +80,7 @@ def calibration_rows(
     rows = np.zeros((len(confidences), num_bins, 3))
     for row, segment_confidences, segment_right in zip(rows, confidences, right, strict=True):
         confidence = np.asarray(segment_confidences, dtype=np.float64)
+        # A confidence of exactly 1 would open a bin of its own.
         bins = np.minimum((confidence * num_bins).astype(np.int64), num_bins - 1)
         columns = np.stack(
             [np.ones_like(confidence), confidence, np.asarray(segment_right, dtype=float)], axis=1

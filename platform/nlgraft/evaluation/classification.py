@@ -45,6 +45,7 @@ def evaluate_labels(predicted: Sequence[int], true: Sequence[int], num_classes: 
             )
     decisions = np.arange(len(truth))
     pairs = np.zeros((len(truth), num_classes**2))
+    # One-hot rows, whose sum is the flattened confusion matrix.
     pairs[decisions, truth * num_classes + predictions] = 1
     right = np.stack([truth == predictions, np.ones(len(truth))], axis=1).astype(np.float64)
     statistics = {"accuracy": right, "macro_f1": pairs, "mcc": pairs}

@@ -295,6 +295,7 @@ def segment_rows(
     if not hypotheses:
         raise DataError(f"{metric}: no segments; a corpus score needs at least one")
     rows = found.rows
+    # Only these metrics depend on a tokenizer that the study or the script decides.
     if metric == "bleu":
         rows = bleu_rows(tokenizers.bleu)
     elif metric in ROUGE_KINDS:

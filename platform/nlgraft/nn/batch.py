@@ -44,7 +44,7 @@ class Tokens:
         return self._like(Tokens(self.ids, self.valid, layers))
 
     def _like(self, other: Tokens) -> Tokens:
-        # What is known about padding is kept, so that nothing waits for the device to learn it again.
+        # Keep what is known about padding: computing it again would wait for the device.
         other.__dict__.update(has_padding=self.has_padding, has_absent=self.has_absent)
         return other
 
@@ -100,7 +100,7 @@ class Batch:
 
 
 def truncate_middle(tokens: Tokens, max_tokens: int) -> Tokens:
-    """Keep the first and last halves of sequences longer than ``max_tokens``.
+    """Truncate sequences longer than ``max_tokens`` to their first and last ``max_tokens`` / 2 tokens.
 
     Source: released code of Park and Zhao (2021), 256 + 256.
     """

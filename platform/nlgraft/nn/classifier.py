@@ -20,7 +20,7 @@ class Classifier(nn.Module):
     """A body, pooled to one state per line, and a head.
 
     **Frozen** bodies get no gradient and stay in evaluation mode. **Finetuned** ones are trained except for
-    what the states do not depend on: the head that predicts masked tokens.
+    the prediction head, on which the states do not depend.
 
     Source: Devlin et al. (2019), section 4.1 (the first token's state, through a dense layer with tanh).
     """

@@ -1,4 +1,4 @@
-"""Pretrained encoders behind one interface, truly frozen or finetuned.
+"""Pretrained encoders behind one interface, frozen or finetuned.
 
 Shape letters: B sentences, R rows = B x hypotheses, T tokens, H width of the encoder, D model width,
 L layers that a pooling selects.
@@ -111,7 +111,7 @@ class Context(nn.Module):
             return self.pooling.select(self.encoder(tokens))
 
     def centre(self, means_LH: Tensor) -> None:
-        """Set the means of the layers that a centred mixture subtracts, [L, H]."""
+        """Set the layer means that a centred mixture subtracts, [L, H]."""
         assert isinstance(self.pooling, ScalarMix), "the configuration refuses others"
         assert self.pooling.means is not None, "a mixture that is not centred has no means"
         # Copied in place: a buffer is saved with the model.

@@ -1,4 +1,4 @@
-"""Rules of decoding: allowed tokens, length limits, and the comparison of hypotheses of different length.
+"""Rules of decoding: forbidden tokens, length limits and length penalties.
 
 Shape letters: B sentences, K hypotheses per sentence, R = B x K rows, V vocabulary, T tokens so far,
 C candidates per sentence, N blocks of L tokens, X positions searched.

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 def freeze_unused(module: nn.Module, output: Callable[[], Tensor]) -> None:
     """Freeze the parameters of a module on which an output, of any shape [...], does not depend.
 
-    All others are trained: each of them gets a gradient, as DDP requires. torch's random state is left alone.
+    All others are trained: each of them gets a gradient, as DDP requires. torch's random state does not
+    change.
     """
     parameters = list(module.parameters())
     # Tensors on the meta device have no values to run.

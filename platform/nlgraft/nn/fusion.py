@@ -123,6 +123,7 @@ class FusionBranch(nn.Module):
 
     def __init__(self, config: TransformerConfig, memory_dim: int) -> None:
         super().__init__()
+        # A branch has only the sublayers that it passes before its merge site.
         depth = SITES.index(config.fusion.site)
         dims = (config.d_model, config.norm, config.dropout)
         self.depth = depth

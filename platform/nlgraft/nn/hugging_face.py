@@ -75,7 +75,7 @@ class HuggingFaceEncoder(nn.Module):
 
     Args:
         model: A base model of transformers (without head).
-        is_causal: The model is to be used token by token.
+        is_causal: If true, the model will be used token by token.
 
     Raises:
         ContractError: ``is_causal`` is set but the model sees tokens to the right.

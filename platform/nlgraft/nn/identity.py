@@ -1,4 +1,4 @@
-"""The identity of a pretrained checkpoint. No torch here: fingerprints are made with it."""
+"""The identity of a pretrained checkpoint. Imports no torch, since fingerprints need it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nlgraft.text.files import expand, file_digest
 
 
 def checkpoint_identity(checkpoint: str) -> dict[str, Any]:
-    """Identify a checkpoint, for a stage's settings and for models saved without it.
+    """Identify a checkpoint, for a stage's settings and for models that are saved without it.
 
     Returns:
         For a directory ``files``, the SHA-256 of every file, wherever the directory lies. For a hub name

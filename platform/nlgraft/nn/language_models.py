@@ -1,4 +1,4 @@
-"""Our own language models: a left-to-right one, and a bi-directional one of two towers.
+"""Our own language models: left-to-right, and bi-directional with two towers.
 
 Shape letters: B sentences, R rows, T tokens, D model width, V vocabulary, S positions attended to, P tokens
 that are predicted.

@@ -98,6 +98,7 @@ class DecoderLayer(nn.Module):
         """
         query = self.attention_residual.enter(x_RTD)
         own = self.attention.project_states(query)
+        # Step by step the cache's mask keeps out other hypotheses; there are no later tokens to hide.
         own = own if cache is None else cache.append(own)
         attended = self.attention(query, [own], is_causal=cache is None)
         x_RTD = self.attention_residual.leave(x_RTD, attended)

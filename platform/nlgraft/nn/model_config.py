@@ -160,7 +160,7 @@ class FusionConfig(MergeConfig):
 
 
 class LayersConfig(StrictConfig):
-    """The layers and input embeddings of an encoder-decoder."""
+    """Layers and input embeddings of an encoder-decoder."""
 
     d_model: int = Field(default=512, ge=2)
     """Width of the residual stream."""
@@ -181,24 +181,26 @@ class LayersConfig(StrictConfig):
     activation: Activation = "relu"
     """Non-linearity of the feed-forward blocks (BERT, mBART: gelu)."""
     norm: Norm = "post"
-    """Residual skeleton: LN(x + f(x)), or x + f(LN(x)) with one final norm per stack."""
+    """Post-norm LN(x + f(x)), or pre-norm x + f(LN(x)) with one final norm per stack."""
     source_positions: Positions = "sinusoidal"
-    """Positions of the source (BERT, mBART: learned); they restart at 0 for every source (TRICE, Eq. 8)."""
+    """Position embeddings of the source (BERT, mBART: learned); positions restart at 0 for every source
+    (TRICE, Eq. 8)."""
     target_positions: Positions = "sinusoidal"
-    """Positions of the target."""
+    """Position embeddings of the target."""
     position_layout: Literal["halves", "interleaved", "marian"] = "halves"
-    """Sinusoids: sines then cosines (tensor2tensor, fairseq), alternating (Vaswani et al. 2017), or Marian's
-    halves with Vaswani's frequencies, the only ones that transformers trains on."""
+    """Layout of sinusoids: halves (sines, then cosines; tensor2tensor, fairseq), interleaved (Vaswani et al.
+    2017), or marian (halves with Vaswani's frequencies), the only one that transformers trains with."""
     max_positions: int = Field(default=1024, ge=1)
-    """Length of the table of learned positions, in tokens; sinusoids have no limit."""
+    """Number of learned positions, in tokens; sinusoids have no limit."""
     has_source_scale: bool = True
-    """Multiply source embeddings by sqrt(d_model)."""
+    """If true, multiply source embeddings by sqrt(d_model)."""
     has_target_scale: bool = True
-    """Multiply target embeddings by sqrt(d_model)."""
+    """If true, multiply target embeddings by sqrt(d_model)."""
     has_embedding_norm: bool = False
-    """Layer norm after the input sum (mBART, BERT)."""
+    """If true, layer norm after the sum of the input embeddings (mBART, BERT)."""
     tying: Literal["none", "decoder", "all"] = "decoder"
-    """Shared tables: none; decoder input and output (SHDEMB); these and the source (SHARED)."""
+    """Shared embedding tables: none; decoder input and output (SHDEMB, Edunov et al. 2019); or these and the
+    source (SHARED)."""
 
     @property
     def num_encoder_parameters(self) -> int:
@@ -236,7 +238,7 @@ class LayersConfig(StrictConfig):
 
 
 class ArchitectureConfig(LayersConfig):
-    """The encoder-decoder as a study sets it; what its method puts around it are settings of the system."""
+    """Architecture of the encoder-decoder as a study sets it; its system adds what the method needs."""
 
     READ_WHEN: ClassVar[ReadWhen] = {
         "position_layout": ({"source_positions": ("sinusoidal",)}, {"target_positions": ("sinusoidal",)}),
@@ -244,7 +246,7 @@ class ArchitectureConfig(LayersConfig):
     }
 
     preset: Preset = "base"
-    """Sizes that are not given."""
+    """Preset that supplies the sizes which are not given."""
 
     def transformer(self, **wiring: Any) -> TransformerConfig:
         """Describe the whole model.
@@ -258,14 +260,14 @@ class ArchitectureConfig(LayersConfig):
 class TransformerConfig(LayersConfig):
     """The encoder-decoder of which every system is a configuration.
 
-    Besides an architecture it has what the graph of a system decides and what released checkpoints bring. In
-    place of sizes a ``preset`` may be given.
+    Besides the architecture it holds what the graph of a system decides and what released checkpoints need. A
+    ``preset`` may be given instead of sizes.
     """
 
     norm_eps: float = Field(default=NORM_EPS, gt=0)
     """Added to the variance in the layer norms of the model's own layers (BERT: 1e-12)."""
     has_output_bias: bool = False
-    """A bias on the output projection (Marian's final_logits_bias)."""
+    """If true, the output projection has a bias (Marian's final_logits_bias)."""
     pad_id: int = Field(default=0, ge=0)
     """Padding token; its embedding starts at zero and stays there. Our tokenizers have 0."""
     num_sources: int = Field(default=1, ge=1)
@@ -279,7 +281,7 @@ class TransformerConfig(LayersConfig):
     Transformer, Junczys-Dowmunt and Grundkiewicz 2018)."""
     segments: Segments = "none"
     """Embedding of the source's index k: constant, the sinusoid of 1000k with sines then cosines and k from 0
-    (released code), or alternating and k from 1 (paper, Eq. 8); or learned, beginning with halves."""
+    (released code), or alternating and k from 1 (paper, Eq. 8); or learned, initialised with halves."""
     fine_encoder: FineEncoderConfig = FineEncoderConfig()
     """The TRICE fine encoder."""
     contexts: dict[str, ContextConfig] = Field(default_factory=dict)
@@ -324,7 +326,7 @@ class BertConfig(StrictConfig):
     ffn_dim: int = Field(default=256, ge=1)
     """Inner width of the feed-forward blocks."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
-    """On embeddings, attention weights and sublayers."""
+    """Dropout on embeddings, attention weights and sublayers."""
 
     @property
     def num_layer_parameters(self) -> int:
@@ -342,17 +344,17 @@ class ClassifierConfig(StrictConfig):
     """A sequence classifier on the body of a masked language model."""
 
     pooling: Literal["first", "mean"] = "first"
-    """State that is classified: that of the first token, or the mean over all tokens of the line."""
+    """Classified state: that of the first token, or the mean over all tokens of the line."""
     has_hidden_layer: bool = True
-    """A dense layer with tanh before the output (BERT's pooler); without it the head is linear."""
+    """If true, a dense layer with tanh precedes the output (BERT's pooler); if false, the head is linear."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout before the output."""
     is_body_trained: bool = True
-    """Finetune the body; if false, it is frozen and only the head is trained."""
+    """If true, the body is finetuned; if false, it is frozen and only the head is trained."""
 
 
 class BeamSearchConfig(StrictConfig):
-    """What a study sets of beam search (beam 1: greedy)."""
+    """Beam search as a study sets it; beam 1 is greedy search."""
 
     beam: int = Field(default=5, ge=1)
     """Hypotheses kept for each sentence."""
@@ -361,18 +363,18 @@ class BeamSearchConfig(StrictConfig):
     max_length_offset: int = Field(default=50, ge=0)
     """Tokens added to the ratio (TRICE: source + 50; fairseq: ratio 0, offset 200)."""
     min_length: int = Field(default=0, ge=0)
-    """Tokens before the end token may come (60 for summaries, Edunov et al. 2019)."""
+    """Smallest number of tokens before the end token (Edunov et al. 2019: 60 for summaries)."""
     length_penalty: Literal["gnmt", "average", "none"] = "gnmt"
     """Divide the log-probability by ((5+n)/6)^alpha, by n^alpha, or not; n counts the end token."""
     alpha: float = Field(default=0.6, ge=0)
     """Strength of the length penalty (TRICE: 1.0 post-editing, 0.6 multi-source, 0 document; fairseq: 1)."""
     no_repeat_ngram: int = Field(default=0, ge=0)
-    """No n-gram of this size twice in one hypothesis; 0: allowed (3 for summaries)."""
+    """Forbid n-grams of this size to occur twice in one hypothesis (3 for summaries); 0: allow them."""
     stopping: Literal["first", "exact"] = "first"
-    """A sentence is done when beam hypotheses ended (fairseq), or when no live hypothesis can still beat
-    the worst of them (tensor2tensor, THUMT)."""
+    """When the search for a sentence stops: first, once ``beam`` hypotheses have ended (fairseq); exact, once
+    no live hypothesis can beat the worst of these (tensor2tensor, THUMT)."""
     batch_sentences: int = Field(default=128, ge=1)
-    """Sentences of a corpus that are decoded at once; they are sorted by length first."""
+    """Sentences that are decoded at once, after sorting the corpus by length."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -389,7 +391,7 @@ class BeamSearchConfig(StrictConfig):
 
 
 class GenerationConfig(BeamSearchConfig):
-    """Beam search of a model: its tokens, and how many hypotheses are asked for."""
+    """Beam search with a model's start and end tokens and the number of hypotheses to return."""
 
     num_return: int = Field(default=1, ge=1)
     """Hypotheses returned for each sentence, best first; at most beam."""

@@ -26,6 +26,7 @@ def sinusoids(positions_P: Tensor, d_model: int, layout: Layout) -> Tensor:
     Source: Vaswani et al. (2017), section 3.5.
     """
     half = d_model // 2
+    # tensor2tensor divides by half - 1, so that its last frequency is exactly 1/10000.
     steps = max(half - 1, 1) if layout == "halves" else half
     frequencies = torch.exp(torch.arange(half, dtype=torch.float64) * (-math.log(10000) / steps))
     angles = positions_P.to(torch.float64)[:, None] * frequencies

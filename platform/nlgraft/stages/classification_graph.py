@@ -46,6 +46,7 @@ def classifier_scores(
 
     ``further`` are stages whose metrics the trial reports, too.
     """
+    # A classifier's training scores it on dev, so nothing is left to do.
     if "test" not in splits:
         return trained
     inputs = ScoreClassifierInputs(

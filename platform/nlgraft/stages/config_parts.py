@@ -35,6 +35,7 @@ def defaulting(**values: Any) -> BeforeValidator:
 
 
 def _merged(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    # Nested parts are merged as well, so that a study may set one field of an inner part.
     inner = {
         name: _merged(value, given[name])
         for name, value in defaults.items()

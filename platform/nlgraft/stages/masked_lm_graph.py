@@ -121,6 +121,7 @@ def begun_masked_lm(
     """
     settings = BeginMaskedSettings(
         checkpoint=checkpoint_settings(config.checkpoint, config.revision),
+        # Without a seed nothing may be drawn, so the checkpoint is taken as it is.
         is_fresh=config.checkpoint is not None and seed is not None,
         bert=config.model,
         max_tokens=None if config.model is None else max_tokens,

@@ -28,6 +28,7 @@ def metric_name(name: str, prefix: str = "") -> str:
 
 def prefixed(prefix: str, table: Table) -> dict[str, Metric]:
     """Describe the metrics of a model that is not the trial's result."""
+    # The metric that counts its units has no counterpart under the prefix.
     return {metric_name(name, prefix): replace(metric, counted_by="") for name, metric in table.items()}
 
 

@@ -108,6 +108,7 @@ def released(checkpoint: str, revision: str | None, *, is_bert: bool, max_tokens
     assert settings is not None
     if is_bert and not is_hub_name:
         _check_positions(directory, max_tokens)
+    # Absolute, since a stage may run in another working directory.
     where = {"checkpoint": checkpoint if is_hub_name else str(directory)}
     return Released(settings, where | {"read_as": "bert" if is_bert else "mbart"}, is_bert)
 

@@ -122,6 +122,7 @@ def tokenizers(
     roles = source_roles(num_sources)
     if config.is_shared:
         shared = tokenizer(f"{name}_shared", config, corpora, special_tokens=special_tokens)
+        # One stage under several names: it runs once.
         return dict.fromkeys((*roles, TARGET), shared)
     source = tokenizer(f"{name}_source", config, corpora, roles)
     return {**dict.fromkeys(roles, source), TARGET: tokenizer(f"{name}_target", config, corpora, (TARGET,))}
@@ -276,6 +277,7 @@ def translate(name: str, model: Stage, text: EncodedText, split: str, decoding: 
     """Translate a split of a corpus, with sources truncated as in training."""
     sides = (*decoding.view.sources, *decoding.view.contexts.values())
     settings = TranslateSettings(
+        # Field by field: a dump would turn parts of the settings into dictionaries.
         **{name: getattr(decoding, name) for name in DecodingSettings.model_fields},
         split=split,
         streams={side.stream: text.settings.streams[side.stream] for side in sides},
@@ -359,6 +361,7 @@ def upstream_scores(
     model: Stage, text: EncodedText, *, decode: BeamSearchConfig, prefix: str = "upstream"
 ) -> Stage:
     """Score an upstream model by BLEU on dev of its own corpus."""
+    # Lengths and speed of an upstream model would be taken for the trial's.
     decoding = DecodingSettings(decode=decode, is_measured=False)
     translation = translate(f"{prefix}_translation", model, text, "dev", decoding)
     return SCORE.stage(

@@ -120,11 +120,13 @@ class StageKind(Generic[SettingsT, InputsT]):
 
     def settings_of(self, stage: Stage) -> SettingsT:
         """Read the settings of a stage of this kind."""
+        # By way of JSON, in which strict pydantic accepts lists for tuples.
         return self.settings.model_validate_json(canonical_json(stage.config))
 
     def _directories(self, context: StageContext) -> InputsT:
         found: dict[str, Any] = {}
         for key, directory in context.inputs.items():
+            # A member of a family is named ``field/member``.
             name, slash, member = key.partition("/")
             if slash:
                 found.setdefault(name, {})[member] = directory

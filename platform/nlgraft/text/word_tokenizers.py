@@ -139,6 +139,7 @@ class EncodedLines(NamedTuple):
 def encode_words(tokenizer_file: Path, lines: Sequence[str], max_tokens: int | None = None) -> EncodedLines:
     """Encode lines; those of more than ``max_tokens`` tokens are cut behind the last word that fits."""
     tokenizer = tokenizers.Tokenizer.from_file(str(tokenizer_file))
+    # tokenizer.json may hold settings that pad and truncate lines.
     tokenizer.no_padding()
     tokenizer.no_truncation()
     ids: list[list[int]] = []

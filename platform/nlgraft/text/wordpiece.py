@@ -32,6 +32,7 @@ class _JsonTokenizer:
             self._model = tokenizers.Tokenizer.from_str(path.read_text("utf-8"))
         except Exception as error:  # the library raises nothing narrower
             raise StoreError(f"{path}: not a tokenizer.json ({error})") from error
+        # tokenizer.json may hold settings that pad and truncate lines.
         self._model.no_padding()
         self._model.no_truncation()
         self._model.encode_special_tokens = True  # as ordinary text, despite the name

@@ -101,6 +101,7 @@ class _Projected(torch.autograd.Function):
         device = hidden_Rd.device.type
         rows = max(1, _SLICE_ELEMENTS.get(device, 2**22) // len(weight_Vd))
         wide = torch.promote_types(weight_Vd.dtype, torch.float32)
+        # Autocast is off here, to keep all but the products in fp32, so its casts are made by hand.
         narrow = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight_Vd.dtype
         with torch.autocast(device, enabled=False):
             hidden, weight = hidden_Rd.to(narrow), weight_Vd.to(narrow)
@@ -125,6 +126,7 @@ class _Projected(torch.autograd.Function):
                 x_CV.sub_(max_C1).exp_()
                 z_C1 = x_CV.sum(1, keepdim=True)
                 loss += (z_C1.log() + max_C1 - (1 - mass) * true_C1).sum()
+                # Evaluation needs the loss alone and saves two of the three products.
                 if not is_differentiated:
                     continue
                 # Now x is z times the gradient, but for the constant e / V, which is subtracted after the
@@ -141,6 +143,7 @@ class _Projected(torch.autograd.Function):
                 grad_weight -= hidden_Rd.to(wide).sum(0) * (mass / vocabulary)
                 if grad_bias is not None:
                     grad_bias -= mass * len(hidden) / vocabulary
+                # Kept instead of logits: backward only scales them, so the loss may be differentiated once.
                 ctx.gradients = (
                     grad_hidden.to(hidden_Rd.dtype),
                     grad_weight.to(weight_Vd.dtype),

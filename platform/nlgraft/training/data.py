@@ -197,6 +197,7 @@ class Seq2SeqData:
         # An example without any source keeps its first one, which is empty.
         is_there_NK[~is_there_NK.any(1), 0] = True
         random_N = generator_for(self._seed, "one source", index).random(len(self))
+        # The rank of the chosen source among those present; its index is where the running count reaches it.
         wanted_N = np.floor(random_N * is_there_NK.sum(1)).astype(np.int64) + 1
         drawn_N = (np.cumsum(is_there_NK, axis=1) == wanted_N[:, None]).argmax(1)
         return take(join(streams), drawn_N * len(self) + np.arange(len(self)))

@@ -104,6 +104,7 @@ class Seq2SeqObjective:
     def __call__(self, model: Translator, batch: Batch) -> Loss:
         """Compute the summed loss of a batch and its number of real target tokens."""
         hidden_Rd, target_R = real_hidden(model, batch)
+        # A subclass may compute its logits otherwise, and then slices of the projection would be wrong.
         if isinstance(model, Seq2Seq) and type(model).logits is Seq2Seq.logits:
             output = model.output_projection
             loss = projected_cross_entropy(
@@ -156,6 +157,7 @@ def segment_losses(
         logits_RV, target_R = real_logits(model, cpu_batch.to(device))
         nats_R = F.cross_entropy(logits_RV.float(), target_R, reduction="none").double().cpu().numpy()
         tokens_B = cpu_batch.target_input.valid.sum(1).numpy()
+        # Real positions come row by row, so a segment's tokens lie together.
         owner_R = np.repeat(rows, tokens_B)
         np.add.at(statistics[:, 0], owner_R, nats_R)
         statistics[rows, 1] = tokens_B
@@ -165,5 +167,5 @@ def segment_losses(
 
 
 def freeze_module(module: nn.Module) -> nn.Module:
-    """Put a module into eval mode and stop it from learning, in place: a teacher."""
+    """Put a module into eval mode and stop it from learning, in place, e.g. a teacher."""
     return module.eval().requires_grad_(False)

@@ -1,4 +1,4 @@
-"""Text infilling: spans of a text are masked, and a denoising model restores the text.
+"""Text infilling: spans of a text are masked, and a denoising model reconstructs the text.
 
 Source: Lewis et al. (2020), BART, section 2.2 (text infilling); Liu et al. (2020), mBART, section 2.2: spans
 of Poisson length that cover 35 % of a text, each replaced by one mask. Differs: tokens are masked, not whole
@@ -26,7 +26,7 @@ def mask_spans(
         mask_id: Id of the mask.
         rate: Share of the tokens that are masked, rounded to whole tokens.
         mean_tokens: Mean length of a span before the last one is cut to the share.
-        generator: Source of randomness, one of its own for every text and epoch.
+        generator: Random generator, a separate one for every text and epoch.
     """
     left = round(rate * len(ids))
     spans: list[int] = []

@@ -28,7 +28,7 @@ SCORING_SEED = 0
 
 @dataclass(frozen=True)
 class MaskingIds:
-    """Ids that masking needs of a vocabulary.
+    """Ids of a vocabulary that masking needs.
 
     Attributes:
         pad, unk, mask: Special tokens.
@@ -71,7 +71,7 @@ def choose(num_units: int, rate: float, generator: np.random.Generator, turn: in
     Args:
         num_units: Units of the line.
         rate: Share that is chosen.
-        generator: Source of randomness, one of its own for every line and epoch.
+        generator: Random generator, a separate one for every line and epoch.
         turn: Number of earlier choices by the same generator, whose units are not chosen again.
 
     Returns:
@@ -137,7 +137,7 @@ class Masker:
         Args:
             text: The split, with its words if words are masked.
             ids: Special and normal tokens of its vocabulary.
-            masking: What is masked.
+            masking: Unit and rates of masking.
             seed: Of the choice.
             is_in_turns: If true, every epoch chooses among the units that earlier ones have not, until none
                 is left; else each chooses anew.

@@ -1,4 +1,4 @@
-"""Selection of trained parameters and their learning rates: freezing, partial training, groups."""
+"""Selection of the trained parameters and of their learning rates."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def match_names(patterns: Sequence[str], names: Sequence[str], purpose: str) -> 
 
 
 def choose_trained(model: nn.Module, learned: LearnedParameters) -> list[str]:
-    """Set ``requires_grad`` of every parameter from what is to learn; returns the trained names.
+    """Set ``requires_grad`` of every parameter; returns the names of those that are trained.
 
     Parameters frozen by the model itself (a frozen contextual encoder) stay frozen.
 

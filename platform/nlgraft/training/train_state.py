@@ -199,6 +199,7 @@ class TrainState:
         overwrite(optimizer_state(self.optimizer), moments, str(directory))
         best = directory / "best.safetensors"
         self.best = load_weights(best) if best.exists() else None
+        # By number, not by sorted name: snapshot-10 would come before snapshot-2.
         count = len(list(directory.glob("snapshot-*.safetensors")))
         self.snapshots = [
             load_weights(directory / f"snapshot-{number}.safetensors") for number in range(count)

@@ -1,4 +1,4 @@
-"""Encoded corpora, and their sequences as a view of them asks for.
+"""Encoded corpora, and their sequences as a view selects them.
 
 A corpus is encoded once, as bare ids. What is put around a sequence (EOS, a language id), how long it may
 be, which streams are sources, contexts and target, and whether one source is drawn at a time, belongs to the
@@ -94,6 +94,7 @@ def surround(
     offsets = np.zeros_like(sequences.offsets)
     np.cumsum(np.where(is_there, lengths + len(prefix) + len(suffix), 0), out=offsets[1:])
     values = np.empty(offsets[-1], dtype=np.int32)
+    # What is not claimed by a prefix or suffix takes the sequences' own ids, in order.
     is_inside = np.ones(len(values), dtype=bool)
     starts, ends = offsets[:-1][is_there], offsets[1:][is_there]
     for where, ids in ((starts, prefix), (ends - len(suffix), suffix)):
@@ -138,5 +139,6 @@ def take(stream: Ragged, rows: IntArray) -> Ragged:
     lengths = stream.lengths[rows]
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
+    # Vectorised: each sequence's range, shifted to its place in the source.
     places = np.arange(offsets[-1]) + np.repeat(stream.offsets[rows] - offsets[:-1], lengths)
     return Ragged(stream.values[places], offsets)

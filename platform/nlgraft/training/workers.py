@@ -1,4 +1,4 @@
-"""Communication between the processes of one training; nothing is sent if there is one worker."""
+"""Communication between the processes of one training; a single worker sends nothing."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Vocabularies and how one is exchanged for another: canonical tokens, similar tokens, plans, models."""
+"""Vocabularies and their exchange: canonical tokens, similar tokens, transfer plans, models."""

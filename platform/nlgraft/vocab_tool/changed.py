@@ -1,4 +1,4 @@
-"""Tokenizers that a command changes: read, measured, and written with what belongs to them."""
+"""Tokenizers that a command changes: reading, measuring, and writing them with their settings."""
 
 from __future__ import annotations
 

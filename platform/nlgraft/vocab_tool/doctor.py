@@ -64,6 +64,7 @@ def examine_table(table: Rows, vocabulary: Vocabulary, name: str = "") -> Iterat
     detail = f"{len(vocabulary)} ids, {len(table)} rows, {num_free} of them without a token"
     detail += f"; without a row: {_named(beyond)}" if beyond else ""
     yield Check(f"{name}ids have rows", not beyond, detail)
+    # Tokens that no text yields cannot have been trained, so their rows are not examined below.
     lost = set(unreachable_tokens(vocabulary))
     named = _named([vocabulary.surfaces[i] for i in sorted(lost)])
     num_reserved = sum(tok is not None and tok.kind is Kind.UNUSED for tok in vocabulary.tokens)

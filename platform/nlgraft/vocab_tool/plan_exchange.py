@@ -142,6 +142,7 @@ def plan_transfer(request: PlanRequest, out: Path | None = None) -> Planned:
     )
     plan = build_plan(material.old, material.new, material.method, choices, learned)
     norms = None if material.rows is None else norm_report(plan, material.rows, plan.apply(material.rows))
+    # Encoded at most once: frequencies, vectors and the report share these ids.
     encoded = (material.ids(0), material.ids(1)) if material.lines else None
     report = report_plan(plan, text=material.lines, encoded=encoded, norms=norms)
     if out is not None:
@@ -182,6 +183,7 @@ def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None
     wants_text += ["order 'frequency'"] if request.order == "frequency" else []
     if wants_text and not has_text:
         raise DataError(f"{' and '.join(wants_text)} needs text to learn from; give --text FILE")
+    # Vectors that become rows must have the model's width, which only the model tells.
     wants_model = method.needs_old_rows or (method.has_vector_rows and request.width is None)
     if wants_model and request.model is None:
         raise DataError(f"method '{method.name}' needs the model's own rows or their width; give --model")

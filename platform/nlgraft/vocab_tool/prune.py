@@ -1,4 +1,4 @@
-"""``nlgraft vocab prune``: a tokenizer without the tokens that a text hardly uses."""
+"""``nlgraft vocab prune``: a tokenizer without tokens that are rare in a text."""
 
 from __future__ import annotations
 

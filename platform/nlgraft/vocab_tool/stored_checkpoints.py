@@ -114,6 +114,7 @@ class StoredCheckpoint:
         transformers ties them where they are equal.
         """
         own = dict(named_tensors(self.model))
+        # Names of one tensor in the model, of which the files hold several copies.
         times = Counter(id(own[name]) for name in self.names.values() if name in own)
         return {
             name: self.read(stored)

@@ -48,7 +48,7 @@ _EXACT = 1e-6
 def from_hugging_face(checkpoint: str | Path | nn.Module) -> tuple[Seq2Seq, CheckpointInfo]:
     """Convert an mBART or Marian checkpoint into our Transformer, in fp32.
 
-    Every tensor is used and every parameter filled exactly once; torch's random state is left alone.
+    Every tensor is used and every parameter set exactly once; torch's random state does not change.
 
     Args:
         checkpoint: Hub name, local directory, or a model of transformers, which is copied.

@@ -134,7 +134,7 @@ def read_checkpoint_config(checkpoint: str, revision: str | None = None) -> dict
 def encoder_from_hugging_face(
     checkpoint: str | Path | nn.Module, revision: str | None = None
 ) -> MaskedEncoder:
-    """Convert a BERT, in fp32; torch's random state is left alone.
+    """Convert a BERT, in fp32; torch's random state does not change.
 
     The vector of the first segment, which every token of a single text has, is added to the positions.
 

@@ -64,6 +64,7 @@ class Place:
             kept = unread.get(self.theirs[0])
             values = torch.cat([first if kept is None else kept.to(values), values])
         parts = values.chunk(len(self.theirs))
+        # safetensors refuses tensors that share memory.
         return {name: part.to("cpu", copy=True) for name, part in zip(self.theirs, parts, strict=True)}
 
     def unread(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

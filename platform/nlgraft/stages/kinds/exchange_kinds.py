@@ -24,7 +24,7 @@ class VectorSettings(Settings):
     kind: Literal["skipgram", "cbow"]
     """Predict the context of a token, or a token from its context."""
     vectors: VectorsConfig
-    """How they are learned."""
+    """Passes over the text and batch size."""
     streams: Mapping[str, str]
     """Stream of encoded text of each side."""
 
@@ -46,9 +46,10 @@ class PlanSettings(Settings):
     norm_match: Literal["none", "median", "class"] = "none"
     """Scale new rows to the median norm of old rows: of all, or of those of their class."""
     cap: int | None = None
-    """Most similar tokens of a token; null: all. Read by methods that look for similar tokens."""
+    """Largest number of similar tokens of a token, for methods that use them; null: all."""
     order: Literal["id", "shortest", "frequency"] = "id"
-    """Containing tokens that come first under the cap."""
+    """Hyperwords that are preferred under the cap: with the lowest id, the shortest or the most frequent
+    ones."""
     streams: Mapping[str, str] = {}
     """Stream of the input ``encoded`` in which each side's tokens are counted."""
 

@@ -20,13 +20,13 @@ class LanguageModelSettings(TrainingSettings[TrainConfig]):
     role: str
     """Role of that stream's text in the corpus."""
     max_tokens: int | None
-    """Longest encoded line: lines of this length may have been cut, so they do not count per character."""
+    """Longest encoded line; lines of this length may have been truncated and are left out per character."""
     metric_prefix: str
     """Prefix of all metrics, e.g. ``lm``; empty for a model that is the trial's result."""
 
     @property
     def layers(self) -> tuple[int, int]:
-        """Those of ``model``."""
+        """Weights of the layers of ``model``, and its width."""
         return self.model.num_layer_parameters, self.model.d_model
 
 

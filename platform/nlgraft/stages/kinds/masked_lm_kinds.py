@@ -59,7 +59,7 @@ class TrainMaskedSettings(TrainingSettings[TrainConfig]):
     encoder: TransformerConfig | None = None
     """A fresh encoder of our Transformer."""
     checkpoint: CheckpointSettings | None = None
-    """A released model; parameters that it lacks, a prediction head, are drawn."""
+    """A released model; missing parameters, such as a prediction head, are initialised at random."""
     max_tokens: int | None = None
     """Longest line that a fresh BERT has positions for, in tokens without begin and end."""
     sampling: WordSampling | None = None
@@ -67,16 +67,16 @@ class TrainMaskedSettings(TrainingSettings[TrainConfig]):
     is_body_trained: bool = True
     """If false, only the prediction head of a released model learns."""
     new_rows_first_steps: int = 0
-    """First steps in which only the new rows of an exchanged vocabulary learn: see ``start``."""
+    """Number of first steps that train only the new rows of an exchanged vocabulary; needs ``start``."""
     report_steps: tuple[int, ...] = ()
-    """Steps whose dev losses are reported as metrics of their own, where they are evaluated; 0: before the
+    """Steps after which the dev losses are reported as separate metrics, if evaluated then; 0: before
     training."""
     metric_prefix: str = ""
     """Prefix of all metrics, e.g. ``upstream``, of a training whose model is not the trial's result."""
 
     @property
     def layers(self) -> tuple[int, int] | None:
-        """Those of a fresh model."""
+        """Weights of the layers, and width, of a fresh model."""
         if self.bert is not None:
             return self.bert.num_layer_parameters, self.bert.d_model
         return None if self.encoder is None else (self.encoder.num_encoder_parameters, self.encoder.d_model)

@@ -19,7 +19,7 @@ from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, Patter
 
 
 class CarrySettings(Settings):
-    """Mapping of an earlier model's weights into another architecture; what it leaves open is an error."""
+    """Mapping of an earlier model's weights into another architecture; unmapped names are an error."""
 
     rename: tuple[tuple[Pattern, str], ...] = ()
     """Regular expression and replacement, applied to the earlier names in turn."""
@@ -43,7 +43,7 @@ class TrainSettings(TrainingSettings[SmoothedTrainConfig]):
     view: View = View()
     """Sources, contexts and target of a batch."""
     sampling_alpha: float | None = None
-    """Training text of sources and target is segmented at random in every epoch: smoothing of unigram
+    """Segment the training text of sources and target at random in every epoch: smoothing of unigram
     sampling, or BPE-dropout probability. Null: as it was encoded."""
     streams: Mapping[str, str] = {}
     """Role of the text of each stream that is sampled."""
@@ -52,16 +52,16 @@ class TrainSettings(TrainingSettings[SmoothedTrainConfig]):
     num_bleu_sentences: int = 0
     """Dev sentences that are decoded greedily at every evaluation; 0: none."""
     new_rows_first_steps: int = 0
-    """First steps in which only the new rows of an exchanged vocabulary learn: see ``start``."""
+    """Number of first steps that train only the new rows of an exchanged vocabulary; needs ``start``."""
     report_steps: tuple[int, ...] = ()
-    """Steps whose dev loss is reported as a metric of its own, where it is evaluated; 0: before the training,
+    """Steps after which the dev loss is reported as a separate metric, if evaluated then; 0: before training,
     right after weights were carried over."""
     metric_prefix: str = ""
     """Prefix of all metrics, e.g. ``upstream``, of a training whose model is not the trial's result."""
 
     @property
     def layers(self) -> tuple[int, int] | None:
-        """Those of ``model``."""
+        """Weights of the layers of ``model``, and its width."""
         return None if self.model is None else (self.model.num_layer_parameters, self.model.d_model)
 
 
@@ -84,7 +84,7 @@ class TrainInputs(Inputs[T]):
 
 
 class DecodingSettings(Settings):
-    """How a model translates, whatever the text."""
+    """Settings of translation that do not depend on the text."""
 
     decode: BeamSearchConfig
     """Beam and length rules."""

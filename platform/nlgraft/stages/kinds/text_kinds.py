@@ -12,12 +12,12 @@ from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 
 
 class CorpusSettings(Settings):
-    """Which text. Where it lies is among the stage's locations, as ``corpus``."""
+    """The text of a corpus. Its place is among the stage's locations, as ``corpus``."""
 
     content: dict[str, Any]
     """Digest of the corpus."""
     joined_by: str | None = None
-    """Several sources of an example become one, joined by this text; null: they stay apart."""
+    """Separator with which the sources of an example are joined into one; null: they stay separate."""
 
 
 class TextSettings(Settings):
@@ -40,7 +40,7 @@ class TokenizerSettings(Settings):
     roles: tuple[str, ...] | None
     """Roles of the training text, e.g. ``source 0``; null: all text."""
     symbols: tuple[str, ...] = ()
-    """Strings that are one piece each wherever text has them, and that decoding keeps."""
+    """Strings that are always one piece each in text, and that decoding keeps."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Settings that all stages have which train."""
+"""Settings that all training stages share."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class TrainingSettings(Settings, Generic[TrainT]):
     """Settings of a training."""
 
     train: TrainT
-    """Length, learning rate and choice of the result."""
+    """Length, learning rate, and which weights are the result."""
 
     @property
     def layers(self) -> tuple[int, int] | None:
-        """Parameters of the model's layers, and its width; None for that of an input."""
+        """Weights of the model's layers, and its width; None if an input provides the model."""
         return None
 
     def work(self, inputs: Mapping[str, Stage]) -> Work:

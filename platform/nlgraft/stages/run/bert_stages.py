@@ -97,6 +97,7 @@ def renumbered(
         )
     special = [vocabulary.roles[role] for role in ROLES]
     names = dict(zip(special, (*SPECIAL_PIECES, MASK_TOKEN), strict=True))
+    # Ids without a token are dropped.
     rest = [i for i, surface in enumerate(vocabulary.surfaces) if surface and i not in names]
     if taken := {vocabulary.surfaces[i] for i in rest} & {*names.values(), *languages, *symbols}:
         raise DataError(f"{where}: {', '.join(sorted(taken))} among its tokens, which are names of ours")

@@ -50,6 +50,7 @@ def train(context: StageContext) -> None:
     """Train a classifier; write it with its dev scores, its size and the learning curves."""
     settings, inputs = TRAIN_CLASSIFIER.read(context)
     assert context.seed is not None, "the graph gives every training a seed"
+    # Sorted, so that a class has the same number in every process.
     labels = sorted(set(_labels(inputs, "train")))
     if len(labels) < 2:
         raise DataError(f"train has one label, {labels[0]!r}: nothing is left to decide")
@@ -116,6 +117,7 @@ def _curve_mean(outcome: TrainOutcome) -> float:
     points = np.array([point[:2] for point in outcome.curves["dev/accuracy"]])
     if len(points) == 1:
         return float(points[0, 1])
+    # The area under the curve, divided by its width.
     return float(np.trapezoid(points[:, 1], points[:, 0]) / (points[-1, 0] - points[0, 0]))
 
 

@@ -204,6 +204,7 @@ def old_frequencies(
         Count of each old token.
     """
     text = read_encoded(encoded, "train")
+    # A tied table reads the text of every side that shares it.
     sides = [name for name, table in tables.items() if table.data_ptr() == tables[side].data_ptr()]
     return token_counts([text.stream(streams[name]) for name in sides if name in streams], size)
 

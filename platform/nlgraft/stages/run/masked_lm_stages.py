@@ -1,4 +1,4 @@
-"""Training and scoring of masked language models, and the encoder-decoder that begins with one."""
+"""Training and scoring of masked language models, and encoder-decoders initialised with one."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def score(context: StageContext) -> None:
 
 
 def begin_encoder_decoder(context: StageContext) -> None:
-    """Write the encoder-decoder that begins with a masked language model on both sides."""
+    """Write an encoder-decoder initialised with a masked language model on both sides."""
     settings, inputs = BERT2BERT.read(context)
     masked = read_masked_lm(inputs.masked_lm)
     if not isinstance(masked, EncoderMaskedLM):
@@ -238,6 +238,7 @@ def _scoring_data(
 ) -> MaskedScoringData:
     text = read_encoded(encoded, split)
     if scoring.num_lines is not None:
+        # The first lines, so that all trials score the same ones.
         text = text.first(scoring.num_lines)
     return MaskedScoringData(text, ids, scoring, _SCORING_TOKENS)
 
@@ -255,7 +256,7 @@ def _scores(losses: MaskedLosses) -> dict[str, Score]:
 
 
 def _amounts(losses: MaskedLosses) -> dict[str, Score]:
-    """Count what was predicted, so that a reader can see that it was the same in all trials."""
+    """Count the predicted characters, and the share of unknown tokens, to compare between trials."""
     count, unknown = len(losses.nats), float(losses.unknown.sum() / losses.tokens.sum())
     amounts = {"mlm_unknown": Score("mlm_unknown", unknown, count, "minimize", _SIGNATURE)}
     if losses.characters is not None:

@@ -53,6 +53,7 @@ def encode(context: StageContext) -> None:
     vocabulary = load_vocabulary(inputs.tokenizer)
     unknown = MaskingIds.of(vocabulary).unk
     report: dict[str, object] = {"vocab_sizes": {TEXT: len(vocabulary)}}
+    # Not every corpus has a test split.
     for split in (split for split in SPLITS if (inputs.corpus / split).is_dir()):
         lines = text_of(read_corpus(inputs.corpus / split), [TEXT])
         encoded = encode_words(inputs.tokenizer / TOKENIZER_FILE, lines, settings.max_tokens)

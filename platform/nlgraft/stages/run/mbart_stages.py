@@ -1,4 +1,4 @@
-"""Stages that take a released mBART for the pretrained model instead of training one.
+"""Stages that use a released mBART as the pretrained model instead of training one.
 
 An mBART numbers its tokens as fairseq does: four special tokens, the pieces of its SentencePiece model behind
 one more place, languages, the mask. Here tokenizer and tables are renumbered as this project's own are
@@ -91,9 +91,11 @@ def renumbered(proto: Any, path: Path, languages: Sequence[str] = (), symbols: S
     unknown, begin = proto.pieces[0], proto.pieces[1]
     for name in (*SPECIAL_PIECES, MASK_TOKEN, *languages):
         piece = made.pieces.add()
+        # Copied for its type: unknown, or control, which text never produces.
         piece.CopyFrom(unknown if name == SPECIAL_PIECES[UNK] else begin)
         piece.piece = name
     for symbol in symbols:
+        # A user-defined piece is matched before the model segments, whatever its score.
         made.pieces.add(piece=symbol, score=0.0, type=begin.USER_DEFINED)
     made.pieces.extend(proto.pieces[3:])
     spec = made.trainer_spec
@@ -104,7 +106,7 @@ def renumbered(proto: Any, path: Path, languages: Sequence[str] = (), symbols: S
 
 
 def their_rows(num_tokens: int, start_id: int, mask_id: int, language_ids: Sequence[int] = ()) -> list[int]:
-    """Say which of a checkpoint's rows each of our tokens has.
+    """List which of a checkpoint's rows each of our tokens takes.
 
     Args:
         num_tokens: Size of the renumbered vocabulary.

@@ -1,4 +1,4 @@
-"""Rows of exchanged tables that no old row was copied into: they may learn first, alone."""
+"""New rows of exchanged tables, which are not copies of old rows: they may be trained alone at first."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def new_rows_first(
     """Find the rows of a model with an exchanged vocabulary that learn first.
 
     Args:
-        num_steps: Steps in which they learn alone.
-        start: What the exchange wrote: its plans.
+        num_steps: Number of steps in which they are trained alone.
+        start: Directory that the exchange wrote, with its plans.
         model: The model; a table with several names counts once.
         names: Parameters that each side's plan made: ``encoder``, ``decoder``.
 

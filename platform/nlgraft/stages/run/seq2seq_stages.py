@@ -57,7 +57,7 @@ def train(context: StageContext) -> None:
 
 
 def start_model(settings: TrainSettings, inputs: TrainInputs[Path], context: StageContext) -> Seq2Seq:
-    """Make the model that is trained: the earlier one, a fresh one, or a fresh one with carried weights."""
+    """Make the model to train: the earlier one, a new one, or a new one with weights carried over."""
     if inputs.start is not None and settings.model is None and not settings.extension:
         model = read_model(inputs.start)
         CarryReport(sorted(model.state_dict()), [], []).write(context.directory / CARRY_FILE)
@@ -145,7 +145,7 @@ def train_model(
 def batches(
     split: str, settings: TrainSettings, inputs: TrainInputs[Path], context: StageContext
 ) -> Seq2SeqData:
-    """Set up the batches of a split: train with what is drawn anew in every epoch, dev with fixed draws."""
+    """Set up the batches of a split: draws are new in every epoch of train and fixed for dev."""
     assert context.seed is not None
     is_train = split == "train"
     seed = context.seed if is_train else derive_seed(context.seed, split)

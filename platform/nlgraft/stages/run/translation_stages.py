@@ -91,12 +91,14 @@ def model_inputs(
     """
     split, view = settings.split, settings.view
     corpus = read_corpus(inputs.corpus / split)
+    # Sinusoids have no last position.
     if config.source_positions == "learned":
         view = view.model_copy(update={"sources": tuple(_fitting(side, config) for side in view.sources)})
     streams, num_cut = {}, Counter[str]()
     for side in (*view.sources, *view.contexts.values()):
         lines = text_of(corpus, [settings.streams[side.stream]])
         tokenizer = open_tokenizer(inputs.tokenizers[side.stream])
+        # Test splits are encoded here, since only train and dev are encoded in advance.
         streams[side.stream], num_cut[side.stream] = encode_lines(lines, tokenizer, settings.max_tokens)
     prepared, num_cut_by_view = prepare_inputs(Encoded(streams), view)
     for stream, count in (num_cut | Counter(num_cut_by_view)).items():

@@ -9,7 +9,7 @@ from nlgraft.text.conlang.meaning import Clause, Entity, Sentence, Tense
 
 
 def blunder(meaning: Sentence, lexicon: Lexicon, domain: Domain, rng: random.Random) -> Sentence:
-    """Distort a meaning slightly: numbers, tenses, words, and omissions.
+    """Distort a meaning slightly: in number, tense and choice of words, and by omissions.
 
     Each draft is good text about something slightly different, with about two faults in ten words; some have
     none. Wrong words come from ``domain``.

@@ -11,12 +11,12 @@ from nlgraft.text.conlang.meaning import Clause, Entity, Sentence, Tense
 
 
 def leave_out(meaning: Sentence, share: float, rng: random.Random) -> tuple[Sentence, Sentence]:
-    """Leave adjectives, adverbs, places and owners out of two versions of a meaning, none out of both.
+    """Omit adjectives, adverbs, places and owners from two versions of a meaning, none of them from both.
 
     Args:
         meaning: The whole.
         share: Probability that a part is missing in the first version, and that it is missing in the second.
-        rng: Source of randomness; it is left alone without a share.
+        rng: Random generator; not advanced if ``share`` is 0.
     """
     if not share:
         return meaning, meaning

@@ -160,6 +160,7 @@ class _Draft:
                 self._fall_back(row, tok)
             else:
                 self.put(row, Provenance.NOISE, {}, rows.reasons[index])
+        # Tokens whose dense vector is missing have fallen back, so the others are selected.
         if self.dense_rows and rows.dense is not None:
             is_taken = np.isin(self.missing, self.dense_rows)
             self.dense = np.asarray(rows.dense[is_taken], dtype=np.float32)

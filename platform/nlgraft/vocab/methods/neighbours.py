@@ -28,6 +28,7 @@ def take_vectors(request: Request) -> Rows:
     found = _required(request.material.new_vectors)
     missing = np.asarray(request.missing, dtype=np.int64)
     dense = found.vectors[missing].astype(np.float32)
+    # NaN marks tokens without a vector; the plan then draws their rows.
     dense[~found.is_known[missing]] = np.nan
     return Rows([{}] * len(missing), ["vector of the downstream text"] * len(missing), dense)
 

@@ -1,4 +1,4 @@
-"""Row norms before and after a transfer: averaging shrinks rows, and users should know by how much."""
+"""Row norms before and after a transfer, since averaging shrinks rows."""
 
 from __future__ import annotations
 

@@ -244,6 +244,7 @@ class TransferPlan:
         """Write ``plan.safetensors`` and ``plan.json``; the directory is created if missing."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
+        # Few distinct reasons for many rows: they are stored once and numbered.
         reasons = sorted(set(self.reasons))
         index = {reason: i for i, reason in enumerate(reasons)}
         tensors: dict[str, NDArray] = {

@@ -120,6 +120,7 @@ def find_changes(
     update_token_ids(config, plan, sides)
     _check_padding(config, model)
     found = _table_changes(model, tensors, sides, num_shared or num_rows, num_shared)
+    # After the token ids, since the new padding id decides the shift.
     found |= _position_changes(config, model, tensors)
     generation = copy.deepcopy(generation_config)
     if generation is not None and sides != "encoder":

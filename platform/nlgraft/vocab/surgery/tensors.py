@@ -64,6 +64,7 @@ def find_vocabulary_tensors(model: Any) -> VocabularyTensors:
     output = [] if head is None else [head.weight]
     bias = [] if head is None or getattr(head, "bias", None) is None else [head.bias]
     names = dict(named_tensors(model))
+    # Marian and BART add this buffer to the logits.
     bias += [tensor for name, tensor in names.items() if name.split(".")[-1] == "final_logits_bias"]
     has_two_sides = is_encoder_decoder(model)
     encoder = [input_table(model, "encoder")] if has_two_sides else []

@@ -1,6 +1,6 @@
-"""Larger vocabularies: BPE continued on other text, its new merges behind all old ones.
+"""Larger vocabularies: BPE continued on other text, with new merges after all old ones.
 
-Source: Sennrich et al. (2016), Algorithm 1, begun with the old tokenizer's tokens instead of characters.
+Source: Sennrich et al. (2016), Algorithm 1, starting from the old tokenizer's tokens instead of characters.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def continue_merges(
 
 
 def _merged(tokens: Sequence[str], pair: Pair) -> list[str]:
-    """Join a pair wherever it stands, from the left."""
+    """Join every occurrence of a pair, from the left."""
     found: list[str] = []
     index = 0
     while index < len(tokens):

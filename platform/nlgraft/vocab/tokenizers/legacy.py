@@ -121,6 +121,7 @@ def byte_level_json(directory: Path) -> dict[str, Any]:
     ]
     vocab = read_json(directory / "vocab.json")
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    # vocab.json does not mark special tokens; their usual names tell.
     specials = [token for token in vocab if role_of(token)]
     return {
         "version": "1.0",

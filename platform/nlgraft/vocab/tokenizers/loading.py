@@ -135,6 +135,7 @@ def read_subword_nmt(path: str | Path, codes: str | Path | None = None) -> Vocab
                 "vocabulary; if it is text, train a tokenizer on it first"
             )
     if not any(role_of(surface) for surface in surfaces):
+        # fairseq's dict.txt leaves its four special tokens out.
         surfaces = ["<s>", "<pad>", "</s>", "<unk>", *surfaces]
     kinds = [Kind.SPECIAL if role_of(surface) else Kind.NORMAL for surface in surfaces]
     ids = {surface: i for i, surface in enumerate(surfaces) if kinds[i] is Kind.NORMAL}

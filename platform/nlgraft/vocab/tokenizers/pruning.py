@@ -1,4 +1,4 @@
-"""Smaller vocabularies: rare tokens dropped, so that text of the kept ones is encoded as before."""
+"""Smaller vocabularies: rare tokens are dropped, and text of kept tokens is encoded as before."""
 
 from __future__ import annotations
 
