@@ -26,7 +26,7 @@ from nlgraft.study.data.system import System
 
 SPLITS = ("dev", "test")
 SEED = 5
-"""Seed of the trial; differs from every default seed, so that a setting that selects the seed has an effect."""
+"""Seed of the trial; no default seed equals it, so that a setting that selects the seed has an effect."""
 _TIMES = ("_s", "_ms", "per_s")
 
 _SAMPLES: dict[type, tuple[Any, ...]] = {
