@@ -355,10 +355,7 @@ class Config(SystemConfig):
         setting = f"upstream.objective is {upstream.objective}"
         for name in ("start_id", "revision"):
             if getattr(upstream, name) is not None and upstream.checkpoint is None:
-                yield (
-                    f"upstream.{name} is {getattr(upstream, name)} without a checkpoint: give "
-                    f"upstream.checkpoint, or leave {name} out"
-                )
+                yield f"upstream.{name} is {getattr(upstream, name)} without a checkpoint: give both or none"
         if upstream.objective == "translation":
             if upstream.checkpoint is not None:
                 yield (
