@@ -3,9 +3,9 @@
 Ours is the translation stage of a study, called as a trial calls it: it reads the model, encodes the text,
 searches, decodes and writes. The peers only search.
 
-The model is exported to Hugging Face's Marian and converted from there to CTranslate2. A smallest length that
-is also the largest makes every system take the same number of decoder steps. The limit is the same matrix
-products and nothing else.
+The model is exported to Hugging Face's Marian and converted from there to CTranslate2. Setting the minimum
+length equal to the maximum makes every system take the same number of decoder steps. The limit is the speed
+of the matrix products alone.
 """
 
 from __future__ import annotations

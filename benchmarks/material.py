@@ -1,4 +1,4 @@
-"""Text that the contestants work on, as a study's own stages make it, and a model of one size."""
+"""Text for all contestants, produced by a study's own stages, and the size of the model."""
 
 from __future__ import annotations
 

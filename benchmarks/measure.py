@@ -1,4 +1,4 @@
-"""Interleaved measurements: on a busy machine contestants are compared step by step."""
+"""Interleaved measurements: contestants alternate step by step, so that other load affects all alike."""
 
 from __future__ import annotations
 

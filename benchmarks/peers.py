@@ -1,7 +1,7 @@
-"""Peers: the same model elsewhere.
+"""Peers: the same model in other implementations.
 
-JoeyNMT's requirements cannot be met beside ours, so it lies in a folder of its own without them (Makefile),
-and is left out of the comparison where it is missing.
+JoeyNMT's requirements conflict with ours, so it is installed without them in a separate folder (Makefile) and
+left out of the comparison if it is missing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Stage sharing of a search: the time that it takes against the least that its stage graphs allow.
+"""Stage sharing in a search: its duration relative to the minimum that its stage graphs allow.
 
-Stages wait instead of training, so that what they should take is known: what a search takes beyond it is the
-cost of sharing (leases, waiting, fetching) and of the trials themselves.
+Stages sleep instead of training, so that their duration is known: any further time is the cost of sharing
+(leases, waiting, fetching) and of the trials themselves.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How often verdicts err on the ways through the tool that look at results before asking.
+"""Error rates of verdicts under workflows that look at results before asking a question.
 
-``python -m benchmarks.validity --num 10000`` simulates each way under no effect at all: scores of a seed are
-normal, a cell's seeds are its own, every comparison and correction is the platform's. An error is a verdict
-in any report on the way. *Today* is the verdict of a report that knows only its own file.
+``python -m benchmarks.validity --num 10000`` simulates each workflow without any effect: scores of seeds
+are normal and independent between cells; comparisons and corrections are those of the platform. An error is a
+verdict in any report of the workflow. *Today* is the verdict of a report that considers only its own file.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from nlgraft.study.data.system import System
 
 SPLITS = ("dev", "test")
 SEED = 5
-"""Of the trial; unlike the default of any other seed, so that a setting that says whose seed counts shows."""
+"""Seed of the trial; no default seed equals it, so that a setting that selects the seed has an effect."""
 _TIMES = ("_s", "_ms", "per_s")
 CHOSEN = ("prlms.",)
 """Mappings of which an arm uses some entries."""

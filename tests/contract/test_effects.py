@@ -1,4 +1,4 @@
-"""Every setting of every system has an effect: by what comes out of its toys, not by fingerprints.
+"""Every setting of every system has an effect on the outcome of its toys, not merely on fingerprints.
 
 Another value of a setting must change weights, ids, states, text, measures or curves of some stage. Each way
 in which `READ_WHEN` says that a setting is read is tried in an arm of its own. `make test` tries all settings
@@ -34,7 +34,7 @@ from tests.contract.toy_arms import SYSTEMS, arms_of
 STRIDE = 24
 ARCHITECTURE = ("model.", "sources.", "fusion.", "source.", "target.")
 NUM_TRIED = 6
-"""Other values of a setting that are tried at most."""
+"""Maximum number of other values tried for a setting."""
 
 _LATE = {"max_steps": 6, "eval_every_steps": 1, "warmup_steps": 0, "peak_lr": 0.5}
 """A training whose first evaluation is its best: so high a rate raises the loss."""

@@ -1,4 +1,4 @@
-"""The worked example: as the README has it, small, and running."""
+"""The worked example agrees with trainables/README.md, is small and needs no stages of its own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The house keeps its own rules."""
+"""The code base keeps the project's rules: formatting, layers, sizes."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_nothing_in_the_store_is_unpickled() -> None:
 
 
 def run_tool(*command: str, cwd: Path = ROOT) -> str:
-    """Run a tool of the environment in which the tests run; empty if it has nothing to say against."""
+    """Run a tool of the test environment and return its complaints; empty if there are none."""
     tool = str(Path(sys.executable).with_name(command[0]))
     path = f"{cwd / 'platform'}:{cwd}"
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""docs/invariants.md: every row names tests that exist, every test of tests/invariants stands in a row."""
+"""docs/invariants.md: every row names existing tests, and every test of tests/invariants has a row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The conditions under which systems read their settings: each of their values has an arm that is tested."""
+"""Every value in the conditions under which systems read their settings occurs in a tested arm."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def is_met(system: System, condition: Condition, config: Mapping[str, Any]) -> b
 
 @pytest.mark.parametrize("path", SYSTEMS)
 def test_every_value_of_a_condition_has_an_arm(path: str) -> None:
-    """Else the contract on knobs says nothing about it: whether they are read there is nowhere tried."""
+    """Otherwise no test would cover whether the settings are read under that condition."""
     system = load_system(path)
     arms = [
         system.config_type.model_validate_json(json.dumps(values)).model_dump(mode="json")

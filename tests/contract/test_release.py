@@ -1,4 +1,4 @@
-"""One version everywhere, and a wheel that says what it is and works without the repository."""
+"""One version everywhere, and a wheel with complete metadata that works without the repository."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def _skip_without_its_files(path: Path) -> None:
 
 
 def _foreign_sizes(model: Any) -> dict[str, int]:
-    """Sizes of a model, other than its depth, that are not those of its preset; a tiny one has its own."""
+    """Sizes of a model, except its depth, that differ from its preset; tiny models may set their own."""
     if not isinstance(model, ArchitectureConfig) or model.preset == "tiny":
         return {}
     sizes = {name: getattr(model, name) for name in ("d_model", "ffn_dim", "num_heads")}
@@ -176,7 +176,7 @@ def test_an_editor_with_the_schema_of_the_system_accepts_every_study_and_sees_mi
 
 
 def test_the_demo_claims_no_more_than_its_pretrainings_show() -> None:
-    """Each seed of the demo draws everything random anew, so that verdicts hold beyond its stages."""
+    """Every random stage of the demo depends on the seed, so that verdicts generalise beyond one training."""
     study = Study.from_yaml(ROOT / "search_spaces" / "embedding_transfer" / "demo.yaml")
     random = [
         {

@@ -1,4 +1,4 @@
-"""The docstring of every public function of tensors says their shapes."""
+"""Docstrings of public functions on tensors state the shapes."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_every_switch_is_tested_and_none_acts_by_itself():
     ],
 )
 def test_contradictions_are_refused(settings, message):
-    """Both settings are named."""
+    """The message names both settings."""
     with pytest.raises(ValueError) as caught:
         GenerationConfig(**settings)
     assert all(name in str(caught.value) for name in message)

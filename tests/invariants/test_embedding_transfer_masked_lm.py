@@ -136,7 +136,7 @@ def test_distillation_is_zero_without_perturbation(tokenizer, kind, unit):
 
 
 def test_a_word_hidden_in_one_segmentation_only_is_not_compared(tokenizer):
-    """Invariant V27; and with every new token hidden, no changed word is left to compare."""
+    """Invariant V27; and if every new token is masked, no changed word is left to compare."""
     data = changed_data(tokenizer, new_mask_rate=1.0)
     model = generators(masked_lm(len(tokenizer.vocabulary)), "avg")
     size = len(tokenizer.vocabulary)
@@ -196,7 +196,7 @@ def test_the_text_never_changes(tokenizer):
 
 
 def test_no_line_outgrows_the_model(tokenizer):
-    """Splitting stops where the model has no position left; the line is then read as it is."""
+    """A line that splitting would make longer than the model can read is left unchanged."""
     longest = int(tokenizer.encode(LINES * 4, 30).stream("source 0").lengths.max())
     assert max(b.changed.tokens.ids.shape[1] for b in changed_data(tokenizer).in_order()) > longest + 2
     short = changed_data(tokenizer, max_tokens=longest)
@@ -204,7 +204,7 @@ def test_no_line_outgrows_the_model(tokenizer):
 
 
 def test_batches_do_not_depend_on_what_was_made_before(tokenizer):
-    """Invariant V23: a line alone or among others, first or last, has the same holes and changes."""
+    """Invariant V23: a line alone or among others, first or last, has the same masks and changes."""
     rows = np.arange(6)
     together = changed_data(tokenizer).batch(rows, 2)
     other = changed_data(tokenizer)

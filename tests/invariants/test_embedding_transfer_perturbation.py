@@ -146,7 +146,7 @@ def test_distillation_counts_words_not_tokens():
 
 
 def test_distillation_leaves_out_words_that_are_not_compared():
-    """Invariant V27: a word masked in one sequence only is no word of the sum and not of its size."""
+    """Invariant V27: a word masked in only one sequence enters neither the sum nor its denominator."""
     only_second = torch.tensor([[False, True]])
     only_first = torch.tensor([[True, False]])
     arguments = (TEACHER, TEACHER_WORDS, STUDENT, STUDENT_WORDS)
@@ -170,7 +170,7 @@ def test_distillation_treats_sentences_alone():
 
 
 def test_what_is_not_marked_is_a_word_where_inner_pieces_are():
-    """BERT's punctuation says nothing of the space before it, and yet no piece joins it to its neighbours."""
+    """BERT's punctuation does not mark a preceding space, yet it is never merged with its neighbours."""
     surfaces = ["[UNK]", "ta", "##ta", ","]
     kinds = [Kind.SPECIAL, *[Kind.NORMAL] * 3]
     ids = {surface: i for i, surface in enumerate(surfaces) if i}

@@ -49,7 +49,7 @@ def test_states_equal_live_ones(kind, pooling, tmp_path):
 
 
 def test_states_do_not_depend_on_the_batch(tmp_path):
-    """A row is the same to the bit in any company; computed in other company it moves by rounding."""
+    """A stored row is bitwise the same in any batch; computed in another batch it differs by rounding."""
     context, texts = make_context("bert", POOLINGS[2]), sentences()
     write_frozen_states(tmp_path / "one", context, texts, batch_tokens=1)
     write_frozen_states(tmp_path / "many", context, texts, batch_tokens=1000)
@@ -86,7 +86,7 @@ def test_models_read_stored_states_as_live_ones(family, tmp_path):
 
 
 def test_only_what_is_read_is_loaded(tmp_path):
-    """Opening two gibibytes and reading ten sentences takes next to no memory."""
+    """Opening two gibibytes and reading ten sentences needs little memory."""
     path, num_sentences, shape = tmp_path / "states", 1 << 17, (1 << 22, 1, 256)
     offsets = np.arange(0, shape[0] + 1, 32, dtype="<i8")
     middle, end = offsets.nbytes, offsets.nbytes + 2 * shape[0] * shape[2]

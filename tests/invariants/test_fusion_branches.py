@@ -313,7 +313,7 @@ def test_frozen_context_is_frozen():
 
 
 def test_frozen_dropout_is_a_choice():
-    """Invariant F21: what the released code of Park and Zhao does can be had."""
+    """Invariant F21: the behaviour of Park and Zhao's released code is available as a setting."""
     config = ContextConfig(encoder=checkpoint("bert"), has_frozen_dropout=True)
     context = Context(config, HuggingFaceEncoder(hugging_face("bert"))).train()
     tokens = Tokens.from_lists([[9, 10, 11]])

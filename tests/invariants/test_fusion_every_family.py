@@ -153,7 +153,7 @@ def test_absent_context_or_source_is_never_nan(family):
 
 @every_family
 def test_bf16_autocast_trains(family):
-    """Mixed precision works everywhere: logits near those of fp32, gradients in fp32 and finite."""
+    """Mixed precision in every family: logits close to those of fp32, gradients finite and in fp32."""
     model = build(family).float()
     batch = batch_of(examples(model))
     expected = logits_of(model, batch)

@@ -229,7 +229,7 @@ def test_finetuned_dropout_falls_on_the_output():
 
 @pytest.mark.parametrize("family", ["tgt_elmo", "tgt_elmo_gpt2"])
 def test_a_language_model_without_cache_says_the_same(family):
-    """Invariants F27 and F35: reading every prefix anew is only slower."""
+    """Invariants F27 and F35: recomputing every prefix gives the same output, only slower."""
     model = build(family)
     rows = examples(model, count=4)
     sources = batch_of(rows).sources

@@ -1,4 +1,4 @@
-"""Invariants F28 and F36: tying, and no switch that does nothing."""
+"""Invariants F28 and F36: tying, and the effect of every switch."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ EXCLUSIVE = {
 
 @pytest.mark.parametrize("names", list(EXCLUSIVE), ids=" x ".join)
 def test_contradictions_are_refused(names):
-    """Invariant F28: both settings are named."""
+    """Invariant F28: the message names both settings."""
     with pytest.raises(ValueError) as caught:
         TransformerConfig(**EXCLUSIVE[names])
     assert all(name in str(caught.value) for name in names)

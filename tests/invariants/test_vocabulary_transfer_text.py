@@ -37,13 +37,13 @@ def test_self_information_by_hand():
 
 
 def texts(labels):
-    """As many texts that differ."""
+    """That many distinct texts."""
     return [f"line {row}" for row in range(len(labels))]
 
 
 @pytest.mark.parametrize("train", [0.5, 0.8])
 def test_splits_keep_the_balance_of_labels(train):
-    """Invariant V54: of every label each split has its share, to within one example; no example is lost."""
+    """Invariant V54: each split has its share of every label, to within one example; no example is lost."""
     labels = [label for label, count in zip("abcd", (401, 99, 37, 8), strict=True) for _ in range(count)]
     found = stratified(labels, texts(labels), SplitConfig(train=train))
     assert sorted(row for rows in found.values() for row in rows) == [*range(len(labels))]
@@ -107,7 +107,7 @@ def test_unlabelled_text_teaches_the_vocabulary_and_the_masked_lm_step():
 
 
 def test_nothing_that_is_scored_is_read_without_labels(store, tmp_path):
-    """Pooled splits and the text of the vocabulary share lines; what is learned from has no scored one."""
+    """The pooled splits and the unlabelled text share lines; none that is scored is trained on."""
     lines = [f"{word} {number % 40} times" for number, word in enumerate(["one", "other"] * 60)]
     files = {}
     for name, part in (("train", lines[:80]), ("dev", lines[60:100]), ("test", lines[80:])):

@@ -309,7 +309,7 @@ class Config(SystemConfig):
                 yield f"masked_lm and {name} are both given: {name} is of translation models; leave one out"
         if self.transfer.method not in MASKED_LM_METHODS:
             yield (
-                f"transfer.method is {self.transfer.method} with masked_lm, which knows "
+                f"transfer.method is {self.transfer.method} with masked_lm, which supports "
                 f"{', '.join(MASKED_LM_METHODS)}; choose one of these, or leave masked_lm out"
             )
         for part in ("upstream", "downstream"):
@@ -355,7 +355,7 @@ class Config(SystemConfig):
         setting = f"upstream.objective is {upstream.objective}"
         for name in ("start_id", "revision"):
             if getattr(upstream, name) is not None and upstream.checkpoint is None:
-                yield f"upstream.{name} is {getattr(upstream, name)} without a checkpoint, whose it would be"
+                yield f"upstream.{name} is {getattr(upstream, name)} without a checkpoint: give both or none"
         if upstream.objective == "translation":
             if upstream.checkpoint is not None:
                 yield (
