@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from nlgraft import api
 from nlgraft.analysis.data.ledger import open_ledger
 from nlgraft.analysis.rendering import prose
 from nlgraft.analysis.study_result import StudyResult
@@ -240,6 +241,19 @@ def test_reports_say_what_came_before(shown, store):
         }
     ]
     assert "Analysis 1 of these 40" in shown(factors=UNCLEAR).render("md"), "the same analysis, shown again"
+
+
+def test_loading_and_comparing_enters_once_and_reports_agree(make_study, run, store, tmp_path):
+    study = make_study(seeds=SEEDS, factors=CLEAR, claims=[], published=[], storage={"path": store.uri})
+    run(study, store)
+    api.validity(study, 100)
+    assert not entries(store), "a design was examined, nothing was compared"
+    found = api.load(study).compare("patt_eg")
+    api.load(study).report(tmp_path, formats=["json"])
+    written = json.loads((tmp_path / "result.json").read_text())
+    assert written["cells"][1]["comparison"]["test/bleu"]["p_holm"] == found.to_json()["p_holm"]
+    assert [one.verdict for one in entries(store)[1].asked] == ["significant"]
+    assert len(entries(store)) == 1
 
 
 def test_the_command_lists_analyses(shown, store):

@@ -46,6 +46,18 @@ def _sentence(metric: str, analysis: Analysis) -> str:
     return text
 
 
+def ledger_method(result: RecordedResults) -> list[str]:
+    """Describe the correction over the ledger; empty without a store."""
+    if not result.analyses:
+        return []
+    also = "" if result.is_corrected else "Stars follow it whatever the study's own correction. "
+    return [
+        "The store's ledger holds every analysis that was shown. What was declared before results on the "
+        "same test segments had been seen is judged as declared; other questions share a tenth of that level "
+        f"and are judged by a test that holds at every number of seeds. {also}Other stores cannot be known."
+    ]
+
+
 def ledger_table(entries: Mapping[int, Entry]) -> Table:
     """Tabulate analyses by number."""
     header = ["analysis", "day", "study", "metric", "asked", "seeds", "segments", "significant"]

@@ -100,7 +100,7 @@ def describe(result: RecordedResults) -> dict[str, Any]:
         "looks": tables.looks_table(result) if result.stops else None,
         "trials": tables.trials_table(result),
         "fairness": prose.fairness(result),
-        "method": prose.method(result),
+        "method": [*prose.method(result), *ledger_tables.ledger_method(result)],
         "signatures": _signatures(result),
         "corpora": corpora(result.study.data),
         "data": json.dumps(result.study.data, indent=2, ensure_ascii=False),

@@ -70,7 +70,7 @@ class RecordedResults(ComparedResults):
     @cached_property
     def analyses(self) -> dict[str, Analysis]:
         """The analyses that these results are, by the first metric of each; entered when first asked for."""
-        if self.store is None or self.main_metric not in self.metrics:
+        if self.store is None or not self.metrics:
             return {}
         return {entry.metrics[0]: self._enter(entry) for entry in self._entries()}
 
@@ -287,9 +287,11 @@ class RecordedResults(ComparedResults):
         return json.dumps(self.study.data, sort_keys=True, ensure_ascii=False)
 
     def _read_lines(self, split: str) -> list[str]:
-        for trial in (trial for cell in self.cells for trial in cell.trials if trial.state == "finished"):
-            texts = trial.read_texts(split)
-            if texts is not None:
+        """Read the lines that a trial was scored on, the first of the first cell that has them stored."""
+        for cell in self.cells:
+            trial = next((one for one in cell.trials if one.state == "finished"), None)
+            texts = None if trial is None else trial.read_texts(split)
+            if trial is not None and texts is not None:
                 source = trial.read_stream(split, "source") or []
                 if len(source) != len(texts[1]):
                     return texts[1]

@@ -243,7 +243,7 @@ class Analysis(Part):
     alpha: float = Field(default=0.05, gt=0, lt=1)
     """Significance level; intervals cover 1 - alpha."""
     correction: Literal["holm", "none"] = "holm"
-    """Correction over the family of comparisons."""
+    """Correction of p-values over the family; verdicts are corrected over the ledger in any case."""
     family: Literal["all_cells", "claims"] = "all_cells"
     """Comparisons that are corrected together: every cell against the baseline, or the claims' own."""
     gains_over: str | None = None
