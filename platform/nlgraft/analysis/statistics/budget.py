@@ -174,6 +174,8 @@ class Budget:
                 return Answer(None, "declared", reason="not all declared seeds have finished")
             p = frozen.adjusted(entry.alpha)[slot]
             return Answer(p, "declared", frozen.level / entry.alpha, f"as declared by {frozen.entry.variant}")
+        if asked.difference is None:  # an entry of such questions alone is not added: its cells are unknown
+            return Answer(None, "described", reason="no seed has finished in both cells")
         return self._afterthought(entry, asked)
 
     def _afterthought(self, entry: Entry, asked: Asked) -> Answer:
