@@ -9,7 +9,7 @@ import pytest
 
 from nlgraft.errors import DataError, StoreError
 from nlgraft.text.batches import LengthBatches, Ragged
-from nlgraft.text.tokenizer_config import TokenizerConfig
+from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import BOS, EOS, SentencePiece, train_sentencepiece
 
 ROWS = [[5, 6, 7], [], [8], [9, 10]]
@@ -147,7 +147,7 @@ def test_padding_on_real_text(multi30k, tmp_path):
     for language in ("en", "de"):
         with gzip.open(multi30k / f"train.{language}.gz", "rt", encoding="utf-8") as file:
             sides.append([line.strip() for line in file])
-    config = TokenizerConfig(kind="bpe", vocab_size=8000)
+    config = LearnedTokenizerConfig(kind="bpe", vocab_size=8000)
     train_sentencepiece([*sides[0], *sides[1]], config, tmp_path / "m", 0)
     model = SentencePiece(tmp_path / "m")
     sizes = np.stack([Ragged.of(model.encode(side)).lengths + 1 for side in sides], axis=1)
