@@ -70,7 +70,7 @@ def test_silent_branches_change_nothing(site, side, norm):
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_branches_with_zero_initial_weights_begin_as_the_plain_model(site, side, norm):
-    """Invariant F14 by ``init: zero``; the branches still learn, since their last projection has a gradient."""
+    """Invariant F14 by ``init: zero``; the branches still learn: their last projection has a gradient."""
     config = preset(
         "prlm",
         encoder=checkpoint("bert"),

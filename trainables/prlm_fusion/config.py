@@ -195,8 +195,8 @@ class PrlmFusionConfig(MergeConfig):
     """Which layers have branches (Table 3d): those of the encoder (source), of the decoder (target), or
     both."""
     init: Init = "xavier"
-    """Initial weights of each branch's last projection; zero (ours): a sum at the sites self and ffn begins as
-    the plain Transformer."""
+    """Initial weights of each branch's last projection; zero (ours): a sum at the sites self and ffn begins
+    as the plain Transformer."""
     layers: Layers = -2
     """Hidden states that are fused (Table 3a): one layer by number (-1 last, 0 embeddings); the mean of all
     or of the last few layers; ELMo's scalar mix; or a mixture whose weights are predicted for each sentence
