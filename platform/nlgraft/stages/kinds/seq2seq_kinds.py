@@ -183,7 +183,7 @@ TRAIN = StageKind(
     "nlgraft.stages.run.seq2seq_stages:train", TrainSettings, TrainInputs, version=2, is_distributed=True
 )
 TRANSLATE = StageKind(
-    "nlgraft.stages.run.translation_stages:translate", TranslateSettings, TranslateInputs, version=3
+    "nlgraft.stages.run.translation_stages:translate", TranslateSettings, TranslateInputs, version=4
 )
 EXTRACT = StageKind(
     "nlgraft.stages.run.translation_stages:extract", ExtractSettings, ExtractInputs, version=2

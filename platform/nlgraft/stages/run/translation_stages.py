@@ -74,10 +74,7 @@ def translate(context: StageContext) -> None:
         evaluation |= calibration(
             model, prepared, translations.best, tokenizer, references, settings.generation
         )
-    scores = {
-        **evaluation.scores,
-        "sentences_per_s": _speed(translations, settings, context.device),
-    }
+    scores = {**evaluation.scores, **_speeds(translations, settings, context.device)}
     write_segments(context.directory, split, evaluation.statistics)
     write_metrics(context.directory, {f"{split}/{name}": score for name, score in scores.items()})
 
@@ -117,11 +114,15 @@ def _lengths(name: str, sequences: Sequence[Sequence[int]], signature: str) -> E
     return Evaluation({name: score_statistics(name, rows, signature)}, {name: rows})
 
 
-def _speed(translations: Translations, settings: TranslateSettings, device: str) -> Score:
-    count = len(translations.hypotheses)
-    rate = count / translations.seconds
+def _speeds(translations: Translations, settings: TranslateSettings, device: str) -> dict[str, Score]:
+    """Measure sentences and output tokens per second; ends of sentences are not counted."""
     signature = speed_signature(settings.generation, device, has_lm_cache=settings.has_lm_cache)
-    return Score("sentences_per_s", rate, count, "maximize", signature)
+    num_sentences = len(translations.hypotheses)
+    amounts = {"sentences_per_s": num_sentences, "tokens_per_s": sum(map(len, translations.best))}
+    return {
+        name: Score(name, amount / translations.seconds, num_sentences, "maximize", signature)
+        for name, amount in amounts.items()
+    }
 
 
 def calibration(
