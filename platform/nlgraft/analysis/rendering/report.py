@@ -11,7 +11,15 @@ from typing import Any
 import jinja2
 
 from nlgraft.analysis.data.provenance import corpora
-from nlgraft.analysis.rendering import figures, ledger_tables, prose, search_tables, tables, typesetting
+from nlgraft.analysis.rendering import (
+    figures,
+    ledger_tables,
+    prose,
+    registration_tables,
+    search_tables,
+    tables,
+    typesetting,
+)
 from nlgraft.analysis.rendering.document import result_document
 from nlgraft.analysis.statistics.comparison import rounded
 from nlgraft.analysis.statistics.recorded import RecordedResults
@@ -81,6 +89,8 @@ def describe(result: RecordedResults) -> dict[str, Any]:
         "main_metric": main,
         "headline": prose.headline(result),
         "ledger": ledger_tables.ledger_sentences(result),
+        "registration": registration_tables.registration_sentence(result),
+        "deviations": registration_tables.deviations_table(result),
         "earlier": ledger_tables.earlier_analyses(result),
         "comparison": tables.comparison_table(result, main),
         "effects": tables.effects_table(result, main) if main in known else None,
