@@ -196,7 +196,8 @@ def registrations_list(registrations: Iterable[Registration]) -> None:
     from nlgraft.analysis.rendering.registration_tables import registered_table  # loads scipy
 
     for found in registrations:
-        _show_table(_console(), registered_table(found))
+        header, *rows = registered_table(found).plain()
+        _print(_left(_table(header, rows)), "")
 
 
 def _show_table(console: Console, table: ReportTable) -> None:

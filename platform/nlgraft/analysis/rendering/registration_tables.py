@@ -8,6 +8,7 @@ from typing import Any
 from nlgraft.analysis.data.ledger import Entry
 from nlgraft.analysis.data.registration import Registration
 from nlgraft.analysis.rendering.typesetting import NOTHING, Table, make_table
+from nlgraft.analysis.statistics.deviations import claim_text
 from nlgraft.analysis.statistics.recorded import RecordedResults
 from nlgraft.wording import count
 
@@ -48,14 +49,15 @@ def registered_table(registration: Registration) -> Table:
     shared = {path: value for path, value in base.settings.items() if path.startswith("data.")}
     rows = [
         ["date", registration.time],
-        ["digest", registration.digest],
-        ["before", _before(registration)],
+        ["digest (SHA-256)", registration.digest],
+        ["seen before", _before(registration)],
         ["system", content.system],
         ["baseline", ", ".join(f"{name}={level}" for name, level in base.levels.items()) or base.label],
         ["cells", _listed([cell.label for cell in others])],
         ["seeds", ", ".join(map(str, content.seeds))],
         *([path, _value(value)] for path, value in content.settings.items()),
         *(["claim", _claim(claim)] for claim in content.claims),
+        *([f"metric {name}", meaning] for name, meaning in content.metrics.items()),
         *([path, _value(value)] for path, value in shared.items()),
         ["settings", f"{len(base.settings) - len(shared)} of each cell, see --json"],
     ]
@@ -63,14 +65,14 @@ def registered_table(registration: Registration) -> Table:
 
 
 def _before(registration: Registration) -> str:
-    seen = f"{len(registration.analyses) or 'no'} analyses of its test segments"
-    finished = f"{registration.num_finished} of {count(registration.num_planned, 'replicate')} finished"
-    return f"{seen} shown; {finished}"
+    num = len(registration.analyses)
+    seen = f"{num or 'no'} {'analysis' if num == 1 else 'analyses'} of its test segments"
+    return f"{seen}; {registration.num_finished} of {count(registration.num_planned, 'replicate')} finished"
 
 
 def _claim(claim: dict[str, Any]) -> str:
-    sides = [f"{name} {_value(value)}" for name, value in claim.items()]
-    return ", ".join(sides)
+    further = [f"{name} {_value(claim[name])}" for name in ("figures", "margin", "source") if name in claim]
+    return ", ".join([claim_text(claim), *further])
 
 
 def _value(value: Any) -> str:

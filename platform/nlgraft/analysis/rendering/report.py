@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +165,12 @@ def _markdown(result: RecordedResults) -> str:
 
 
 def _latex(result: RecordedResults) -> str:
-    return _environment_of(is_html=False).get_template("report.tex.j2").render(describe(result))
+    facts = describe(result)
+    if facts["registration"]:
+        # A paper shows tables alone.
+        table = facts["comparison"]
+        facts["comparison"] = replace(table, notes=(*table.notes, facts["registration"]))
+    return _environment_of(is_html=False).get_template("report.tex.j2").render(facts)
 
 
 def _html(result: RecordedResults) -> str:

@@ -141,9 +141,9 @@ def _claims(registered: Content, now: Content, labels: Mapping[str, str]) -> Ite
             new.remove(edited)
             yield from _edited_claim(claim, edited)
     for claim in gone:
-        yield Deviation(what=f"claim {_claim_text(claim)}", registered="registered", now="left out")
+        yield Deviation(what=f"claim {claim_text(claim)}", registered="registered", now="left out")
     for claim in new:
-        yield Deviation(what=f"claim {_claim_text(claim)}", registered="not registered", now="added")
+        yield Deviation(what=f"claim {claim_text(claim)}", registered="not registered", now="added")
 
 
 def _relabelled(claim: Settings, labels: Mapping[str, str]) -> Settings:
@@ -168,14 +168,15 @@ def _about(claim: Settings) -> list[str]:
 def _edited_claim(claim: Settings, edited: Settings) -> Iterator[Deviation]:
     named = {name: claim.get(name) for name in (*_CELLS, "exceeds")}
     if named != {name: edited.get(name) for name in (*_CELLS, "exceeds")}:
-        yield Deviation(what="claim reversed", registered=_claim_text(claim), now=_claim_text(edited))
+        yield Deviation(what="claim reversed", registered=claim_text(claim), now=claim_text(edited))
         claim, edited = ({k: v for k, v in one.items() if k not in named} for one in (claim, edited))
         yield from _values(claim, edited, "the reversed claim's ")
         return
-    yield from _values(claim, edited, f"claim {_claim_text(claim)}, ")
+    yield from _values(claim, edited, f"claim {claim_text(claim)}, ")
 
 
-def _claim_text(claim: Settings) -> str:
+def claim_text(claim: Settings) -> str:
+    """Write a claim, without its figures and margin, as lists of deviations name it."""
     metric = claim.get("metric")
     if "cell" in claim:
         return f"“{claim['cell']} has its published {metric}”"

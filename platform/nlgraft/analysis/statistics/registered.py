@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,9 @@ from nlgraft.analysis.data.registration import Registration, open_registrations
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.statistics.deviations import Deviation, Matching, deviations_of, listed
+from nlgraft.errors import DataError
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data.study import Study
 from nlgraft.wording import count
 
 _MIN_SHARED = 2
@@ -24,8 +26,8 @@ class Standing:
     """How a study and its results stand to a registration.
 
     Attributes:
-        registration: The registration: of the same content; else the newest of the variant, of the study, or
-            the one of another study that has most of its cells.
+        registration: The registration: of the same content; else the newest of the variant or of the study;
+            or the one of another study that has most of its cells.
         number: Its place among the registrations of that study's name.
         num_registrations: Number of these.
         variant: The variant that it is compared with.
@@ -119,10 +121,12 @@ def standing_of(
     if not own:
         return _related(pages.documents.values(), study.variant, set(keys.values()))
     texts = {key: text for one in own for key, text in one.texts.items()}
-    now = Freezer(texts).freeze(study)
-    of_variant = [one for one in own if one.variant == study.variant]
-    same = [one for one in own if one.digest == now.digest]
-    found = (same or of_variant or own)[-1]
+    now, unreadable = None, ()
+    try:
+        now = Freezer(texts).freeze(study)
+    except DataError as error:  # text that was edited, on a hub that is away: the results can be shown
+        unreadable = (Deviation(what="text", registered="readable", now=f"cannot be read: {error}"),)
+    found = _chosen(own, study, now)
     return Standing(
         registration=found,
         number=own.index(found) + 1,
@@ -130,12 +134,21 @@ def standing_of(
         variant=study.variant,
         seen=tuple(sorted({*found.analyses, *(n for n in past.entries if n <= found.num_analyses)})),
         deviations=(
-            *deviations_of(found.content, now),
-            *_execution(found.content, now, results),
+            *unreadable,
+            *(() if now is None else deviations_of(found.content, now)),
+            *(() if now is None else _execution(found.content, now, results)),
             *_seen_seeds(found.content, results, keys, past.entries),
         ),
         problems=pages.problems,
     )
+
+
+def _chosen(own: Sequence[Registration], study: Study, now: Content | None) -> Registration:
+    """Choose the registration to compare with: of this content, of the variant, of the study, any."""
+    same = [one for one in own if now is not None and one.digest == now.digest]
+    of_variant = [one for one in own if one.variant == study.variant]
+    plain = [one for one in own if one.variant == study.name]
+    return (same or of_variant or plain or own)[-1]
 
 
 def _related(registrations: Iterable[Registration], variant: str, keys: set[str]) -> Standing | None:
