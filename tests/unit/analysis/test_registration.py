@@ -4,8 +4,10 @@ import copy
 import json
 import sys
 import types
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from nlgraft import api
 from nlgraft.analysis.data import frozen
 from nlgraft.analysis.data.registration import open_registrations
 from nlgraft.cli import main
+from nlgraft.conditions import ReadWhen, as_read
 from nlgraft.errors import DataError, TrialFailed
 from nlgraft.evaluation.artifact import write_evaluation
 from nlgraft.evaluation.scores import evaluate_text
@@ -27,6 +30,7 @@ from nlgraft.strict_config import StrictConfig
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.metric import Metric
 from nlgraft.study.data.study import Analysis
+from nlgraft.study.reading.system_import import load_system
 from nlgraft.text.corpora import read_corpus
 from nlgraft.text.corpus_config import CorpusConfig
 from nlgraft.text.files import InputPath, file_digest
@@ -38,16 +42,19 @@ RIGHT = {"plain": 0.5, "avg": 0.7, "att": 0.8}
 class Config(StrictConfig):
     """Settings of a system that guesses the references."""
 
+    READ_WHEN: ClassVar[ReadWhen] = {"patience": ({"arm": ("att",)},)}
+
     data: CorpusConfig
     arm: str = "plain"
     lr: float = 1e-3
     steps: int = 10
+    patience: int = 1
     dictionary: InputPath | None = None
 
 
 def stage_graph(config, *, seed, splits):
     run = f"{SYSTEM}:{{}}".format
-    settings = config.model_dump(mode="json", exclude={"data", "dictionary"})
+    settings = as_read(config).model_dump(mode="json", exclude={"data", "dictionary"})
     if config.dictionary is not None:
         settings["dictionary"] = file_digest(config.dictionary)
     version = sys.modules[SYSTEM].VERSION
@@ -248,6 +255,7 @@ EDITS = {
     "objective": (put("objective/metric", "dev/chrf"), "objective.metric: dev/bleu → dev/chrf"),
     "baseline": (put("factors/arm/baseline", "avg"), "baseline: arm=plain, schooling=full → arm=avg, school"),
     "base setting": (put("base/steps", 11), "steps: 10 → 11"),
+    "setting that one arm reads": (put("base/patience", 2), "patience in arm=att: 1 → 2"),
     "alpha": (put("analysis/alpha", 0.1), "analysis.alpha: 0.05 → 0.1"),
     "correction": (put("analysis/correction", "none"), "analysis.correction: holm → none"),
     "family": (put("analysis/family", "claims"), "analysis.family: all_cells → claims"),
@@ -371,6 +379,14 @@ def test_another_version_of_the_system_is_shown(finished, monkeypatch):
     assert "stage train of the system: version 1 → version 2" in finished.deviations()
 
 
+def test_another_meaning_of_a_metric_is_shown(finished, monkeypatch):
+    system = load_system(SYSTEM)
+    changed = {"test/bleu": replace(system.metrics["test/bleu"], unit="percent")}
+    other = replace(system, metrics={**system.metrics, **changed})
+    monkeypatch.setattr(frozen, "load_system", lambda _: other)
+    assert finished.deviations() == ["metric test/bleu: maximize, points → maximize, percent"]
+
+
 def test_another_system_is_shown(finished, monkeypatch):
     monkeypatch.setitem(sys.modules, "other_system", sys.modules[SYSTEM])
     finished.document["system"] = "other_system"
@@ -441,6 +457,15 @@ def test_text_that_is_only_stored_otherwise_is_the_same_text(finished):
 def test_registering_the_same_again_keeps_date_and_digest(here):
     first = nlgraft.register(here.study())
     assert nlgraft.register(here.study(text="# a comment\n" + STUDY)) == first
+    store = ArtifactStore.open(str(here.root / "store"))
+    assert len(open_registrations(store).read().documents) == 1
+
+
+def test_drivers_that_register_at_once_agree(here):
+    study = here.study()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: nlgraft.register(study), range(4)))
+    assert len({one.time for one in found}) == 1
     store = ArtifactStore.open(str(here.root / "store"))
     assert len(open_registrations(store).read().documents) == 1
 

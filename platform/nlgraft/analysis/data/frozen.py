@@ -43,7 +43,7 @@ class FrozenCell:
         levels: Level by factor.
         settings: The settings that it reads, without those that are searched; text by number and digest of
             its lines.
-        stages: Version and digest of the settings of every stage of its trials, by name.
+        stages: Version of every stage of its trials, and digest of what it reads, by name.
     """
 
     label: str
@@ -187,7 +187,12 @@ def _stages(graph: StageGraph) -> dict[str, tuple[int, str]]:
     for stage in graph.stages:
         twins = [name for name in found if name.partition(" #")[0] == stage.name]
         name = f"{stage.name} #{len(twins) + 1}" if twins else stage.name
-        found[name] = (stage.version, fingerprint(stage.config)[:_DIGITS])
+        reads = {
+            "config": stage.config,
+            "inputs": {key: upstream.name for key, upstream in stage.inputs.items()},
+            "is_seeded": stage.seed is not None,
+        }
+        found[name] = (stage.version, fingerprint(reads)[:_DIGITS])
     return found
 
 
