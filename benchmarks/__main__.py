@@ -19,6 +19,7 @@ import torch
 from benchmarks import (
     decoding,
     fusion,
+    growth,
     language_model_decoding,
     many_trials,
     multi_source_decoding,
@@ -41,6 +42,7 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "many_trials": many_trials.report,
     "stage_sharing": stage_sharing.report,
     "vocabulary": vocabulary.report,
+    "growth": growth.report,
 }
 """Each returns Markdown lines, the first one a heading."""
 

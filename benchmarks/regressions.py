@@ -19,6 +19,8 @@ _NOT_OURS = (
     *("Marian", "JoeyNMT", "Hugging Face", "CTranslate2", "GEMM limit", "transformers"),
     "language model, read anew",  # ours, with the cache switched off
 )
+_UNCOMPARED = ("Growth of cost",)
+"""Sections whose ratios are between sizes and not between systems."""
 _DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
 _NUMBERS = r"(?P<value>\d+\.\d+) \((?P<low>\d+\.\d+)-(?P<high>\d+\.\d+)(?: over rounds)?\)"
 _HEADER = re.compile(r"ratio to (?P<peer>.+?) \(range over rounds\)")
@@ -62,7 +64,8 @@ def read_ratios(text: str) -> dict[Key, Ratio]:
             first, *_, last = (cell.strip() for cell in line.strip("| ").split("|"))
             header, cell = _HEADER.fullmatch(last), _CELL.fullmatch(last)
             peer = header["peer"] if header else peer
-            if cell and peer is not None and first != peer and not first.startswith(_NOT_OURS):
+            is_ours = first != peer and not first.startswith(_NOT_OURS) and section not in _UNCOMPARED
+            if cell and peer is not None and is_ours:
                 found[section, first, peer] = _ratio(cell)
         else:
             peer = None

@@ -1,7 +1,7 @@
 """Plans and their application: 32,000 new tokens against 250,000 old ones, as of a multilingual model.
 
 VIPI's plan also against 30,000 old ones, as of BERT. Each is measured in turns with the plainest way to the
-same result, which no change of ours makes faster: the definition of similar tokens, the list of all partitions,
+same result, which no change of ours makes faster: the definition of similar tokens, all partitions listed,
 reading the rows that a plan names.
 
 The vocabularies are constructed: strings of syllables drawn by a power law, 8 characters on average and 16 at

@@ -60,6 +60,10 @@ def test_what_the_benchmarks_write_is_read():
     assert read_ratios(text) == {("Decoding", "ours", "theirs"): Ratio(1.38, 1.10, 1.50)}
 
 
+def test_ratios_between_sizes_are_not_compared():
+    assert read_ratios(OLD.replace("## Training", "## Growth of cost").split("Ratios of")[0]) == {}
+
+
 def test_nothing_has_changed(results):
     assert list(regressions(OLD, earlier(results, "2026-01-03"))) == []
 
