@@ -331,20 +331,6 @@ def test_different_studies_at_once_compute_a_shared_stage_once(
     assert len([line for line in log if line.startswith("upstream")]) == 1
 
 
-def test_failed_cells_exit_with_1_and_say_why(toy_document: dict[str, Any], tmp_path: Path) -> None:
-    toy_document["factors"] = {
-        "behaviour": {"target": "behaviour", "levels": ["good", "nan"], "baseline": "good"}
-    }
-    study_file = write(tmp_path / "toy.yaml", toy_document)
-    ran = call("run", study_file, "--json")
-    assert ran.returncode == 1, ran.stderr
-    result = json.loads(ran.stdout.splitlines()[-1])
-    assert [cell["state"] for cell in result["cells"]] == ["finished", "failed"]
-    status = json.loads(call("status", study_file, "--json").stdout)
-    assert status["counts"]["failed"] == 2
-    assert "nan" in status["cells"][1]["reasons"][0]
-
-
 def test_what_never_fits_exits_with_3_at_once(toy_document: dict[str, Any], tmp_path: Path) -> None:
     toy_document["resources"] = {"workers": 3, "gpus_per_worker": 1}
     study_file = write(tmp_path / "toy.yaml", toy_document)
