@@ -1,4 +1,7 @@
-"""Run benchmarks: all of them, with the dated result written beside this file, or those that are named."""
+"""Run benchmarks: all of them, with the dated result written beside this file, or those that are named.
+
+Ends with exit code 1 and a sentence for each ratio that is below the last dated result by more than noise.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ import torch
 from benchmarks import (
     decoding,
     fusion,
+    growth,
     language_model_decoding,
     many_trials,
     multi_source_decoding,
@@ -25,6 +29,7 @@ from benchmarks import (
     vocabulary,
 )
 from benchmarks.material import SIZE, load_material
+from benchmarks.regressions import compare
 
 RESULTS = Path(__file__).parent / "results"
 BENCHMARKS: dict[str, Callable[[], list[str]]] = {
@@ -37,6 +42,7 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "many_trials": many_trials.report,
     "stage_sharing": stage_sharing.report,
     "vocabulary": vocabulary.report,
+    "growth": growth.report,
 }
 """Each returns Markdown lines, the first one a heading."""
 
@@ -54,7 +60,7 @@ def _head() -> list[str]:
 
 
 def main() -> None:
-    """Measure on one thread and print; write ``results/DATE.md`` when all were run."""
+    """Measure on one thread, print, compare with earlier results; write ``results/DATE.md`` if all ran."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(BENCHMARKS)}")
     names = parser.parse_args().names
@@ -67,11 +73,12 @@ def main() -> None:
         began_s = time.process_time()
         lines += ["", *BENCHMARKS[name]()]
         sys.stderr.write(f"{name}: {time.process_time() - began_s:.0f} CPU-s\n")
-    text = "\n".join(lines) + "\n"
+    text, today = "\n".join(lines) + "\n", datetime.date.today().isoformat()
     if not names:
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"{datetime.date.today().isoformat()}.md").write_text(text)
+        (RESULTS / f"{today}.md").write_text(text)
     sys.stdout.write(text)
+    compare(text, RESULTS, today)
 
 
 if __name__ == "__main__":

@@ -64,17 +64,22 @@ MERGE = Addition(
 METRIC = Addition(
     "a metric of text",
     {
-        "platform/nlgraft/evaluation/sufficient.py": (
+        "platform/nlgraft/evaluation/metric_config.py": (
             ("TextMetric = Literal[", '{}"exact", '),
+            (
+                "SCORED: Mapping[str, Scored] = {",
+                '{}\n    "exact": _less("points", "Exact copies, few are better."),',
+            ),
+        ),
+        "platform/nlgraft/evaluation/sufficient.py": (
             (
                 "STATISTIC_METRICS: Mapping[str, StatisticMetric] = {",
                 "def _exact_rows(hypotheses: Sequence[str], references: Sequence[str]) -> Rows:\n"
                 "    pairs = zip(hypotheses, references, strict=True)\n"
                 '    return np.array([[one == other, 1.0] for one, other in pairs]), "exact"\n\n\n'
-                "{}\n"
-                '    "exact": _less("points", "Exact copies, few are better.", _percentage, _exact_rows),',
+                '{}\n    "exact": StatisticMetric(_percentage, _exact_rows),',
             ),
-        )
+        ),
     },
 )
 SCHEDULE = Addition(

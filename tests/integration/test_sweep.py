@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,8 +15,11 @@ from typing import Any, cast
 import optuna
 import pytest
 import ray
+from click.testing import CliRunner
+from ruamel.yaml import YAML
 
 import nlgraft
+from nlgraft.cli import main
 from nlgraft.errors import StoreError
 from nlgraft.execution import sweep
 from nlgraft.execution.cluster import connected, local_capacity
@@ -133,6 +137,25 @@ def test_failures_are_recorded_and_the_others_finish(toy_document: dict[str, Any
     assert "nan" in records["behaviour=nan, seed 1"].reason
     assert "this arm cannot work" in records["behaviour=raise, seed 1"].reason
     assert "process died" in records["behaviour=exit, seed 1"].reason
+
+
+def test_failed_cells_end_the_command_with_1_and_status_says_why(
+    toy_document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # set by the command, and restored
+    toy_document["factors"] = {
+        "behaviour": {"target": "behaviour", "levels": ["good", "nan"], "baseline": "good"}
+    }
+    file = tmp_path / "toy.yaml"
+    with file.open("w") as stream:
+        YAML().dump(toy_document, stream)
+    ran = CliRunner().invoke(main, ["run", str(file), "--json"])
+    assert ran.exit_code == 1, ran.stderr
+    result = json.loads(ran.stdout.splitlines()[-1])
+    assert [cell["state"] for cell in result["cells"]] == ["finished", "failed"]
+    status = json.loads(CliRunner().invoke(main, ["status", str(file), "--json"]).stdout)
+    assert status["counts"]["failed"] == 2
+    assert "nan" in status["cells"][1]["reasons"][0]
 
 
 def test_asha_stops_trials_cooperatively_and_optuna_hears_of_it(

@@ -36,7 +36,7 @@ class StudyResult(SequentialResults):
 
     def _repr_html_(self) -> str:
         """Show the comparison table in a notebook."""
-        from nlgraft.analysis.rendering.report import html_table  # loads matplotlib and jinja2
+        from nlgraft.analysis.rendering.report import html_table  # loads jinja2
 
         return html_table(self.comparison(), f"{self.study.variant}: {self.main_metric}")
 
@@ -75,7 +75,7 @@ class StudyResult(SequentialResults):
         Raises:
             NlgraftError: There is no such format.
         """
-        from nlgraft.analysis.rendering.report import render  # loads matplotlib and jinja2
+        from nlgraft.analysis.rendering.report import render  # loads jinja2
 
         return render(self, kind)
 
@@ -92,6 +92,6 @@ class StudyResult(SequentialResults):
         Raises:
             NlgraftError: There is no such format.
         """
-        from nlgraft.analysis.rendering.report import write_report  # loads matplotlib and jinja2
+        from nlgraft.analysis.rendering.report import write_report  # loads jinja2
 
         return write_report(self, Path(out), formats)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nlgraft.evaluation.metric_config import SCORED, Direction, scored_name
 from nlgraft.evaluation.scripts import TextTokenizers, choose_tokenizers
-from nlgraft.evaluation.sufficient import Direction, Statistics, aggregate, find_metric, segment_rows
+from nlgraft.evaluation.sufficient import Statistics, aggregate, segment_rows
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def score_statistics(name: str, statistics: Statistics, signature: str) -> Score
         DataError: There is no such metric.
     """
     value = float(aggregate(name, np.asarray(statistics, dtype=np.float64).sum(0)))
-    return Score(name, value, len(statistics), find_metric(name).direction, signature)
+    return Score(name, value, len(statistics), SCORED[scored_name(name)].direction, signature)
 
 
 def evaluate_text(

@@ -51,7 +51,8 @@ _OWN: dict[str, Script] = {
 
 def script_of(lines: Sequence[str]) -> Script | None:
     """Tell the script of text from the letters of its first lines; None for text without any."""
-    letters = Counter(char for line in lines[:_NUM_LINES] for char in line.lower() if char.isalpha())
+    characters = Counter("\n".join(lines[:_NUM_LINES]).lower())
+    letters = Counter({char: number for char, number in characters.items() if char.isalpha()})
     total = letters.total()
     if not total:
         return None
@@ -91,15 +92,19 @@ def choose_tokenizers(
     references: Sequence[str], bleu: BleuTokenizer | None = None, rouge: RougeTokenizer | None = None
 ) -> TextTokenizers:
     """Return the tokenizers that a study sets; an unset one is chosen by the script of the references."""
-    script = script_of(references) or "english"
+    return fitting_tokenizers(script_of(references), bleu, rouge)
+
+
+def fitting_tokenizers(
+    script: Script | None, bleu: BleuTokenizer | None = None, rouge: RougeTokenizer | None = None
+) -> TextTokenizers:
+    """Return the tokenizers that a study sets; an unset one is the script's, English's for no script."""
+    script = script or "english"
     return TextTokenizers(bleu or BLEU_TOKENIZERS[script][0], rouge or ROUGE_TOKENIZERS[script][0])
 
 
-def misfits(
-    references: Sequence[str], bleu: BleuTokenizer | None, rouge: RougeTokenizer | None
-) -> Iterator[str]:
+def misfits(script: Script | None, bleu: BleuTokenizer | None, rouge: RougeTokenizer | None) -> Iterator[str]:
     """Say which tokenizers of a study do not fit the script of the references, and what to do."""
-    script = script_of(references)
     if script is None:
         return
     for name, chosen, fitting in (

@@ -13,13 +13,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nlgraft.errors import DataError, nearest
+from nlgraft.errors import DataError
+from nlgraft.evaluation.metric_config import scored_name
 from nlgraft.evaluation.overlap import (
     RowsFunction,
     bleu_rows,
@@ -31,7 +30,6 @@ from nlgraft.evaluation.overlap import (
 from nlgraft.evaluation.scripts import DEFAULT_TOKENIZERS, TextTokenizers
 
 Statistics = NDArray[np.float64]
-Direction = Literal["maximize", "minimize"]
 Rows = tuple[Statistics, str]
 
 NUM_ECE_BINS = 20
@@ -44,37 +42,16 @@ _LOG_OF_ZERO = -9999999999.0
 """sacrebleu's value of log 0: its exponential is exactly 0."""
 
 
-TextMetric = Literal[
-    "bleu",
-    "bleu_zh",
-    "chrf",
-    "chrfpp",
-    "ter",
-    "rouge1",
-    "rouge2",
-    "rouge_l",
-    "rouge_lsum",
-    "meteor",
-]
-"""Metrics that compare two texts; their ``rows`` are in `STATISTIC_METRICS`."""
-
-
 @dataclass(frozen=True)
 class StatisticMetric:
     """A metric that is a function of summed per-segment statistics.
 
     Attributes:
-        direction: Which way is better.
-        unit: Unit of the value.
-        description: What is measured.
         value: Maps sums [..., k] to values [...]; its docstring names the k numbers of a segment.
         rows: Maps hypotheses and references to statistics [N, k] and a signature; None where the statistics
             come from a model or a classifier and not from two texts.
     """
 
-    direction: Direction
-    unit: str
-    description: str
     value: Callable[[Statistics], Statistics]
     rows: RowsFunction | None = None
 
@@ -197,70 +174,34 @@ def _ece(sums: Statistics) -> Statistics:
     return 100 * _ratio(gap, bins[..., 0].sum(-1))
 
 
-_more = partial(StatisticMetric, "maximize")
-_less = partial(StatisticMetric, "minimize")
 STATISTIC_METRICS: Mapping[str, StatisticMetric] = {
-    "bleu": _more(
-        "BLEU points", "Cased BLEU; its tokenizer is score.bleu_tokenizer.", _bleu, bleu_rows("13a")
-    ),
-    "bleu_zh": _more("BLEU points", "BLEU with sacreBLEU's Chinese tokenizer.", _bleu, bleu_rows("zh")),
-    "chrf": _more("chrF points", "chrF2: n-grams of characters.", _chrf, chrf_rows(0)),
-    "chrfpp": _more(
-        "chrF points", "chrF++: n-grams of characters, words and pairs of words.", _chrf, chrf_rows(2)
-    ),
-    "ter": _less("TER points", "Translation edit rate.", _ter, ter_rows),
-    "rouge1": _more("ROUGE points", "ROUGE-1 F1.", _percentage, rouge_rows("rouge1", "english")),
-    "rouge2": _more("ROUGE points", "ROUGE-2 F1.", _percentage, rouge_rows("rouge2", "english")),
-    "rouge_l": _more("ROUGE points", "ROUGE-L F1.", _percentage, rouge_rows("rougeL", "english")),
-    "rouge_lsum": _more(
-        "ROUGE points",
-        "ROUGE-Lsum F1, sentence by sentence.",
-        _percentage,
-        rouge_rows("rougeLsum", "english"),
-    ),
-    "meteor": _more("METEOR points", "METEOR without synonyms.", _percentage, meteor_rows),
-    "doc_bleu": _more(
-        "BLEU points", "BLEU of whole documents, the sentences of each joined to one line (d-BLEU).", _bleu
-    ),
-    "loss": _less("nats per token", "Cross-entropy per token.", _mean),
-    "mlm_loss_per_char": _less(
-        "nats per character",
-        "Cross-entropy per character of masked words, one unit for all vocabularies.",
-        _mean,
-    ),
-    "perplexity": _less("perplexity", "Perplexity per token.", _perplexity),
-    "accuracy": _more("points", "Share of lines whose likeliest class is right.", _percentage),
-    "macro_f1": _more("points", "F1 averaged over the classes.", _macro_f1),
-    "mcc": _more("points", "Matthews' correlation of predicted and true classes.", _mcc),
-    "ece": _less("points", "Expected calibration error: confidence against being right.", _ece),
-    "hypothesis_length": _less(
-        "tokens", "Length of the output in tokens of the model, end of sentence not counted.", _mean
-    ),
-    "reference_length": _less(
-        "tokens", "Length of the references in tokens of the model's vocabulary.", _mean
-    ),
+    "bleu": StatisticMetric(_bleu, bleu_rows("13a")),
+    "bleu_zh": StatisticMetric(_bleu, bleu_rows("zh")),
+    "chrf": StatisticMetric(_chrf, chrf_rows(0)),
+    "chrfpp": StatisticMetric(_chrf, chrf_rows(2)),
+    "ter": StatisticMetric(_ter, ter_rows),
+    "rouge1": StatisticMetric(_percentage, rouge_rows("rouge1", "english")),
+    "rouge2": StatisticMetric(_percentage, rouge_rows("rouge2", "english")),
+    "rouge_l": StatisticMetric(_percentage, rouge_rows("rougeL", "english")),
+    "rouge_lsum": StatisticMetric(_percentage, rouge_rows("rougeLsum", "english")),
+    "meteor": StatisticMetric(_percentage, meteor_rows),
+    "doc_bleu": StatisticMetric(_bleu),
+    "loss": StatisticMetric(_mean),
+    "mlm_loss_per_char": StatisticMetric(_mean),
+    "perplexity": StatisticMetric(_perplexity),
+    "accuracy": StatisticMetric(_percentage),
+    "macro_f1": StatisticMetric(_macro_f1),
+    "mcc": StatisticMetric(_mcc),
+    "ece": StatisticMetric(_ece),
+    "hypothesis_length": StatisticMetric(_mean),
+    "reference_length": StatisticMetric(_mean),
 }
-"""Every metric that can be resampled, by its name without the split."""
+"""Every metric that can be resampled, by its name without the split; `SCORED` has their meanings."""
 
 
 def find_metric(name: str) -> StatisticMetric:
-    """Find a metric by its name.
-
-    Neither a variant after a dot nor a split before it changes the metric: ``bleu.without_source_2``,
-    ``test_bleu`` and ``test_2017_bleu`` are BLEU, measured elsewhere.
-
-    Raises:
-        DataError: There is no such metric.
-    """
-    stem = name.split(".", 1)[0]
-    if stem in STATISTIC_METRICS:
-        return STATISTIC_METRICS[stem]
-    of_a_split = stem.startswith(("dev_", "test_"))
-    known = [other for other in STATISTIC_METRICS if of_a_split and stem.endswith(f"_{other}")]
-    if not known:
-        raise DataError(f"no metric '{name}'. {nearest(name, sorted(STATISTIC_METRICS))}")
-    # doc_bleu ends in _bleu, too
-    return STATISTIC_METRICS[max(known, key=len)]
+    """Find a metric by its name; see `nlgraft.evaluation.metric_config.scored_name`."""
+    return STATISTIC_METRICS[scored_name(name)]
 
 
 def segment_rows(

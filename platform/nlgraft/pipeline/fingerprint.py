@@ -18,6 +18,8 @@ JSON: TypeAlias = "Mapping[str, JSON] | Sequence[JSON] | str | int | float | boo
 """A value that can be fingerprinted."""
 
 _ATOMS = (str, int, bool, type(None))
+# Made once: json.dumps makes an encoder for every call, which takes longer than most values.
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 # A value that contains itself would otherwise be copied until the stack is exhausted.
 _MAX_DEPTH = 100
 
@@ -83,7 +85,7 @@ def canonical_json(value: JSON) -> str:
 
 def _dump(plain: Any) -> str:
     try:
-        return json.dumps(plain, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+        return _ENCODER.encode(plain)
     except ValueError as error:  # an integer beyond Python's digit limit
         raise ContractError(f"value: {error}") from error
 

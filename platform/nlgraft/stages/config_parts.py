@@ -7,8 +7,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer
-from nlgraft.evaluation.sufficient import TextMetric
+from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer, TextMetric
 from nlgraft.nn.context_config import LanguageModelConfig
 from nlgraft.nn.model_config import BertConfig, ClassifierConfig, tupled
 from nlgraft.strict_config import StrictConfig

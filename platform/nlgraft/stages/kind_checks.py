@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from pydantic import TypeAdapter
 
 from nlgraft.errors import DataError
-from nlgraft.evaluation.scripts import choose_tokenizers, misfits
+from nlgraft.evaluation.metric_config import INSTALLED_APART
+from nlgraft.evaluation.scripts import Script, fitting_tokenizers, misfits, script_of
 from nlgraft.nn.checkpoint_files import checkpoint_problems
 from nlgraft.pipeline.stage import Stage
 from nlgraft.stages.kinds.seq2seq_kinds import SCORE
@@ -26,7 +27,7 @@ from nlgraft.text.corpus_checks import (
     separator_problems,
     vocabulary_warning,
 )
-from nlgraft.text.corpus_config import SPLITS, ConlangConfig, CorpusConfig
+from nlgraft.text.corpus_config import SPLITS, ConlangConfig, CorpusConfig, Split
 from nlgraft.text.labels import check_labels
 
 _CORPUS: TypeAdapter[CorpusConfig] = TypeAdapter(CorpusConfig)
@@ -37,21 +38,40 @@ _MOST_CONSTRUCTED = 20_000  # examples: more take seconds to make, and have word
 def corpora(stages: Sequence[Stage], findings: Findings) -> None:
     """Read the corpora that lie on this machine, count them, and compare them with each other."""
     redrawn = pooled(findings.stages)
+    configs = {stage.fingerprint: _CORPUS.validate_python(stage.locations["corpus"]) for stage in stages}
+    findings.read |= _constructed(
+        {
+            key: config
+            for key, config in configs.items()
+            if isinstance(config, ConlangConfig) and config.train <= _MOST_CONSTRUCTED
+        }
+    )
     for stage in stages:
         try:
-            _read_corpus(stage, findings, is_redrawn=stage.fingerprint in redrawn)
+            _read_corpus(stage, configs[stage.fingerprint], findings, is_redrawn=stage.fingerprint in redrawn)
         except DataError as error:
             findings.refuse(stage, str(error).split("\n"))
         findings.warn(stage, separator_problems(_text_of(stage, findings), stage.config.get("joined_by")))
     _compare_corpora(stages, findings)
 
 
-def _read_corpus(stage: Stage, findings: Findings, *, is_redrawn: bool) -> None:
-    config = _CORPUS.validate_python(stage.locations["corpus"])
+def _constructed(configs: Mapping[str, ConlangConfig]) -> dict[str, dict[Split, Corpus]]:
+    """Make constructed text; a shorter split is the beginning of a longer one that is alike otherwise."""
+    longest: dict[tuple[ConlangConfig, Split], dict[str, list[str]]] = {}
+    found: dict[str, dict[Split, Corpus]] = {key: {} for key in configs}
+    for split in SPLITS:
+        for key, config in sorted(configs.items(), key=lambda each: -getattr(each[1], split)):
+            alike = config.model_copy(update=dict.fromkeys(SPLITS, 1)), split
+            if alike not in longest:
+                longest[alike] = generate(config, split)
+            num_examples = getattr(config, split)
+            streams = {role: lines[:num_examples] for role, lines in longest[alike].items()}
+            found[key][split] = Corpus.from_streams(streams)
+    return found
+
+
+def _read_corpus(stage: Stage, config: CorpusConfig, findings: Findings, *, is_redrawn: bool) -> None:
     if isinstance(config, ConlangConfig):
-        if config.train <= _MOST_CONSTRUCTED:
-            splits = {split: Corpus.from_streams(generate(config, split)) for split in SPLITS}
-            findings.read[stage.fingerprint] = splits
         return
     found = check_corpus(config)
     findings.read[stage.fingerprint] = found.corpora
@@ -113,18 +133,22 @@ def tokenizers(stages: Sequence[Stage], findings: Findings) -> None:
 
 def scores(stages: Sequence[Stage], findings: Findings) -> None:
     """Compare the tokenizers of metrics with the script of the references; refuse one that is missing."""
+    scripts: dict[str, Script | None] = {}  # many cells are scored on the same text
     for stage in stages:
         settings = SCORE.settings_of(stage)
         bleu, rouge = settings.bleu_tokenizer, settings.rouge_tokenizer
-        lines = _references(_text_of(stage, findings))
+        corpus = root(stage).fingerprint
+        if corpus not in scripts:
+            scripts[corpus] = script_of(_references(_text_of(stage, findings)))
         try:
-            if "bleu" in settings.metrics:
-                from nlgraft.evaluation.overlap import check_bleu_tokenizer  # takes a second to import
+            chosen = fitting_tokenizers(scripts[corpus], bleu, rouge).bleu
+            if "bleu" in settings.metrics and chosen in INSTALLED_APART:
+                from nlgraft.evaluation.overlap import check_bleu_tokenizer  # takes .2 s to import
 
-                check_bleu_tokenizer(choose_tokenizers(lines, bleu, rouge).bleu)
+                check_bleu_tokenizer(chosen)
         except DataError as error:
             findings.refuse(stage, str(error).split("\n"))
-        findings.warn(stage, misfits(lines, bleu, rouge))
+        findings.warn(stage, misfits(scripts[corpus], bleu, rouge))
 
 
 def checkpoints(stages: Sequence[Stage], findings: Findings) -> None:

@@ -1,6 +1,6 @@
 """Tables of the metrics that the stages write, for systems to compose theirs of; without torch.
 
-What is scored segment by segment has direction, unit and description in `nlgraft.evaluation.sufficient`.
+What is scored segment by segment has direction, unit and description in `nlgraft.evaluation.metric_config`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_args
 
-from nlgraft.evaluation.sufficient import STATISTIC_METRICS, TextMetric
+from nlgraft.evaluation.metric_config import SCORED, TextMetric
 from nlgraft.stages.config_parts import CLASS_METRICS, ExtractMethod
 from nlgraft.study.data.metric import Metric
 
@@ -39,7 +39,7 @@ def _on(splits: Sequence[Split], table: Table) -> dict[str, Metric]:
 
 
 def _statistic(name: str, **changes: Any) -> Metric:
-    found = STATISTIC_METRICS[name.partition(".")[0]]
+    found = SCORED[name.partition(".")[0]]
     plain = Metric(direction=found.direction, unit=found.unit, split=None, description=found.description)
     return replace(plain, **changes)
 

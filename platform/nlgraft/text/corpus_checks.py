@@ -131,6 +131,8 @@ def round_trip_warning(tokenizer: Tokenizer, lines: Sequence[str]) -> str | None
 
 def round_trip_bleu(restored: Sequence[str], lines: Sequence[str]) -> float:
     """Compute BLEU over characters, which suits every script, of restored lines against the original ones."""
+    if [*restored] == [*lines]:
+        return 100.0
     from sacrebleu.metrics.bleu import BLEU  # takes 0.2 s to import
 
     return BLEU(tokenize="char", force=True).corpus_score([*restored], [[*lines]]).score

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from nlgraft.evaluation.sufficient import TextMetric
+from nlgraft.evaluation.metric_config import TextMetric
 from trainables.embedding_transfer.arms import Method
 
 _TRAIN = {

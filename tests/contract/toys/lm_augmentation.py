@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from nlgraft.evaluation.sufficient import TextMetric
+from nlgraft.evaluation.metric_config import TextMetric
 
 _TRAIN = {"max_steps": 3, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01, "eval_every_steps": 2}
 _LM = {"d_model": 8, "num_layers": 1, "num_heads": 2, "ffn_dim": 8}

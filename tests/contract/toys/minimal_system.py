@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from nlgraft.evaluation.sufficient import TextMetric
+from nlgraft.evaluation.metric_config import TextMetric
 
 _BASE: dict[str, Any] = {
     "data": {"corpus": "conlang", "task": "multi_source", "train": 100, "dev": 8, "test": 6},

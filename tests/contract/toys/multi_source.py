@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any, get_args
 
-from nlgraft.evaluation.sufficient import TextMetric
+from nlgraft.evaluation.metric_config import TextMetric
 
 _TRAIN = {"max_steps": 2, "batch_tokens": 800, "warmup_steps": 1, "peak_lr": 0.01}
 _TEXT = {"corpus": "conlang", "task": "monolingual", "train": 40, "dev": 4, "test": 2}

@@ -27,8 +27,8 @@ from nlgraft.evaluation.scripts import TextTokenizers, choose_tokenizers, misfit
 def test_the_script_decides_where_a_study_does_not(line, script, chosen):
     assert script_of([line]) == script
     assert choose_tokenizers([line]) == TextTokenizers(*chosen)
-    assert list(misfits([line], None, None)) == []
-    assert list(misfits([line], *chosen)) == [], "what is chosen by the script fits it"
+    assert list(misfits(script_of([line]), None, None)) == []
+    assert list(misfits(script_of([line]), *chosen)) == [], "what is chosen by the script fits it"
 
 
 def test_a_rare_accent_leaves_english_english():
@@ -56,7 +56,7 @@ def test_a_rare_accent_leaves_english_english():
     ],
 )
 def test_a_choice_that_does_not_fit_is_named(line, bleu, rouge, messages):
-    found = list(misfits([line], bleu, rouge))
+    found = list(misfits(script_of([line]), bleu, rouge))
     assert len(found) == len(messages)
     for text, message in zip(found, messages, strict=True):
         assert re.search(message, text)

@@ -14,8 +14,9 @@ from sacrebleu.metrics.ter import TER
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from nlgraft.errors import DataError
+from nlgraft.evaluation.metric_config import SCORED, TextMetric
 from nlgraft.evaluation.scripts import TextTokenizers
-from nlgraft.evaluation.sufficient import STATISTIC_METRICS, TextMetric, aggregate, find_metric, segment_rows
+from nlgraft.evaluation.sufficient import STATISTIC_METRICS, aggregate, find_metric, segment_rows
 
 
 def segment_statistics(metric, hypotheses, references, **settings):
@@ -203,9 +204,13 @@ def test_every_metric_of_text_tells_a_copy_from_other_text(name):
         aggregate(name, segment_statistics(name, texts, reference).sum(0))
         for texts in (reference, ["Nothing is alike here at all.", "Something else entirely."])
     )
-    is_error = find_metric(name).direction == "minimize"
+    is_error = SCORED[name].direction == "minimize"
     assert copy == pytest.approx(0 if is_error else 100, abs=0.5)  # METEOR's penalty never is 0
     assert (other > copy + 10) if is_error else (other < copy - 10)
+
+
+def test_every_metric_that_is_described_can_be_computed():
+    assert list(STATISTIC_METRICS) == list(SCORED)
 
 
 def test_metrics_of_text_are_those_that_can_be_computed_from_two_texts():

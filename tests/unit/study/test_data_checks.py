@@ -17,6 +17,7 @@ from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.study.data.design import cells
 from nlgraft.study.planning.data_checks import check_cells, check_data
 from nlgraft.study.public import Study
+from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from tests.contract.toys.multi_source import ARMS as TRICE_ARMS
@@ -114,6 +115,29 @@ def test_a_constructed_corpus_is_made_up_to_a_size(monkeypatch, num_train, is_ma
     warnings = check_data([StageGraph(large_vocabulary(corpus))]).warnings
     assert made == ["train", "dev", "test"] * is_made
     assert ["vocab_size is 20000" in warning for warning in warnings][:1] == [True] * is_made
+
+
+def test_constructed_corpora_that_differ_in_size_alone_are_made_once(monkeypatch):
+    made = []
+
+    def counted(config, split):
+        made.append((config.task, split, getattr(config, split)))
+        return generate(config, split)
+
+    monkeypatch.setattr(kind_checks, "generate", counted)
+    configs = [
+        ConlangConfig(corpus="conlang", train=20, dev=5, test=5),
+        ConlangConfig(corpus="conlang", train=30, dev=4, test=5),
+        ConlangConfig(corpus="conlang", train=20, dev=5, test=5, domain="b"),
+    ]
+    stages = [pieces.corpus(f"bitext{number}", config) for number, config in enumerate(configs)]
+    findings = check_data([StageGraph(large_vocabulary(stage)) for stage in stages])
+    sizes = [("train", 30), ("dev", 5), ("test", 5), ("train", 20), ("dev", 5), ("test", 5)]
+    assert sorted(made) == sorted(("translation", *each) for each in sizes)
+    for stage, config in zip(stages, configs, strict=True):
+        for split in ("train", "dev", "test"):
+            read = findings.read[stage.fingerprint][split]
+            assert read.streams() == generate(config, split), "as if it had been made alone"
 
 
 def test_stages_after_a_stored_one_are_checked(tmp_path):

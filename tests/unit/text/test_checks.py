@@ -11,6 +11,7 @@ from nlgraft.errors import DataError
 from nlgraft.text.corpus_checks import (
     check_corpus,
     normalization_warning,
+    round_trip_bleu,
     round_trip_warning,
     vocabulary_warning,
 )
@@ -125,3 +126,9 @@ def test_a_tokenizer_that_loses_text_is_warned_of(normalization, is_lost, tmp_pa
     assert (round_trip_warning(tokenizer, CHINESE) is not None) == is_lost
     # the normalisation is all that is lost
     assert tokenizer.decode(tokenizer.encode(CHINESE)) == tokenizer.normalised(CHINESE)
+
+
+def test_text_that_comes_back_whole_loses_nothing_however_short():
+    """BLEU itself is below 100 for lines that have no four characters."""
+    assert round_trip_bleu(["a"], ["a"]) == 100.0
+    assert round_trip_bleu(["a man"], ["a dog"]) < 100.0

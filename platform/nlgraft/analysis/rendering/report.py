@@ -13,7 +13,6 @@ import jinja2
 
 from nlgraft.analysis.data.provenance import corpora
 from nlgraft.analysis.rendering import (
-    figures,
     ledger_tables,
     prose,
     registration_tables,
@@ -174,6 +173,8 @@ def _latex(result: RecordedResults) -> str:
 
 
 def _html(result: RecordedResults) -> str:
+    from nlgraft.analysis.rendering import figures  # loads matplotlib, which takes .3 s
+
     environment = _environment_of(is_html=True)
     main = result.main_metric
     facts = describe(result)

@@ -19,7 +19,6 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from scipy.optimize import root_scalar
 from scipy.special import ndtri_exp
 
 from nlgraft.analysis.data.trials import Array
@@ -119,6 +118,8 @@ def anytime_p(
         return 1.0
     if gap(_LOWEST) <= 0:
         return math.exp(_LOWEST)
+    from scipy.optimize import root_scalar  # takes .2 s to import
+
     return math.exp(root_scalar(gap, bracket=(_LOWEST, 0.0), xtol=1e-12).root)
 
 

@@ -15,7 +15,7 @@ from typing import cast, get_args
 import numpy as np
 
 from nlgraft.analysis.data.trials import Array, CellResult, TrialResult
-from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer
+from nlgraft.evaluation.metric_config import SCORED, BleuTokenizer, RougeTokenizer
 from nlgraft.evaluation.overlap import ROUGE_SIGNATURES
 from nlgraft.evaluation.scripts import TextTokenizers
 from nlgraft.evaluation.sufficient import STATISTIC_METRICS, aggregate, segment_rows
@@ -46,7 +46,7 @@ def trivial_output(cells: Sequence[CellResult], metric: str) -> Trivial | None:
     trials = (trial for cell in cells for trial in cell.trials if trial.measured(metric) is not None)
     trial = next(trials, None)
     split, _, name = metric.partition("/")
-    known = STATISTIC_METRICS.get(name)
+    known = SCORED.get(name)
     if trial is None or known is None:
         return None
     found = list(_of_classes(trial, split, name) if name in _OF_CLASSES else _of_text(trial, split, name))
@@ -56,7 +56,7 @@ def trivial_output(cells: Sequence[CellResult], metric: str) -> Trivial | None:
 
 def has_learned(value: float, trivial: Trivial, metric: str) -> bool:
     """True if a score is better than a trivial output's by more than `NEAR`."""
-    sign = 1.0 if STATISTIC_METRICS[metric.partition("/")[2]].direction == "maximize" else -1.0
+    sign = 1.0 if SCORED[metric.partition("/")[2]].direction == "maximize" else -1.0
     return sign * (value - trivial.value) > NEAR
 
 

@@ -8,8 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
-from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer
-from nlgraft.evaluation.sufficient import TextMetric
+from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer, TextMetric
 from nlgraft.nn.model_config import BeamSearchConfig, GenerationConfig, TransformerConfig
 from nlgraft.stages.config_parts import ExtractMethod, MaskedSpansConfig
 from nlgraft.stages.kinds.training_settings import TrainingSettings

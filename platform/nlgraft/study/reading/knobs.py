@@ -13,6 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from nlgraft.errors import nearest
 from nlgraft.study.data import paths
+from nlgraft.study.reading.descriptions import DescribedSchema
 
 REQUIRED: Any = object()
 """Default of a knob that has none."""
@@ -74,11 +75,15 @@ class Knob:
         }
 
 
-class _Generator(GenerateJsonSchema):
+class _WithDefaults(GenerateJsonSchema):
     def get_default_value(self, schema: Any) -> Any:
         factory = schema.get("default_factory")
         takes_data = schema.get("default_factory_takes_data")
         return factory() if factory and not takes_data else super().get_default_value(schema)
+
+
+class _Described(_WithDefaults, DescribedSchema):
+    pass
 
 
 @dataclass(frozen=True)
@@ -95,9 +100,9 @@ class Place:
 
     @classmethod
     @lru_cache(maxsize=64)
-    def root(cls, model: type[BaseModel]) -> Place:
-        """Return the place of a whole config."""
-        schema = model.model_json_schema(schema_generator=_Generator)
+    def root(cls, model: type[BaseModel], *, is_described: bool = False) -> Place:
+        """Return the place of a whole config, with the descriptions of its settings if wanted."""
+        schema = model.model_json_schema(schema_generator=_Described if is_described else _WithDefaults)
         return cls([], schema.get("$defs", {})).at([schema])
 
     def at(self, schemas: Sequence[Schema]) -> Place:
@@ -186,7 +191,7 @@ def knobs(model: type[BaseModel]) -> list[Knob]:
     Where variants of a config share a path, their types and ranges are joined.
     """
     rows: dict[str, Knob] = {}
-    for knob in _rows(Place.root(model), "", REQUIRED, 0):
+    for knob in _rows(Place.root(model, is_described=True), "", REQUIRED, 0):
         rows[knob.path] = _join(rows[knob.path], knob) if knob.path in rows else knob
     return list(rows.values())
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import System
+from nlgraft.study.reading.descriptions import DescribedSchema
 from nlgraft.study.reading.knobs import knobs
 
 _DOTTED = r"^[^.]+\..+$"
@@ -14,13 +15,17 @@ _DOTTED = r"^[^.]+\..+$"
 def study_schema() -> dict[str, Any]:
     """Describe the studies of any system, as a JSON schema of draft 2020-12."""
     dialect = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    return dialect | Study.model_json_schema() | {"title": "nlgraft study"}
+    return dialect | Study.model_json_schema(schema_generator=DescribedSchema) | {"title": "nlgraft study"}
 
 
 def system_schema(system: System) -> dict[str, Any]:
     """Describe the studies of one system: its settings, their values and its metrics."""
     schema = study_schema()
-    config = _partial(system.config_type.model_json_schema(ref_template="#/$defs/system/{model}"))
+    config = _partial(
+        system.config_type.model_json_schema(
+            ref_template="#/$defs/system/{model}", schema_generator=DescribedSchema
+        )
+    )
     parts = schema["$defs"]
     parts["system"] = config.pop("$defs", {})
     path = {"enum": [knob.path for knob in knobs(system.config_type)]}

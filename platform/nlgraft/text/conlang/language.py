@@ -234,9 +234,12 @@ class Language:
             return [
                 self._sounds.join([self._words[f"pronoun {gender} {number}"], self._affixes[f"case {case}"]])
             ]
-        adjectives = [self._adjective(word, entity) for word in entity.adjectives]
-        noun = self._noun(entity, case)
-        words = [*reversed(adjectives), noun] if self.kind.has_adjective_first else [noun, *adjectives]
+        if not entity.adjectives and entity.owner is None:
+            return [self._plain(entity, case)]
+        words = [self._noun(entity, case)]
+        if entity.adjectives:
+            adjectives = [self._adjective(word, entity) for word in entity.adjectives]
+            words = [*reversed(adjectives), *words] if self.kind.has_adjective_first else words + adjectives
         if self.kind.has_articles:
             words.insert(0, self._article(entity))
         if entity.owner is not None:
@@ -244,12 +247,22 @@ class Language:
             words += owner if self.kind.has_case else [self._words["of"], *owner]
         return words
 
+    def _plain(self, entity: Entity, case: Case) -> str:
+        """Express an entity that has neither adjectives nor an owner, as most have."""
+        key = (entity.noun, entity.is_plural, entity.is_definite, case)
+        if key not in self._forms:
+            noun = self._noun(entity, case)
+            self._forms[key] = f"{self._article(entity)} {noun}" if self.kind.has_articles else noun
+        return self._forms[key]
+
     def _article(self, entity: Entity) -> str:
-        word = self._words["definite" if entity.is_definite else "indefinite"]
-        if not self.kind.has_agreement:
-            return word
-        gender, number = self._agreement(entity)
-        return self._sounds.join([word, self._affixes[f"{number} {gender}"]])
+        key = ("article", entity.is_definite, *self._agreement(entity))
+        if key not in self._forms:
+            word = self._words["definite" if entity.is_definite else "indefinite"]
+            gender, number = self._agreement(entity)
+            ending = self._affixes[f"{number} {gender}"] if self.kind.has_agreement else ""
+            self._forms[key] = self._sounds.join([word, ending])
+        return self._forms[key]
 
     def _noun(self, entity: Entity, case: Case) -> str:
         key = (entity.noun, entity.is_plural, case)

@@ -105,11 +105,12 @@ class Urn:
         self.ids = [word for word, _ in pairs]
         self._bounds = list(accumulate(weight for _, weight in pairs))
         self._total = self._bounds[-1] if pairs else 0.0
+        self._last = len(pairs) - 1
 
     def draw(self, rng: random.Random) -> int:
         """Draw an id."""
         # The upper limit guards against a product that is rounded up to the total.
-        return self.ids[bisect(self._bounds, rng.random() * self._total, 0, len(self.ids) - 1)]
+        return self.ids[bisect(self._bounds, rng.random() * self._total, 0, self._last)]
 
 
 class FieldUrn(Urn):

@@ -157,7 +157,9 @@ class Speaker:
             noun=noun,
             is_plural=chance() < (0.35 if lexeme.is_animate else 0.2),
             is_definite=chance() < 0.55,
-            adjectives=tuple(self._on_topic(self._words.adjectives).draw(rng) for _ in range(count)),
+            adjectives=tuple([self._on_topic(self._words.adjectives).draw(rng) for _ in range(count)])
+            if count
+            else (),
             owner=self._entity(self._words.subjects.draw(rng), False)
             if may_own and chance() < 0.08
             else None,

@@ -33,6 +33,8 @@ class _Scene:
     speaker: Speaker
     rng: random.Random  # the speaker has its own, so that all tasks share the same meanings
     buckets: range
+    has_perfect: bool
+    """Perfect translations of each source alone are made, too."""
 
     def is_ours(self, key: str) -> bool:
         """Return True if a text belongs to the split that is made."""
@@ -53,7 +55,7 @@ def generate(config: ConlangConfig, split: Split) -> dict[str, list[str]]:
     **Determinism**: the lines depend on the config and the split alone; those of a shorter split are the
     first ones of a longer. No two splits share an example.
     """
-    examples = _examples(config, split)
+    examples = _examples(config, split, has_perfect=False)
     return {role: [example[role] for example in examples] for role in config.roles}
 
 
@@ -65,16 +67,16 @@ def perfect_translations(config: ConlangConfig, split: Split) -> dict[str, list[
     """
     if not config.unsaid:
         return {}
-    examples, roles = _examples(config, split), ("source 0", "source 1")
+    examples, roles = _examples(config, split, has_perfect=True), ("source 0", "source 1")
     return {role: [example[f"perfect {role}"] for example in examples] for role in roles}
 
 
-def _examples(config: ConlangConfig, split: Split) -> list[Example]:
+def _examples(config: ConlangConfig, split: Split, *, has_perfect: bool) -> list[Example]:
     name = f"conlang {SEED} {config.domain} {split}"
     people = family(SEED)
     speaker = Speaker(people.lexicon, config.domain, random.Random(name), config.topicality)
     rng = random.Random(f"{name} {config.task}")
-    scene = _Scene(config, people, speaker, rng, _SPLIT_BUCKETS[split])
+    scene = _Scene(config, people, speaker, rng, _SPLIT_BUCKETS[split], has_perfect)
     wanted: int = getattr(config, split)
     examples: list[Example] = []
     for group in _TASKS[config.task](scene):
@@ -99,7 +101,7 @@ def _multi_source(scene: _Scene) -> Groups:
         if scene.is_ours(target):
             first, second = leave_out(meaning, scene.config.unsaid, scene.rng)
             sources = {"source 0": scene.say("first", first), "source 1": scene.say("second", second)}
-            if scene.config.unsaid:
+            if scene.has_perfect:
                 sources["perfect source 0"] = scene.say_understood("first", first)
                 sources["perfect source 1"] = scene.say_understood("second", second)
             yield [{**sources, "target": target}]
@@ -114,7 +116,7 @@ def _post_editing(scene: _Scene) -> Groups:
             said, _ = leave_out(meaning, scene.config.unsaid, scene.rng)
             first, draft = scene.say("first", said), scene.say("target", faulty)
             sources = {"source 0": first, "source 1": draft}
-            if scene.config.unsaid:
+            if scene.has_perfect:
                 sources |= {
                     "perfect source 0": scene.say_understood("first", said),
                     "perfect source 1": draft,

@@ -1,0 +1,77 @@
+"""Docstrings below fields describe settings; they are read only where they are shown."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Generic, TypeVar
+
+from pydantic import Field
+
+from nlgraft.strict_config import StrictConfig
+from nlgraft.study.reading.descriptions import DescribedSchema, descriptions
+from nlgraft.study.reading.knobs import knobs
+
+T = TypeVar("T")
+
+
+class Inner(StrictConfig):
+    """A part."""
+
+    width: int = 3
+    """Columns, in
+    characters."""
+    height: int = 2
+
+
+class Outer(Inner):
+    """A whole."""
+
+    inner: Inner = Inner()
+    """The part."""
+    depth: int = Field(default=1, description="Said by the field itself.")
+    """Said below it."""
+    height: int = 4
+    """Lines."""
+
+
+class Holder(StrictConfig, Generic[T]):
+    """A generic part."""
+
+    held: T
+    """What it holds."""
+
+
+def test_docstrings_describe_fields_and_those_of_bases():
+    assert descriptions(Inner) == {"width": "Columns, in\ncharacters."}
+    assert descriptions(Outer) == {
+        "width": "Columns, in\ncharacters.",
+        "inner": "The part.",
+        "depth": "Said below it.",
+        "height": "Lines.",
+    }
+    assert descriptions(Holder[int]) == {"held": "What it holds."}
+
+
+def test_a_schema_shows_them_at_every_depth():
+    schema = Outer.model_json_schema(schema_generator=DescribedSchema)
+    fields, inner = schema["properties"], schema["$defs"]["Inner"]["properties"]
+    assert fields["inner"]["description"] == "The part."
+    assert fields["depth"]["description"] == "Said by the field itself."
+    assert inner["width"]["description"] == "Columns, in\ncharacters."
+    assert "description" not in inner["height"]
+    assert {knob.path: knob.description for knob in knobs(Outer)}["inner.width"] == "Columns, in\ncharacters."
+
+
+def test_a_study_is_read_without_its_sources_and_without_numpy():
+    """Both would take a third of `nlgraft validate`."""
+    code = (
+        "import inspect, sys\n"
+        "def refuse(*arguments): raise AssertionError('the source of a class is read')\n"
+        "inspect.getsource = inspect.getsourcelines = inspect.findsource = refuse\n"
+        "from nlgraft.study.public import Study\n"
+        "Study.from_yaml('search_spaces/embedding_transfer/demo.yaml')\n"
+        "print([name for name in ('numpy', 'sacrebleu', 'sentencepiece', 'torch') if name in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert ran.stdout.strip() == "[]", ran.stderr
