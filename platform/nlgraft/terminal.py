@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 _WATCH_PAUSE_S = 2.0
 _NUM_REASONS = 8
 _FILE_WIDTH = 160
+_WIDEST = 60
 _GAP = 2
 """Characters between two columns of a table."""
 
@@ -73,28 +74,64 @@ def plan_table(plan: Plan) -> None:
         )
 
 
+_VALIDITY_COLUMNS = (
+    "what happens to the study",
+    "false verdict,\nby its file",
+    "false verdict,\nover the ledger",
+    "effect found,\nby its file",
+    "effect found,\nover the ledger",
+)
+
+
 def validity_table(name: str, document: Mapping[str, Any]) -> None:
-    """Print error rates, coverage and power of a design, from the document of ``validity --json``."""
+    """Print what the simulation of a design found, from the document of ``validity --json``."""
+    source = "assumed" if document["is_assumed"] else "of this study"
     variances = (
-        f"between seeds {document['seed_variance']:.3g}, from segments {document['segment_variance']:.3g}"
+        f"{document['seed_variance']:.3g} between seeds, {document['segment_variance']:.3g} from segments"
     )
+    together = "corrected together" if document["is_corrected"] else "not corrected"
+    seeds = ", ".join(map(str, document["looks"]))
     rows = [
-        ("comparisons", document["comparisons"]),
-        ("tested at seeds", ", ".join(map(str, document["looks"]))),
-        (
-            "variance of a difference",
-            f"{variances} ({'assumed' if document['is_assumed'] else 'of this study'})",
-        ),
-        (
-            "some error, no effect",
-            f"{document['familywise_error']:.3f} of studies, level {document['alpha']:g}",
-        ),
-        ("error, no effect", f"{document['single_error']:.3f} of comparisons"),
-        ("coverage", f"{document['coverage']:.3f} of intervals"),
+        ("comparisons", f"{document['comparisons']}, {together}"),
+        ("tested at seeds", f"{seeds}, any time" if document["is_anytime"] else seeds),
+        ("variance of a difference", f"{variances} ({source})"),
         ("seeds per comparison, no effect", f"{document['mean_seeds']:.1f}"),
-        *((f"power, effect {one['effect']:.3g}", f"{one['power']:.3f}") for one in document["power"]),
+        ("intervals that contain the true difference", _share(document["outcomes"][0]["coverage"])),
+        *(
+            (f"a true difference of {one['effect']:.3g} is found", _share({"rate": one["power"], **one}))
+            for one in document["power"]
+        ),
     ]
-    _print(_table((name, f"{document['simulations']:,} simulations"), rows))
+    _print(_table((name, f"{document['simulations']:,} simulated studies"), rows), "")
+    found = [
+        (
+            one["description"],
+            *(
+                _share(one[kind][judge])
+                for kind in ("false_verdicts", "effect_found")
+                for judge in ("file", "ledger")
+            ),
+        )
+        for one in document["outcomes"]
+    ]
+    _print(_table(_VALIDITY_COLUMNS, found, widest=_WIDEST), "", Text(_validity_note(document)), "")
+    _print(*(Text(f"{one['name']}: {one['advice']}") for one in document["outcomes"] if one["advice"]))
+
+
+def _validity_note(document: Mapping[str, Any]) -> str:
+    collapse = next(one for one in document["outcomes"] if one["name"] == "collapse")
+    return (
+        "False verdict: no cell differs, and some report calls one better or worse; the study allows "
+        f"{100 * document['alpha']:g} %. Effect found: one cell differs by {document['detectable']:.3g}, and "
+        "some report says so; where cells are added it comes last. By its file: a report corrects for what "
+        "its file declares. Over the ledger: also for what the store was asked before, as reports do. "
+        f"Collapsed seeds lie {document['fall']:.3g} lower; {_share(collapse['coverage'])} of intervals "
+        "contain the true difference then. After ± stands the 95 % error of the simulation."
+    )
+
+
+def _share(one: Mapping[str, float]) -> str:
+    return f"{100 * one['rate']:.1f} ± {100 * one['error']:.1f} %"
 
 
 def replay_tables(document: Mapping[str, Any]) -> None:
