@@ -154,8 +154,8 @@ def _with_trouble(design: Design, num: int, effect: float, course: Course, troub
     errs = Rate(float(nothing.is_significant.any(axis=1).mean()), num)
     finds = Rate(float(something.is_significant[:, 0].mean()), num)
     # A study that is analysed once, as declared, keeps its p-values over the ledger.
-    by_judge = [dict.fromkeys(_JUDGES, rate) for rate in (errs, finds)]
-    return Outcome(course, *by_judge, Rate(float(nothing.is_covered.mean()), num))
+    coverage = Rate(float(nothing.is_covered.mean()), num)
+    return Outcome(course, dict.fromkeys(_JUDGES, errs), dict.fromkeys(_JUDGES, finds), coverage)
 
 
 def _repeated(design: Design, num: int, effect: float, course: Course, walk: Way) -> Outcome:
@@ -176,8 +176,11 @@ def _repeated(design: Design, num: int, effect: float, course: Course, walk: Way
         for judge in _JUDGES:
             errors[judge] += nothing.has_erred(judge)
             hits[judge] += something.has_found(judge, first)
-    shares = [{judge: Rate(count / num, num) for judge, count in one.items()} for one in (errors, hits)]
-    return Outcome(course, *shares)
+    return Outcome(course, _shares(errors, num), _shares(hits, num))
+
+
+def _shares(counts: Mapping[Judge, int], num: int) -> dict[Judge, Rate]:
+    return {judge: Rate(count / num, num) for judge, count in counts.items()}
 
 
 def study_file(design: Design) -> StudyFile:
@@ -201,7 +204,7 @@ def study_file(design: Design) -> StudyFile:
 
 
 def _ways(design: Design, tries: int) -> Iterator[tuple[Course, Way]]:
-    if design.weights.shape[1] > _FEW:
+    if np.count_nonzero(design.weights[:, 1:].any(axis=0)) > 1:
         yield (
             Course(
                 "only", "cells run one by one (--only), a report after each", "the family stays as declared"

@@ -180,7 +180,7 @@ def _t_draws(dof: int, num_samples: int) -> Array:
     """Return evenly spaced quantiles of Student's t in random order, the same at every call."""
     quantiles = stdtrit(dof, (np.arange(num_samples) + 0.5) / num_samples)
     draws = np.random.default_rng(RANDOM_SEED).permutation(quantiles)
-    draws.flags.writeable = False
+    draws.setflags(write=False)
     return draws
 
 
