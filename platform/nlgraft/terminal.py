@@ -115,7 +115,8 @@ def validity_table(name: str, document: Mapping[str, Any]) -> None:
         for one in document["outcomes"]
     ]
     _print(_table(_VALIDITY_COLUMNS, found, widest=_WIDEST), "", Text(_validity_note(document)), "")
-    _print(*(Text(f"{one['name']}: {one['advice']}") for one in document["outcomes"] if one["advice"]))
+    advice = [f"{one['name']}: {one['advice']}" for one in document["outcomes"] if one["advice"]]
+    _print(*map(Text, [*advice, *document["notes"]]))
 
 
 def _validity_note(document: Mapping[str, Any]) -> str:

@@ -176,6 +176,14 @@ def test_the_command_says_what_would_happen(study_file):
             assert all(0 <= rate["rate"] <= 1 and rate["error"] > 0 for rate in one[kind].values())
 
 
+def test_too_few_seeds_for_any_time_are_named(study_file):
+    arguments = ["validity", study_file, "--simulations", "100", "sequential={kind: anytime}"]
+    ran = CliRunner().invoke(main, [*arguments, "seeds=[1, 2]"])
+    assert ran.exit_code == 0, ran.output
+    assert "2 seeds are too few for any verdict at any time on 1 question" in ran.output
+    assert "too few" not in CliRunner().invoke(main, [*arguments, "seeds=[1, 2, 3, 4, 5]"]).output
+
+
 @pytest.mark.parametrize("option", [("--collapse", "1"), ("--pretraining", "-1"), ("--tries", "1")])
 def test_the_command_refuses_what_cannot_be(study_file, option):
     assert CliRunner().invoke(main, ["validity", study_file, *option]).exit_code == 2

@@ -7,6 +7,7 @@ that deviation.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from nlgraft.analysis.data.trials import Array
+from nlgraft.analysis.statistics.anytime import half_width
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.departures import Outcome, Rate, Settings, outcomes
 from nlgraft.analysis.statistics.power import smallest_detectable
@@ -21,6 +23,7 @@ from nlgraft.analysis.statistics.simulated_studies import Design, SimulatedStudi
 from nlgraft.analysis.statistics.spending import look_levels
 from nlgraft.study.data.claim import claims_of
 from nlgraft.study.data.study import Study
+from nlgraft.wording import count
 
 _SIGNS = (1.0, -1.0, -1.0, 1.0)
 _FEW = 2
@@ -60,6 +63,17 @@ class Validity:
         assert self.outcomes[0].coverage is not None
         return self.outcomes[0].coverage.value
 
+    @property
+    def notes(self) -> list[str]:
+        """Reasons why the design can decide little or nothing."""
+        design, num_seeds = self.design, self.design.looks[-1]
+        if not design.is_anytime:
+            return []
+        num_open = len(design.weights) if design.is_corrected else 1
+        if np.isfinite(half_width(num_seeds, 1.0, 0.0, math.log(design.alpha / num_open))):
+            return []
+        return [f"{num_seeds} seeds are too few for any verdict at any time on {count(num_open, 'question')}"]
+
     def to_json(self) -> dict[str, Any]:
         """Return the rates as JSON values."""
         num = self.num_simulations
@@ -84,6 +98,7 @@ class Validity:
             "detectable": self.detectable,
             "mean_seeds": self.mean_seeds,
             "outcomes": [one.to_json() for one in self.outcomes],
+            "notes": self.notes,
         }
 
 
