@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from nlgraft.analysis.rendering import validity_tables
 from nlgraft.analysis.rendering.typesetting import Table as ReportTable
 from nlgraft.study.data.plan import Plan
 
@@ -74,65 +75,14 @@ def plan_table(plan: Plan) -> None:
         )
 
 
-_VALIDITY_COLUMNS = (
-    "what happens to the study",
-    "false verdict,\nby its file",
-    "false verdict,\nover the ledger",
-    "effect found,\nby its file",
-    "effect found,\nover the ledger",
-)
-
-
 def validity_table(name: str, document: Mapping[str, Any]) -> None:
     """Print what the simulation of a design found, from the document of ``validity --json``."""
-    source = "assumed" if document["is_assumed"] else "of this study"
-    variances = (
-        f"{document['seed_variance']:.3g} between seeds, {document['segment_variance']:.3g} from segments"
+    title = (name, f"{document['simulations']:,} simulated studies")
+    _print(_table(title, validity_tables.fact_rows(document)), "")
+    _print(
+        _table(validity_tables.OUTCOME_COLUMNS, validity_tables.outcome_rows(document), widest=_WIDEST), ""
     )
-    together = "corrected together" if document["is_corrected"] else "not corrected"
-    seeds = ", ".join(map(str, document["looks"]))
-    rows = [
-        ("comparisons", f"{document['comparisons']}, {together}"),
-        ("tested at seeds", f"{seeds}, any time" if document["is_anytime"] else seeds),
-        ("variance of a difference", f"{variances} ({source})"),
-        ("seeds per comparison, no effect", f"{document['mean_seeds']:.1f}"),
-        ("intervals that contain the true difference", _share(document["outcomes"][0]["coverage"])),
-        *(
-            (f"a true difference of {one['effect']:.3g} is found", _share({"rate": one["power"], **one}))
-            for one in document["power"]
-        ),
-    ]
-    _print(_table((name, f"{document['simulations']:,} simulated studies"), rows), "")
-    found = [
-        (
-            one["description"],
-            *(
-                _share(one[kind][judge])
-                for kind in ("false_verdicts", "effect_found")
-                for judge in ("file", "ledger")
-            ),
-        )
-        for one in document["outcomes"]
-    ]
-    _print(_table(_VALIDITY_COLUMNS, found, widest=_WIDEST), "", Text(_validity_note(document)), "")
-    advice = [f"{one['name']}: {one['advice']}" for one in document["outcomes"] if one["advice"]]
-    _print(*map(Text, [*advice, *document["notes"]]))
-
-
-def _validity_note(document: Mapping[str, Any]) -> str:
-    collapse = next(one for one in document["outcomes"] if one["name"] == "collapse")
-    return (
-        "False verdict: no cell differs, and some report calls one better or worse; the study allows "
-        f"{100 * document['alpha']:g} %. Effect found: one cell differs by {document['detectable']:.3g}, and "
-        "some report says so; where cells are added it comes last. By its file: a report corrects for what "
-        "its file declares. Over the ledger: also for what the store was asked before, as reports do. "
-        f"Collapsed seeds lie {document['fall']:.3g} lower; {_share(collapse['coverage'])} of intervals "
-        "contain the true difference then. After ± stands the 95 % error of the simulation."
-    )
-
-
-def _share(one: Mapping[str, float]) -> str:
-    return f"{100 * one['rate']:.1f} ± {100 * one['error']:.1f} %"
+    _print(Text(validity_tables.explanation(document)), "", *map(Text, validity_tables.advice(document)))
 
 
 def replay_tables(document: Mapping[str, Any]) -> None:
