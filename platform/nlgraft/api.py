@@ -191,16 +191,32 @@ def registrations(study: Study) -> list[Registration]:
     return [one for one in known.values() if one.study == study.name]
 
 
-def validity(study: Study, num_simulations: int = 1000) -> Validity:
-    """Estimate error rates, coverage and power of a design, see `nlgraft.analysis.statistics.validity`.
+def validity(
+    study: Study,
+    num_simulations: int = 1000,
+    *,
+    collapse: float = 0.1,
+    pretraining: float = 1.0,
+    tries: int = 3,
+) -> Validity:
+    """Estimate by simulation how often a study errs and what it finds, as declared and otherwise.
+
+    Args:
+        study: The study.
+        num_simulations: Number of simulated studies of each kind.
+        collapse: Share of seeds that end at a trivial score, where seeds collapse.
+        pretraining: Noise of a pretraining that all seeds share, as a variance in units of the seeds'.
+        tries: Reports of somebody who adds seeds or tries overrides until something is significant.
 
     Raises:
         NlgraftError: The study has no comparison, or one seed.
     """
+    from nlgraft.analysis.statistics.departures import Settings
     from nlgraft.analysis.statistics.validity import design_of, estimate_validity
 
+    settings = Settings(collapse, pretraining, tries)
     try:
-        return estimate_validity(design_of(load(study).alone()), num_simulations)
+        return estimate_validity(design_of(load(study).alone()), num_simulations, settings)
     except ValueError as error:
         raise NlgraftError(f"{study.name}: {error}") from error
 

@@ -102,17 +102,43 @@ def plan(study_file: str, overrides: tuple[str, ...], is_json: bool, storage: st
 
 @_study_command("validity")
 @click.option("--simulations", default=1000, show_default=True, type=click.IntRange(min=100))
+@click.option(
+    "--collapse",
+    default=0.1,
+    show_default=True,
+    type=click.FloatRange(0, 1, max_open=True),
+    help="Share of seeds that end at a trivial score, where seeds collapse.",
+)
+@click.option(
+    "--pretraining",
+    default=1.0,
+    show_default=True,
+    type=click.FloatRange(min=0),
+    help="Noise of one pretraining for all seeds: variance, in units of the variance between seeds.",
+)
+@click.option(
+    "--tries",
+    default=3,
+    show_default=True,
+    type=click.IntRange(2, 20),
+    help="Reports, where seeds are added or overrides tried until one is significant.",
+)
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.option("--storage", help="Artifact store: directory or URI.")
 def validity(
-    study_file: str, overrides: tuple[str, ...], simulations: int, is_json: bool, storage: str | None
+    study_file: str,
+    overrides: tuple[str, ...],
+    simulations: int,
+    is_json: bool,
+    storage: str | None,
+    **settings: Any,
 ) -> None:
-    """Estimate error rates, coverage and power of this design by simulation, before or after it ran."""
+    """Simulate how often this design errs and what it finds, also if the study is not run as declared."""
     from nlgraft import api
     from nlgraft.terminal import validity_table
 
     study = _read(study_file, overrides, storage)
-    found = api.validity(study, simulations)
+    found = api.validity(study, simulations, **settings)
     if is_json:
         _print_json({"study": study.name, **found.to_json()})
     else:

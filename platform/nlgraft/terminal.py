@@ -16,6 +16,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from nlgraft.analysis.rendering import validity_tables
 from nlgraft.analysis.rendering.typesetting import Table as ReportTable
 from nlgraft.study.data.plan import Plan
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _WATCH_PAUSE_S = 2.0
 _NUM_REASONS = 8
 _FILE_WIDTH = 160
+_WIDEST = 60
 _GAP = 2
 """Characters between two columns of a table."""
 
@@ -74,27 +76,13 @@ def plan_table(plan: Plan) -> None:
 
 
 def validity_table(name: str, document: Mapping[str, Any]) -> None:
-    """Print error rates, coverage and power of a design, from the document of ``validity --json``."""
-    variances = (
-        f"between seeds {document['seed_variance']:.3g}, from segments {document['segment_variance']:.3g}"
+    """Print what the simulation of a design found, from the document of ``validity --json``."""
+    title = (name, f"{document['simulations']:,} simulated studies")
+    _print(_table(title, validity_tables.fact_rows(document)), "")
+    _print(
+        _table(validity_tables.OUTCOME_COLUMNS, validity_tables.outcome_rows(document), widest=_WIDEST), ""
     )
-    rows = [
-        ("comparisons", document["comparisons"]),
-        ("tested at seeds", ", ".join(map(str, document["looks"]))),
-        (
-            "variance of a difference",
-            f"{variances} ({'assumed' if document['is_assumed'] else 'of this study'})",
-        ),
-        (
-            "some error, no effect",
-            f"{document['familywise_error']:.3f} of studies, level {document['alpha']:g}",
-        ),
-        ("error, no effect", f"{document['single_error']:.3f} of comparisons"),
-        ("coverage", f"{document['coverage']:.3f} of intervals"),
-        ("seeds per comparison, no effect", f"{document['mean_seeds']:.1f}"),
-        *((f"power, effect {one['effect']:.3g}", f"{one['power']:.3f}") for one in document["power"]),
-    ]
-    _print(_table((name, f"{document['simulations']:,} simulations"), rows))
+    _print(Text(validity_tables.explanation(document)), "", *map(Text, validity_tables.advice(document)))
 
 
 def replay_tables(document: Mapping[str, Any]) -> None:

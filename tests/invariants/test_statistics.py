@@ -18,8 +18,9 @@ from nlgraft.analysis.statistics.resampling import (
     p_value,
     spread,
 )
+from nlgraft.analysis.statistics.simulated_studies import Design
 from nlgraft.analysis.statistics.spending import overall_p
-from nlgraft.analysis.statistics.validity import Design, estimate_validity
+from nlgraft.analysis.statistics.validity import estimate_validity
 
 SEGMENTS, SAMPLES = 100, 200
 

@@ -10,8 +10,6 @@ from scipy.integrate import dblquad
 from scipy.stats import norm
 
 from nlgraft.analysis.statistics.anytime import PRECISION, anytime_p, half_width, log_evidence
-from nlgraft.analysis.statistics.validity import design_of
-from nlgraft.errors import NlgraftError
 
 
 def variance(values: list[float]) -> float:
@@ -114,11 +112,6 @@ def test_its_interval_needs_a_few_seeds(result_at) -> None:
     found = result_at(2).compare("patt_eg", metric="test/accuracy")
     assert found.ci is None
     assert "too few seeds" in found.notes[-1]
-
-
-def test_its_error_rates_are_not_simulated_as_if_its_seeds_were_fixed(result_at) -> None:
-    with pytest.raises(NlgraftError, match=r"sequential\.kind: 'anytime' .*docs/validity\.md"):
-        design_of(result_at(4))
 
 
 def test_it_has_no_looks(result_at) -> None:

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from nlgraft.analysis.statistics.validity import Design, _Simulation, design_of, estimate_validity
+from nlgraft.analysis.statistics.simulated_studies import Design, SimulatedStudies
+from nlgraft.analysis.statistics.validity import design_of, estimate_validity
 from nlgraft.study.data.design import cells
 
 ARMS = ["random_init", "avg_eg", "patt_eg"]
@@ -48,7 +49,7 @@ def test_claims_are_comparisons_too(make_study, scored):
 @pytest.mark.parametrize("effect", [0.0, 3.0])
 def test_a_simulated_study_decides_as_a_real_one(study, scored, effect):
     design = design_of(scored(study, {cell.label: {} for cell in cells(study)}))
-    simulated = _Simulation(design, 10, effect)
+    simulated = SimulatedStudies(design, 10, effect)
     # values of the cells up to a constant per seed, which pairing removes
     for index, differences in enumerate(simulated._differences):
         rows = dict(zip((cell.label for cell in cells(study)), (np.zeros(8), *differences), strict=True))

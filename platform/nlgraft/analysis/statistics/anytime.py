@@ -52,16 +52,16 @@ def log_evidence(
 
 def half_width(
     num_seeds: int,
-    seed_variance: float,
+    seed_variance: Array | float,
     segment_variance: float,
     log_level: float,
     precision: float = PRECISION,
-) -> float:
+) -> Array | float:
     """Compute half the width of the confidence sequence at a number of seeds; infinite with too few.
 
     Args:
         num_seeds: Number n of paired seeds.
-        seed_variance: Variance between the seeds' differences, with n - 1 below the fraction.
+        seed_variance: Variances between the seeds' differences, of any shape, with n - 1 below the fraction.
         segment_variance: Variance of the mean difference from the choice of segments.
         log_level: Logarithm of one minus the confidence.
         precision: c^2.
@@ -73,14 +73,14 @@ def half_width(
         reach = -float(ndtri_exp(log_level - math.log(2))) * math.sqrt(segment_variance)
     if num_seeds < _FEW:
         return math.inf
-    if seed_variance == 0:
+    if not np.any(seed_variance):
         return reach
     total = num_seeds + precision
     share = -math.expm1((2 * log_level + math.log(precision / total)) / num_seeds)
     room = num_seeds - share * total
     if room <= 0:
         return math.inf
-    return reach + math.sqrt(seed_variance * (num_seeds - 1) / num_seeds * share * total / room)
+    return reach + np.sqrt(seed_variance * ((num_seeds - 1) / num_seeds * share * total / room))
 
 
 def anytime_p(
@@ -112,7 +112,7 @@ def anytime_p(
 
     def gap(log_level: float) -> float:
         width = half_width(num_seeds, seed_variance, segment_variance, log_level, precision)
-        return min(width, 1e300) - size
+        return min(float(width), 1e300) - size
 
     if gap(0.0) > 0:
         return 1.0
@@ -135,7 +135,7 @@ def at_any_time(found: Comparison, alpha: float) -> Comparison:
         return replace(found, p=None, notes=(*found.notes, note))
     noise = (found.seed_variance, found.segment_variance)
     p = anytime_p(found.difference - found.null, *noise, found.num_seeds)
-    width = half_width(found.num_seeds, *noise, math.log(alpha))
+    width = float(half_width(found.num_seeds, *noise, math.log(alpha)))
     if math.isinf(width):
         notes = (*found.notes, "too few seeds for an interval that holds at every number of seeds")
         return replace(found, p=p, ci=None, notes=notes)

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy.special import stdtr, stdtrit
@@ -170,10 +171,17 @@ def spread(differences: Array, segment_draws: Array | None, num_samples: int) ->
     own = max(0.0, total - (within - total) / (num_seeds - 1))
     if total > 0:
         draws = draws * np.sqrt(own / total)
-    quantiles = stdtrit(num_seeds - 1, (np.arange(num_samples) + 0.5) / num_samples)
-    order = np.random.default_rng(RANDOM_SEED).permutation(num_samples)
-    draws = draws + np.sqrt(between / num_seeds) * quantiles[order]
+    draws = draws + np.sqrt(between / num_seeds) * _t_draws(num_seeds - 1, num_samples)
     return Spread(draws, between, own, num_seeds)
+
+
+@lru_cache(maxsize=32)
+def _t_draws(dof: int, num_samples: int) -> Array:
+    """Return evenly spaced quantiles of Student's t in random order, the same at every call."""
+    quantiles = stdtrit(dof, (np.arange(num_samples) + 0.5) / num_samples)
+    draws = np.random.default_rng(RANDOM_SEED).permutation(quantiles)
+    draws.setflags(write=False)
+    return draws
 
 
 def p_value(difference: float, draws: Array) -> float:

@@ -1,0 +1,216 @@
+"""Studies that do not go as declared: simulated stores decide as real ones, and rates agree with theory."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from scipy import stats
+
+from nlgraft.analysis.statistics import departures
+from nlgraft.analysis.statistics.departures import Rate, Settings, outcomes
+from nlgraft.analysis.statistics.simulated_store import SimulatedStore
+from nlgraft.analysis.statistics.simulated_studies import Design, SimulatedStudies, Trouble
+from nlgraft.cli import main
+from nlgraft.pipeline.store import ArtifactStore
+
+ARMS = ["random_init", "avg_eg", "att_eg", "patt_eg"]
+
+
+def design(num_arms=1, looks=(3,), **changes):
+    weights = np.hstack([-np.ones((num_arms, 1)), np.eye(num_arms)])
+    return replace(Design(weights, looks, 0.05, True, 1.0, 0.0, is_assumed=True), **changes)
+
+
+class RealStore:
+    """Reports the simulated scores as results of real studies, with a real ledger."""
+
+    def __init__(self, simulated, store, make_study, scored):
+        self.simulated, self.store, self.make_study, self.scored = simulated, store, make_study, scored
+        self.verdicts = {"file": set(), "ledger": set()}
+
+    def report(self, file, seeds, run=None):
+        number = file.baseline.partition("@")[2] or "0"
+        arms = [ARMS[int(cell.partition("@")[0][4:])] for cell in file.cells]
+        changes = {"sequential": {"kind": "anytime"}} if file.is_anytime else {}
+        changes |= {"sequential": {"looks": list(file.looks)}} if file.looks else {}
+        study = self.make_study(
+            factors={"arm": {"target": "arm", "levels": arms, "baseline": arms[0]}},
+            base={"lr": 1e-3 * (1 + int(number))},
+            seeds=list(seeds),
+            objective={"metric": "dev/loss", "direction": "minimize"},
+            claims=[],
+            published=[],
+            **changes,
+        )
+        labels = dict(zip(file.cells, ["baseline", *(f"arm={arm}" for arm in arms[1:])], strict=True))
+        rows = {
+            labels[cell]: {"dev/loss": [self.simulated.score(cell, seed, "score") for seed in seeds]}
+            for cell in file.cells
+        }
+        result = replace(self.scored(study, rows), store=self.store)
+        ran = {labels[cell] for cell in (file.cells if run is None else run)}
+        result.cells = tuple(
+            one
+            if one.cell.label in ran
+            else replace(one, trials=tuple(replace(t, state="planned", record=None) for t in one.trials))
+            for one in result.cells
+        )
+        for cells in file.questions:
+            label = labels[cells[0]]
+            for judge, seen in (("file", result.alone()), ("ledger", result)):
+                if seen.standing(seen.compare(label)) != "open":
+                    self.verdicts[judge].add(cells)
+
+
+@pytest.mark.parametrize("plan", [{}, {"looks": (3, 5)}, {"is_anytime": True}])
+@pytest.mark.parametrize("name", ["only", "cells added", "more seeds", "variants"])
+def test_a_simulated_store_decides_as_a_real_one(name, plan, make_study, scored, tmp_path):
+    """Scores of the same trials through the platform's results and ledger give the same verdicts."""
+    built = design(3, **{"looks": (5,), **plan})
+    file = departures.study_file(built)
+    walk = next(walk for course, walk in departures._ways(built, 3) if course.name == name)
+    rng = np.random.default_rng(3)
+    found = 0
+    for number in range(3):
+        # each arm may have its effect: some large, some small, in both directions
+        effects = {f"cell{arm}": size for arm, size in enumerate((3.0, 1.0, -1.5), 1)}
+        simulated = SimulatedStore(rng, effects, seed_variance=0.5)
+        walk(simulated, file, 5)
+        real = RealStore(simulated, ArtifactStore.open(tmp_path / str(number)), make_study, scored)
+        walk(real, file, 5)
+        assert real.verdicts == {judge: simulated.verdicts[judge] for judge in real.verdicts}
+        found += len(real.verdicts["file"])
+    assert found, "nothing was decided, so nothing was compared"
+
+
+@pytest.mark.parametrize(("num_seeds", "expected"), [(3, 0.164), (5, 0.321)])
+def test_one_pretraining_errs_as_often_as_theory_says(num_seeds, expected):
+    """A constant with a seed's variance stretches the mean by sqrt(1 + n), which t does not know of."""
+    limit = stats.t.isf(0.025, num_seeds - 1) / np.sqrt(1 + num_seeds)
+    assert 2 * stats.t.sf(limit, num_seeds - 1) == pytest.approx(expected, abs=0.001)
+    found = SimulatedStudies(design(looks=(num_seeds,)), 8000, 0.0, Trouble(pretraining=1.0))
+    assert found.is_significant.mean() == pytest.approx(expected, abs=0.015)
+    assert found.is_covered.mean() == pytest.approx(1 - expected, abs=0.015)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.3])
+def test_collapsed_seeds_hide_effects_as_t_tests_of_such_scores_do(share):
+    num, size = 4000, 3.0
+    rng = np.random.default_rng(4)
+    scores = rng.standard_normal((2, num, 5)) / np.sqrt(2)
+    scores[0] += size
+    scores[rng.random(scores.shape) < share] = -20.0
+    differences = scores[0] - scores[1]
+    differences = differences[differences.std(axis=1) > 0]
+    power = (stats.ttest_1samp(differences, 0.0, axis=1).pvalue <= 0.05).sum() / num
+    found = SimulatedStudies(design(looks=(5,)), num, size, Trouble(collapse=share))
+    assert found.is_significant.mean() == pytest.approx(power, abs=0.035)
+    nothing = SimulatedStudies(design(looks=(5,)), num, 0.0, Trouble(collapse=share))
+    assert nothing.is_significant.mean() <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / num)
+
+
+def test_settings_take_effect():
+    one = {o.course.name: o for o in outcomes(design(), 120, 5.0, Settings(0.1, 1.0, 2))}
+    other = {o.course.name: o for o in outcomes(design(), 120, 5.0, Settings(0.4, 9.0, 5))}
+    assert other["collapse"].finds["file"].value < one["collapse"].finds["file"].value - 0.2
+    assert other["one pretraining"].errs["file"].value > one["one pretraining"].errs["file"].value + 0.15
+    assert other["variants"].errs["file"].value > one["variants"].errs["file"].value + 0.04
+    assert other["more seeds"].course.description.endswith("3, 6, 9, 12, 15")
+    assert "only" not in one, "a study of one arm has no parts"
+
+
+def test_the_ledger_holds_the_level_where_files_do_not():
+    found = {o.course.name: o for o in outcomes(design(2), 300, 5.0, Settings(tries=4))}
+    for name in ("cells added", "more seeds", "variants"):
+        assert found[name].errs["file"].value > 0.065
+    for outcome in found.values():
+        if outcome.course.name != "one pretraining":
+            assert outcome.errs["ledger"].value <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 300)
+
+
+def test_a_claim_of_four_cells_is_asked_of_four_cells():
+    weights = np.array([[-1.0, 1, 0, 0], [1, -1, -1, 1], [-2, 1, 0, 1]])
+    file = departures.study_file(design(weights=weights))
+    assert file.questions == (
+        ("cell1", "cell0"),
+        ("cell0", "cell1", "cell2", "cell3"),
+        ("cell1", "cell0", "cell0", "cell3"),
+    )
+    store = SimulatedStore(np.random.default_rng(1), {"cell3": 50.0})
+    store.report(file, range(4))
+    assert store.verdicts["ledger"] == set(file.questions[1:])
+    assert not store.has_erred("ledger")
+
+
+def test_the_error_of_a_share():
+    # Agresti and Coull: 100 of 2,000 and four pseudo-observations, two of them hits
+    middle = (100 + 1.92) / 2003.84
+    assert Rate(0.05, 2000).error == pytest.approx(1.96 * np.sqrt(middle * (1 - middle) / 2003.84), rel=1e-3)
+    assert 0 < Rate(0.0, 1000).error < 0.004
+
+
+@pytest.fixture
+def study_file(make_small_study, tmp_path):
+    document = make_small_study(claims=[], published=[], storage={"path": str(tmp_path / "store")})
+    path = tmp_path / "study.yaml"
+    path.write_text(json.dumps(document.model_dump(mode="json", exclude_unset=True)))
+    return str(path)
+
+
+def test_the_command_says_what_would_happen(study_file):
+    arguments = ["validity", study_file, "--simulations", "100"]
+    ran = CliRunner().invoke(main, [*arguments, "--collapse", "0.25", "--tries", "4"])
+    assert ran.exit_code == 0, ran.output
+    assert "25 % of the seeds collapse" in ran.output
+    assert "seeds added after looking: 3, 6, 9, 12" in ran.output
+    assert "4 variants" in ran.output
+    assert "False verdict: no cell differs" in " ".join(ran.output.split())
+    found = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).output)
+    names = [one["name"] for one in found["outcomes"]]
+    assert names == ["as declared", "more seeds", "variants", "collapse", "one pretraining"]
+    for one in found["outcomes"]:
+        for kind in ("false_verdicts", "effect_found"):
+            assert set(one[kind]) == {"file", "ledger"}
+            assert all(0 <= rate["rate"] <= 1 and rate["error"] > 0 for rate in one[kind].values())
+
+
+def test_too_few_seeds_for_any_time_are_named(study_file):
+    arguments = ["validity", study_file, "--simulations", "100", "sequential={kind: anytime}"]
+    ran = CliRunner().invoke(main, [*arguments, "seeds=[1, 2]"])
+    assert ran.exit_code == 0, ran.output
+    assert "2 seeds are too few for any verdict at any time on 1 question" in ran.output
+    assert "too few" not in CliRunner().invoke(main, [*arguments, "seeds=[1, 2, 3, 4, 5]"]).output
+
+
+@pytest.mark.parametrize("option", [("--collapse", "1"), ("--pretraining", "-1"), ("--tries", "1")])
+def test_the_command_refuses_what_cannot_be(study_file, option):
+    assert CliRunner().invoke(main, ["validity", study_file, *option]).exit_code == 2
+
+
+def test_a_study_at_any_time_is_simulated_with_a_look_after_every_seed(make_study, scored):
+    """Studies whose scores are simulated decide as the platform's results do, seed by seed."""
+    built = design(3, looks=(2, 3, 4, 5, 6, 7, 8), is_anytime=True, seed_variance=1.0)
+    simulated = SimulatedStudies(built, 12, 3.0)
+    factors = {"arm": {"target": "arm", "levels": ARMS, "baseline": ARMS[0]}}
+    for index, differences in enumerate(simulated._differences):
+        decided = {}
+        for num in built.looks:
+            study = make_study(
+                factors=factors,
+                seeds=list(range(num)),
+                sequential={"kind": "anytime"},
+                objective={"metric": "dev/loss", "direction": "minimize"},
+                claims=[],
+                published=[],
+            )
+            rows = [np.zeros(num), *(row[:num] for row in differences)]
+            labels = ["baseline", *(f"arm={arm}" for arm in ARMS[1:])]
+            result = scored(study, {a: {"dev/loss": row} for a, row in zip(labels, rows, strict=True)})
+            for arm in range(3):
+                if result.standing(result.compare(labels[arm + 1])) != "open":
+                    decided.setdefault(arm, num)
+        assert {arm for arm in range(3) if simulated.is_significant[index, arm]} == set(decided)
+        assert [decided.get(arm, 8) for arm in range(3)] == simulated.num_seeds[index].tolist()
+    assert simulated.is_significant[:, 0].any()
