@@ -1,8 +1,9 @@
 """Error rates of verdicts under workflows that look at results before asking a question.
 
-``python -m benchmarks.validity --num 10000`` simulates each workflow without any effect: scores of seeds
-are normal and independent between cells; comparisons and corrections are those of the platform. An error is a
-verdict in any report of the workflow. *Today* is the verdict of a report that considers only its own file.
+``python -m benchmarks.validity --num 10000`` simulates each workflow without any effect, or with effects as
+large as a margin, which must not be called equal. Scores of seeds are normal and independent between cells;
+comparisons and corrections are those of the platform. An error is a false verdict in any report of the
+workflow. *Today* is the verdict of a report that considers only its own file.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from nlgraft.analysis.statistics.anytime import anytime_p
 from nlgraft.analysis.statistics.budget import corrected
 from nlgraft.analysis.statistics.comparer import Comparer
 from nlgraft.analysis.statistics.comparison import Comparison
-from nlgraft.analysis.statistics.resampling import holm, normal_p
+from nlgraft.analysis.statistics.equivalence import equal_p, equal_p_at_any_time, equal_p_over_looks
+from nlgraft.analysis.statistics.resampling import holm_either, normal_p
 from nlgraft.analysis.statistics.spending import overall_p
 
 ALPHA = 0.05
 RANDOM_SEED = 20261123
+MARGIN = 2.5
 METRICS = ("test/bleu", "test/chrf", "test/ter", "test/exact")
 TEXT = [f"segment {number}" for number in range(200)]
 
@@ -41,7 +44,7 @@ class Lab:
         test_set: Variance of a cell's score from the choice of segments, beside 1 between its seeds.
 
     Attributes:
-        today: True if a report on the way had a false verdict after its own correction.
+        today: True if a report on the way had a false verdict, of either kind, after its own correction.
         is_significant: True if one had after the ledger's.
     """
 
@@ -76,6 +79,7 @@ class Lab:
         is_holm: bool = True,
         lost: Iterable[tuple[str, int]] = (),
         segments: Segments | None = None,
+        margin: float | None = None,
     ) -> list[float]:
         """Show a report; return each arm's p-value by the study's own correction.
 
@@ -91,6 +95,7 @@ class Lab:
             is_holm: Whether the study corrects.
             lost: Cells and seeds that crashed.
             segments: The test segments, if not the usual.
+            margin: Difference that the file declares too small to matter.
         """
         seeds, lost = tuple(seeds), set(lost)
         all_arms = (*arms, *(arm for arm in declared if arm not in arms))
@@ -102,7 +107,8 @@ class Lab:
             kept = [one for one in seeds if not {(arm, one), (baseline, one)} & lost]
             shown = kept if arm in arms else []
             is_complete = len(shown) == (num_declared or len(seeds)) or (bool(looks) and len(shown) in looks)
-            asked.append(self._ask(name, arm, baseline, shown, looks, is_complete, name == metric))
+            one = self._ask(name, arm, baseline, shown, looks, is_complete, name == metric)
+            asked.append(self._with_margin(one, looks, margin) if name == metric else one)
         self._judge(asked, arms, is_holm)
         own = [one for one in asked if one.family]
         ordered = (metric, *(name for name in METRICS if name != metric))
@@ -123,7 +129,7 @@ class Lab:
         answers = corrected(entry, History(related, len(self._entries)))
         self._entries[len(self._entries) + 1] = entry
         self.is_significant |= any(
-            one.family and answer.p is not None and answer.p <= ALPHA and self._is_null(*one.cells)
+            one.family and self._is_false(one, answer.p, answer.p_equal)
             for one, answer in zip(asked, answers, strict=True)
         )
         return [1.0 if one.p is None else one.p for one in own]
@@ -136,14 +142,37 @@ class Lab:
     def _judge(self, asked: Sequence[Asked], arms: Sequence[str], is_holm: bool) -> None:
         """Note whether today's report has a false verdict: corrected over what has finished."""
         own = [one for one in asked if one.family and one.cells[0] in arms]
-        raw = [one.p for one in own]
+        raw = [(one.p, one.p_equal) for one in own]
         self.today |= any(
-            p is not None and p <= ALPHA and self._is_null(*one.cells)
-            for one, p in zip(own, holm(raw) if is_holm else raw, strict=True)
+            self._is_false(one, *pair)
+            for one, pair in zip(own, holm_either(raw) if is_holm else raw, strict=True)
         )
 
-    def _is_null(self, arm: str, baseline: str) -> bool:
-        return self.effects.get(arm, 0.0) == self.effects.get(baseline, 0.0)
+    def _is_false(self, asked: Asked, p: float | None, p_equal: float | None) -> bool:
+        """True for a difference where there is none, and for equality where the difference is too large."""
+        arm, baseline = asked.cells
+        truth = abs(self.effects.get(arm, 0.0) - self.effects.get(baseline, 0.0))
+        is_different = p is not None and p <= ALPHA
+        is_equal = p_equal is not None and p_equal <= ALPHA and asked.equal_margin is not None
+        return (is_different and truth == 0) or (is_equal and truth >= (asked.equal_margin or 0.0))
+
+    def _with_margin(self, asked: Asked, looks: Sequence[int], margin: float | None) -> Asked:
+        """Ask whether the cells are equal within a margin, too."""
+        if margin is None or not asked.seeds:
+            return replace(asked, equal_margin=margin)
+        (arm, baseline), seeds = asked.cells, asked.seeds
+        numbers = [look for look in looks if look <= len(seeds)] or [len(seeds)]
+        known = {
+            number: replace(self._compare(asked.metric, arm, baseline, seeds[:number]), margin=margin)
+            for number in numbers
+        }
+        now = known[numbers[-1]]
+        return replace(
+            asked,
+            equal_margin=margin,
+            p_equal=equal_p_over_looks(looks, known) if looks else equal_p(now),
+            p_equal_anytime=equal_p_at_any_time(now),
+        )
 
     def _ask(
         self,
@@ -372,6 +401,33 @@ def _real_then_more(lab: Lab) -> None:
         lab.report(["real", *(f"arm{one}" for one in range(number + 1))], range(3))
 
 
+def _margin_declared(looks: Sequence[int]) -> Path:
+    """Two arms differ by exactly the margin and two not at all: each verdict can be false."""
+
+    def walk(lab: Lab) -> None:
+        lab.effects |= {"arm0": MARGIN, "arm1": -MARGIN}
+        for num in looks or (10,):
+            lab.report([f"arm{one}" for one in range(4)], range(num), looks=looks, margin=MARGIN)
+
+    return walk
+
+
+def _margin_afterwards(lab: Lab) -> None:
+    """The margin is the smallest of some that a report supports, at ever more seeds; all are too small."""
+    lab.effects["arm"] = MARGIN
+    lab.report(["arm"], range(3))
+    for num in (3, 5, 8, 10, 15):
+        for share in (0.6, 0.8, 1.0):
+            lab.report(["arm"], range(num), margin=share * MARGIN)
+
+
+def _margin_and_arms(lab: Lab) -> None:
+    """Arms that differ by the margin are added one by one until one looks equal."""
+    lab.effects |= {f"arm{one}": MARGIN for one in range(5)}
+    for one in range(5):
+        lab.report([f"arm{one}"], range(10), margin=MARGIN)
+
+
 WAYS: dict[str, Path] = {
     "one study, run once, 1 arm": _once(1, 3),
     "one study, run once, 4 arms": _once(4, 5),
@@ -400,6 +456,10 @@ WAYS: dict[str, Path] = {
     "own: best three of six seeds": _best_subset,
     "own: number of seeds chosen afterwards": _best_moment,
     "own: best pair, metric and number, then new arms": _anything,
+    "a margin declared, 4 arms, 10 seeds": _margin_declared(()),
+    "a margin declared, 4 arms, looks 3, 5, 10": _margin_declared((3, 5, 10)),
+    "a margin chosen afterwards, more seeds": _margin_afterwards,
+    "a margin, arms added until one is equal, 5": _margin_and_arms,
     "own: a real effect, then four arms without, one by one": _real_then_more,
 }
 

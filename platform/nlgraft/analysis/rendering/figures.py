@@ -27,7 +27,7 @@ from nlgraft.study.data.design import axes_of, level_text
 NUM_SERIES = 8
 _INK, _SOFT, _RULE = "#010203", "#040506", "#070809"
 _SERIES = [f"#0a0b{index:02x}" for index in range(NUM_SERIES)]
-_STANDING = {"better": "#0c0d01", "worse": "#0c0d02", "open": "#0c0d03"}
+_STANDING = {"better": "#0c0d01", "worse": "#0c0d02", "open": "#0c0d03", "equal": "#0c0d04"}
 _VARIABLES = {_INK: "--ink", _SOFT: "--soft", _RULE: "--rule"}
 _VARIABLES |= {color: f"--series-{index}" for index, color in enumerate(_SERIES)}
 _VARIABLES |= {color: f"--{kind}" for kind, color in _STANDING.items()}
@@ -90,12 +90,15 @@ def forest_plot(result: ComparedResults, metric: str) -> str | None:
             axes.plot([low, high], [row, row], color=color, linewidth=2.4, solid_capstyle="round")
             axes.plot([difference], [row], marker="o", markersize=6.5, color=color)
         axes.axvline(0, color=_SOFT, linewidth=1)
+        if (margin := result.margin(metric)) is not None:
+            axes.axvspan(-margin, margin, color=_STANDING["equal"], alpha=0.15, linewidth=0)
         axes.set_yticks(range(len(found)), [one.a for one, _ in found], color=_INK)
         axes.set_ylim(len(found) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         unit = result.system.metrics[metric].unit
-        axes.set_xlabel(f"{metric} minus that of {result.baseline.cell.label} ({unit})")
+        band = "" if margin is None else f"; band: margin of {margin:g}"
+        axes.set_xlabel(f"{metric} minus that of {result.baseline.cell.label} ({unit}){band}")
         return _to_svg(figure, f"Differences from the baseline on {metric}")
 
 

@@ -26,7 +26,10 @@ from nlgraft.analysis.statistics.comparison import rounded
 from nlgraft.analysis.statistics.recorded import RecordedResults
 from nlgraft.errors import NlgraftError, nearest
 
-_COMPARED = ("difference", "ci_low", "ci_high", "p", "p_holm", "p_segments", "smallest_detectable")
+_COMPARED = (
+    *("difference", "ci_low", "ci_high", "p", "p_holm", "p_segments", "margin", "p_equal", "p_equal_holm"),
+    *("standing", "is_within_margin", "smallest_detectable"),
+)
 
 
 def render(result: RecordedResults, kind: str) -> str:
