@@ -166,6 +166,8 @@ def show_result(result: StudyResult) -> None:
     tables = (result.comparison(), result.effects_on_main_metric(), result.test_metrics())
     console.print(Text(f"{document['study']}: {document['main_metric']}", style="bold"))
     console.print(Text(result.headline()))
+    if document["which_setting"]:
+        console.print(Text(document["which_setting"]))
     if result.registration is not None:
         console.print(Text(str(result.registration)))
         for deviation in result.registration.deviations:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nlgraft.tracking.naming import metric_name
-from nlgraft.tracking.tags import KIND, VERDICT
+from nlgraft.tracking.tags import KIND, MATTERED, VERDICT
 
 VIEW = "mlflow.sharedViewState.cells"
 """A view of the experiment's page, offered by its menu *Views* and opened by ``?viewStateShareKey=cells``."""
@@ -52,9 +52,16 @@ def main_figure(result: Mapping[str, Any], metric: str) -> str:
 
 
 def cell_tags(result: Mapping[str, Any], metric: str) -> dict[str, str]:
-    """Return the verdict on a cell, in words, as a tag; none for the baseline."""
+    """Return the verdict on a cell in words, and the settings of its search that stand out, as tags."""
+    tags = {}
     found = (result.get("comparison") or {}).get(metric) or {}
-    return {VERDICT: str(found["verdict"])} if found.get("verdict") else {}
+    if found.get("verdict"):
+        tags[VERDICT] = str(found["verdict"])
+    settings = ((result.get("search") or {}).get("settings") or {}).get("settings") or []
+    if settings:
+        leading = [f"{one['setting']} {one['importance']:.2f}" for one in settings if one["stands_out"]]
+        tags[MATTERED] = ", ".join(leading) or "none more than by chance"
+    return tags
 
 
 def cells_view(main_metric: str) -> dict[str, str]:

@@ -18,6 +18,7 @@ from nlgraft.analysis.statistics.limits import Term, limited
 from nlgraft.analysis.statistics.planned import last_level, over_looks
 from nlgraft.analysis.statistics.question import Question
 from nlgraft.analysis.statistics.resampling import holm_either
+from nlgraft.analysis.statistics.searched_settings import CellSettings, searched_settings
 from nlgraft.analysis.statistics.stability import Stability, stability
 from nlgraft.analysis.statistics.trivial import Trivial, has_learned, trivial_output
 from nlgraft.errors import NlgraftError, nearest
@@ -206,6 +207,12 @@ class ComparedResults(Results):
             and mean is not None
             and not has_learned(mean, self.trivial, self.main_metric)
         )
+
+    @cached_property
+    def searched_settings(self) -> list[CellSettings]:
+        """Which searched settings mattered, by cell; a description, see `statistics.searched_settings`."""
+        found = [searched_settings(self, cell) for cell in self.cells]
+        return [one for one in found if one is not None]
 
     @cached_property
     def stabilities(self) -> list[Stability]:
