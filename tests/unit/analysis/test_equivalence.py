@@ -157,8 +157,9 @@ def test_there_are_three_verdicts(verdicts):
 def test_every_format_shows_them(verdicts):
     assert verdicts.headline() == (
         "On test/bleu: 2 cells better than the baseline (arm=avg_eg; arm=patt_eg), 1 cell equal to the "
-        "baseline within the margin of 0.5 BLEU points (arm=single_run), 1 cell not known yet (margin 0.5 "
-        "BLEU points) (arm=att_eg). Claims: 1 equal, 1 same direction."
+        "baseline within the margin of 0.5 BLEU points (arm=single_run), 1 cell not known yet, "
+        "neither different nor within 0.5 BLEU points of the baseline for certain (arm=att_eg). "
+        "Claims: 1 equal, 1 same direction."
     )
     for kind in ("md", "html", "latex"):
         text = verdicts.render(kind)
@@ -174,7 +175,8 @@ def test_every_format_shows_them(verdicts):
     assert cell["p_equal"] <= cell["p_equal_holm"] <= 0.05
     assert document["claims"][0]["verdict"] == "equal"
     assert document["claims"][0]["answer"] == "equal within 0.5 BLEU points, other data"
-    assert verdicts.comparison().plain()[0][6:9] == ["p (Holm)", "verdict", "p (equal)"]
+    header = ["verdict", "difference", "95 % interval", "p", "p (Holm)", "p (equal)"]
+    assert list(verdicts.comparison().plain()[0][3:9]) == header
 
 
 def test_the_forest_plot_has_a_band(verdicts, make_study, scored):

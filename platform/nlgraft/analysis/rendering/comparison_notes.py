@@ -55,7 +55,7 @@ def _equal_within(result: ComparedResults, compared: Sequence[tuple[str, Compari
     margins = [
         f"{label} {found.equal_within:g}"
         for label, found in compared
-        if found.equal_within is not None and result.standing(found) == "open"
+        if found.equal_within is not None and not found.is_identical and result.standing(found) == "open"
     ]
     if not margins:
         return []

@@ -50,6 +50,8 @@ def headline(result: ComparedResults) -> str:
     text = f"On {main}{_condition(known)}: {', '.join(parts) or 'no cell is compared with the baseline'}."
     if max(found.num_seeds for found in known) < 2:
         text += " One seed says nothing about training noise, so nothing is decided."
+    if unknown := [found.a for found in compared if found.difference is None]:
+        text += f" Without results so far: {'; '.join(unknown)}."
     warnings = _unlearned(result) + _unstable(result)
     return warnings + text + _effects_headline(result) + _claims_headline(result)
 
@@ -59,7 +61,9 @@ def _standing(result: ComparedResults, kind: str) -> str:
     if margin is None or kind in ("better", "worse"):
         return _STANDINGS[kind]
     amount = f"{margin:g} {result.system.metrics[result.main_metric].unit}"
-    return f"{_STANDINGS[kind]} of {amount}" if kind == "equal" else f"not known yet (margin {amount})"
+    if kind == "equal":
+        return f"{_STANDINGS[kind]} of {amount}"
+    return f"not known yet, neither different nor within {amount} of the baseline for certain"
 
 
 def _unlearned(result: ComparedResults) -> str:
@@ -100,6 +104,8 @@ def _effects_headline(result: ComparedResults) -> str:
     effects = result.effects()
     if not effects:
         return ""
+    if all(effect.comparison.difference is None for effect in effects):
+        return " Effects are not known yet."
     shown = [effect for effect in effects if result.standing(effect.comparison) in ("better", "worse")]
     parts = []
     for title, is_interaction in {"main effects": False, "interactions": True}.items():

@@ -186,7 +186,7 @@ def _without_seeds(result: ComparedResults, one: WithoutSeeds) -> list[Entry | s
     kind = result.standing(result.compare(one.label))
     decimals = num_decimals(cell.mean(result.main_metric) for cell in result.cells)
     low, high = (number(end, decimals, is_signed=True) for end in (one.low, one.high))
-    sign = "same sign" if one.has_one_sign else "sign changes"
+    sign = "same sign" if one.has_one_sign else "no difference" if one.low == one.high else "sign changes"
     return [one.label, Entry(_WORDS[kind], kind), "seeds", sign, f"{low} to {high} without one seed"]
 
 
@@ -235,8 +235,9 @@ def _differences_table(
 def _comparison_header(result: ComparedResults, metric: str) -> list[str]:
     percent = f"{100 * (1 - result.study.analysis.alpha):g} %"
     corrected = ["p (Holm)"] if result.is_corrected else []
-    margin = ["verdict", "p (equal)"] if result.margin(metric) is not None else []
-    return ["difference", f"{percent} interval", "p", *corrected, *margin, "detectable", "seeds needed"]
+    verdict, equal = (["verdict"], ["p (equal)"]) if result.margin(metric) is not None else ([], [])
+    tests = ["difference", f"{percent} interval", "p", *corrected, *equal]
+    return [*verdict, *tests, "detectable", "seeds needed"]
 
 
 def _comparison_entries(result: ComparedResults, found: Comparison, decimals: int) -> list[Entry | str]:
@@ -245,12 +246,14 @@ def _comparison_entries(result: ComparedResults, found: Comparison, decimals: in
     dagger = "†" if found.scope == "segments" else ""
     hint = f"variation over {found.scope}; over segments alone: p = {probability(found.p_segments)}"
     difference = number(found.difference, decimals, is_signed=True)
-    entries: list[Entry | str] = [Entry(difference, kind), interval(found.ci, decimals) + dagger]
+    has_margin = result.margin(found.metric) is not None
+    entries: list[Entry | str] = [Entry(found.verdict, kind)] if has_margin else []
+    entries += [Entry(difference, kind), interval(found.ci, decimals) + dagger]
     entries.append(Entry(probability(found.p) + dagger + ("" if result.is_corrected else star), "", hint))
     if result.is_corrected:
         entries.append(Entry(probability(found.p_holm) + star, kind))
-    if result.margin(found.metric) is not None:
-        entries += [Entry(found.verdict, kind), _equal_entry(result, found)]
+    if has_margin:
+        entries.append(_equal_entry(result, found))
     return [*entries, *_power_entries(found, decimals)]
 
 

@@ -88,7 +88,7 @@ class ClaimResult:
             text += f" (equal within {self.comparison.equal_within:g} {self.comparison.unit})"
         elif self.verdict not in ("undecided", "not run") and self.comparison.condition:
             text += f" {self.comparison.condition}"
-        return f"{text}, other data" if self.other_data else text
+        return f"{text}, other data" if self.other_data and self.verdict != "not run" else text
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer as JSON values."""

@@ -106,7 +106,7 @@ class Comparison:
     def verdict(self) -> str:
         """The verdict in words, with what an open one lacks."""
         if self.difference is None:
-            return "not known"
+            return "no result yet"
         if self.standing in ("better", "worse"):
             within = ", by less than the margin" if self.is_within_margin else ""
             return f"{' '.join(filter(None, (self.standing, self.condition)))}{within}"
@@ -122,6 +122,9 @@ class Comparison:
             return self.open_because
         if self.num_seeds < _FEW:
             return _more(_FEW - self.num_seeds)
+        if self.is_identical or self.is_certain:
+            what = "result" if self.is_identical else "difference"
+            return f"the same {what} for every seed, so there is nothing to test"
         parts = []
         if self.margin is None and self.equal_within is not None:
             parts.append(f"equal within {self._amount(self.equal_within)}")
@@ -176,6 +179,11 @@ class Comparison:
             and self.num_seeds >= 2
             and self.seed_variance is None
         )
+
+    @property
+    def is_identical(self) -> bool:
+        """True if the cells agree in every seed and segment, which leaves no noise to test against."""
+        return self.difference == 0 and self.ci == (0.0, 0.0)
 
     @property
     def either(self) -> tuple[float | None, float | None]:

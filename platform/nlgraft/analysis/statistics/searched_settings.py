@@ -56,7 +56,7 @@ class SearchedSetting:
     Attributes:
         path: Its dotted path.
         share: Its importance as a share of the sum over settings; None with too few trials.
-        by_chance: The share that one of twenty shuffles exceeds; None likewise.
+        by_chance: The share that one of twenty shuffles exceeds, at most 1; None likewise.
         levels: Its levels, or four intervals with equally many trials.
         num_without: Trials in which it was not searched.
         points: Value and objective of each trial that has it.
@@ -176,7 +176,8 @@ def _shares(
         for _ in range(_NUM_SHUFFLES)
     ]
     by_chance = {
-        path: float(np.quantile([one[path] for one in shuffled], _EXCEEDED)) / total for path in found
+        path: min(1.0, float(np.quantile([one[path] for one in shuffled], _EXCEEDED)) / total)
+        for path in found
     }
     return {path: value / total for path, value in found.items()}, by_chance
 
