@@ -16,6 +16,7 @@ from nlgraft.analysis.statistics.equivalence import equal_p, equal_p_at_any_time
 from nlgraft.analysis.statistics.power import POWER, power, seeds_needed
 from nlgraft.analysis.statistics.resampling import holm, holm_either
 from nlgraft.errors import StudyError
+from nlgraft.study.reading.rules import warnings
 
 METRIC = "test/bleu"
 
@@ -213,3 +214,14 @@ def test_one_seed_and_lost_seeds_leave_equality_open(make_study, scored):
     values = {**SCORES, "arm=avg_eg": [23.0, 23.7, np.nan, 23.3, 23.4]}
     lost = scored(study, {label: {METRIC: one} for label, one in values.items()})
     assert lost.compare("arm=avg_eg").verdict == "not known yet (seeds lost)"
+
+
+def test_a_margin_of_a_metric_that_decides_nothing_is_warned_of(make_study):
+    claims = [{"better": "avg_eg", "worse": "random_init", "metric": "test/accuracy", "source": "us"}]
+    study = make_study(
+        analysis={"margin": {METRIC: 1, "test/accuracy": 1, "test/ter": 1}}, published=[], claims=claims
+    )
+    assert [text for text in warnings(study) if "margin" in text] == [
+        "analysis.margin.test/ter: nothing is decided about test/ter, which is neither the objective nor the "
+        "metric of a claim; declare a claim on it"
+    ]

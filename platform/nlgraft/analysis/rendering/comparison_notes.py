@@ -16,7 +16,7 @@ def comparison_notes(result: ComparedResults, compared: Sequence[tuple[str, Comp
     """Explain the marks in a table of comparisons, then list the comparisons' own notes."""
     marks = []
     if any(result.standing(found) != "open" for _, found in compared):
-        marks.append(f"* significant at {result.study.analysis.alpha:g}.")
+        marks.append(_star(result))
     marks += _margin_note(result, compared)
     if any(found.scope == "segments" for _, found in compared):
         marks.append(f"† {ONE_SEED}; nothing is decided.")
@@ -37,6 +37,13 @@ def comparison_notes(result: ComparedResults, compared: Sequence[tuple[str, Comp
         *_scopes(compared),
         *(f"{', '.join(labels)}: {note}." for note, labels in notes.items()),
     ]
+
+
+def _star(result: ComparedResults) -> str:
+    """Say what a star means, also to readers who do not know the word."""
+    alpha = result.study.analysis.alpha
+    which = "such tables has any star" if result.is_corrected else "such comparisons has one"
+    return f"* significant at {alpha:g}: if nothing differed, at most one in {1 / alpha:.3g} {which}."
 
 
 def _margin_note(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) -> list[str]:
