@@ -15,6 +15,8 @@ from nlgraft.analysis.statistics.comparer import Comparer
 from nlgraft.analysis.statistics.equivalence import equal_p, equal_p_at_any_time, equal_p_over_looks
 from nlgraft.analysis.statistics.power import POWER, power, seeds_needed
 from nlgraft.analysis.statistics.resampling import holm, holm_either
+from nlgraft.analysis.statistics.sensitivity import sensitivities
+from nlgraft.analysis.study_result import StudyResult
 from nlgraft.errors import StudyError
 from nlgraft.study.reading.rules import warnings
 
@@ -225,3 +227,42 @@ def test_a_margin_of_a_metric_that_decides_nothing_is_warned_of(make_study):
         "analysis.margin.test/ter: nothing is decided about test/ter, which is neither the objective nor the "
         "metric of a claim; declare a claim on it"
     ]
+
+
+@pytest.mark.parametrize(
+    ("margin", "changes"), [({}, {}), ({"test/accuracy": 0.1}, {"on test/accuracy": "open"})]
+)
+def test_a_metric_without_a_margin_is_no_objection_to_equality(make_study, scored, margin, changes):
+    study = make_study(seeds=[1, 2, 3, 4, 5], analysis={"margin": {METRIC: 0.5, **margin}}, claims=[])
+    noisy = {"baseline": [1.0, 2.0, 3.0, 4.0, 5.0], "other": [2.0, 1.0, 4.0, 2.0, 6.0]}
+    scores = {
+        label: {METRIC: values, "test/accuracy": noisy.get(label, noisy["other"])}
+        for label, values in SCORES.items()
+    }
+    found = sensitivities(scored(study, scores)).rows
+    row = next(one for one in found if one.label == "arm=single_run" and one.choice == "metric")
+    assert row.standing == "equal"
+    assert row.changes == changes
+
+
+def test_effects_are_judged_over_the_ledger_too(shown_crossed):
+    for effect in shown_crossed.effects():
+        assert effect.comparison.standing == shown_crossed.standing(effect.comparison)
+        assert effect.comparison.verdict.startswith(("better", "worse", "not known yet"))
+        assert effect.comparison.p_equal < 0.001, "a margin of 500 BLEU is wide enough, but late"
+
+
+@pytest.fixture
+def shown_crossed(make_study, run, store):
+    factors = {
+        "arm": {"target": "arm", "levels": ["random_init", "patt_eg"], "baseline": "random_init"},
+        "lr": {"target": "lr", "levels": [0.001, 0.01], "baseline": 0.001},
+    }
+    changes = {"claims": [], "published": [], "design": {"kind": "full"}}
+    run(make_study(factors=factors, **changes), store)
+    first = StudyResult.read(make_study(factors=factors, **changes), store)
+    first.render("md")
+    # The margin comes after results were seen.
+    return StudyResult.read(
+        make_study(factors=factors, analysis={"margin": {METRIC: 500.0}}, **changes), store
+    )

@@ -75,6 +75,11 @@ def test_levels_are_means_and_bests_of_the_trials_that_finished(searched):
     assert "left out" in found.caveats[1]
 
 
+def test_few_trials_say_nothing(searched):
+    text = settings_tables.which_setting(searched(FEW))
+    assert text.endswith("baseline: nothing to be said from 3 finished trials.")
+
+
 def test_the_best_loss_is_the_lowest(searched):
     objective = {"metric": "dev/loss", "direction": "minimize"}
     (found,) = searched(FEW, objective=objective).searched_settings

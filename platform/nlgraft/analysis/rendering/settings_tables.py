@@ -13,6 +13,7 @@ from nlgraft.analysis.rendering.typesetting import (
 )
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.searched_settings import CellSettings, SearchedSetting
+from nlgraft.wording import count
 
 _NUM_NAMED = 4
 _NOTE = (
@@ -39,7 +40,7 @@ def which_setting(result: ComparedResults) -> str:
 def _leading(one: CellSettings) -> str:
     """Name the settings of a cell that stand out, or say why none does."""
     if all(setting.share is None for setting in one.settings):
-        return f"too few finished trials ({one.num_trials})"
+        return f"nothing to be said from {count(one.num_trials, 'finished trial')}"
     leading = [
         f"{setting.path} ({number(setting.share, 2)})" for setting in one.settings if setting.stands_out
     ]

@@ -101,7 +101,7 @@ class RecordedResults(ComparedResults):
         if not self.analyses:
             return effects
         return [
-            replace(one, comparison=self._answered(self._ledger_effect(one), one.comparison))
+            replace(one, comparison=self.judged(self._answered(self._ledger_effect(one), one.comparison)))
             for one in effects
         ]
 
