@@ -266,3 +266,22 @@ def shown_crossed(make_study, run, store):
     return StudyResult.read(
         make_study(factors=factors, analysis={"margin": {METRIC: 500.0}}, **changes), store
     )
+
+
+def test_a_cell_that_is_equal_at_a_look_gets_no_more_seeds(make_small_study, scored):
+    def stop(margin):
+        study = make_small_study(
+            seeds=[1, 2, 3, 4, 5],
+            sequential={"looks": [3, 5]},
+            analysis={"margin": margin},
+            claims=[],
+            published=[],
+        )
+        base = np.array([20.0, 20.6, 19.7, 20.2, 20.4])
+        scores = {"baseline": base, "arm=patt_eg": base + np.array([0.01, -0.02, 0.02, 0.0, -0.01])}
+        result = scored(study, {label: {METRIC: values} for label, values in scores.items()})
+        return result.replay()["arm=patt_eg"]
+
+    assert (stop({METRIC: 0.5}).num_seeds, stop({METRIC: 0.5}).reason) == (3, "decided")
+    assert stop({}).num_seeds == 5, "without a margin nothing is decided"
+    assert stop({METRIC: 0.1}).num_seeds == 5, "two more seeds may show it"

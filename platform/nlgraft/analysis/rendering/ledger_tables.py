@@ -61,7 +61,7 @@ def ledger_method(result: RecordedResults) -> list[str]:
 
 def ledger_table(entries: Mapping[int, Entry]) -> Table:
     """Tabulate analyses by number."""
-    header = ["analysis", "day", "study", "metric", "asked", "seeds", "segments", "significant"]
+    header = ["analysis", "day", "study", "metric", "asked", "seeds", "segments", "decided"]
     rows = [_row(number, one) for number, one in entries.items()]
     if any(one.registration for one in entries.values()):
         header.append("registration")
