@@ -284,4 +284,4 @@ def test_a_cell_that_is_equal_at_a_look_gets_no_more_seeds(make_small_study, sco
 
     assert (stop({METRIC: 0.5}).num_seeds, stop({METRIC: 0.5}).reason) == (3, "decided")
     assert stop({}).num_seeds == 5, "without a margin nothing is decided"
-    assert stop({METRIC: 0.1}).num_seeds == 5, "two more seeds may show it"
+    assert stop({METRIC: 0.05}).num_seeds == 5, "two more seeds may show it"
