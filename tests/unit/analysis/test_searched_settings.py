@@ -80,6 +80,12 @@ def test_few_trials_say_nothing(searched):
     assert text.endswith("baseline: nothing to be said from 3 finished trials.")
 
 
+def test_a_configuration_that_was_proposed_again_counts_once(searched):
+    (found,) = searched([*FEW, *FEW[:2]]).searched_settings
+    assert found.num_trials == 3
+    assert "2 trials repeat the values of another one and are not counted" in found.caveats
+
+
 def test_the_best_loss_is_the_lowest(searched):
     objective = {"metric": "dev/loss", "direction": "minimize"}
     (found,) = searched(FEW, objective=objective).searched_settings

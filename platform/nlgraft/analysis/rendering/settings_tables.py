@@ -29,7 +29,9 @@ def which_setting(result: ComparedResults) -> str:
     if not found:
         return ""
     shown = [f"{one.label}: {_leading(one)}" for one in found[:_NUM_NAMED]]
-    more = f"; and {len(found) - _NUM_NAMED} more cells: see the report" if len(found) > _NUM_NAMED else ""
+    more = (
+        f"; {count(len(found) - _NUM_NAMED, 'further cell')} in the report" if len(found) > _NUM_NAMED else ""
+    )
     objective = result.study.objectives[0].metric
     return (
         f"Which setting mattered for {objective} (a description of the trials, not a test): "

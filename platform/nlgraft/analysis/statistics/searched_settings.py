@@ -81,7 +81,7 @@ class CellSettings:
 
     Attributes:
         label: The cell.
-        num_trials: Search trials that finished with an objective.
+        num_trials: Search trials that finished with an objective, equal ones counted once.
         num_left_out: Those that failed, were stopped or have no finite objective.
         settings: The settings that some trial has.
         caveats: What makes them hard to read, as clauses.
@@ -131,9 +131,11 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
         for trial in cell.search
         if trial.state == "finished"
     ]
-    tried = [one for one in tried if math.isfinite(one[1])]
-    if not tried:
+    finite = [one for one in tried if math.isfinite(one[1])]
+    if not finite:
         return None
+    # A configuration that was proposed again brought the same result, not another one.
+    tried = list({json.dumps(params, sort_keys=True): (params, value) for params, value in finite}.values())
     shares, by_chance = _shares(result.importance, search.space, objective.direction, tried)
     best = max if objective.direction == "maximize" else min
     found = []
@@ -149,9 +151,9 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
                 SearchedSetting(path, shares.get(path), by_chance.get(path), levels, without, points)
             )
     found.sort(key=lambda one: -(one.share or 0.0))
-    num_ended = sum(trial.state in ("finished", "stopped", "failed") for trial in cell.search)
-    caveats = _caveats(len(tried), num_ended - len(tried), search.sampler.name)
-    return CellSettings(cell.cell.label, len(tried), num_ended - len(tried), tuple(found), caveats)
+    left_out = sum(trial.state in ("finished", "stopped", "failed") for trial in cell.search) - len(finite)
+    caveats = _caveats(len(tried), len(finite) - len(tried), left_out, search.sampler.name)
+    return CellSettings(cell.cell.label, len(tried), left_out, tuple(found), caveats)
 
 
 def _shares(
@@ -206,8 +208,10 @@ def _interval(low: float, high: float) -> str:
     return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
 
 
-def _caveats(num_trials: int, num_left_out: int, sampler: str) -> tuple[str, ...]:
+def _caveats(num_trials: int, num_repeated: int, num_left_out: int, sampler: str) -> tuple[str, ...]:
     found = []
+    if num_repeated:
+        found.append(f"{num_repeated} trials repeat the values of another one and are not counted")
     if num_trials < _FEWEST:
         found.append(f"{num_trials} finished trials are too few for importances")
     elif num_trials < MANY:
