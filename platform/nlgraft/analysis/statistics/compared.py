@@ -159,8 +159,13 @@ class ComparedResults(Results):
         found = self._compared(question)
         if question.key in self._adjusted:
             one = self._adjusted[question.key]
-            adjusted = {"p_holm": one.p_holm, "p_equal_holm": one.p_equal_holm}
-            return replace(found, **adjusted, level=one.level, family=one.family)
+            return replace(
+                found,
+                p_holm=one.p_holm,
+                p_equal_holm=one.p_equal_holm,
+                level=one.level,
+                family=one.family,
+            )
         if self.is_corrected and found.p is not None:
             note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
             return replace(found, notes=(*found.notes, note))

@@ -283,5 +283,6 @@ def holm_either(pairs: Sequence[Either]) -> list[Either]:
         Adjusted pairs in the same order, never above 1.
     """
     larger = [None if p is None else max(p, other or 0.0) for p, other in pairs]
-    sides = [[pair[side] for pair in pairs] for side in (0, 1)]
-    return list(zip(*(holm(side, larger) for side in sides), strict=True))
+    first = holm([p for p, _ in pairs], larger)
+    second = holm([None if p is None else other for p, other in pairs], larger)
+    return list(zip(first, second, strict=True))
