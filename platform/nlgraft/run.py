@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from nlgraft.errors import ClusterError
 from nlgraft.execution.events import Driver, Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
@@ -53,7 +53,9 @@ def read_result(study: Study, store: ArtifactStore) -> StudyResult:
 
 
 def _importance(
-    space: Mapping[str, Domain], direction: str, trials: Sequence[tuple[Mapping[str, Any], float]]
+    space: Mapping[str, Domain],
+    direction: Literal["maximize", "minimize"],
+    trials: Sequence[tuple[Mapping[str, Any], float]],
 ) -> dict[str, float]:
     from nlgraft.execution.importance import importances  # loads Optuna, which most reports do without
 

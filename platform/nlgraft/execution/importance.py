@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import optuna
 from optuna.exceptions import ExperimentalWarning
@@ -26,7 +26,7 @@ _MOST = 0.5
 
 def importances(
     space: Mapping[str, Domain],
-    direction: str,
+    direction: Literal["maximize", "minimize"],
     trials: Sequence[tuple[Mapping[str, Any], float]],
 ) -> dict[str, float]:
     """Compute the importance of each setting for being among the best trials.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from nlgraft.analysis.data.early import with_early_learning
 from nlgraft.analysis.data.loading import load_cell
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 Importance = Callable[
-    [Mapping[str, Domain], str, Sequence[tuple[Mapping[str, Any], float]]], dict[str, float]
+    [Mapping[str, Domain], Literal["maximize", "minimize"], Sequence[tuple[Mapping[str, Any], float]]],
+    dict[str, float],
 ]
 """Computes importances by path from domains by path, the objective's direction, and each trial's values and
 objective."""

@@ -16,7 +16,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -157,7 +157,10 @@ def searched_settings(result: Results, cell: CellResult) -> CellSettings | None:
 
 
 def _shares(
-    importance: Importance | None, space: Mapping[str, Domain], direction: str, tried: Sequence[Tried]
+    importance: Importance | None,
+    space: Mapping[str, Domain],
+    direction: Literal["maximize", "minimize"],
+    tried: Sequence[Tried],
 ) -> tuple[dict[str, float], dict[str, float]]:
     """Return importances by path, and what shuffled trials exceed once in twenty, as shares of their sum."""
     found = {} if importance is None or len(tried) < _FEWEST else importance(space, direction, tried)
