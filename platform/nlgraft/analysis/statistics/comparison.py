@@ -130,7 +130,7 @@ class Comparison:
             parts.append(f"equal within {self._amount(self.equal_within)}")
         if self.seeds_more is not None:
             parts.append(_more(self.seeds_more))
-        elif self.seed_variance is not None:
+        elif self.seed_variance is not None and not parts:
             parts.append(f"more than {power.MAX_SEEDS:,} seeds needed")
         return "; ".join(parts)
 
