@@ -106,7 +106,7 @@ class Comparison:
     def verdict(self) -> str:
         """The verdict in words, with what an open one lacks."""
         if self.difference is None:
-            return "no result yet"
+            return "no result"
         if self.standing in ("better", "worse"):
             within = ", by less than the margin" if self.is_within_margin else ""
             return f"{' '.join(filter(None, (self.standing, self.condition)))}{within}"
