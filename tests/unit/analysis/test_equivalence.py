@@ -188,6 +188,12 @@ def test_the_forest_plot_has_a_band(verdicts, make_study, scored):
     assert "band" not in figures.forest_plot(plain, METRIC)
 
 
+def test_an_interval_over_segments_alone_is_dotted(make_small_study, run, store, verdicts):
+    assert "dotted" not in figures.forest_plot(verdicts, METRIC)
+    single = run(make_small_study(seeds=[1], claims=[]), store)
+    assert "dotted: one seed, nothing is decided" in figures.forest_plot(single, METRIC)
+
+
 def test_without_a_margin_nothing_is_said_of_one(make_study, scored):
     plain = scored(make_study(seeds=[1, 2, 3, 4, 5]), {k: {METRIC: v} for k, v in SCORES.items()})
     assert plain.compare("arm=single_run").verdict.startswith("undecided (equal within 0.")

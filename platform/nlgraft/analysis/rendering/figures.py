@@ -87,7 +87,8 @@ def forest_plot(result: ComparedResults, metric: str) -> str | None:
         for row, (one, difference) in enumerate(found):
             color = _STANDING[result.standing(one)]
             low, high = one.ci if one.ci is not None else (difference, difference)
-            axes.plot([low, high], [row, row], color=color, linewidth=2.4, solid_capstyle="round")
+            style = ":" if one.scope == "segments" else "-"
+            axes.plot([low, high], [row, row], style, color=color, linewidth=2.4, solid_capstyle="round")
             axes.plot([difference], [row], marker="o", markersize=6.5, color=color)
         axes.axvline(0, color=SOFT, linewidth=1)
         if (margin := result.margin(metric)) is not None:
@@ -98,6 +99,8 @@ def forest_plot(result: ComparedResults, metric: str) -> str | None:
         axes.tick_params(axis="y", length=0)
         unit = result.system.metrics[metric].unit
         band = "" if margin is None else f"; band: margin of {margin:g}"
+        if any(one.scope == "segments" for one, _ in found):
+            band += "; dotted: one seed, nothing is decided"
         axes.set_xlabel(f"{metric} minus that of {result.baseline.cell.label} ({unit}){band}")
         return to_svg(figure, f"Differences from the baseline on {metric}")
 
