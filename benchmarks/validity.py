@@ -1,9 +1,9 @@
 """Error rates of verdicts under workflows that look at results before asking a question.
 
-``python -m benchmarks.validity --num 10000`` simulates each workflow without any effect: scores of seeds
-are normal and independent between cells; comparisons and corrections are those of the platform. An error is a
-verdict in any report of the workflow. Without the ledger a report corrects what its file holds and what has
-finished.
+``python -m benchmarks.validity --num 10000`` simulates each workflow without any effect, or with effects as
+large as a margin, which must not be called equal. Scores of seeds are normal and independent between cells;
+comparisons and corrections are those of the platform. An error is a false verdict in any report of the
+workflow. Without the ledger a report corrects what its file holds and what has finished.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from nlgraft.analysis.statistics.simulated_store import SimulatedStore, StudyFil
 
 ALPHA = 0.05
 RANDOM_SEED = 20261123
+MARGIN = 2.5
 METRICS = ("test/bleu", "test/chrf", "test/ter", "test/exact")
 TEXT = [f"line {number}" for number in range(200)]
 PAIR = ("arm", "base")
@@ -28,10 +29,14 @@ Way = Callable[[SimulatedStore], None]
 
 
 def _file(
-    *arms: str, baseline: str = "base", metric: str = METRICS[0], looks: tuple[int, ...] = ()
+    *arms: str,
+    baseline: str = "base",
+    metric: str = METRICS[0],
+    looks: tuple[int, ...] = (),
+    margin: float | None = None,
 ) -> StudyFile:
     questions = tuple((arm, baseline) for arm in arms)
-    return StudyFile(questions=questions, baseline=baseline, metric=metric, looks=looks)
+    return StudyFile(questions=questions, baseline=baseline, metric=metric, looks=looks, margin=margin)
 
 
 def _gain(store: SimulatedStore, seed: int) -> float:
@@ -182,6 +187,33 @@ def _real_then_more(store: SimulatedStore) -> None:
         store.report(_file("real", *_arms(number + 1)), range(3))
 
 
+def _margin_declared(looks: tuple[int, ...]) -> Way:
+    """Two arms differ by exactly the margin and two not at all: each verdict can be false."""
+
+    def walk(store: SimulatedStore) -> None:
+        store.effects |= {"arm0": MARGIN, "arm1": -MARGIN}
+        for num in looks or (10,):
+            store.report(_file(*_arms(4), looks=looks, margin=MARGIN), range(num))
+
+    return walk
+
+
+def _margin_afterwards(store: SimulatedStore) -> None:
+    """The margin is the smallest of some that a report supports, at ever more seeds; all are too small."""
+    store.effects["arm"] = MARGIN
+    store.report(_file("arm"), range(3))
+    for num in (3, 5, 8, 10, 15):
+        for share in (0.6, 0.8, 1.0):
+            store.report(_file("arm", margin=share * MARGIN), range(num))
+
+
+def _margin_and_arms(store: SimulatedStore) -> None:
+    """Arms that differ by the margin are added one by one until one looks equal."""
+    store.effects |= dict.fromkeys(_arms(5), MARGIN)
+    for arm in _arms(5):
+        store.report(_file(arm, margin=MARGIN), range(10))
+
+
 WAYS: dict[str, Way] = {
     "one study, run once, 1 arm": _once(1, 3),
     "one study, run once, 4 arms": _once(4, 5),
@@ -210,6 +242,10 @@ WAYS: dict[str, Way] = {
     "own: best three of six seeds": _best_subset,
     "own: number of seeds chosen afterwards": _best_moment,
     "own: best pair, metric and number, then new arms": _anything,
+    "a margin declared, 4 arms, 10 seeds": _margin_declared(()),
+    "a margin declared, 4 arms, looks 3, 5, 10": _margin_declared((3, 5, 10)),
+    "a margin chosen afterwards, more seeds": _margin_afterwards,
+    "a margin, arms added until one is equal, 5": _margin_and_arms,
     "own: a real effect, then four arms without, one by one": _real_then_more,
 }
 

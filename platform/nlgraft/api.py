@@ -139,11 +139,9 @@ def find_study(study: str | os.PathLike[str], storage: str | None = None) -> Stu
 
 def load(study: Study | str | os.PathLike[str]) -> StudyResult:
     """Collect the results that the store holds of a study; ``study`` may be whatever `find_study` takes."""
-    from nlgraft.analysis.study_result import StudyResult
-
     if not isinstance(study, Study):
         study = find_study(study)
-    return StudyResult.read(study, open_store(study))
+    return places.read_result(study, open_store(study))
 
 
 def ledger(study: str | None = None, storage: str | None = None) -> dict[int, Entry]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
 from nlgraft.errors import ClusterError
 from nlgraft.execution.events import Driver, Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
@@ -14,6 +14,7 @@ from nlgraft.pipeline.credentials import without_credentials
 from nlgraft.pipeline.refusals import explained
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.space import Domain
 from nlgraft.study.planning.data_checks import check_cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.system_import import load_system
@@ -40,6 +41,25 @@ def report_directory(study: Study, store: ArtifactStore) -> Path:
     """Return the directory of the report: in a local store, else below the working directory."""
     root = Path(store.uri) if store.is_local else Path.cwd()
     return root / "reports" / study.variant
+
+
+def read_result(study: Study, store: ArtifactStore) -> StudyResult:
+    """Read the results that a store holds of a study, able to tell which searched setting mattered."""
+    from nlgraft.analysis.study_result import StudyResult
+
+    result = StudyResult.read(study, store)
+    result.importance = _importance
+    return result
+
+
+def _importance(
+    space: Mapping[str, Domain],
+    direction: Literal["maximize", "minimize"],
+    trials: Sequence[tuple[Mapping[str, Any], float]],
+) -> dict[str, float]:
+    from nlgraft.execution.importance import importances  # loads Optuna, which most reports do without
+
+    return importances(space, direction, trials)
 
 
 class Run:
@@ -119,7 +139,6 @@ class Run:
         self, tracker: MlflowTracker, note_running: Observer, lock: StudyLock
     ) -> StudyResult:
         from nlgraft.analysis.data.results import Invocation
-        from nlgraft.analysis.study_result import StudyResult
         from nlgraft.execution.cluster import check_local_fit
         from nlgraft.execution.sweep import run_sweep
 
@@ -141,14 +160,14 @@ class Run:
 
         def grant() -> dict[str, int]:
             is_planned = self.study.planned_looks is not None
-            return StudyResult.read(self.study, self._store).granted if is_planned else {}
+            return read_result(self.study, self._store).granted if is_planned else {}
 
         driver = Driver(observe, poll, grant)
         outcome = run_sweep(self.study, self._store, self._cells, driver, self._address)
         lock.check()
         self._notify("comparing the cells and writing the report")
         # A look counts once it is shown, so it is recorded before the report is written.
-        result = StudyResult.read(self.study, self._store)
+        result = read_result(self.study, self._store)
         directory = report_directory(self.study, self._store)
         result.invocation = Invocation(
             outcome.num_run,

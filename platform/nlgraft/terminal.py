@@ -104,8 +104,10 @@ def replay_tables(document: Mapping[str, Any]) -> None:
             far = ", ".join(f"{one['sampler']} {_first_median(one)}" for one in _by_sampler(cell["replays"]))
             _print(
                 Text(
-                    f"{cell['cell']}: substitutes lie from their proposals, at the first trial and in the "
-                    f"median, {far}; two recorded configurations lie {cell['random_distance']:.2g} apart."
+                    f"{cell['cell']}: for what a sampler proposes, the nearest recorded configuration is "
+                    f"taken. It lies this far away (at the first trial, in the median): {far}. Two recorded "
+                    f"configurations lie {cell['random_distance']:.2g} apart; if proposals are hardly "
+                    "nearer, the samplers cannot differ."
                 )
             )
         _print(*(Text(f"{cell['cell']}: {note}") for note in cell["notes"]))
@@ -154,6 +156,8 @@ def show_result(result: StudyResult) -> None:
     tables = (result.comparison(), result.effects_on_main_metric(), result.test_metrics())
     console.print(Text(f"{document['study']}: {document['main_metric']}", style="bold"))
     console.print(Text(result.headline()))
+    if document["which_setting"]:
+        console.print(Text(document["which_setting"]))
     if result.registration is not None:
         console.print(Text(str(result.registration)))
         for deviation in result.registration.deviations:

@@ -1,4 +1,4 @@
-"""Statistical self-tests (invariants R6 to R11): A/A studies, power, coverage, order, simulated many times.
+"""Statistical self-tests (invariants R6 to R12): A/A studies, power, coverage, order, simulated many times.
 
 A simulated trial has a true quality, a seed effect, and on every segment a segment effect (the same for both
 cells: it cancels), a segment effect of the difference, and an interaction of seed and segment.
@@ -9,12 +9,17 @@ import pytest
 from scipy import stats
 
 from nlgraft.analysis.data.trials import Measured, by_document
+from nlgraft.analysis.statistics.anytime import anytime_p
 from nlgraft.analysis.statistics.comparer import Comparer
+from nlgraft.analysis.statistics.comparison import Comparison
+from nlgraft.analysis.statistics.equivalence import equal_p, equal_p_at_any_time, equal_p_over_looks
 from nlgraft.analysis.statistics.power import seeds_needed, smallest_detectable
 from nlgraft.analysis.statistics.resampling import (
     bootstrap_scores,
     holm,
+    holm_either,
     interval,
+    normal_p,
     p_value,
     spread,
 )
@@ -325,3 +330,51 @@ def test_advised_seeds_have_the_promised_power_with_pretraining_noise_and_looks(
         p = overall_p(looks, p_values) if is_planned else p_values[advised]
         found += holm(list(p))[0] <= 0.05
     assert 0.72 <= found / studies <= 0.88
+
+
+@pytest.mark.parametrize("plan", ["once", "looks", "any time"])
+def test_verdicts_of_difference_and_equality_err_together_no_more_often_than_alpha(plan):
+    """Two arms differ by exactly the margin, two not at all: false in either way at most alpha together."""
+    rng = np.random.default_rng(13)
+    studies, margin = 4000, 1.5
+    looks = LOOKS if plan == "looks" else (3, 5, 8, 10) if plan == "any time" else (10,)
+    truth = np.array([margin, -margin, 0.0, 0.0])
+    differences = truth[:, None] + rng.standard_normal((studies, 4, looks[-1]))
+    errors = np.zeros(studies, dtype=bool)
+    found = np.zeros(2)
+    for index, arms in enumerate(differences):
+        seen = [[_pair(arm, plan, looks, last, margin) for arm in arms] for last in looks]
+        for adjusted in map(holm_either, seen):  # anybody may stop after any look
+            low = np.array(adjusted) <= 0.05
+            errors[index] |= low[truth == 0, 0].any() or low[truth != 0, 1].any()
+        found += [low[truth != 0, 0].mean(), low[truth == 0, 1].mean()]
+    assert errors.mean() <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / studies)
+    assert (found / studies > (0.1 if plan == "any time" else 0.7)).all(), "both kinds of truth are found"
+
+
+def _pair(values, plan, looks, last, margin):
+    """The p-values of no difference and of a difference of at least the margin, after some seeds."""
+    taken = {look: _difference(values[:look], margin) for look in looks if look <= last}
+    now = taken[last]
+    noise = (now.seed_variance, 0.0, last)
+    if plan == "any time":
+        return anytime_p(now.difference, *noise), equal_p_at_any_time(now)
+    p_values = {
+        look: float(normal_p(np.array(one.difference), one.seed_variance, 0.0, look))
+        for look, one in taken.items()
+    }
+    if plan == "looks":
+        return float(overall_p(looks, p_values)), equal_p_over_looks(looks, taken)
+    return p_values[last], equal_p(now)
+
+
+def _difference(values, margin):
+    return Comparison(
+        metric="test/bleu",
+        a="a",
+        b="b",
+        seeds=tuple(range(len(values))),
+        difference=float(values.mean()),
+        seed_variance=float(values.var(ddof=1)),
+        margin=margin,
+    )

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from nlgraft.tracking.naming import metric_name
-from nlgraft.tracking.tags import KIND
+from nlgraft.tracking.tags import KIND, MATTERED, VERDICT
 
 VIEW = "mlflow.sharedViewState.cells"
 """A view of the experiment's page, offered by its menu *Views* and opened by ``?viewStateShareKey=cells``."""
 _SHOWN = ("mean", "std", "n", "difference", "ci_low", "ci_high", "p_holm")
-_COMPARED = ("difference", "p", "p_holm", "smallest_detectable")
+_COMPARED = ("difference", "p", "p_holm", "p_equal", "p_equal_holm", "smallest_detectable")
 
 
 def cell_metrics(result: Mapping[str, Any]) -> dict[str, float]:
@@ -25,8 +25,8 @@ def cell_metrics(result: Mapping[str, Any]) -> dict[str, float]:
         result: One element of ``cells`` in the JSON of ``run --json``.
 
     Returns:
-        ``test/bleu.mean``, ``.std``, ``.n``, ``.difference``, ``.ci_low``, ``.ci_high``, ``.p``, ``.p_holm``
-        and ``.smallest_detectable``; undefined (null) values are left out.
+        ``test/bleu.mean``, ``.std``, ``.n``, ``.difference``, ``.ci_low``, ``.ci_high``, ``.p``, ``.p_holm``,
+        ``.p_equal``, ``.p_equal_holm`` and ``.smallest_detectable``; undefined (null) values are left out.
     """
     found: dict[str, Any] = {}
     for name, summary in (result.get("metrics") or {}).items():
@@ -49,6 +49,19 @@ def main_figure(result: Mapping[str, Any], metric: str) -> str:
         return ""
     spread = " (1 seed)" if found.get("std") is None else f" ± {found['std']:.2f}"
     return f": {found['mean']:.2f}{spread}"
+
+
+def cell_tags(result: Mapping[str, Any], metric: str) -> dict[str, str]:
+    """Return the verdict on a cell in words, and the settings of its search that stand out, as tags."""
+    tags = {}
+    found = (result.get("comparison") or {}).get(metric) or {}
+    if found.get("verdict"):
+        tags[VERDICT] = str(found["verdict"])
+    settings = ((result.get("search") or {}).get("settings") or {}).get("settings") or []
+    if settings:
+        leading = [f"{one['setting']} {one['importance']:.2f}" for one in settings if one["stands_out"]]
+        tags[MATTERED] = ", ".join(leading) or "none more than by chance"
+    return tags
 
 
 def cells_view(main_metric: str) -> dict[str, str]:

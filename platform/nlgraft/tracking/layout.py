@@ -15,7 +15,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nlgraft.tracking.cell_columns import cell_metrics, cells_view, main_figure
+from nlgraft.tracking.cell_columns import cell_metrics, cell_tags, cells_view, main_figure
 from nlgraft.tracking.datasets import tracked_datasets
 from nlgraft.tracking.entries import (
     BestModel,
@@ -263,7 +263,8 @@ class StudyLayout:
         return RunEntry(
             key=self.cell_key(cell),
             name=f"{self._prefix}{cell.label}{main_figure(result, main_metric)}",
-            tags={STATE: state, END_REASON: "done" if state == "finished" else state},
+            tags={STATE: state, END_REASON: "done" if state == "finished" else state}
+            | cell_tags(result, main_metric),
             results=[Point(key, value, now_ms(), 0) for key, value in cell_metrics(result).items()],
             texts={"result.json": pretty(dict(result))},
             status=_STATUS_OF_STATE.get(state, "KILLED"),

@@ -206,3 +206,40 @@ def test_ten_thousand_entries_are_read_in_less_than_a_second(tmp_path: Path) -> 
     started = time.process_time()
     corrected(study({"new": 0.5}), found)
     assert time.process_time() - started < 1.0
+
+
+def equal(arm: str, p_equal: float, margin: float = 0.5, p: float = 0.6) -> Asked:
+    return question(arm, p, equal_margin=margin, p_equal=p_equal, p_equal_anytime=p_equal / 100)
+
+
+def test_equality_is_a_question_of_the_frozen_family() -> None:
+    first = study({}, cells=("base", "a", "b"), asked=(equal("a", 0.01), equal("b", 0.03)))
+    assert [one.p_equal for one in answers(first)] == [pytest.approx(0.02), pytest.approx(0.06)]
+    half = replace(first, asked=(equal("a", 0.01), question("b", None, equal_margin=0.5)))
+    assert answers(half)[0].p_equal == pytest.approx(0.02), "what has not finished counts"
+    assert answers(half, first)[1].p_equal == pytest.approx(0.06)
+
+
+def test_a_margin_chosen_or_widened_after_results_is_an_afterthought() -> None:
+    plain = study({"a": 0.6})
+    late = replace(plain, asked=(equal("a", 1e-6),))
+    (found,) = answers(plain, late)
+    assert (found.basis, found.p) == ("declared", 0.6), "the difference keeps its answer"
+    assert found.p_equal == pytest.approx(1e-8 / (0.1 * 3 / 8))
+    assert "chosen after results were seen" in found.equal_reason
+    narrow = replace(plain, asked=(equal("a", 0.2, margin=0.5),))
+    wide = replace(plain, asked=(equal("a", 0.004, margin=1.0),))
+    (widened,) = answers(narrow, wide)
+    assert widened.p_equal == pytest.approx(0.2), "what is not within .5 is not called equal within 1"
+    (narrowed,) = answers(wide, replace(plain, asked=(equal("a", 0.01, margin=0.5),)))
+    assert narrowed.p_equal == pytest.approx(0.01 / 100 / (0.1 * 3 / 8))
+
+
+def test_a_family_with_a_margin_keeps_its_level_while_it_can_err() -> None:
+    def free(*asked: Asked) -> float:
+        return Budget({1: study({}, cells=("base", "a"), asked=asked)}).free
+
+    assert free(question("a", 0.001)) == pytest.approx(0.05), "different, and nothing else was asked"
+    assert free(equal("a", 0.9, p=0.001)) == 0.0, "it may yet be called equal"
+    assert free(equal("a", 0.001, p=0.9)) == 0.0
+    assert free(equal("a", 0.001, p=0.001)) == pytest.approx(0.05)

@@ -279,3 +279,24 @@ def test_a_store_that_takes_no_entry_is_reported_nevertheless(make_study, run, s
     text = result.render("md")
     assert "lacks this analysis: read-only file system" in text
     assert verdicts(result) == {"arm=patt_eg": "better"}
+
+
+def test_a_margin_counts_if_it_was_set_before_results_were_seen(shown, store):
+    margin = {"margin": {"test/bleu": 14.0}}
+    first = shown(range(1, 7), UNCLEAR, analysis=margin)
+    found = of(first, "avg_eg")
+    assert found.verdict == f"equal within 14 {found.unit}"
+    assert [one.verdict for one in entries(store)[1].asked] == ["equal"]
+    again = shown(range(1, 7), UNCLEAR, analysis={"margin": {"test/bleu": 20.0}})
+    assert of(again, "avg_eg").standing == "equal", "what is within 14 is within 20"
+    fresh = shown(range(1, 7), UNCLEAR, analysis={"margin": {"test/bleu": 13.9}})
+    narrowed = of(fresh, "avg_eg")
+    assert narrowed.standing == "open"
+    assert narrowed.p_holm == found.p_holm, "the difference keeps its answer"
+    assert any("the margin was chosen after results were seen" in note for note in narrowed.notes)
+
+
+def test_one_pretraining_is_a_condition_of_equality_too(shown):
+    result = shown(range(1, 7), UNCLEAR, analysis={"margin": {"test/bleu": 14.0}}, base={"upstream_seed": 1})
+    found = of(result, "avg_eg")
+    assert found.verdict == f"equal within 14 {found.unit} for this one pretraining (upstream)"

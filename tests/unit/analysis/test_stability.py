@@ -198,8 +198,8 @@ def test_a_comparison_prints_as_a_verdict(build):
     assert "(5 seeds)" in text
     assert "p_randomisation" not in text
     open_one = str(build(BASE, BASE + NOISE).compare("patt_eg"))
-    assert "undecided, equal within 1.3 BLEU points" in open_one
-    assert "not known" in str(build([None] * 5, GOOD).compare("patt_eg"))
+    assert "undecided (equal within 1.3 BLEU points)" in open_one
+    assert "no result" in str(build([None] * 5, GOOD).compare("patt_eg"))
 
 
 def test_an_undecided_verdict_gives_the_smallest_margin_that_the_data_support(build):

@@ -197,8 +197,8 @@ def test_the_command_prints_regrets_and_what_is_missing(document: dict[str, Any]
     assert other["notes"] == ["a table needs 3 finished trials"]
     text = CliRunner().invoke(main, arguments, catch_exceptions=False).stdout
     assert "median" in text
-    assert "substitutes lie from their proposals" in text
-    assert "two recorded configurations lie 0.36 apart" in " ".join(text.split())
+    assert "the nearest recorded configuration is taken" in text
+    assert "Two recorded configurations lie 0.36 apart" in " ".join(text.split())
     assert "mean of 10 replays" in text
     assert len(api.replay(study, 10)) == 2
 

@@ -82,6 +82,10 @@ class Asked:
         p: p-value by the study's own test and plan, before any family.
         p_anytime: p-value that holds at every number of seeds; None where there is none.
         p_ledger: ``p`` or ``p_anytime`` after correction, to be compared with alpha; None where not judged.
+        equal_margin: Difference that the study declares too small to matter; None without one.
+        p_equal: p-value of a difference of at least that, by the study's own test and plan.
+        p_equal_anytime: The same, for every number of seeds and every margin.
+        p_equal_ledger: One of the two after correction; None where not judged.
         basis: What the answer rests on.
         verdict: The verdict shown.
     """
@@ -104,7 +108,11 @@ class Asked:
     p_anytime: float | None = None
     p_ledger: float | None = None
     basis: Basis = "described"
-    verdict: Literal["significant", "open"] = "open"
+    equal_margin: float | None = None
+    p_equal: float | None = None
+    p_equal_anytime: float | None = None
+    p_equal_ledger: float | None = None
+    verdict: Literal["significant", "equal", "open"] = "open"
 
     @property
     def hypothesis(self) -> tuple[object, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from nlgraft.analysis.data.early import with_early_learning
 from nlgraft.analysis.data.loading import load_cell
@@ -14,12 +14,21 @@ from nlgraft.analysis.data.trials import CellResult, TrialResult
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell, cells, find_cell
 from nlgraft.study.data.metric import Metric
+from nlgraft.study.data.space import Domain
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+Importance = Callable[
+    [Mapping[str, Domain], Literal["maximize", "minimize"], Sequence[tuple[Mapping[str, Any], float]]],
+    dict[str, float],
+]
+"""Computes importances by path from domains by path, the objective's direction, and each trial's values and
+objective."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,7 @@ class Results:
         invocation: The run that ended with these results; None when they were only read.
         store: Where they come from, whose ledger corrects their verdicts; None for results that are only
             supposed, and corrected by the study alone.
+        importance: Computes how much searched settings account for; None where nobody has given it.
         stops: By label, where and why the cells of a study with planned looks got no more seeds.
     """
 
@@ -79,6 +89,7 @@ class Results:
     provenance: Provenance
     invocation: Invocation | None = None
     store: ArtifactStore | None = None
+    importance: Importance | None = None
     stops: Mapping[str, Stop] = field(default_factory=dict)
 
     @classmethod

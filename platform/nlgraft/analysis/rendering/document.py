@@ -11,6 +11,7 @@ from typing import Any
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.rendering.ledger_tables import ledger_document
 from nlgraft.analysis.rendering.registration_tables import registration_document
+from nlgraft.analysis.rendering.settings_tables import which_setting
 from nlgraft.analysis.statistics.comparison import rounded
 from nlgraft.analysis.statistics.expected_best import expected_best
 from nlgraft.analysis.statistics.recorded import RecordedResults
@@ -47,6 +48,7 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
         "ledger": ledger_document(result),
         "registration": registration_document(result),
         "analysis": {**study.analysis.model_dump(mode="json"), "samples": result.samples},
+        "which_setting": which_setting(result),
         "trivial": None if result.trivial is None else vars(result.trivial),
         "stability": {one.label: one.to_json() for one in result.stabilities},
         "cells": [_cell(result, cell) for cell in result.cells],
@@ -91,6 +93,9 @@ def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:
             "finished": sum(trial.state == "finished" for trial in cell.search),
             "pareto": [trial.number for trial in cell.pareto(result.study.objectives)],
             "expected_best": None if expected is None else expected.to_json(),
+            "settings": next(
+                (one.to_json() for one in result.searched_settings if one.label == cell.cell.label), None
+            ),
         }
     if cell is not result.baseline:
         compared = {name: result.compare(cell.cell, metric=name) for name in metrics}

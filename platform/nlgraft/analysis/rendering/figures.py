@@ -25,32 +25,32 @@ from nlgraft.analysis.statistics.expected_best import expected_best
 from nlgraft.study.data.design import axes_of, level_text
 
 NUM_SERIES = 8
-_INK, _SOFT, _RULE = "#010203", "#040506", "#070809"
-_SERIES = [f"#0a0b{index:02x}" for index in range(NUM_SERIES)]
-_STANDING = {"better": "#0c0d01", "worse": "#0c0d02", "open": "#0c0d03"}
-_VARIABLES = {_INK: "--ink", _SOFT: "--soft", _RULE: "--rule"}
-_VARIABLES |= {color: f"--series-{index}" for index, color in enumerate(_SERIES)}
+_INK, SOFT, _RULE = "#010203", "#040506", "#070809"
+SERIES = [f"#0a0b{index:02x}" for index in range(NUM_SERIES)]
+_STANDING = {"better": "#0c0d01", "worse": "#0c0d02", "open": "#0c0d03", "equal": "#0c0d04"}
+_VARIABLES = {_INK: "--ink", SOFT: "--soft", _RULE: "--rule"}
+_VARIABLES |= {color: f"--series-{index}" for index, color in enumerate(SERIES)}
 _VARIABLES |= {color: f"--{kind}" for kind, color in _STANDING.items()}
 
 _MAX_PANELS = 6
 _MAX_POINTS = 200
-_PANEL_WIDTH, _PANEL_HEIGHT = 4.8, 2.8
+PANEL_WIDTH, PANEL_HEIGHT = 4.8, 2.8
 _DASHES = ("-", "--", ":", "-.")
-_SETTINGS: dict[Any, Any] = {
+SETTINGS: dict[Any, Any] = {
     "text.parse_math": False,
     "svg.fonttype": "none",
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.edgecolor": _RULE,
-    "axes.labelcolor": _SOFT,
+    "axes.labelcolor": SOFT,
     "axes.titlecolor": _INK,
     "axes.grid": True,
     "grid.color": _RULE,
     "grid.linewidth": 0.6,
     "text.color": _INK,
-    "xtick.color": _SOFT,
-    "ytick.color": _SOFT,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
 }
 
 
@@ -81,22 +81,28 @@ def forest_plot(result: ComparedResults, metric: str) -> str | None:
     found = [(one, one.difference) for one in compared if one.difference is not None]
     if not found:
         return None
-    with mpl.rc_context({**_SETTINGS, "svg.hashsalt": f"forest {metric}"}):
+    with mpl.rc_context({**SETTINGS, "svg.hashsalt": f"forest {metric}"}):
         figure = Figure(figsize=(9.5, 0.8 + 0.36 * len(found)), layout="constrained")
         axes = figure.add_subplot()
         for row, (one, difference) in enumerate(found):
             color = _STANDING[result.standing(one)]
             low, high = one.ci if one.ci is not None else (difference, difference)
-            axes.plot([low, high], [row, row], color=color, linewidth=2.4, solid_capstyle="round")
+            style = ":" if one.scope == "segments" else "-"
+            axes.plot([low, high], [row, row], style, color=color, linewidth=2.4, solid_capstyle="round")
             axes.plot([difference], [row], marker="o", markersize=6.5, color=color)
-        axes.axvline(0, color=_SOFT, linewidth=1)
+        axes.axvline(0, color=SOFT, linewidth=1)
+        if (margin := result.margin(metric)) is not None:
+            axes.axvspan(-margin, margin, color=_STANDING["equal"], alpha=0.15, linewidth=0)
         axes.set_yticks(range(len(found)), [one.a for one, _ in found], color=_INK)
         axes.set_ylim(len(found) - 0.5, -0.5)
         axes.grid(visible=False, axis="y")
         axes.tick_params(axis="y", length=0)
         unit = result.system.metrics[metric].unit
-        axes.set_xlabel(f"{metric} minus that of {result.baseline.cell.label} ({unit})")
-        return _to_svg(figure, f"Differences from the baseline on {metric}")
+        band = "" if margin is None else f"; band: margin of {margin:g}"
+        if any(one.scope == "segments" for one, _ in found):
+            band += "; dotted: one seed, nothing is decided"
+        axes.set_xlabel(f"{metric} minus that of {result.baseline.cell.label} ({unit}){band}")
+        return to_svg(figure, f"Differences from the baseline on {metric}")
 
 
 def gain_curves(result: ComparedResults, metric: str) -> str | None:
@@ -113,21 +119,21 @@ def gain_curves(result: ComparedResults, metric: str) -> str | None:
     }
     if not any(curves.values()):
         return None
-    with mpl.rc_context({**_SETTINGS, "svg.hashsalt": f"gains {metric}"}):
+    with mpl.rc_context({**SETTINGS, "svg.hashsalt": f"gains {metric}"}):
         figure = Figure(figsize=(9.5, 3.6), layout="constrained")
         axes = figure.add_subplot()
         for index, (label, points) in enumerate(curves.items()):
             at, middle, low, high = np.array(points, dtype=float).reshape(-1, 4).T
-            color = _SERIES[(index + 1) % NUM_SERIES]
+            color = SERIES[(index + 1) % NUM_SERIES]
             dashes = _DASHES[(index + 1) // NUM_SERIES % len(_DASHES)]
             axes.fill_between(at, low, high, color=color, alpha=0.15, linewidth=0)
             axes.plot(at, middle, color=color, linestyle=dashes, linewidth=1.6, marker="o", label=label)
-        axes.axhline(0, color=_SOFT, linewidth=1)
+        axes.axhline(0, color=SOFT, linewidth=1)
         axes.set_xticks(range(len(levels)), levels)
         axes.set_xlabel(str(over))
         axes.set_ylabel(f"gain in {metric} ({result.system.metrics[metric].unit})")
         axes.legend(frameon=False)
-        return _to_svg(figure, f"Gains over {over} in {metric}")
+        return to_svg(figure, f"Gains over {over} in {metric}")
 
 
 def learning_curves(result: ComparedResults) -> list[tuple[str, str]]:
@@ -237,14 +243,14 @@ def _curve_rank(name: str) -> tuple[int, int, str]:
 
 
 def _draw_bands(result: ComparedResults, title: str, budget: str, bands: Sequence[Band]) -> str:
-    with mpl.rc_context({**_SETTINGS, "svg.hashsalt": title}):
-        figure = Figure(figsize=(_PANEL_WIDTH, _PANEL_HEIGHT), layout="constrained")
+    with mpl.rc_context({**SETTINGS, "svg.hashsalt": title}):
+        figure = Figure(figsize=(PANEL_WIDTH, PANEL_HEIGHT), layout="constrained")
         axes = figure.add_subplot()
         series = [cell.cell.label for cell in result.cells]
         is_shared = len(bands[0].labels) == len(result.cells) > 1
         for band in bands:
             index = series.index(band.labels[0])
-            color = _INK if is_shared else _SERIES[index % NUM_SERIES]
+            color = _INK if is_shared else SERIES[index % NUM_SERIES]
             dashes = _DASHES[index // NUM_SERIES % len(_DASHES)]
             if band.num_seeds > 1:
                 axes.fill_between(band.steps, band.low, band.high, color=color, alpha=0.15, linewidth=0)
@@ -254,7 +260,7 @@ def _draw_bands(result: ComparedResults, title: str, budget: str, bands: Sequenc
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.margins(x=0.02)
-        return _to_svg(figure, title)
+        return to_svg(figure, title)
 
 
 def _spaced(length: int) -> Sequence[int]:
@@ -263,7 +269,8 @@ def _spaced(length: int) -> Sequence[int]:
     return sorted({round(index) for index in np.linspace(0, length - 1, _MAX_POINTS)})
 
 
-def _to_svg(figure: Figure, title: str) -> str:
+def to_svg(figure: Figure, title: str) -> str:
+    """Draw a figure as SVG whose colours are variables of the page."""
     buffer = io.StringIO()
     with warnings.catch_warnings():
         # The page's fonts set the text; Matplotlib's own only measure it.

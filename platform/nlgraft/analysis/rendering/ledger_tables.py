@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nlgraft.analysis.data.ledger import Entry
+from nlgraft.analysis.data.ledger import Asked, Entry
 from nlgraft.analysis.rendering.registration_tables import registered_entry
 from nlgraft.analysis.rendering.typesetting import NOTHING, Table, make_table, probability
 from nlgraft.analysis.statistics.recorded import Analysis, RecordedResults
@@ -61,7 +61,7 @@ def ledger_method(result: RecordedResults) -> list[str]:
 
 def ledger_table(entries: Mapping[int, Entry]) -> Table:
     """Tabulate analyses by number."""
-    header = ["analysis", "day", "study", "metric", "asked", "seeds", "segments", "significant"]
+    header = ["analysis", "day", "study", "metric", "asked", "seeds", "segments", "decided"]
     rows = [_row(number, one) for number, one in entries.items()]
     if any(one.registration for one in entries.values()):
         header.append("registration")
@@ -94,11 +94,7 @@ def ledger_document(result: RecordedResults) -> list[dict[str, Any]]:
 def _row(number: int, entry: Entry) -> list[str]:
     asked = [one for one in entry.asked if one.family is not None] or list(entry.asked)
     seeds = sorted({seed for one in asked for seed in one.seeds})
-    significant = [
-        f"{' against '.join(one.labels)} (p = {probability(one.p_ledger)})"
-        for one in entry.asked
-        if one.verdict == "significant"
-    ]
+    decided = [_decided(one) for one in entry.asked if one.verdict != "open"]
     return [
         str(number),
         entry.time[:_DAY],
@@ -107,5 +103,12 @@ def _row(number: int, entry: Entry) -> list[str]:
         count(len(asked), "question"),
         ", ".join(map(str, seeds)) or NOTHING,
         str(entry.segments.num),
-        "; ".join(significant) or NOTHING,
+        "; ".join(decided) or NOTHING,
     ]
+
+
+def _decided(asked: Asked) -> str:
+    cells = " against ".join(asked.labels)
+    if asked.verdict == "equal":
+        return f"{cells} equal within {asked.equal_margin:g} (p = {probability(asked.p_equal_ledger)})"
+    return f"{cells} (p = {probability(asked.p_ledger)})"

@@ -20,7 +20,12 @@ EXAMPLES = "train_examples"
 _SAME = 1.01
 """Ratio up to which numbers of examples count as the same."""
 
-_STANDINGS = {"better": "better than the baseline", "worse": "worse than the baseline", "open": "undecided"}
+_STANDINGS = {
+    "better": "better than the baseline",
+    "worse": "worse than the baseline",
+    "equal": "equal to the baseline within the margin",
+    "open": "undecided",
+}
 
 
 def headline(result: ComparedResults) -> str:
@@ -38,15 +43,27 @@ def headline(result: ComparedResults) -> str:
         if found.p is None or found.family[0] or not result.is_corrected:
             by_kind[result.standing(found)].append(found.a)
     parts = [
-        f"{count(len(labels), 'cell')} {_STANDINGS[kind]} ({'; '.join(labels)})"
+        f"{count(len(labels), 'cell')} {_standing(result, kind)} ({'; '.join(labels)})"
         for kind, labels in by_kind.items()
         if labels
     ]
     text = f"On {main}{_condition(known)}: {', '.join(parts) or 'no cell is compared with the baseline'}."
     if max(found.num_seeds for found in known) < 2:
         text += " One seed says nothing about training noise, so nothing is decided."
+    if unknown := [found.a for found in compared if found.difference is None]:
+        text += f" Without results so far: {'; '.join(unknown)}."
     warnings = _unlearned(result) + _unstable(result)
     return warnings + text + _effects_headline(result) + _claims_headline(result)
+
+
+def _standing(result: ComparedResults, kind: str) -> str:
+    margin = result.margin(result.main_metric)
+    if margin is None or kind in ("better", "worse"):
+        return _STANDINGS[kind]
+    amount = f"{margin:g} {result.system.metrics[result.main_metric].unit}"
+    if kind == "equal":
+        return f"{_STANDINGS[kind]} of {amount}"
+    return f"not known yet, neither different nor within {amount} of the baseline for certain"
 
 
 def _unlearned(result: ComparedResults) -> str:
@@ -87,7 +104,9 @@ def _effects_headline(result: ComparedResults) -> str:
     effects = result.effects()
     if not effects:
         return ""
-    shown = [effect for effect in effects if result.standing(effect.comparison) != "open"]
+    if all(effect.comparison.difference is None for effect in effects):
+        return " Effects are not known yet."
+    shown = [effect for effect in effects if result.standing(effect.comparison) in ("better", "worse")]
     parts = []
     for title, is_interaction in {"main effects": False, "interactions": True}.items():
         labels = [one.contrast.label for one in shown if one.is_interaction == is_interaction]
@@ -175,6 +194,7 @@ def method(result: ComparedResults) -> list[str]:
         f"p is two-sided, by {settings.test.replace('_', ' ')} with both sources of variation; where fewer "
         "than 20 resamples reach the difference, segment noise is taken as normal; "
         f"{correction}; an asterisk marks significance at {settings.alpha:g}.",
+        *_margin_method(result),
         *_documents_method(result),
         *_stability_method(result),
         *_looks_method(result),
@@ -195,6 +215,22 @@ def _documents_method(result: ComparedResults) -> list[str]:
         return []
     return [
         f"Test lines are resampled by document ({number_of:,} documents), as those of one document are alike."
+    ]
+
+
+def _margin_method(result: ComparedResults) -> list[str]:
+    margins = {name: margin for name in result.metrics if (margin := result.margin(name)) is not None}
+    if not margins:
+        return []
+    listed = ", ".join(
+        f"{margin:g} {result.system.metrics[name].unit} on {name}" for name, margin in margins.items()
+    )
+    both = " at the factors that Holm's procedure leaves to questions open in either way"
+    return [
+        f"Margins below which a difference does not matter: {listed}. Two cells are equal if two one-sided "
+        "tests (Schuirmann 1987), with the noise of the test for a difference, put the difference within the "
+        "margin. Different and equal are tested together, since at most one of the two null hypotheses is "
+        f"true (Goeman et al. 2010){both if result.is_corrected else ''}."
     ]
 
 

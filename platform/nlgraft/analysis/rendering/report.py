@@ -17,6 +17,8 @@ from nlgraft.analysis.rendering import (
     prose,
     registration_tables,
     search_tables,
+    settings_figures,
+    settings_tables,
     tables,
     typesetting,
 )
@@ -25,7 +27,10 @@ from nlgraft.analysis.statistics.comparison import rounded
 from nlgraft.analysis.statistics.recorded import RecordedResults
 from nlgraft.errors import NlgraftError, nearest
 
-_COMPARED = ("difference", "ci_low", "ci_high", "p", "p_holm", "p_segments", "smallest_detectable")
+_COMPARED = (
+    *("difference", "ci_low", "ci_high", "p", "p_holm", "p_segments", "margin", "p_equal", "p_equal_holm"),
+    *("standing", "is_within_margin", "smallest_detectable"),
+)
 
 
 def render(result: RecordedResults, kind: str) -> str:
@@ -105,6 +110,9 @@ def describe(result: RecordedResults) -> dict[str, Any]:
         "claims": tables.claims_table(result) if result.claims else None,
         "search": search_tables.search_table(result) if result.study.search else None,
         "expected_best": search_tables.expected_best_table(result) if result.study.search else None,
+        "which_setting": settings_tables.which_setting(result),
+        "importances": settings_tables.importance_table(result),
+        "levels": settings_tables.levels_table(result),
         "sensitivity": tables.sensitivity_table(result),
         "stability": tables.stability_table(result),
         "looks": tables.looks_table(result) if result.stops else None,
@@ -181,6 +189,7 @@ def _html(result: RecordedResults) -> str:
     facts["forest"] = figures.forest_plot(result, main) if main in result.metrics else None
     facts["gain_curves"] = figures.gain_curves(result, main) if main in result.metrics else None
     facts["curves"] = figures.learning_curves(result)
+    facts["setting_plots"] = settings_figures.setting_plots(result)
     facts["budgets"] = figures.expected_best_curves(result)
     facts["legend"] = [(tables.cell_name(cell), index) for index, cell in enumerate(result.cells)]
     facts["num_series"] = figures.NUM_SERIES

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from nlgraft.analysis.data.trials import CellResult, TrialResult
+from nlgraft.analysis.rendering.comparison_notes import FEW_SEEDS, comparison_notes
 from nlgraft.analysis.rendering.typesetting import (
     NO_BREAK,
     NOTHING,
@@ -18,17 +19,14 @@ from nlgraft.analysis.rendering.typesetting import (
 )
 from nlgraft.analysis.statistics.claims import ClaimResult
 from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.analysis.statistics.comparison import ONE_SEED, Comparison
+from nlgraft.analysis.statistics.comparison import Comparison
 from nlgraft.analysis.statistics.power import MAX_SEEDS
 from nlgraft.analysis.statistics.sensitivity import WithoutSeeds, sensitivities
 from nlgraft.study.data.claim import gain
 from nlgraft.study.data.design import level_text
-from nlgraft.wording import count
 
 _FEW_LEVELS = 2
-_WORDS = {"better": "better", "worse": "worse", "open": "undecided"}
-_FEW_SEEDS = 5
-"""Below this many seeds the variance, and with it the detectable difference, is given as an interval."""
+_WORDS = {"better": "better", "worse": "worse", "equal": "equal within the margin", "open": "undecided"}
 
 
 def mean_and_std(cell: CellResult, metric: str, decimals: int) -> str:
@@ -39,7 +37,7 @@ def mean_and_std(cell: CellResult, metric: str, decimals: int) -> str:
 
 def comparison_table(result: ComparedResults, metric: str) -> Table:
     """Tabulate the difference of every cell from the baseline, the baseline first."""
-    header = ["cell", "seeds", metric, *_comparison_header(result)]
+    header = ["cell", "seeds", metric, *_comparison_header(result, metric)]
     decimals = num_decimals(cell.mean(metric) for cell in result.cells)
     rows: list[list[Entry | str]] = []
     compared: list[tuple[str, Comparison]] = []
@@ -52,7 +50,7 @@ def comparison_table(result: ComparedResults, metric: str) -> Table:
         found = result.compare(cell.cell, metric=metric)
         rows.append([*row, *_comparison_entries(result, found, decimals)])
         compared.append((cell.cell.label, found))
-    return make_table(header, rows, notes=[*_notes(result, compared), *_state_notes(result)])
+    return make_table(header, rows, notes=[*comparison_notes(result, compared), *_state_notes(result)])
 
 
 def effects_table(result: ComparedResults, metric: str) -> Table | None:
@@ -188,7 +186,7 @@ def _without_seeds(result: ComparedResults, one: WithoutSeeds) -> list[Entry | s
     kind = result.standing(result.compare(one.label))
     decimals = num_decimals(cell.mean(result.main_metric) for cell in result.cells)
     low, high = (number(end, decimals, is_signed=True) for end in (one.low, one.high))
-    sign = "same sign" if one.has_one_sign else "sign changes"
+    sign = "same sign" if one.has_one_sign else "no difference" if one.low == one.high else "sign changes"
     return [one.label, Entry(_WORDS[kind], kind), "seeds", sign, f"{low} to {high} without one seed"]
 
 
@@ -229,109 +227,54 @@ def _differences_table(
         [*words, str(found.num_seeds), *_comparison_entries(result, found, decimals)]
         for _, words, found in differences
     ]
-    header = [*titles, "seeds", *_comparison_header(result)]
-    notes = _notes(result, [(name, found) for name, _, found in differences])
+    header = [*titles, "seeds", *_comparison_header(result, metric)]
+    notes = comparison_notes(result, [(name, found) for name, _, found in differences])
     return make_table(header, rows, num_text=2, notes=notes)
 
 
-def _comparison_header(result: ComparedResults) -> list[str]:
+def _comparison_header(result: ComparedResults, metric: str) -> list[str]:
     percent = f"{100 * (1 - result.study.analysis.alpha):g} %"
     corrected = ["p (Holm)"] if result.is_corrected else []
-    return ["difference", f"{percent} interval", "p", *corrected, "detectable", "seeds needed"]
+    verdict, equal = (["verdict"], ["p (equal)"]) if result.margin(metric) is not None else ([], [])
+    tests = ["difference", f"{percent} interval", "p", *corrected, *equal]
+    return [*verdict, *tests, "detectable", "seeds needed"]
 
 
 def _comparison_entries(result: ComparedResults, found: Comparison, decimals: int) -> list[Entry | str]:
     kind = result.standing(found)
-    star = "" if kind == "open" else f"{NO_BREAK}*"
+    star = f"{NO_BREAK}*" if kind in ("better", "worse") else ""
     dagger = "†" if found.scope == "segments" else ""
     hint = f"variation over {found.scope}; over segments alone: p = {probability(found.p_segments)}"
     difference = number(found.difference, decimals, is_signed=True)
-    entries: list[Entry | str] = [Entry(difference, kind), interval(found.ci, decimals) + dagger]
+    has_margin = result.margin(found.metric) is not None
+    entries: list[Entry | str] = [Entry(found.verdict, kind)] if has_margin else []
+    entries += [Entry(difference, kind), interval(found.ci, decimals) + dagger]
     entries.append(Entry(probability(found.p) + dagger + ("" if result.is_corrected else star), "", hint))
     if result.is_corrected:
         entries.append(Entry(probability(found.p_holm) + star, kind))
+    if has_margin:
+        entries.append(_equal_entry(result, found))
     return [*entries, *_power_entries(found, decimals)]
+
+
+def _equal_entry(result: ComparedResults, found: Comparison) -> Entry:
+    """Show the p-value of a difference of at least the margin, corrected where the study corrects."""
+    star = f"{NO_BREAK}*" if found.is_within_margin else ""
+    shown = found.p_equal_holm if result.is_corrected or found.basis is not None else found.p_equal
+    return Entry(probability(shown) + star, "", f"not corrected: p = {probability(found.p_equal)}")
 
 
 def _power_entries(found: Comparison, decimals: int) -> list[Entry | str]:
     if found.smallest_detectable is None or found.detectable_ci is None:
         return [NOTHING, NOTHING]
     detectable = number(found.smallest_detectable, decimals)
-    if found.num_seeds < _FEW_SEEDS:
+    if found.num_seeds < FEW_SEEDS:
         low, high = (number(end, decimals) for end in found.detectable_ci)
         detectable = f"{low}{NO_BREAK}to{NO_BREAK}{high}"
     if found.open_because:  # more seeds would not decide it
         return [detectable, NOTHING]
     is_known = found.seeds_needed is not None
     return [detectable, str(found.seeds_needed) if is_known else f">{NO_BREAK}{MAX_SEEDS:,}"]
-
-
-def _notes(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) -> list[str]:
-    """Explain the marks in a table of comparisons, then list the comparisons' own notes."""
-    marks = []
-    if any(result.standing(found) != "open" for _, found in compared):
-        marks.append(f"* significant at {result.study.analysis.alpha:g}.")
-    if any(found.scope == "segments" for _, found in compared):
-        marks.append(f"† {ONE_SEED}; nothing is decided.")
-    if any(found.smallest_detectable is not None for _, found in compared):
-        marks.append(
-            "Detectable: the true difference that so many seeds find in four of five such studies; below "
-            f"{_FEW_SEEDS} seeds only a range is known. Seeds needed: that many find the observed one."
-        )
-    notes: dict[str, list[str]] = {}
-    for label, found in compared:
-        for note in found.notes:
-            if note != ONE_SEED:
-                notes.setdefault(note, []).append(label)
-    return [
-        *marks,
-        *_equal_within(result, compared),
-        *_family(compared),
-        *_scopes(compared),
-        *(f"{', '.join(labels)}: {note}." for note, labels in notes.items()),
-    ]
-
-
-def _equal_within(result: ComparedResults, compared: Sequence[tuple[str, Comparison]]) -> list[str]:
-    """Say of undecided cells within which margin they are equal: good news where it is small."""
-    margins = [
-        f"{label} {found.equal_within:g}"
-        for label, found in compared
-        if found.equal_within is not None and result.standing(found) == "open"
-    ]
-    if not margins:
-        return []
-    unit = result.system.metrics[compared[0][1].metric].unit
-    return [
-        f"Undecided, but equal within ({unit}): {'; '.join(margins)}. A larger difference is unlikely: these "
-        "are the farther ends of the intervals, not corrected for their number."
-    ]
-
-
-def _family(compared: Sequence[tuple[str, Comparison]]) -> list[str]:
-    """Say how much of the family has been tested, unless all of it has."""
-    sizes = {found.family for _, found in compared if found.family[1] < found.family[0]}
-    return [
-        f"p (Holm) is corrected over the declared family of {count(size, 'question')}, {tested} tested; the "
-        "others count as p = 1."
-        for size, tested in sizes
-    ]
-
-
-def _scopes(compared: Sequence[tuple[str, Comparison]]) -> list[str]:
-    """State what the intervals cover, for all at once if it is the same."""
-    scopes: dict[str, list[str]] = {}
-    for label, found in compared:
-        if found.scope.startswith("seeds") and not found.is_exact:
-            once = (
-                f"; not covered: {', '.join(found.trained_once)}, trained once" if found.trained_once else ""
-            )
-            scopes.setdefault(f"over {found.scope}{once}", []).append(label)
-    if len(scopes) == 1:
-        return [f"Intervals cover variation {scope}." for scope in scopes]
-    return [
-        f"{', '.join(labels)}: the interval covers variation {scope}." for scope, labels in scopes.items()
-    ]
 
 
 def _state_notes(result: ComparedResults) -> list[str]:

@@ -32,6 +32,7 @@ _LATEX = str.maketrans(
         "−": "$-$",
         "–": "--",
         "×": r"$\times$",
+        "•": r"$\bullet$",
         "<": "$<$",
         ">": "$>$",
         "†": r"\textsuperscript{\dag}",

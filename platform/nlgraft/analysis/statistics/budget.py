@@ -9,12 +9,14 @@ seeds, so that nobody gains by choosing what to ask, or when.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Literal
 
 from nlgraft.analysis.data.ledger import Asked, Basis, Entry, History, history, open_ledger
-from nlgraft.analysis.statistics.resampling import holm
+from nlgraft.analysis.statistics.resampling import Either, holm_either
 from nlgraft.pipeline.store import ArtifactStore
 
 ALPHA = 0.05
@@ -29,6 +31,8 @@ cells."""
 
 _TINY = 1e-9
 
+_LATE = "chosen after results were seen"
+
 Slot = tuple[Hashable, ...]
 """A question together with its plan."""
 
@@ -42,12 +46,16 @@ class Answer:
         basis: ``declared``: frozen before anything was seen; ``afterthought``; ``described``: not judged.
         share: Level that a single p-value has to reach, as a share of the study's alpha.
         reason: Why it is not judged, or by what; a clause.
+        p_equal: As ``p``, for a difference of at least the margin; None without a margin.
+        equal_reason: Why its margin is judged otherwise; a clause, or empty.
     """
 
     p: float | None
     basis: Basis
     share: float = 1.0
     reason: str = ""
+    p_equal: float | None = None
+    equal_reason: str = ""
 
 
 @dataclass
@@ -59,7 +67,9 @@ class Frozen:
         entry: That entry.
         level: Level of each family.
         families: Questions by the name of their family.
+        margins: Margins of the questions that have one.
         p_values: p-values of the questions that have all their seeds.
+        p_equal: The same of differences of at least the margin.
         certain: Questions whose answer needs no test, and which do not count.
         unjudged: Questions on which no verdict may rest, whatever their p-value.
     """
@@ -68,23 +78,32 @@ class Frozen:
     entry: Entry
     level: float
     families: Mapping[str, tuple[Slot, ...]]
+    margins: Mapping[Slot, float] = field(default_factory=dict)
     p_values: dict[Slot, float] = field(default_factory=dict)
+    p_equal: dict[Slot, float] = field(default_factory=dict)
     certain: set[Slot] = field(default_factory=set)
     unjudged: set[Slot] = field(default_factory=set)
 
-    def adjusted(self, alpha: float) -> dict[Slot, float]:
+    def adjusted(self, alpha: float) -> dict[Slot, Either]:
         """Adjust p-values after Holm, for comparison with ``alpha``; one that is missing counts as 1."""
         found = {}
         for slots in self.families.values():
-            raw = holm([None if slot in self.certain else self.p_values.get(slot, 1.0) for slot in slots])
-            pairs = zip(slots, raw, strict=True)
-            found |= {slot: min(1.0, (p or 0.0) * (alpha / self.level)) for slot, p in pairs}
+            factor = alpha / self.level
+            for slot, (p, equal) in zip(slots, holm_either(list(map(self._either, slots))), strict=True):
+                p_equal = None if equal is None else min(1.0, equal * factor)
+                found[slot] = (min(1.0, (p or 0.0) * factor), p_equal)
         return found
+
+    def _either(self, slot: Slot) -> Either:
+        if slot in self.certain:
+            return None, None
+        return self.p_values.get(slot, 1.0), self.p_equal.get(slot, 1.0) if slot in self.margins else None
 
     @property
     def is_decided(self) -> bool:
-        """True if every question is."""
-        is_low = all(p <= self.entry.alpha for p in self.adjusted(self.entry.alpha).values())
+        """True if every question is, one with a margin in both ways: else an error is still possible."""
+        alpha = self.entry.alpha
+        is_low = all(max(p or 0.0, equal or 0.0) <= alpha for p, equal in self.adjusted(alpha).values())
         return is_low and not self.unjudged
 
     def take(self, slot: Slot, asked: Asked) -> None:
@@ -93,6 +112,8 @@ class Frozen:
             self.certain.add(slot)
         elif asked.is_complete and asked.p is not None:
             self.p_values[slot] = asked.p
+            if asked.p_equal is not None and asked.equal_margin == self.margins.get(slot):
+                self.p_equal[slot] = asked.p_equal
         if asked.is_judged:
             self.unjudged.discard(slot)
         else:
@@ -172,8 +193,13 @@ class Budget:
         if frozen is not None:
             if slot not in frozen.p_values and slot not in frozen.certain:
                 return Answer(None, "declared", reason="not all declared seeds have finished")
-            p = frozen.adjusted(entry.alpha)[slot]
-            return Answer(p, "declared", frozen.level / entry.alpha, f"as declared by {frozen.entry.variant}")
+            p, p_equal = frozen.adjusted(entry.alpha)[slot]
+            share, reason = frozen.level / entry.alpha, f"as declared by {frozen.entry.variant}"
+            found = Answer(p, "declared", share, reason, p_equal)
+            if asked.equal_margin is None or frozen.margins.get(slot, math.inf) <= asked.equal_margin:
+                return found  # what is within the declared margin is within a wider one
+            late = self._afterthought(entry, asked)
+            return replace(found, p_equal=late.p_equal, equal_reason=f"the margin was {_LATE}")
         if asked.difference is None:  # an entry of such questions alone is not added: its cells are unknown
             return Answer(None, "described", reason="no seed has finished in both cells")
         return self._afterthought(entry, asked)
@@ -181,17 +207,16 @@ class Budget:
     def _afterthought(self, entry: Entry, asked: Asked) -> Answer:
         share = self._share(asked)
         if share is None:
-            return Answer(None, "described", reason="chosen after results were seen")
+            return Answer(None, "described", reason=_LATE)
         missing = {*asked.left_out, *self._seen[_cells(asked)]} - set(asked.seeds)
         if missing:
             listed = ", ".join(map(str, sorted(missing)))
             return Answer(None, "described", reason=f"seeds that were seen are left out: {listed}")
         level = float(share) * AFTERTHOUGHTS * self.alpha / entry.alpha
         if asked.p_anytime is None:
-            return Answer(None, "described", level, "chosen after results were seen")
-        return Answer(
-            min(1.0, asked.p_anytime / level), "afterthought", level, "chosen after results were seen"
-        )
+            return Answer(None, "described", level, _LATE)
+        p_equal = None if asked.p_equal_anytime is None else min(1.0, asked.p_equal_anytime / level)
+        return Answer(min(1.0, asked.p_anytime / level), "afterthought", level, _LATE, p_equal)
 
     def _share(self, asked: Asked) -> Fraction | None:
         if len(asked.cells) != 2 or asked.second_metric is not None:
@@ -207,14 +232,17 @@ class Budget:
     def _freeze(self, number: int, entry: Entry) -> None:
         level = min(entry.alpha, self.free if self.frozen else entry.alpha)
         families: dict[str, list[Slot]] = {}
+        margins: dict[Slot, float] = {}
         for one in entry.asked:
             slot = _slot(entry, one)
             if one.family is not None and slot not in self._of_slot and self._is_fresh(entry, one):
                 families.setdefault(one.family, []).append(slot)
+                if one.equal_margin is not None:
+                    margins[slot] = one.equal_margin
         if not families or level < _TINY:
             return
         unique = {name: tuple(dict.fromkeys(slots)) for name, slots in families.items()}
-        frozen = Frozen(number, entry, level, unique)
+        frozen = Frozen(number, entry, level, unique, margins)
         self.frozen.append(frozen)
         self._of_slot |= {slot: frozen for slots in unique.values() for slot in slots}
 
@@ -271,10 +299,20 @@ def answered(entry: Entry, past: History) -> Entry:
     """Put the answers into an entry."""
     asked = []
     for one, answer in zip(entry.asked, corrected(entry, past), strict=True):
-        is_significant = one.is_judged and answer.p is not None and answer.p <= entry.alpha
-        verdict = "significant" if is_significant else "open"
-        asked.append(replace(one, p_ledger=answer.p, basis=answer.basis, verdict=verdict))
+        verdict = _verdict(entry, one, answer)
+        asked.append(
+            replace(
+                one, p_ledger=answer.p, p_equal_ledger=answer.p_equal, basis=answer.basis, verdict=verdict
+            )
+        )
     return replace(entry, asked=tuple(asked))
+
+
+def _verdict(entry: Entry, asked: Asked, answer: Answer) -> Literal["significant", "equal", "open"]:
+    if asked.is_judged and answer.p is not None and answer.p <= entry.alpha:
+        return "significant"
+    is_equal = asked.is_judged and answer.p_equal is not None and answer.p_equal <= entry.alpha
+    return "equal" if is_equal and asked.equal_margin is not None else "open"
 
 
 def _slot(entry: Entry, asked: Asked) -> Slot:

@@ -1,11 +1,12 @@
 """Verdicts on published claims.
 
 An ordering (``better``, ``worse``) is *supported* when our difference has the claimed sign and is
-significant, *contradicted* when it has the other sign and is significant, else *undecided*. With a margin δ
-the difference is tested against -δ instead of 0: no worse by more than δ. A difference of gains (``exceeds``)
-is tested as an ordering is. A figure (``cell``, ``value``) is supported when ours is equivalent to it, i.e.
-certainly within the margin, contradicted when certainly beyond, else undecided, also when it cannot be
-compared. One seed decides nothing, nor does one pretraining that the cells do not share.
+significant, *contradicted* when it has the other sign and is significant, *equal* when it is significantly
+below the study's margin of the metric, else *undecided*. With a margin δ of its own the difference is tested
+against -δ instead of 0: no worse by more than δ. A difference of gains (``exceeds``) is tested as an ordering
+is. A figure (``cell``, ``value``) is supported when ours is equivalent to it, i.e. certainly within the
+margin, contradicted when certainly beyond, else undecided, also when it cannot be compared. One seed decides
+nothing, nor does one pretraining that the cells do not share.
 
 On other data than the claim's an ordering goes the *same direction* or the *opposite direction*; that neither
 supports nor contradicts it. Published figures are given beside ours only on the same data, and only when both
@@ -22,10 +23,13 @@ from nlgraft.analysis.statistics.comparison import Comparison, rounded
 from nlgraft.analysis.statistics.power import MAX_SEEDS
 from nlgraft.study.data.claim import Claim
 
-Verdict = Literal["supported", "contradicted", "undecided", "not run", "same direction", "opposite direction"]
+Verdict = Literal[
+    "supported", "contradicted", "equal", "undecided", "not run", "same direction", "opposite direction"
+]
 _ON_OTHER_DATA: Mapping[Verdict, Verdict] = {
     "supported": "same direction",
     "contradicted": "opposite direction",
+    "equal": "equal",
     "undecided": "undecided",
     "not run": "not run",
 }
@@ -74,6 +78,8 @@ class ClaimResult:
     def text(self) -> str:
         """The verdict in words, with the number of seeds that an undecided one lacks."""
         text: str = self.verdict
+        if text == "equal":
+            text = f"equal within {self.comparison.margin:g} {self.comparison.unit}"
         if self.comparison.open_because:
             text += f": {self.comparison.open_because}"
         if self.verdict == "undecided" and self.seeds_more is not None:
@@ -82,7 +88,7 @@ class ClaimResult:
             text += f" (equal within {self.comparison.equal_within:g} {self.comparison.unit})"
         elif self.verdict not in ("undecided", "not run") and self.comparison.condition:
             text += f" {self.comparison.condition}"
-        return f"{text}, other data" if self.other_data else text
+        return f"{text}, other data" if self.other_data and self.verdict != "not run" else text
 
     def to_json(self) -> dict[str, Any]:
         """Return the answer as JSON values."""
@@ -162,6 +168,9 @@ def judge(
         verdict = "supported" if is_claimed else "contradicted"
         certainty = "identical for every seed" if comparison.is_exact else f"significant at {alpha:g}"
         explanation = f"{side}, {certainty}"
+    elif comparison.standing == "equal":
+        verdict = "equal"
+        explanation = f"the difference is significantly below the margin of {comparison.margin:g}"
     elif comparison.open_because:
         explanation = comparison.open_because
     elif comparison.num_seeds < _FEW:

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Literal, Self
-
-import numpy as np
+from typing import Self
 
 from nlgraft.analysis.data.results import Results
 from nlgraft.analysis.data.trials import CellResult
-from nlgraft.analysis.statistics.anytime import at_any_time
 from nlgraft.analysis.statistics.claims import ClaimResult, judge, signatures_differ
 from nlgraft.analysis.statistics.comparer import Comparer
-from nlgraft.analysis.statistics.comparison import Comparison
+from nlgraft.analysis.statistics.comparison import Comparison, Standing
 from nlgraft.analysis.statistics.effects import Contrast, Effect, GainCurve, contrasts
 from nlgraft.analysis.statistics.limits import Term, limited
+from nlgraft.analysis.statistics.planned import last_level, over_looks
 from nlgraft.analysis.statistics.question import Question
-from nlgraft.analysis.statistics.resampling import holm, normal_p
-from nlgraft.analysis.statistics.spending import look_levels, overall_p
+from nlgraft.analysis.statistics.resampling import holm_either
+from nlgraft.analysis.statistics.searched_settings import CellSettings, searched_settings
 from nlgraft.analysis.statistics.stability import Stability, stability
 from nlgraft.analysis.statistics.trivial import Trivial, has_learned, trivial_output
 from nlgraft.errors import NlgraftError, nearest
@@ -65,7 +63,7 @@ class ComparedResults(Results):
             StudyError: The study has no such cell.
         """
         found = self._ask(Question(self._known(metric), (self.cell(a).cell.label, self.cell(b).cell.label)))
-        return replace(found, standing=self.standing(found))
+        return self.judged(found)
 
     def effects(self, metric: str | None = None) -> list[Effect]:
         """Estimate the main effect of each level and the interactions of two.
@@ -88,10 +86,11 @@ class ComparedResults(Results):
         for contrast in known:
             terms = [Term(weight, self.cell(cell), metric) for weight, cell in contrast.terms]
             test = partial(self._effect, metric, contrast)
-            compared.append(self._limited(self._over_looks(test(), test), terms))
+            found = replace(test(), margin=self.margin(metric))
+            compared.append(self._limited(over_looks(self.study, found, test), terms))
         if self.is_corrected:
             compared = self._corrected(compared)
-        return [Effect(contrast, found) for contrast, found in zip(known, compared, strict=True)]
+        return [Effect(contrast, self.judged(found)) for contrast, found in zip(known, compared, strict=True)]
 
     def gains(self, metric: str | None = None) -> list[GainCurve]:
         """Compare levels with their factor's baseline at each level of ``analysis.gains_over``.
@@ -124,13 +123,24 @@ class ComparedResults(Results):
         """The answer to every claim of the study, in its order."""
         return [self._judge(claim) for claim in self._claims]
 
-    def standing(self, found: Comparison) -> Literal["better", "worse", "open"]:
-        """Read a comparison as a verdict on its first cell; ``open`` unless it is significant."""
+    def standing(self, found: Comparison) -> Standing:
+        """Read a comparison as a verdict on its first cell: a difference comes before its smallness."""
         alpha = self.study.analysis.alpha
         if found.difference is None or not found.is_significant(alpha, is_corrected=self.is_corrected):
-            return "open"
+            return "equal" if self._is_equal(found) else "open"
         is_up = self.system.metrics[found.metric].direction == "maximize"
         return "better" if (found.difference > 0) == is_up else "worse"
+
+    def judged(self, found: Comparison) -> Comparison:
+        """Write the verdict into a comparison."""
+        return replace(found, standing=self.standing(found), is_within_margin=self._is_equal(found))
+
+    def _is_equal(self, found: Comparison) -> bool:
+        return found.is_equal(self.study.analysis.alpha, is_corrected=self.is_corrected)
+
+    def margin(self, metric: str) -> float | None:
+        """The difference on a metric that the study declares too small to matter."""
+        return self.study.analysis.margin.get(metric)
 
     def _known(self, metric: str | None) -> str:
         metric = self.main_metric if metric is None else metric
@@ -149,7 +159,13 @@ class ComparedResults(Results):
         found = self._compared(question)
         if question.key in self._adjusted:
             one = self._adjusted[question.key]
-            return replace(found, p_holm=one.p_holm, level=one.level, family=one.family)
+            return replace(
+                found,
+                p_holm=one.p_holm,
+                p_equal_holm=one.p_equal_holm,
+                level=one.level,
+                family=one.family,
+            )
         if self.is_corrected and found.p is not None:
             note = f"not in the family '{self.study.analysis.family}' that the study corrects for"
             return replace(found, notes=(*found.notes, note))
@@ -162,7 +178,8 @@ class ComparedResults(Results):
                 trials = [trial for cell in self.cells for trial in cell.measured(metric).values()]
                 self._comparer.prepare(metric, trials)
             terms, test = self._terms(question), partial(self._tested, question)
-            self._answers[question] = self._limited(self._over_looks(test(), test), terms)
+            found = replace(test(), margin=self.margin(question.metric) if question.has_margin else None)
+            self._answers[question] = self._limited(over_looks(self.study, found, test), terms)
         return self._answers[question]
 
     def _terms(self, question: Question) -> list[Term]:
@@ -172,32 +189,6 @@ class ComparedResults(Results):
             Term(weight, cell, metric)
             for weight, cell, metric in zip((1.0, -1.0, -1.0, 1.0), cells, question.metrics, strict=False)
         ]
-
-    def _over_looks(self, found: Comparison, test: Callable[[Sequence[int]], Comparison]) -> Comparison:
-        """Replace the p-value by one that allows for every planned look, or for looks at any time.
-
-        Args:
-            found: The comparison over all finished seeds.
-            test: The same over some seeds.
-        """
-        if found.p is None:
-            return found
-        if self.study.is_anytime:
-            return at_any_time(found, self.study.analysis.alpha)
-        if self.study.planned_looks is not None:
-            looks = self.study.planned_looks.looks
-            known = {look: test(self.study.seeds[:look]) for look in looks}
-            # Each look on its own seeds, so that a report says the same whenever it is made.
-            p_values = {look: p for look, one in known.items() if (p := _p_at(look, one, found)) is not None}
-            found = replace(found, p=float(overall_p(looks, p_values)) if p_values else None)
-            taken = ", ".join(map(str, p_values)) or f"none, the first is at {looks[0]} seeds"
-            found = replace(found, notes=(*found.notes, f"looks taken: {taken}"))
-        return replace(found, level=self._level(found.level))
-
-    def _level(self, level: float) -> float:
-        """Return the level of the last look that belongs to an overall level."""
-        planned = self.study.planned_looks
-        return level if planned is None else look_levels(planned.looks, level)[-1]
 
     def _limited(self, found: Comparison, terms: Sequence[Term]) -> Comparison:
         """Leave open what no number of seeds can decide, and name the stages that were trained once."""
@@ -221,6 +212,12 @@ class ComparedResults(Results):
             and mean is not None
             and not has_learned(mean, self.trivial, self.main_metric)
         )
+
+    @cached_property
+    def searched_settings(self) -> list[CellSettings]:
+        """Which searched settings mattered, by cell; a description, see `statistics.searched_settings`."""
+        found = [searched_settings(self, cell) for cell in self.cells]
+        return [one for one in found if one is not None]
 
     @cached_property
     def stabilities(self) -> list[Stability]:
@@ -317,20 +314,20 @@ class ComparedResults(Results):
         A question that is unfinished, or whose cells failed, counts as p = 1: the family is what was asked,
         not what has finished. Certain differences need no test and do not count.
         """
-        raw = [None if one.is_certain else 1.0 if one.p is None else one.p for one in family]
-        adjusted = holm(raw)
+        adjusted = holm_either([one.either for one in family])
         alpha = self.study.analysis.alpha
         # Holm tests the smallest of m open questions at alpha / m; power is stated at that level.
-        num_open = sum(p is not None and p > alpha for p in adjusted)
-        size = (len(raw) - raw.count(None), sum(one.p is not None for one in family))
+        num_open = sum(p is not None and max(p, equal or 0.0) > alpha for p, equal in adjusted)
+        size = (sum(not one.is_certain for one in family), sum(one.p is not None for one in family))
         return [
             replace(
                 one,
                 p_holm=None if one.p is None else p,
-                level=self._level(alpha / max(1, num_open)),
+                p_equal_holm=None if one.p_equal is None else p_equal,
+                level=last_level(self.study, alpha / max(1, num_open)),
                 family=size,
             )
-            for one, p in zip(family, adjusted, strict=True)
+            for one, (p, p_equal) in zip(family, adjusted, strict=True)
         ]
 
     def _question(self, claim: Claim) -> Question:
@@ -361,7 +358,7 @@ class ComparedResults(Results):
         cells = [self.cell(text) for text in claim.cells]
         why_not = self._why_not(claim)
         if self._is_tested(claim):
-            comparison = self._ask(self._question(claim))
+            comparison = self.judged(self._ask(self._question(claim)))
         else:
             note = f"cannot be compared: {why_not}"
             comparison = Comparison(metric=claim.metric, a=cells[0].cell.label, b="published", notes=(note,))
@@ -376,18 +373,3 @@ class ComparedResults(Results):
             why_not=why_not,
             has_run=all(cell.has_started for cell in cells),
         )
-
-
-def _p_at(look: int, at_look: Comparison, now: Comparison) -> float | None:
-    """Return the p-value of a look; None unless all of its seeds finished, and on the side of the present.
-
-    It is computed from the variances, because resamples are too few for the levels of early looks.
-    """
-    if at_look.num_seeds < look or at_look.difference is None or now.difference is None:
-        return None
-    if at_look.seed_variance is None:  # a published figure, or a difference that does not vary
-        return at_look.p if at_look.num_seeds == now.num_seeds else None
-    shift = at_look.difference - at_look.null
-    if shift * (now.difference - now.null) < 0:
-        return None
-    return float(normal_p(np.array(shift), at_look.seed_variance, at_look.segment_variance, look))

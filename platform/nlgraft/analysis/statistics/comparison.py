@@ -11,7 +11,11 @@ from nlgraft.analysis.data.ledger import Basis
 from nlgraft.analysis.statistics import power
 from nlgraft.wording import count
 
+Standing = Literal["better", "worse", "equal", "open"]
+"""A verdict on a cell against another; ``open`` is undecided."""
+
 _ROUNDING = 1e-9
+_FEW = 2
 ONE_SEED = "one seed: the interval and p cover test-set sampling only, not training noise"
 
 
@@ -34,6 +38,9 @@ class Comparison:
         p_segments: By paired bootstrap over segments alone: these trained models, as papers report it.
         p_holm: ``p`` adjusted for the study's family of comparisons and, where there is a ledger, for what
             was asked before of the same test segments.
+        margin: Difference too small to matter; None where the study sets none.
+        p_equal: p-value of a difference of at least the margin: a small one says that the two are equal.
+        p_equal_holm: The same, adjusted as ``p_holm`` is.
         family: Size of the family that ``p_holm`` is adjusted for, and how many of its questions were tested.
         level: Level that a p-value must reach to decide: alpha, or alpha over the open part of the family.
         basis: What a verdict rests on over the store's ledger; None without a ledger.
@@ -45,6 +52,8 @@ class Comparison:
         is_exact: True for a difference of constants, which no seed changes.
         unit: Unit of the metric.
         standing: The verdict on the first cell; None where none was asked for.
+        is_within_margin: True if the difference certainly is smaller than the margin; not exclusive of
+            ``better`` and ``worse``.
         notes: Reasons why figures are missing or limited.
     """
 
@@ -61,6 +70,9 @@ class Comparison:
     p_randomisation: float | None = None
     p_segments: float | None = None
     p_holm: float | None = None
+    margin: float | None = None
+    p_equal: float | None = None
+    p_equal_holm: float | None = None
     family: tuple[int, int] = (0, 0)
     level: float = 0.05
     basis: Basis | None = None
@@ -71,36 +83,66 @@ class Comparison:
     open_because: str = ""
     is_exact: bool = False
     unit: str = ""
-    standing: Literal["better", "worse", "open"] | None = None
+    standing: Standing | None = None
+    is_within_margin: bool = False
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Summarise the comparison: verdict, difference with its uncertainty, and limitations."""
-        lines = [f"{self.a} against {self.b} on {self.metric}: {self._verdict}"]
+        lines = [f"{self.a} against {self.b} on {self.metric}: {self.verdict}"]
         if self.difference is not None:
             ends = "" if self.ci is None else f", interval [{self.ci[0]:+.4g}, {self.ci[1]:+.4g}]"
             over = "" if self.scope == "nothing" else f" over {self.scope}"
             among = f" ({count(self.num_seeds, 'seed')})"
             lines.append(f"difference {self.difference:+.4g} {self.unit}{ends}{over}{among}")
         if self.p is not None:
-            corrected = f", Holm {self.p_holm:.3g} in a family of {self.family[0]}" if self.family[0] else ""
-            lines.append(f"p {self.p:.3g}{corrected}")
+            lines.append(f"p {self.p:.3g}{_holm_text(self.p_holm, self.family)}")
+        if self.margin is not None and self.p_equal is not None:
+            corrected = _holm_text(self.p_equal_holm, self.family)
+            lines.append(f"p of a difference of {self._amount(self.margin)} {self.p_equal:.3g}{corrected}")
         return "\n  ".join([*lines, *self.notes])
 
     @property
-    def _verdict(self) -> str:
+    def verdict(self) -> str:
+        """The verdict in words, with what an open one lacks."""
         if self.difference is None:
-            return "not known"
+            return "no result"
         if self.standing in ("better", "worse"):
-            return " ".join(filter(None, (self.standing, self.condition)))
-        parts = ["undecided"]
+            within = ", by less than the margin" if self.is_within_margin else ""
+            return f"{' '.join(filter(None, (self.standing, self.condition)))}{within}"
+        if self.standing == "equal":
+            return " ".join(filter(None, (f"equal within {self._amount(self.margin)}", self.condition)))
+        lacking = self._lacking
+        return f"{'undecided' if self.margin is None else 'not known yet'}{lacking and f' ({lacking})'}"
+
+    @property
+    def _lacking(self) -> str:
+        """Say what an open verdict lacks."""
         if self.open_because:
-            parts.append(self.open_because)
-        elif self.equal_within is not None:
-            parts.append(f"equal within {self.equal_within:g} {self.unit}")
-        if self.seeds_needed is not None and not self.open_because:
-            parts.append(f"{self.seeds_needed} seeds would find a true difference of this size")
-        return ", ".join(parts)
+            return self.open_because
+        if self.num_seeds < _FEW:
+            return _more(_FEW - self.num_seeds)
+        if self.is_identical or self.is_certain:
+            what = "result" if self.is_identical else "difference"
+            return f"the same {what} for every seed, so there is nothing to test"
+        parts = []
+        if self.margin is None and self.equal_within is not None:
+            parts.append(f"equal within {self._amount(self.equal_within)}")
+        if self.seeds_more is not None:
+            parts.append(_more(self.seeds_more))
+        elif self.seed_variance is not None and not parts:
+            parts.append(f"more than {power.MAX_SEEDS:,} seeds needed")
+        return "; ".join(parts)
+
+    def _amount(self, value: float | None) -> str:
+        return f"{value:g} {self.unit}".strip()
+
+    @property
+    def seeds_more(self) -> int | None:
+        """Further seeds that an open verdict lacks, if the observed difference is the true one."""
+        if self.open_because or self.seeds_needed is None:
+            return None
+        return max(1, self.seeds_needed - self.num_seeds)
 
     @property
     def equal_within(self) -> float | None:
@@ -108,7 +150,7 @@ class Comparison:
 
         None with fewer than two seeds, without an interval, or where ``open_because`` gives a reason.
         """
-        if self.ci is None or self.num_seeds < 2 or self.open_because or self.is_exact:
+        if self.ci is None or self.num_seeds < _FEW or self.open_because or self.is_exact:
             return None
         farthest = max(map(abs, self.ci))
         if farthest == 0:
@@ -138,6 +180,19 @@ class Comparison:
             and self.seed_variance is None
         )
 
+    @property
+    def is_identical(self) -> bool:
+        """True if the cells agree in every seed and segment, which leaves no noise to test against."""
+        return self.difference == 0 and self.ci == (0.0, 0.0)
+
+    @property
+    def either(self) -> tuple[float | None, float | None]:
+        """The p-values with which it counts in a family, see `resampling.holm_either`; 1 for missing ones."""
+        if self.is_certain:
+            return None, None
+        p = 1.0 if self.p is None else self.p
+        return p, None if self.margin is None else 1.0 if self.p_equal is None else self.p_equal
+
     @cached_property
     def smallest_detectable(self) -> float | None:
         """True difference that this many seeds detect at ``level`` with probability 0.8."""
@@ -158,14 +213,20 @@ class Comparison:
 
     @cached_property
     def seeds_needed(self) -> int | None:
-        """Fewest seeds that detect a true difference as large as the observed one with probability 0.8.
+        """Fewest seeds that decide, if the observed difference is the true one, with probability 0.8.
 
+        They find a difference or, where there is a margin, that it is smaller.
         None if ``power.MAX_SEEDS`` are not enough, or if the variances are unknown.
         """
         if self.seed_variance is None or self.difference is None:
             return None
         return power.seeds_needed(
-            self.difference - self.null, self.seed_variance, self.segment_variance, self.num_seeds, self.level
+            self.difference - self.null,
+            self.seed_variance,
+            self.segment_variance,
+            self.num_seeds,
+            self.level,
+            self.margin,
         )
 
     def is_significant(self, alpha: float, *, is_corrected: bool) -> bool:
@@ -179,7 +240,19 @@ class Comparison:
         if self.is_exact:
             return True
         p = self.p_holm if is_corrected or self.basis is not None else self.p
-        return self.num_seeds >= 2 and p is not None and p <= alpha
+        return self.num_seeds >= _FEW and p is not None and p <= alpha
+
+    def is_equal(self, alpha: float, *, is_corrected: bool) -> bool:
+        """True if the difference is certain at level alpha to be smaller than the margin.
+
+        Whatever leaves a difference open leaves this open, too.
+        """
+        if self.margin is None or self.difference is None or self.open_because or self.num_seeds < _FEW:
+            return False
+        if self.is_exact:
+            return abs(self.difference) < self.margin
+        p = self.p_equal_holm if is_corrected or self.basis is not None else self.p_equal
+        return p is not None and p <= alpha
 
     def to_json(self) -> dict[str, Any]:
         """Return all figures as JSON values, rounded to ten significant digits."""
@@ -191,6 +264,12 @@ class Comparison:
             "p_bootstrap": rounded(self.p_bootstrap),
             "p_randomisation": rounded(self.p_randomisation),
             "p_segments": rounded(self.p_segments),
+            "margin": self.margin,
+            "p_equal": rounded(self.p_equal),
+            "p_equal_holm": rounded(self.p_equal_holm),
+            "standing": self.standing,
+            "is_within_margin": self.is_within_margin,
+            "verdict": self.verdict,
             "family": {"declared": self.family[0], "tested": self.family[1]},
             "level": rounded(self.level),
             "basis": self.basis,
@@ -206,6 +285,14 @@ class Comparison:
             "is_exact": self.is_exact,
             "notes": list(self.notes),
         }
+
+
+def _more(num: int) -> str:
+    return f"{count(num, 'seed')} more"
+
+
+def _holm_text(p: float | None, family: tuple[int, int]) -> str:
+    return "" if p is None or not family[0] else f", Holm {p:.3g} in a family of {family[0]}"
 
 
 def rounded(value: float | None) -> float | None:

@@ -24,17 +24,30 @@ _GRID = (np.arange(32) + 0.5) / 32
 
 
 def power(
-    difference: float, seed_variance: Array, segment_variance: float, num_seeds: int, level: float
+    difference: float,
+    seed_variance: Array,
+    segment_variance: float,
+    num_seeds: int,
+    level: float,
+    margin: float | None = None,
 ) -> Array:
-    """Compute the probability that a two-sided test at ``level`` rejects, for each true seed variance.
+    """Compute the probability of a decision at ``level``, for each true seed variance.
 
-    The estimate of the seed variance is integrated out, which is what makes few seeds weak.
+    The test decides that there is a difference or, with a margin, that it is smaller. The estimate of the
+    seed variance is integrated out, which is what makes few seeds weak.
     """
     estimated = seed_variance[..., None] * _chi_squared(num_seeds - 1)
     t, z = stdtrit(num_seeds - 1, 1 - level / 2), ndtri(1 - level / 2)
     limit = np.sqrt(t**2 * estimated / num_seeds + z**2 * segment_variance)
     scale = np.sqrt(seed_variance / num_seeds + segment_variance)[..., None]
-    return (ndtr((difference - limit) / scale) + ndtr((-difference - limit) / scale)).mean(axis=-1)
+    found = ndtr((difference - limit) / scale) + ndtr((-difference - limit) / scale)
+    if margin is not None:
+        t, z = stdtrit(num_seeds - 1, 1 - level), ndtri(1 - level)
+        inner = margin - np.sqrt(t**2 * estimated / num_seeds + z**2 * segment_variance)
+        is_equal = ndtr((inner - difference) / scale) - ndtr((-inner - difference) / scale)
+        # Beyond the limit and below the inner one exclude each other, unless one of them always holds.
+        found = np.where(inner >= limit, 1.0, found + np.maximum(is_equal, 0.0))
+    return found.mean(axis=-1)
 
 
 def smallest_detectable(seed_variance: float, segment_variance: float, num_seeds: int, level: float) -> float:
@@ -64,24 +77,30 @@ def detectable_interval(
 
 
 def seeds_needed(
-    difference: float, seed_variance: float, segment_variance: float, num_seeds: int, level: float
+    difference: float,
+    seed_variance: float,
+    segment_variance: float,
+    num_seeds: int,
+    level: float,
+    margin: float | None = None,
 ) -> int | None:
-    """Find the fewest seeds that detect a true difference of this size with probability 0.8.
+    """Find the fewest seeds that decide with probability 0.8 if the true difference has this size.
 
     The probability is averaged over the seed variances that are plausible after ``num_seeds`` seeds estimated
     it as ``seed_variance``.
 
     Returns:
-        A number from 2 to ``MAX_SEEDS``; None when none is enough: the test set is too small, or there is no
-        difference to detect.
+        A number from 2 to ``MAX_SEEDS``; None when none is enough: the test set is too small, or there is
+        neither a difference to detect nor a margin.
     """
     plausible = seed_variance / _chi_squared(num_seeds - 1)
 
     def is_enough(count: int) -> bool:
-        return power(abs(difference), plausible, segment_variance, count, level).mean() >= POWER
+        found = power(abs(difference), plausible, segment_variance, count, level, margin)
+        return bool(found.mean() >= POWER)
 
     # With ever more seeds the error of the test set remains, so even the most may not be enough.
-    if difference == 0 or not is_enough(MAX_SEEDS):
+    if (difference == 0 and margin is None) or not is_enough(MAX_SEEDS):
         return None
     low, high = 1, MAX_SEEDS
     while high - low > 1:
@@ -97,17 +116,24 @@ def predictive_power(
     num_seeds: int,
     last: int,
     level: Array | float,
+    margin: float | None = None,
 ) -> Array:
-    """Predict how likely the test rejects at ``level`` after ``last`` seeds, from what ``num_seeds`` show.
+    """Predict how likely there is a decision at ``level`` after ``last`` seeds, from what ``num_seeds`` show.
 
     The mean difference over all seeds follows Student's t around the present one with variance
     ``V (1 / num_seeds - 1 / last)``: predictive power under a flat prior (Spiegelhalter et al. 1986).
-    Arguments may be arrays; ``last`` is above ``num_seeds``.
+    Arguments may be arrays; ``last`` is above ``num_seeds``. A decision is a difference or, with a margin,
+    that it is smaller.
     """
     spread = np.maximum(np.sqrt(seed_variance * (1 / num_seeds - 1 / last)), _NO_SPREAD)
-    limit = ndtri(1 - level / 2) * np.sqrt(seed_variance / last + segment_variance)
+    scale = np.sqrt(seed_variance / last + segment_variance)
+    limit = ndtri(1 - level / 2) * scale
     above, below = (stdtr(num_seeds - 1, (sign * difference - limit) / spread) for sign in (1, -1))
-    return above + below
+    if margin is None:
+        return above + below
+    inner = margin - ndtri(1 - level) * scale
+    ends = [stdtr(num_seeds - 1, (sign * inner - difference) / spread) for sign in (1, -1)]
+    return np.where(inner >= limit, 1.0, above + below + np.maximum(ends[0] - ends[1], 0.0))
 
 
 def _chi_squared(dof: int) -> Array:

@@ -27,6 +27,11 @@ class Question:
     second_metric: str | None = None
 
     @property
+    def has_margin(self) -> bool:
+        """True if the study's margin of the metric applies: to differences that are tested against zero."""
+        return len(self.cells) > 1 and self.null == 0 and self.second_metric is None
+
+    @property
     def metrics(self) -> tuple[str, ...]:
         """The metric of each cell."""
         return (self.metric, *[self.second_metric or self.metric] * (len(self.cells) - 1))

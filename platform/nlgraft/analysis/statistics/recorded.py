@@ -20,6 +20,7 @@ from nlgraft.analysis.statistics.budget import Budget, answered, record
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import Comparison
 from nlgraft.analysis.statistics.effects import Effect
+from nlgraft.analysis.statistics.equivalence import equal_p_at_any_time
 from nlgraft.analysis.statistics.question import Question
 from nlgraft.analysis.statistics.registered import Standing, standing_of
 from nlgraft.errors import StoreError
@@ -100,7 +101,7 @@ class RecordedResults(ComparedResults):
         if not self.analyses:
             return effects
         return [
-            replace(one, comparison=self._answered(self._ledger_effect(one), one.comparison))
+            replace(one, comparison=self.judged(self._answered(self._ledger_effect(one), one.comparison)))
             for one in effects
         ]
 
@@ -118,7 +119,8 @@ class RecordedResults(ComparedResults):
             return _withheld(found, f"{asked.metric} is shown as a description: {reason}")
         answer = analysis.budget.answer(analysis.entry, asked)
         if answer.p is None and answer.basis == "declared":
-            return replace(found, p_holm=None, basis="declared", notes=(*found.notes, answer.reason))
+            notes = (*found.notes, answer.reason)
+            return replace(found, p_holm=None, p_equal_holm=None, basis="declared", notes=notes)
         if answer.p is None:
             return _withheld(found, answer.reason)
         p = None if asked.is_certain else answer.p
@@ -131,8 +133,9 @@ class RecordedResults(ComparedResults):
             )
         elif answer.share < 1:
             note = f"p (Holm) allows for earlier declarations, which left {answer.share:.2g} of the level"
-        notes = (*found.notes, note) if note else found.notes
-        return replace(found, p_holm=p, basis=answer.basis, notes=notes)
+        late = f"{answer.equal_reason}: 'equal' is judged as an afterthought" if answer.equal_reason else ""
+        notes = (*found.notes, *filter(None, (note, late)))
+        return replace(found, p_holm=p, p_equal_holm=answer.p_equal, basis=answer.basis, notes=notes)
 
     def _analysis_of(self, asked: Asked) -> Analysis | None:
         """Find the analysis that a question belongs to; a pair of cells that no report shows is entered."""
@@ -280,6 +283,9 @@ class RecordedResults(ComparedResults):
             difference=found.difference,
             p=found.p,
             p_anytime=p_anytime,
+            equal_margin=found.margin,
+            p_equal=found.p_equal,
+            p_equal_anytime=equal_p_at_any_time(found),
         )
 
     def _is_complete(self, seeds: set[int], left_out: Sequence[int]) -> bool:
@@ -330,5 +336,10 @@ def _withheld(found: Comparison, reason: str) -> Comparison:
     """Withhold the verdict of a comparison."""
     notes = (*found.notes, f"no verdict: {reason}")
     return replace(
-        found, p_holm=None, basis="described", open_because=found.open_because or reason, notes=notes
+        found,
+        p_holm=None,
+        p_equal_holm=None,
+        basis="described",
+        open_because=found.open_because or reason,
+        notes=notes,
     )

@@ -33,6 +33,9 @@ from nlgraft.analysis.data.trials import Array
 Score = Callable[[Array], Array]
 """Corpus scores, shape (...), from summed sufficient statistics, shape (..., k)."""
 
+Either = tuple[float | None, float | None]
+"""p-values of no difference, and of a difference of at least the margin."""
+
 RANDOM_SEED = 12345
 """sacreBLEU's default, so that one-seed tests draw the same resamples as ``sacrebleu --paired-bs``."""
 
@@ -248,17 +251,46 @@ def interval(difference: float, draws: Array, alpha: float) -> tuple[float, floa
     return difference + float(low), difference + float(high)
 
 
-def holm(p_values: Sequence[float | None]) -> list[float | None]:
+def holm(
+    p_values: Sequence[float | None], counted: Sequence[float | None] | None = None
+) -> list[float | None]:
     """Adjust the p-values of one family after Holm (1979).
 
+    Args:
+        p_values: p-values; None does not count.
+        counted: Values, none below the p-value, with which each counts in the adjustment of the others; the
+            p-values themselves when left out.
+
     Returns:
-        Adjusted values in the same order, never above 1; None stays None and does not count.
+        Adjusted values in the same order, never above 1; None stays None.
     """
-    known = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
-    adjusted: list[float | None] = [None] * len(p_values)
-    running = 0.0
-    for rank, (p, index) in enumerate(known):
-        # Step-down: an adjusted p-value is never below that of a smaller one.
-        running = max(running, min(1.0, p * (len(known) - rank)))
-        adjusted[index] = running
+    ordered = np.sort([p for p in (p_values if counted is None else counted) if p is not None])
+    factors = np.arange(len(ordered), 0, -1)
+    # Step-down: an adjusted p-value is never below that of a smaller one.
+    running = [0.0, *np.maximum.accumulate(factors * ordered)]
+    adjusted: list[float | None] = []
+    for p in p_values:
+        rank = 0 if p is None else int(np.searchsorted(ordered, p))
+        adjusted.append(None if p is None else min(1.0, max(float(factors[rank]) * p, float(running[rank]))))
     return adjusted
+
+
+def holm_either(pairs: Sequence[Either]) -> list[Either]:
+    """Adjust the p-values of a family whose questions have two hypotheses, of which only one can be true.
+
+    Of *no difference* and *a difference of at least the margin* at most one is true, so m questions have at
+    most m true hypotheses, and Holm's factors are those of m, not of 2 m. While either hypothesis of a
+    question stands it counts: a question leaves the family when both are rejected. This is the closed test
+    with Bonferroni's inequality; without second hypotheses it is Holm's procedure.
+
+    Args:
+        pairs: For each question the p-value of no difference, None if it does not count, and that of a
+            difference of at least the margin, None without a margin.
+
+    Returns:
+        Adjusted pairs in the same order, never above 1.
+    """
+    larger = [None if p is None else max(p, other or 0.0) for p, other in pairs]
+    first = holm([p for p, _ in pairs], larger)
+    second = holm([None if p is None else other for p, other in pairs], larger)
+    return list(zip(first, second, strict=True))

@@ -17,12 +17,12 @@ from typing import Literal
 
 from nlgraft.analysis.data.trials import Measured, TrialResult, by_document
 from nlgraft.analysis.statistics.compared import ComparedResults
+from nlgraft.analysis.statistics.comparison import Standing
 from nlgraft.evaluation.metric_config import BleuTokenizer
 from nlgraft.evaluation.overlap import RowsFunction, bleu_rows, chrf_rows
 from nlgraft.evaluation.sufficient import aggregate
 from nlgraft.study.data.metric import CURVE
 
-Standing = Literal["better", "worse", "open"]
 Standings = dict[str, Standing]
 """Verdicts by the cells' labels."""
 Choice = Literal["metric", "tokenizer", "checkpoint"]
@@ -114,7 +114,12 @@ def sensitivities(result: ComparedResults) -> Sensitivities:
     if withheld:
         missing.append(f"The ledger withholds a verdict, so that nothing hangs on it: {', '.join(withheld)}.")
     rows = [
-        Sensitivity(label, standing, choice, {name: found[label] for name, found in others.items()})
+        Sensitivity(
+            label,
+            standing,
+            choice,
+            {name: _as_asked(result, name, standing, found[label]) for name, found in others.items()},
+        )
         for label, standing in stands.items()
         for choice, others in by_choice.items()
         if others and label not in withheld
@@ -127,6 +132,13 @@ def _standings(result: ComparedResults, metric: str) -> Standings:
         cell.cell.label: result.standing(result.compare(cell.cell, metric=metric))
         for cell in result.cells[1:]
     }
+
+
+def _as_asked(result: ComparedResults, alternative: str, standing: Standing, other: Standing) -> Standing:
+    """Leave *equal* unchanged where an alternative has no margin, so that nobody asked for equality there."""
+    first, second, *_ = alternative.split()
+    has_margin = result.margin(second if first == "on" else result.main_metric) is not None
+    return standing if standing == "equal" and other == "open" and not has_margin else other
 
 
 def _other_metrics(result: ComparedResults) -> list[str]:

@@ -96,7 +96,7 @@ class SequentialResults(RecordedResults):
         for question in self._asked:
             found = self._declared(question)
             chances[question] = 0.0
-            if found.is_significant(alpha, is_corrected=self.is_corrected):
+            if self.standing(found) == "equal" or found.is_significant(alpha, is_corrected=self.is_corrected):
                 chances[question] = -1.0  # decided; 0 is open, but not to be decided by seeds
             elif not found.open_because and found.difference is not None and found.seed_variance is not None:
                 power = predictive_power(
@@ -106,6 +106,7 @@ class SequentialResults(RecordedResults):
                     found.num_seeds,
                     last,
                     found.level,
+                    found.margin,
                 )
                 chances[question] = float(power)
         return chances

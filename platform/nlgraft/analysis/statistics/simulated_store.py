@@ -20,7 +20,8 @@ from nlgraft.analysis.statistics.anytime import anytime_p
 from nlgraft.analysis.statistics.budget import corrected
 from nlgraft.analysis.statistics.comparer import Comparer
 from nlgraft.analysis.statistics.comparison import Comparison
-from nlgraft.analysis.statistics.resampling import holm, normal_p
+from nlgraft.analysis.statistics.equivalence import equal_p, equal_p_at_any_time, equal_p_over_looks
+from nlgraft.analysis.statistics.resampling import Either, holm_either, normal_p
 from nlgraft.analysis.statistics.spending import overall_p
 
 Judge = Literal["finished", "file", "ledger"]
@@ -43,6 +44,7 @@ class StudyFile:
         num_seeds: Seeds that it declares, if more than those that are finished.
         is_corrected: True with Holm's correction.
         alpha: Level.
+        margin: Difference that it declares too small to matter.
     """
 
     questions: tuple[tuple[str, ...], ...]
@@ -53,6 +55,7 @@ class StudyFile:
     num_seeds: int = 0
     is_corrected: bool = True
     alpha: float = 0.05
+    margin: float | None = None
 
     def plan(self, seeds: Sequence[int]) -> str:
         """Say what determines a p-value apart from the question."""
@@ -82,6 +85,7 @@ class SimulatedStore:
 
     Attributes:
         verdicts: Cells of the questions that were decided in any report, by the way of judging it.
+        equalities: Cells that were called equal, and the margin, likewise.
     """
 
     rng: np.random.Generator
@@ -91,6 +95,7 @@ class SimulatedStore:
     seed_variance: float = 1.0
     segment_variance: float = 0.0
     verdicts: dict[Judge, set[tuple[str, ...]]] = field(default_factory=dict)
+    equalities: dict[Judge, set[tuple[tuple[str, ...], float]]] = field(default_factory=dict)
     _drawn: dict[tuple[str, int], Array] = field(default_factory=dict)
     _scores: dict[tuple[str, int], dict[str, Measured]] = field(default_factory=dict)
     _offsets: dict[str, float] = field(default_factory=dict)
@@ -100,7 +105,7 @@ class SimulatedStore:
 
     def twin(self, effects: dict[str, float]) -> SimulatedStore:
         """Return an empty store in which the same trials have the same errors, and other effects."""
-        return replace(self, effects=effects, verdicts={}, _scores={}, _entries={})
+        return replace(self, effects=effects, verdicts={}, equalities={}, _scores={}, _entries={})
 
     def report(
         self,
@@ -127,13 +132,15 @@ class SimulatedStore:
             shown = kept if run is None or set(cells) <= set(run) else []
             is_uneven = len(shown) < len(seeds) and bool(shown)
             asked.append(replace(self._ask(file, cells, shown, len(seeds)), is_judged=not is_uneven))
-        raw = [one.p for one in asked]
-        self._note("finished", file, asked, holm(raw) if file.is_corrected else raw)
+        raw: list[Either] = [(one.p, one.p_equal) for one in asked]
+        self._note("finished", file, asked, holm_either(raw) if file.is_corrected else raw)
         # By the file's own correction an unfinished question counts as 1, and one that lost seeds stays open.
-        own = [one.p if one.p is not None and one.is_judged else 1.0 for one in asked]
-        self._note("file", file, asked, holm(own) if file.is_corrected else own)
+        is_open = [one.p is None or not one.is_judged for one in asked]
+        unknown = (1.0, None if file.margin is None else 1.0)
+        own = [unknown if left else pair for left, pair in zip(is_open, raw, strict=True)]
+        self._note("file", file, asked, holm_either(own) if file.is_corrected else own)
         self._note("ledger", file, asked, self._over_ledger(file, seeds, asked, segments))
-        return [1.0 if p is None else p for p in raw]
+        return [1.0 if p is None else p for p, _ in raw]
 
     def p(self, metric: str, cells: tuple[str, ...], seeds: Iterable[int]) -> float:
         """Look at a p-value without a report."""
@@ -145,8 +152,9 @@ class SimulatedStore:
         return self._measured(cell, seed)[metric].value
 
     def has_erred(self, judge: Judge) -> bool:
-        """True if any report had a verdict without a true difference."""
-        return any(self._difference(cells) == 0 for cells in self.verdicts.get(judge, ()))
+        """True if any report had a verdict without a true difference, or called a large one equal."""
+        is_unequal = [abs(self._difference(one)) >= margin for one, margin in self.equalities.get(judge, ())]
+        return any(is_unequal) or any(self._difference(one) == 0 for one in self.verdicts.get(judge, ()))
 
     def has_found(self, judge: Judge, cells: tuple[str, ...]) -> bool:
         """True if any report, also one of a variant, had a verdict on these cells."""
@@ -154,7 +162,7 @@ class SimulatedStore:
 
     def _over_ledger(
         self, file: StudyFile, seeds: Sequence[int], asked: Sequence[Asked], segments: Segments
-    ) -> list[float | None]:
+    ) -> list[Either]:
         entry = Entry(
             time="",
             study="study",
@@ -171,14 +179,20 @@ class SimulatedStore:
         related = {n: one for n, one in self._entries.items() if one.segments.overlaps(segments)}
         answers = corrected(entry, History(related, len(self._entries)))
         self._entries[len(self._entries) + 1] = entry
-        return [answer.p if one.is_judged else None for one, answer in zip(asked, answers, strict=True)]
+        return [
+            (answer.p, answer.p_equal) if one.is_judged else (None, None)
+            for one, answer in zip(asked, answers, strict=True)
+        ]
 
     def _note(
-        self, judge: Judge, file: StudyFile, asked: Sequence[Asked], p_values: Sequence[float | None]
+        self, judge: Judge, file: StudyFile, asked: Sequence[Asked], p_values: Sequence[Either]
     ) -> None:
-        found = zip(asked, p_values, strict=True)
-        decided = {one.cells for one, p in found if p is not None and p <= file.alpha}
+        found = list(zip(asked, p_values, strict=True))
+        decided = {one.cells for one, (p, _) in found if p is not None and p <= file.alpha}
         self.verdicts[judge] = self.verdicts.get(judge, set()) | decided
+        if file.margin is not None:
+            equal = {(one.cells, file.margin) for one, (_, p) in found if p is not None and p <= file.alpha}
+            self.equalities[judge] = self.equalities.get(judge, set()) | equal
 
     def _difference(self, cells: tuple[str, ...]) -> float:
         return sum(sign * self._mean(cell) for sign, cell in zip(_SIGNS, cells, strict=False))
@@ -187,7 +201,9 @@ class SimulatedStore:
         return self.effects.get(_original(cell), 0.0)
 
     def _ask(self, file: StudyFile, cells: tuple[str, ...], seeds: Sequence[int], num_seeds: int) -> Asked:
-        blank = Asked(metric=file.metric, cells=cells, family=file.metric, is_complete=False)
+        blank = Asked(
+            metric=file.metric, cells=cells, family=file.metric, is_complete=False, equal_margin=file.margin
+        )
         if len(seeds) < _FEW:
             return blank
         found = self._compare(file.metric, cells, seeds)
@@ -201,6 +217,7 @@ class SimulatedStore:
         is_complete = not left_out if file.is_anytime else len(seeds) == (file.num_seeds or num_seeds)
         return replace(
             blank,
+            **self._equal_p_values(file, cells, seeds),
             seeds=tuple(seeds),
             left_out=left_out,
             is_complete=is_complete or is_look,
@@ -208,6 +225,22 @@ class SimulatedStore:
             p=p_anytime if file.is_anytime else planned,
             p_anytime=p_anytime,
         )
+
+    def _equal_p_values(
+        self, file: StudyFile, cells: tuple[str, ...], seeds: Sequence[int]
+    ) -> dict[str, float | None]:
+        """Test whether the cells are equal within the margin, if there is one."""
+        if file.margin is None:
+            return {}
+        numbers = [look for look in file.looks if look <= len(seeds)] or [len(seeds)]
+        known = {
+            number: replace(self._compare(file.metric, cells, seeds[:number]), margin=file.margin)
+            for number in numbers
+        }
+        now = known[numbers[-1]]
+        at_any_time = equal_p_at_any_time(now)
+        planned = equal_p_over_looks(file.looks, known) if file.looks else equal_p(now)
+        return {"p_equal": at_any_time if file.is_anytime else planned, "p_equal_anytime": at_any_time}
 
     def _planned_p(self, file: StudyFile, cells: tuple[str, ...], seeds: Sequence[int]) -> float:
         """Combine the looks taken, as the platform does for a study with planned looks."""

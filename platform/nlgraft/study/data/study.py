@@ -246,6 +246,8 @@ class Analysis(Part):
     """Correction of p-values over the family; verdicts are corrected over the ledger in any case."""
     family: Literal["all_cells", "claims"] = "all_cells"
     """Comparisons that are corrected together: every cell against the baseline, or the claims' own."""
+    margin: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
+    """Differences too small to matter, by metric: a difference that is certainly smaller is *equal*."""
     gains_over: str | None = None
     """Factor, such as the bitext's size, at each of whose levels the others' gains are reported."""
 

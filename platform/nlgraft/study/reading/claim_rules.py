@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from nlgraft.errors import Problem, nearest
-from nlgraft.study.data.claim import Figures, gain
+from nlgraft.study.data.claim import Figures, claims_of, gain
 from nlgraft.study.data.design import Axes, Cell, axes_of, gain_cells, label_finder, name_cell
 from nlgraft.study.data.metric import Metric
 from nlgraft.study.data.published import Statement
+from nlgraft.study.data.study import Study
 from nlgraft.study.reading.draft import Draft
 
 
@@ -147,3 +148,17 @@ def unlike_metrics(draft: Draft, metrics: Mapping[str, Metric]) -> Iterator[Prob
         if len(kinds) == len(pair) and len({*kinds}) > 1:
             message = f"{stated.worse_metric} is in {kinds[1]}; {stated.metric[0]} is in {kinds[0]}"
             yield Problem(f"{path}.worse_metric", message)
+
+
+def idle_margins(study: Study) -> Iterator[str]:
+    """Warn of margins on metrics about which nothing is decided."""
+    claimed = {claim.metric for claim in claims_of(study)}
+    deciding = {
+        f"{split}/{one.metric.partition('/')[2]}" for one in study.objectives for split in ("dev", "test")
+    }
+    for metric in study.analysis.margin:
+        if metric not in claimed | deciding:
+            yield (
+                f"analysis.margin.{metric}: nothing is decided about {metric}, which is neither the "
+                "objective nor the metric of a claim; declare a claim on it"
+            )

@@ -26,6 +26,7 @@ from nlgraft.study.data.space import (
     space_problems,
 )
 from nlgraft.study.data.study import Factor, Search, Study
+from nlgraft.study.reading.claim_rules import idle_margins
 from nlgraft.study.reading.draft import Draft
 from nlgraft.study.reading.faults import describe
 from nlgraft.study.reading.overrides import scale_problems
@@ -102,6 +103,7 @@ def warnings(study: Study) -> list[str]:
                 )
     if len(study.seeds) == 1:
         found.append("seeds: one seed does not show the spread between trainings; give three or more")
+    found += idle_margins(study)
     for index, column in enumerate(study.published):
         if column.signature is None:
             found.append(f"published[{index}]: figures without a signature are not printed beside ours")

@@ -17,6 +17,9 @@ from nlgraft.study.reading.knobs import miss
 from nlgraft.study.reading.resolving import Resolver
 from nlgraft.study.reading.system_import import load_system
 
+_REPORTED = ("published", "claims", "analysis")
+"""Fields whose metrics are reported and select nothing."""
+
 
 def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
     """Find the problems of a study that only its system can tell, with their paths in the study file.
@@ -72,6 +75,8 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
     named += [(f"{path}.metric", metric) for path, stated in draft.claims for metric in stated.metric]
     named += [(f"{path}.worse_metric", one.worse_metric) for path, one in draft.claims if one.worse_metric]
     named += [(f"{path}.metric", objective.metric) for path, objective in draft.objectives]
+    if draft.can_use("analysis"):
+        named += [(paths.join("analysis.margin", metric), metric) for metric in draft.study.analysis.margin]
     search = draft.study.search
     if (
         search is not None
@@ -82,13 +87,13 @@ def _metric_problems(draft: Draft, cells: Sequence[Cell], system: System) -> Ite
     for path, name in named:
         if name not in system.metrics:
             yield Problem(path, f"{system.name} reports no metric {name!r}. {nearest(name, known)}")
-        elif system.metrics[name].split == "test" and not path.startswith(("published", "claims")):
+        elif system.metrics[name].split == "test" and not path.startswith(_REPORTED):
             dev = [other for other in known if system.metrics[other].split == "dev"]
             hint = nearest(name, dev)
             yield Problem(
                 path, f"{name!r} is computed on the test set, which nothing may be selected by. {hint}"
             )
-        elif system.metrics[name].is_derived and not path.startswith(("published", "claims")):
+        elif system.metrics[name].is_derived and not path.startswith(_REPORTED):
             yield Problem(path, f"{name!r} is known only when all trials have ended; name it in claims")
     for path, objective in draft.objectives:
         metric = system.metrics.get(objective.metric)

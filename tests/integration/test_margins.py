@@ -1,0 +1,63 @@
+"""The three verdicts and the settings that mattered, from a study file to the terminal, JSON and MLflow."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from mlflow import MlflowClient
+from ruamel.yaml import YAML
+
+
+def nlgraft(*arguments: str | Path) -> str:
+    command = [sys.executable, "-m", "nlgraft", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_search_with_a_margin_from_file_to_mlflow(toy_document: dict[str, Any], tmp_path: Path) -> None:
+    levels = {"base": {"noise": 0.0}, "same": {"gain": -0.005, "noise": 0.02}}
+    toy_document |= {
+        "factors": {"arm": {"levels": levels, "baseline": "base"}},
+        "seeds": [1, 2, 3, 4],
+        "analysis": {"margin": {"test/score": 0.2}},
+        "search": {
+            "sampler": {"name": "random", "seed": 1},
+            "space": {
+                "steps": {"type": "int", "low": 1, "high": 8},
+                "num_bytes": {"type": "int", "low": 0, "high": 9},
+            },
+            "trials": 10,
+        },
+    }
+    del toy_document["base"]["steps"]
+    study = tmp_path / "toy.yaml"
+    with study.open("w") as file:
+        YAML().dump(toy_document, file)
+    shown = " ".join(nlgraft("run", study).split())
+    assert "equal to the baseline within the margin of 0.2 points (arm=same)" in shown
+    assert (
+        "Which setting mattered for dev/score (a description of the trials, not a test): baseline: steps"
+        in shown
+    )
+
+    document = json.loads(nlgraft("report", study, "--format", "json"))
+    baseline, same = document["cells"]
+    assert same["comparison"]["test/score"]["verdict"] == "equal within 0.2 points"
+    settings = baseline["search"]["settings"]
+    assert [one["setting"] for one in settings["settings"]] == ["steps", "num_bytes"]
+    assert sum(level["trials"] for level in settings["settings"][0]["levels"]) == settings["trials"] == 10
+    assert "verdict" in nlgraft("report", study).replace("|", " ").split()
+
+    client = MlflowClient(f"sqlite:///{tmp_path / 'store' / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("toy")
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id], "tags.`nlgraft.kind` = 'cell'")
+    tags = {run.data.tags["nlgraft.cell"]: run.data.tags for run in found}
+    assert tags["arm=same"]["nlgraft.verdict"] == "equal within 0.2 points"
+    assert tags["baseline"]["nlgraft.mattered"].startswith("steps ")
+    assert "nlgraft.verdict" not in tags["baseline"]

@@ -1,0 +1,293 @@
+"""Verdicts within a margin: the tests, the correction, and what a reader is shown."""
+
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from nlgraft.analysis.data.trials import Measured
+from nlgraft.analysis.rendering import figures
+from nlgraft.analysis.statistics.anytime import half_width
+from nlgraft.analysis.statistics.comparer import Comparer
+from nlgraft.analysis.statistics.equivalence import equal_p, equal_p_at_any_time, equal_p_over_looks
+from nlgraft.analysis.statistics.power import POWER, power, seeds_needed
+from nlgraft.analysis.statistics.resampling import holm, holm_either
+from nlgraft.analysis.statistics.sensitivity import sensitivities
+from nlgraft.analysis.study_result import StudyResult
+from nlgraft.errors import StudyError
+from nlgraft.study.reading.rules import warnings
+
+METRIC = "test/bleu"
+
+
+def compared(differences, margin):
+    a = {seed: Measured(10.0 + value) for seed, value in enumerate(differences)}
+    b = {seed: Measured(10.0) for seed in range(len(differences))}
+    return replace(Comparer().compare(METRIC, "a", a, "b", b), margin=margin)
+
+
+@pytest.mark.parametrize("shift", [-1.2, 0.0, 0.3, 0.9, 1.5])
+def test_without_segments_it_is_two_one_sided_t_tests(shift):
+    differences = shift + np.random.default_rng(3).standard_normal(7)
+    tests = [
+        stats.ttest_1samp(differences, end, alternative=side).pvalue
+        for end, side in ((-1.0, "greater"), (1.0, "less"))
+    ]
+    assert equal_p(compared(differences, 1.0)) == pytest.approx(max(tests), rel=1e-9)
+
+
+def test_noise_of_the_test_set_makes_equality_harder_to_show():
+    found = compared(0.2 * np.random.default_rng(3).standard_normal(7), 1.0)
+    noisy = replace(found, segment_variance=0.3)
+    assert equal_p(found) < 0.01 < equal_p(noisy)
+
+
+def test_a_margin_of_the_interval_is_the_least_that_half_alpha_supports():
+    differences = np.random.default_rng(4).standard_normal(6)
+    found = compared(differences, 1.0)
+    reach = np.abs(stats.ttest_1samp(differences, 0.0).confidence_interval(0.95)).max()
+    assert equal_p(replace(found, margin=reach)) == pytest.approx(0.025)
+
+
+def test_at_any_time_equality_is_a_confidence_sequence_inside_the_margin():
+    found = compared(0.3 * np.random.default_rng(5).standard_normal(12), 1.0)
+    p = equal_p_at_any_time(found)
+    reach = half_width(12, found.seed_variance, 0.0, np.log(p))
+    assert abs(found.difference) + reach == pytest.approx(1.0)
+    assert equal_p_at_any_time(replace(found, margin=abs(found.difference) / 2)) == 1.0
+
+
+def test_a_single_last_look_is_the_test_without_looks():
+    found = compared(0.4 * np.random.default_rng(6).standard_normal(10), 1.0)
+    # At the last look nearly everything is left to spend.
+    assert equal_p_over_looks([3, 10], {10: found}) == pytest.approx(equal_p(found), rel=0.05)
+    assert equal_p_over_looks([3, 10], {}) is None
+
+
+def closed_test(pairs):
+    """Adjust by the definition: the largest Bonferroni p-value of all sets with one hypothesis a question."""
+    sides = [[0] if one[1] is None else [0, 1] for one in pairs]
+    adjusted = [[0.0, 0.0] for _ in pairs]
+    for size in range(1, len(pairs) + 1):
+        for asked in itertools.combinations(range(len(pairs)), size):
+            for chosen in itertools.product(*(sides[index] for index in asked)):
+                values = [pairs[index][side] for index, side in zip(asked, chosen, strict=True)]
+                for index, side in zip(asked, chosen, strict=True):
+                    adjusted[index][side] = max(adjusted[index][side], min(1.0, size * min(values)))
+    return adjusted
+
+
+def test_the_correction_is_the_closed_test_of_hypotheses_that_exclude_each_other():
+    rng = np.random.default_rng(7)
+    for _ in range(60):
+        pairs = [tuple(one) if rng.random() < 0.7 else (one[0], None) for one in rng.random((4, 2)) ** 3]
+        for (p, p_equal), want in zip(holm_either(pairs), closed_test(pairs), strict=True):
+            assert p == pytest.approx(want[0])
+            assert p_equal is None or p_equal == pytest.approx(want[1])
+
+
+def test_a_question_that_is_open_in_one_way_keeps_its_factor():
+    # By hand: the first is different and not equal, so the second still pays for two questions.
+    assert holm_either([(0.001, 0.9), (0.03, 0.8)]) == [(0.002, 1.0), (0.06, 1.0)]
+    # A difference that is smaller than the margin for certain leaves the family.
+    assert holm_either([(0.001, 0.01), (0.03, 0.8)]) == [(0.002, 0.02), (0.03, 0.8)]
+    assert [p for p, _ in holm_either([(0.02, None), (0.2, None)])] == holm([0.02, 0.2])
+
+
+def test_the_power_to_decide_either_way_is_what_simulated_tests_show():
+    rng = np.random.default_rng(8)
+    differences = 0.2 + rng.standard_normal((20_000, 8))
+    mean, error = differences.mean(axis=1), differences.std(axis=1, ddof=1) / np.sqrt(8)
+    t = stats.t(7)
+    decided = (np.abs(mean) > t.ppf(0.975) * error) | (np.abs(mean) < 1.3 - t.ppf(0.95) * error)
+    found = power(0.2, np.array(1.0), 0.0, 8, 0.05, 1.3)
+    assert found == pytest.approx(decided.mean(), abs=0.01)
+    assert power(0.2, np.array(1.0), 0.0, 8, 0.05) < 0.1
+
+
+def test_seeds_needed_may_be_those_that_show_equality():
+    assert seeds_needed(0.0, 1.0, 0.0, 5, 0.05) is None
+    num = seeds_needed(0.0, 1.0, 0.0, 5, 0.05, margin=1.0)
+    plausible = 1.0 * 4 / stats.chi2(4).ppf((np.arange(32) + 0.5) / 32)
+    at = [power(0.0, plausible, 0.0, number, 0.05, 1.0).mean() for number in (num - 1, num)]
+    assert at[0] < POWER <= at[1]
+    assert seeds_needed(3.0, 1.0, 0.0, 5, 0.05, margin=1.0) == seeds_needed(3.0, 1.0, 0.0, 5, 0.05)
+
+
+# --- what a reader is shown
+
+SCORES = {
+    "baseline": [20.0, 20.6, 19.7, 20.2, 20.4],
+    "arm=single_run": [20.1, 20.5, 19.8, 20.1, 20.5],  # certainly within .5
+    "arm=avg_eg": [23.0, 23.7, 22.6, 23.3, 23.4],  # better
+    "arm=att_eg": [20.2, 21.6, 20.4, 19.6, 21.3],  # neither
+    "arm=patt_eg": [20.21, 20.8, 19.9, 20.4, 20.6],  # better, by less than the margin
+}
+
+
+@pytest.fixture(scope="module")
+def verdicts(make_study, scored):
+    study = make_study(
+        seeds=[1, 2, 3, 4, 5],
+        analysis={"margin": {METRIC: 0.5}},
+        published=[],
+        claims=[
+            {"better": "single_run", "worse": "random_init", "metric": METRIC, "source": "us"},
+            {"better": "avg_eg", "worse": "random_init", "metric": METRIC, "source": "us"},
+        ],
+    )
+    return scored(study, {label: {METRIC: values} for label, values in SCORES.items()})
+
+
+def test_there_are_three_verdicts(verdicts):
+    found = {cell.cell.label: verdicts.compare(cell.cell) for cell in verdicts.cells[1:]}
+    assert {label: one.standing for label, one in found.items()} == {
+        "arm=single_run": "equal",
+        "arm=avg_eg": "better",
+        "arm=att_eg": "open",
+        "arm=patt_eg": "better",
+    }
+    assert found["arm=single_run"].verdict == "equal within 0.5 BLEU points"
+    assert found["arm=patt_eg"].verdict == "better, by less than the margin"
+    more = found["arm=att_eg"].seeds_more
+    assert found["arm=att_eg"].verdict == f"not known yet ({more} seeds more)"
+    assert "p of a difference of 0.5 BLEU points" in repr(found["arm=single_run"])
+
+
+def test_every_format_shows_them(verdicts):
+    assert verdicts.headline() == (
+        "On test/bleu: 2 cells better than the baseline (arm=avg_eg; arm=patt_eg), 1 cell equal to the "
+        "baseline within the margin of 0.5 BLEU points (arm=single_run), 1 cell not known yet, "
+        "neither different nor within 0.5 BLEU points of the baseline for certain (arm=att_eg). "
+        "Claims: 1 equal, 1 same direction."
+    )
+    for kind in ("md", "html", "latex"):
+        text = verdicts.render(kind)
+        assert "equal within 0.5 BLEU points" in text
+        assert "the study declares too small to matter" in text
+    lines = verdicts.render("csv").splitlines()
+    row = next(line for line in lines if line.startswith("arm=single_run") and METRIC in line)
+    assert ",0.5," in row
+    assert ",equal,True," in row
+    document = json.loads(verdicts.render("json"))
+    cell = document["cells"][1]["comparison"][METRIC]
+    assert (cell["standing"], cell["margin"]) == ("equal", 0.5)
+    assert cell["p_equal"] <= cell["p_equal_holm"] <= 0.05
+    assert document["claims"][0]["verdict"] == "equal"
+    assert document["claims"][0]["answer"] == "equal within 0.5 BLEU points, other data"
+    header = ["verdict", "difference", "95 % interval", "p", "p (Holm)", "p (equal)"]
+    assert list(verdicts.comparison().plain()[0][3:9]) == header
+
+
+def test_the_forest_plot_has_a_band(verdicts, make_study, scored):
+    assert "band: margin of 0.5" in figures.forest_plot(verdicts, METRIC)
+    plain = scored(make_study(seeds=[1, 2, 3, 4, 5]), {k: {METRIC: v} for k, v in SCORES.items()})
+    assert "band" not in figures.forest_plot(plain, METRIC)
+
+
+def test_an_interval_over_segments_alone_is_dotted(make_small_study, run, store, verdicts):
+    assert "dotted" not in figures.forest_plot(verdicts, METRIC)
+    single = run(make_small_study(seeds=[1], claims=[]), store)
+    assert "dotted: one seed, nothing is decided" in figures.forest_plot(single, METRIC)
+
+
+def test_without_a_margin_nothing_is_said_of_one(make_study, scored):
+    plain = scored(make_study(seeds=[1, 2, 3, 4, 5]), {k: {METRIC: v} for k, v in SCORES.items()})
+    assert plain.compare("arm=single_run").verdict.startswith("undecided (equal within 0.")
+    assert "verdict" not in plain.comparison().plain()[0]
+
+
+@pytest.mark.parametrize(
+    ("margin", "message"),
+    [
+        ({"test/blue": 0.5}, "'test/blue'. Did you mean 'test/bleu'?"),
+        ({METRIC: 0}, "analysis.margin"),
+        ({METRIC: -1.0}, "analysis.margin"),
+    ],
+)
+def test_a_wrong_margin_is_refused_when_the_study_is_read(make_study, margin, message):
+    with pytest.raises(StudyError, match=r"analysis\.margin") as raised:
+        make_study(analysis={"margin": margin})
+    assert message in str(raised.value)
+
+
+def test_one_seed_and_lost_seeds_leave_equality_open(make_study, scored):
+    study = make_study(seeds=[1], analysis={"margin": {METRIC: 50.0}})
+    single = scored(study, {label: {METRIC: values[:1]} for label, values in SCORES.items()})
+    assert single.compare("arm=single_run").verdict == "not known yet (1 seed more)"
+    study = make_study(seeds=[1, 2, 3, 4, 5], analysis={"margin": {METRIC: 50.0}})
+    values = {**SCORES, "arm=avg_eg": [23.0, 23.7, np.nan, 23.3, 23.4]}
+    lost = scored(study, {label: {METRIC: one} for label, one in values.items()})
+    assert lost.compare("arm=avg_eg").verdict == "not known yet (seeds lost)"
+
+
+def test_a_margin_of_a_metric_that_decides_nothing_is_warned_of(make_study):
+    claims = [{"better": "avg_eg", "worse": "random_init", "metric": "test/accuracy", "source": "us"}]
+    study = make_study(
+        analysis={"margin": {METRIC: 1, "test/accuracy": 1, "test/ter": 1}}, published=[], claims=claims
+    )
+    assert [text for text in warnings(study) if "margin" in text] == [
+        "analysis.margin.test/ter: nothing is decided about test/ter, which is neither the objective nor the "
+        "metric of a claim; declare a claim on it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("margin", "changes"), [({}, {}), ({"test/accuracy": 0.1}, {"on test/accuracy": "open"})]
+)
+def test_a_metric_without_a_margin_is_no_objection_to_equality(make_study, scored, margin, changes):
+    study = make_study(seeds=[1, 2, 3, 4, 5], analysis={"margin": {METRIC: 0.5, **margin}}, claims=[])
+    noisy = {"baseline": [1.0, 2.0, 3.0, 4.0, 5.0], "other": [2.0, 1.0, 4.0, 2.0, 6.0]}
+    scores = {
+        label: {METRIC: values, "test/accuracy": noisy.get(label, noisy["other"])}
+        for label, values in SCORES.items()
+    }
+    found = sensitivities(scored(study, scores)).rows
+    row = next(one for one in found if one.label == "arm=single_run" and one.choice == "metric")
+    assert row.standing == "equal"
+    assert row.changes == changes
+
+
+def test_effects_are_judged_over_the_ledger_too(shown_crossed):
+    for effect in shown_crossed.effects():
+        assert effect.comparison.standing == shown_crossed.standing(effect.comparison)
+        assert effect.comparison.verdict.startswith(("better", "worse", "not known yet"))
+        assert effect.comparison.p_equal < 0.001, "a margin of 500 BLEU is wide enough, but late"
+
+
+@pytest.fixture
+def shown_crossed(make_study, run, store):
+    factors = {
+        "arm": {"target": "arm", "levels": ["random_init", "patt_eg"], "baseline": "random_init"},
+        "lr": {"target": "lr", "levels": [0.001, 0.01], "baseline": 0.001},
+    }
+    changes = {"claims": [], "published": [], "design": {"kind": "full"}}
+    run(make_study(factors=factors, **changes), store)
+    first = StudyResult.read(make_study(factors=factors, **changes), store)
+    first.render("md")
+    # The margin comes after results were seen.
+    return StudyResult.read(
+        make_study(factors=factors, analysis={"margin": {METRIC: 500.0}}, **changes), store
+    )
+
+
+def test_a_cell_that_is_equal_at_a_look_gets_no_more_seeds(make_small_study, scored):
+    def stop(margin):
+        study = make_small_study(
+            seeds=[1, 2, 3, 4, 5],
+            sequential={"looks": [3, 5]},
+            analysis={"margin": margin},
+            claims=[],
+            published=[],
+        )
+        base = np.array([20.0, 20.6, 19.7, 20.2, 20.4])
+        scores = {"baseline": base, "arm=patt_eg": base + np.array([0.01, -0.02, 0.02, 0.0, -0.01])}
+        result = scored(study, {label: {METRIC: values} for label, values in scores.items()})
+        return result.replay()["arm=patt_eg"]
+
+    assert (stop({METRIC: 0.5}).num_seeds, stop({METRIC: 0.5}).reason) == (3, "decided")
+    assert stop({}).num_seeds == 5, "without a margin nothing is decided"
+    assert stop({METRIC: 0.05}).num_seeds == 5, "two more seeds may show it"

@@ -1,0 +1,164 @@
+"""Which searched setting mattered: levels by hand, importances beside chance, and what a reader is shown."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from nlgraft.analysis.data.trials import TrialRecord, TrialResult
+from nlgraft.analysis.rendering import settings_tables
+from nlgraft.analysis.rendering.settings_figures import setting_plots
+from nlgraft.execution.importance import importances
+
+SPACE = {
+    "lr": {"type": "float", "low": 1e-4, "high": 1e-1, "log": True},
+    "upstream": {"type": "categorical", "choices": ["a", "b"]},
+    "segments": {"type": "int", "low": 10, "high": 40, "when": {"upstream": "b"}},
+}
+SCORES = {key: [1.0, 2.0, 3.0] for key in ("dev/bleu", "test/bleu", "dev/loss")}
+
+
+@pytest.fixture(scope="module")
+def searched(make_small_study, scored):
+    """Build a result whose first cell has these search trials: params, and objective or state."""
+
+    def build(tried, sampler="random", **changes):
+        study = make_small_study(
+            search={"space": SPACE, "trials": max(2, len(tried)), "sampler": {"name": sampler}},
+            claims=[],
+            **changes,
+        )
+        result = scored(study, dict.fromkeys(("baseline", "arm=patt_eg"), SCORES))
+        cell = result.cells[0]
+        trials = []
+        for number, (params, value) in enumerate(tried):
+            metric = study.objectives[0].metric
+            state, metrics = (value, {}) if isinstance(value, str) else ("finished", {metric: value})
+            record = TrialRecord(fingerprint=str(number), config={}, seed=0, state=state, metrics=metrics)
+            trials.append(
+                TrialResult(
+                    *("search", cell.cell, 0, str(number), state), params=params, number=number, record=record
+                )
+            )
+        cells = (replace(cell, search=tuple(trials)), *result.cells[1:])
+        return replace(result, cells=cells, importance=importances)
+
+    return build
+
+
+FEW = [
+    ({"lr": 1e-3, "upstream": "a"}, 10.0),
+    ({"lr": 1e-2, "upstream": "a"}, 14.0),
+    ({"lr": 1e-2, "upstream": "b", "segments": 20}, 16.0),
+    ({"lr": 1e-1, "upstream": "b", "segments": 30}, "stopped"),
+    ({"lr": 1e-1, "upstream": "b", "segments": 30}, "failed"),
+    ({"lr": 1e-1, "upstream": "b", "segments": 30}, float("nan")),
+]
+
+
+def test_levels_are_means_and_bests_of_the_trials_that_finished(searched):
+    (found,) = searched(FEW).searched_settings
+    levels = {
+        one.path: [(level.name, level.num_trials, level.mean, level.best) for level in one.levels]
+        for one in found.settings
+    }
+    assert levels == {
+        "lr": [("0.001", 1, 10.0, 10.0), ("0.01", 2, 15.0, 16.0)],
+        "upstream": [("a", 2, 12.0, 14.0), ("b", 1, 16.0, 16.0)],
+        "segments": [("20", 1, 16.0, 16.0)],
+    }
+    assert (found.num_trials, found.num_left_out) == (3, 3)
+    assert {one.path: one.num_without for one in found.settings}["segments"] == 2
+    assert [one.share for one in found.settings] == [None] * 3
+    assert found.caveats[0] == "3 finished trials are too few for importances"
+    assert "left out" in found.caveats[1]
+
+
+def test_few_trials_say_nothing(searched):
+    text = settings_tables.which_setting(searched(FEW))
+    assert text.endswith("baseline: nothing to be said from 3 finished trials.")
+
+
+def test_a_configuration_that_was_proposed_again_counts_once(searched):
+    (found,) = searched([*FEW, *FEW[:2]]).searched_settings
+    assert found.num_trials == 3
+    assert "2 trials repeat the values of another one and are not counted" in found.caveats
+
+
+def test_the_best_loss_is_the_lowest(searched):
+    objective = {"metric": "dev/loss", "direction": "minimize"}
+    (found,) = searched(FEW, objective=objective).searched_settings
+    assert found.settings[0].levels[1].best == 14.0
+
+
+def test_many_numbers_are_cut_into_four_intervals(searched):
+    tried = [({"lr": 10 ** (-4 + index / 4), "upstream": "a"}, float(index)) for index in range(12)]
+    (found,) = searched(tried).searched_settings
+    levels = next(one.levels for one in found.settings if one.path == "lr")
+    assert [one.num_trials for one in levels] == [3, 3, 3, 3]
+    assert [one.mean for one in levels] == [1.0, 4.0, 7.0, 10.0]
+    assert levels[0].name == "0.0001 to 0.0003162"
+
+
+def drawn(objective, num=40, seed=2):
+    rng = np.random.default_rng(seed)
+    found = []
+    for _ in range(num):
+        params = {"lr": float(10 ** rng.uniform(-4, -1)), "upstream": ["a", "b"][rng.integers(2)]}
+        if params["upstream"] == "b":
+            params["segments"] = int(rng.integers(10, 41))
+        found.append((params, float(objective(params, rng))))
+    return found
+
+
+def test_what_decides_stands_out_beyond_chance(searched):
+    result = searched(drawn(lambda one, rng: 40 - 5 * abs(np.log10(one["lr"]) + 2) + rng.normal()))
+    (found,) = result.searched_settings
+    assert found.settings[0].path == "lr"
+    assert [one.path for one in found.settings if one.stands_out] == ["lr"]
+    assert sum(one.share for one in found.settings) == pytest.approx(1.0)
+    text = settings_tables.which_setting(result)
+    assert text.startswith("Which setting mattered for dev/bleu (a description of the trials, not a test): ")
+    assert "baseline: lr (0." in text
+
+
+def test_noise_seldom_stands_out(searched):
+    found = [
+        searched(drawn(lambda _, rng: rng.normal(), seed=seed)).searched_settings[0] for seed in range(15)
+    ]
+    shares = [one.stands_out for cell in found for one in cell.settings]
+    assert np.mean(shares) < 0.15
+    assert "none more than by chance" in settings_tables.which_setting(
+        searched(drawn(lambda _, rng: rng.normal(), seed=3))
+    )
+
+
+def test_every_format_shows_it(searched):
+    result = searched(drawn(lambda one, rng: 5 * np.log10(one["lr"]) + rng.normal()), "tpe")
+    for kind in ("md", "html", "latex"):
+        assert "not a test" in result.render(kind)
+    text = result.render("md")
+    assert "## Which setting mattered" in text
+    assert "tpe tried the values that looked good more often" in text
+    assert "was searched in" in text
+    document = json.loads(result.render("json"))
+    settings = document["cells"][0]["search"]["settings"]
+    assert settings["settings"][0]["setting"] == "lr"
+    assert settings["settings"][0]["stands_out"]
+    assert settings["settings"][0]["levels"][0].keys() == {"level", "trials", "mean", "best"}
+    assert document["which_setting"].count("lr (") == 1
+    titles = [title for title, _ in setting_plots(result)]
+    assert titles[0].startswith("Importance, a description")
+    assert titles[1] == "dev/bleu by lr"
+    assert 'role="img"' in dict(setting_plots(result))["dev/bleu by upstream"]
+
+
+def test_a_study_without_a_search_says_nothing(make_small_study, scored):
+    result = scored(make_small_study(claims=[]), dict.fromkeys(("baseline", "arm=patt_eg"), SCORES))
+    assert result.searched_settings == []
+    assert settings_tables.which_setting(result) == ""
+    assert settings_tables.importance_table(result) is None
+    assert settings_tables.levels_table(result) is None
+    assert setting_plots(result) == []
+    assert "Which setting mattered" not in result.render("md")

@@ -1,0 +1,61 @@
+"""Importances of searched settings, on trials whose objective is known."""
+
+import numpy as np
+import pytest
+
+from nlgraft.execution.importance import importances
+from nlgraft.study.data.space import CategoricalDomain, FloatDomain, IntDomain
+
+SPACE = {
+    "lr": FloatDomain(type="float", low=1e-4, high=1e-1, log=True),
+    "layers": IntDomain(type="int", low=1, high=6),
+    "kind": CategoricalDomain(type="categorical", choices=["a", True, [1, 2]]),
+    "rate": FloatDomain(type="float", low=0.0, high=1.0, when={"kind": "a"}),
+}
+
+
+def trials(objective, num=60):
+    rng = np.random.default_rng(1)
+    found = []
+    for _ in range(num):
+        params = {
+            "lr": float(10 ** rng.uniform(-4, -1)),
+            "layers": int(rng.integers(1, 7)),
+            "kind": ["a", True, [1, 2]][rng.integers(3)],
+        }
+        if params["kind"] == "a":
+            params["rate"] = float(rng.random())
+        found.append((params, float(objective(params))))
+    return found
+
+
+def test_the_setting_that_decides_has_the_largest_importance():
+    for path, objective in {
+        "lr": lambda one: -abs(np.log10(one["lr"]) + 2),
+        "layers": lambda one: one["layers"] + one["lr"],
+        "kind": lambda one: (one["kind"] == [1, 2]) + 0.1 * np.sin(1e7 * one["lr"]),
+    }.items():
+        found = importances(SPACE, "maximize", trials(objective))
+        assert max(found, key=found.__getitem__) == path
+        assert found[path] > 2 * sorted(found.values())[-2]
+
+
+def test_the_direction_is_that_of_the_objective():
+    up = importances(SPACE, "maximize", trials(lambda one: one["lr"] * 10))
+    down = importances(SPACE, "minimize", trials(lambda one: -one["lr"] * 10))
+    assert up == pytest.approx(down)
+
+
+def test_what_is_searched_under_a_condition_counts_where_it_is():
+    def objective(one):
+        return one["rate"] if "rate" in one else 0.5 * one["lr"]
+
+    found = importances(SPACE, "maximize", trials(objective, 150))
+    assert found["rate"] > found["layers"]
+    without = [(params, value) for params, value in trials(objective) if "rate" not in params]
+    assert "rate" not in importances(SPACE, "maximize", without)
+
+
+def test_equal_objectives_show_nothing():
+    assert importances(SPACE, "maximize", trials(lambda _: 1.0)) == {}
+    assert importances(SPACE, "maximize", []) == {}
