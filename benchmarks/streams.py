@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.proposals import (
+from nlgraft.analysis.data.trials import Array
+from nlgraft.analysis.statistics.proposals import (
+    FIRST_SEEDS,
     FRESH_SEEDS,
     FUTILE,
     GAINS,
@@ -20,7 +22,6 @@ from benchmarks.proposals import (
     log_evidence_of_gain,
     stream_level,
 )
-from nlgraft.analysis.data.trials import Array
 
 RANDOM_SEED = 20261124
 ALPHA = 0.05
@@ -110,7 +111,7 @@ def _run(gains: Array, levels: Array, setting: Setting) -> tuple[NDArray[np.bool
     """Add seeds until each proposal is decided; return what is kept, and the seeds used."""
     kept, is_open = np.zeros(len(gains), bool), np.ones(len(gains), bool)
     used = np.full(len(gains), float(setting.limit))
-    for num in range(2, setting.limit + 1):
+    for num in range(FIRST_SEEDS, setting.limit + 1):
         part = gains[is_open, :num]
         is_kept = log_evidence_of_gain(part) >= -np.log(levels[is_open])
         is_futile = log_evidence_of_gain(part, GAINS[:1]) <= np.log(FUTILE)

@@ -28,6 +28,7 @@ from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
     from nlgraft.analysis.data.ledger import Entry
+    from nlgraft.analysis.statistics.answer import Answer
     from nlgraft.analysis.statistics.validity import Validity
     from nlgraft.analysis.study_result import StudyResult
     from nlgraft.execution.events import Event, Observer
@@ -116,6 +117,42 @@ def launch(
     uri = places.tracking_uri(study, store, tracking_uri)
     run = Run(study, store, chosen_cells(study, only), uri, address, on_event)
     return run.result() if wait else Handle(run)
+
+
+def propose(
+    study: Study,
+    changes: Sequence[str],
+    *,
+    against: str | None = None,
+    max_seeds: int | None = None,
+    address: str | None = None,
+    tracking_uri: str | None = None,
+    on_event: Observer | None = None,
+) -> Answer:
+    """Try one change of a study's baseline, or of what was kept of it, as a proposal of a stream.
+
+    The study's factors, search and claims are left out. See `docs/validity.md`, "A stream of proposals".
+
+    Args:
+        study: The study; its first objective decides, on dev.
+        changes: ``key=value``, on top of what is kept.
+        against: Number of the kept proposal to compare with, or ``baseline``; None for what was kept last.
+        max_seeds: Answer MORE if so many seeds have not decided; None for the most that a proposal gets.
+        address: A running Ray cluster; None starts a local one if there is something to run.
+        tracking_uri: MLflow tracking URI; for the default see `nlgraft.run.tracking_uri`.
+        on_event: Receives every event of the sweeps.
+
+    Raises:
+        StudyError: The change is no valid config, changes nothing, or changes what is measured.
+        NlgraftError: Nothing was kept under that number.
+        CapacityError: A trial can never fit the cluster; nothing was started.
+        StudyLockedError: Another driver runs this proposal on this store.
+    """
+    from nlgraft.analysis.statistics.proposals import LIMIT
+    from nlgraft.proposing import Place, Trying
+
+    place = Place(open_store(study), address, tracking_uri, on_event)
+    return Trying(study, changes, against, place).answer(LIMIT if max_seeds is None else max_seeds)
 
 
 def find_study(study: str | os.PathLike[str], storage: str | None = None) -> Study:
