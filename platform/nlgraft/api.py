@@ -28,6 +28,7 @@ from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
     from nlgraft.analysis.data.ledger import Entry
+    from nlgraft.analysis.data.stream import Stream
     from nlgraft.analysis.statistics.answer import Answer
     from nlgraft.analysis.statistics.validity import Validity
     from nlgraft.analysis.study_result import StudyResult
@@ -195,9 +196,8 @@ def ledger(study: str | None = None, storage: str | None = None) -> dict[int, En
     """
     from nlgraft.analysis.data.ledger import open_ledger
 
-    found = None if study is None else find_study(study, storage)
-    place = (found.storage.path if found else None) if storage is None else storage
-    entries = open_ledger(ArtifactStore.open(place or Storage().path)).read().documents
+    found, store = _study_and_store(study, storage)
+    entries = open_ledger(store).read().documents
     if found is None:
         return dict(entries)
     return {
@@ -205,6 +205,33 @@ def ledger(study: str | None = None, storage: str | None = None) -> dict[int, En
         for number, one in entries.items()
         if (one.variant == found.variant if found.overrides else one.study == found.name)
     }
+
+
+def streams(study: str | None = None, storage: str | None = None) -> dict[str, Stream]:
+    """List the streams of proposals that a store holds, by key; see `propose`.
+
+    Args:
+        study: Only streams with a proposal of this study, as for `ledger`.
+        storage: The store; None for the study's, or the default.
+
+    Raises:
+        StudyError: The file has problems, or the store has no such study.
+    """
+    from nlgraft.analysis.data.stream import read_streams
+
+    found, store = _study_and_store(study, storage)
+    return {
+        key: one
+        for key, one in read_streams(store).items()
+        if found is None or one.is_of(found.name, found.variant if found.overrides else None)
+    }
+
+
+def _study_and_store(study: str | None, storage: str | None) -> tuple[Study | None, ArtifactStore]:
+    """Find a study, if one is named, and its store, another one or the default."""
+    found = None if study is None else find_study(study, storage)
+    place = (found.storage.path if found else None) if storage is None else storage
+    return found, ArtifactStore.open(place or Storage().path)
 
 
 def validity(study: Study, num_simulations: int = 1000) -> Validity:

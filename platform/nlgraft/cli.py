@@ -370,20 +370,23 @@ def report(
 @click.option("--storage", help="Artifact store: directory or URI.")
 @fails_politely
 def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
-    """List the analyses that were shown from a store, of one study or of all.
+    """List the analyses that were shown from a store, of one study or of all, and the proposals of `try`.
 
-    Verdicts are corrected over those of the same test segments.
+    Verdicts are corrected over the analyses of the same test segments.
     """
     from dataclasses import asdict
 
     from nlgraft import api
     from nlgraft.terminal import ledger_list
 
-    entries = api.ledger(study, storage)
+    entries, streams = api.ledger(study, storage), api.streams(study, storage)
     if is_json:
-        _print_json([{"number": number, **asdict(one)} for number, one in entries.items()])
+        from nlgraft.analysis.rendering.stream_tables import streams_document
+
+        analyses = [{"number": number, **asdict(one)} for number, one in entries.items()]
+        _print_json({"analyses": analyses, "streams": streams_document(streams)})
     else:
-        ledger_list(entries)
+        ledger_list(entries, streams)
 
 
 @_study_command("submit")

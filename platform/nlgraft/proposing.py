@@ -8,8 +8,9 @@ from dataclasses import dataclass, field, replace
 
 from nlgraft.analysis.data.pairs import read_pairs
 from nlgraft.analysis.data.stream import BASELINE, Proposal, Step, Stream, append, read_stream
-from nlgraft.analysis.statistics.answer import Answer, Verdict, first_gain, gain_again, judge
+from nlgraft.analysis.statistics.answer import Answer, Gain, Verdict, first_gain, gain_again, judge
 from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, FRESH_SEEDS, LIMIT, stream_level
+from nlgraft.analysis.statistics.seen_on_dev import enter_seen
 from nlgraft.errors import Problem, StudyError
 from nlgraft.execution.events import Event, Observer, SweepStarted
 from nlgraft.pipeline.fingerprint import fingerprint
@@ -125,7 +126,9 @@ class Trying:
         pair = self._pair(entered.number, entered.against, LIMIT, FIRST_SEEDS)
         looks = _Looks(pair, self._place, proposal, max_seeds)
         stopped = self._run(pair, looks, f"Proposal {entered.number}: {' '.join(entered.texts)}")
-        return looks.verdict(), stopped
+        verdict = looks.verdict()
+        enter_seen(pair, self._study.variant, verdict.gain, self._place.store)
+        return verdict, stopped
 
     def _take(self, verdict: Verdict, number: int) -> Stream:
         """Enter what was found in the stream."""
@@ -157,12 +160,14 @@ class Trying:
         found = read_pairs(pair, self._place.store, FRESH_SEEDS)
         if stopped is not None or found.open:
             return read_stream(self._place.store, key), stopped or "its second measurement has not ended"
+        gain = Gain.of(tuple(found.gains), tuple(found.gains.values()))
+        enter_seen(pair, self._study.variant, gain, self._place.store)
         measured = Step(
             kind="measured",
             stream=key,
             number=number,
-            seeds=tuple(found.gains),
-            gains=tuple(found.gains.values()),
+            seeds=gain.seeds,
+            gains=gain.gains,
             reason="; ".join(f"{arm}, seed {seed}: {why}" for (arm, seed), why in found.failed.items()),
         )
         return append(self._place.store, key, _Once(measured)), None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from nlgraft import api
 from nlgraft.analysis.data.stream import Step, Stream, append, open_streams, read_streams
 from nlgraft.analysis.statistics.answer import Answer
 from nlgraft.analysis.statistics.proposals import FRESH_SEEDS, LIMIT, stream_level
+from nlgraft.cli import main
 from nlgraft.errors import NlgraftError, StudyError, TrialFailed
 from nlgraft.execution.events import Driver
 from nlgraft.execution.sweep import SweepOutcome
@@ -70,7 +73,7 @@ def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study: Stu
     assert old.first.gains == pytest.approx([1.0] * len(old.first.gains))
     scored = [line for line in (tmp_path / "log").read_text().splitlines() if "training" in line]
     assert len(scored) == len({line.split()[1] for line in scored}), "nothing is trained twice"
-    with pytest.raises(NlgraftError, match="--against 2: no such proposal was kept. .*baseline, 1"):
+    with pytest.raises(NlgraftError, match=r"--against 2: no such proposal was kept\. .*baseline, 1"):
         api.propose(study, ["gain=2.0"], against="2")
 
 
@@ -214,3 +217,39 @@ def test_the_answer_for_people(study: Study) -> None:
     assert text.startswith("KEEP: proposal 1 of toy, gain=1.0, against the baseline")
     assert "measured again on 5 fresh seeds: +10" in text
     assert "1 proposals so far, 1 kept" in text or "1 proposal so far, 1 kept" in text
+
+
+def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(
+    study: Study, toy_document: dict[str, Any]
+) -> None:
+    api.propose(study, ["gain=1.0"])
+    claims = [
+        {"better": "gain=1.0", "worse": "baseline", "metric": f"{split}/score", "source": "none"}
+        for split in ("test", "dev")
+    ]
+    toy_document |= {"seeds": [1, 2, 3, 4], "claims": claims}
+    both = Study.from_dict(toy_document)
+    for cell in ("baseline", "gain=1.0"):
+        for seed in both.seeds:
+            api.run_one(both, cell, seed, NullReporter())
+    on_test, on_dev = (claim.comparison for claim in api.load(both).claims)
+    assert on_test.basis == "declared"
+    assert on_dev.basis != "declared"
+    seen = [one for one in api.ledger(storage=study.storage.path).values() if one.metrics[0] == "dev/score"]
+    assert [(one.study, one.plan) for one in seen[:2]] == [("toy", "a stream of proposals")] * 2
+    assert seen[0].segments.digest == seen[-1].segments.digest
+
+
+def test_the_ledger_lists_streams(study: Study) -> None:
+    api.propose(study, ["gain=1.0"])
+    api.propose(study, ["steps=1"])
+    place = ["--storage", study.storage.path]
+    listed = CliRunner().invoke(main, ["ledger", *place], env={"COLUMNS": "200"})
+    rows = [line.split() for line in listed.output.splitlines() if "KEEP" in line or "DISCARD" in line]
+    assert [(row[0], row[3], row[4], row[5]) for row in rows] == [
+        ("1", "gain=1.0", "baseline", "KEEP"),
+        ("2", "steps=1", "1", "DISCARD"),
+    ]
+    found = json.loads(CliRunner().invoke(main, ["ledger", "--json", *place]).output)["streams"]
+    assert [one["kept"] for one in found] == [1]
+    assert found[0]["proposals"][0]["measured"]["gains"] == pytest.approx([10.0] * 5)

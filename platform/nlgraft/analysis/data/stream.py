@@ -147,6 +147,11 @@ class Stream:
         """Return what was kept from a baseline, by number, in the order in which it was kept."""
         return {number: one for number, one in self._kept.items() if one.entered.origin == origin}
 
+    def is_of(self, name: str, variant: str | None) -> bool:
+        """True if a study proposed something: of one variant, or of any with None."""
+        studies = {one.entered.study for one in self.proposals.values()}
+        return any(one == variant or (variant is None and one.partition("@")[0] == name) for one in studies)
+
     def find(self, step: Step) -> Proposal | None:
         """Find the proposal that asks the same: this config against this one."""
         for one in self.proposals.values():

@@ -110,6 +110,16 @@ class TrialResult:
         """The recorded, resolved config."""
         return {} if self.record is None else self.record.config
 
+    def scored_lines(self, split: str) -> list[str]:
+        """Read what a split was scored on, source and reference of each line; empty if it is not stored."""
+        texts = self.read_texts(split)
+        if texts is None:
+            return []
+        source = self.read_stream(split, "source") or []
+        if len(source) != len(texts[1]):
+            return texts[1]
+        return ["\t".join(pair) for pair in zip(source, texts[1], strict=True)]
+
     def measured(self, metric: str) -> Measured | None:
         """Return one metric with its statistics; None unless the trial finished with a finite value of it."""
         value = self.metrics.get(metric, math.nan)

@@ -290,12 +290,8 @@ class RecordedResults(ComparedResults):
         """Read the lines that a trial was scored on, the first of the first cell that has them stored."""
         for cell in self.cells:
             trial = next((one for one in cell.trials if one.state == "finished"), None)
-            texts = None if trial is None else trial.read_texts(split)
-            if trial is not None and texts is not None:
-                source = trial.read_stream(split, "source") or []
-                if len(source) != len(texts[1]):
-                    return texts[1]
-                return ["\t".join(pair) for pair in zip(source, texts[1], strict=True)]
+            if trial is not None and (lines := trial.scored_lines(split)):
+                return lines
         return []
 
 
