@@ -39,8 +39,8 @@ class Setting:
         limit: Most seeds of a proposal.
         is_shared: True if the kept config's scores are used again for every proposal until another is kept.
         is_patient: True if no proposal is given up before the limit.
-        is_informed: True if whoever proposes knows the kept config's luck on its seeds, used again, and proposes
-            what varies little between seeds where that luck is bad, if it gains nothing.
+        is_informed: True if whoever proposes knows the kept config's luck on its seeds, used again, and, of
+            what gains nothing, proposes what varies little between seeds where that luck is bad.
     """
 
     gain: float = 1.5
@@ -113,7 +113,7 @@ def simulate(setting: Setting, num_streams: int, seed: int = RANDOM_SEED) -> Out
 
 
 def _chosen_noise(base: Array) -> Array:
-    """Noise of a proposal that gains nothing, in that of others, chosen in sight of the kept config's scores."""
+    """Choose the noise of proposals that gain nothing in sight of the kept config's scores."""
     best = np.max([log_evidence_of_gain(-base[:, :num]) for num in range(FIRST_SEEDS, base.shape[1])], axis=0)
     return np.where(best > 0, 0.05, 1.0)
 

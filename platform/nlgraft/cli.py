@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED, fails_politely
+from nlgraft.stream_cli import try_proposal
 from nlgraft.vocab_cli import vocab
 from nlgraft.wording import count
 
@@ -198,68 +199,6 @@ def run(
         raise SystemExit(EXIT_FAILED)
     # Cells that --only left out are still planned; that is no failure of this run.
     if any(cell["state"] not in ("finished", "planned") for cell in document["cells"]):
-        raise SystemExit(EXIT_FAILED)
-
-
-@_study_command("try")
-@click.option("--against", metavar="KEPT", help="A kept proposal's number, or baseline. Default: kept last.")
-@click.option(
-    "--max-seeds",
-    type=click.IntRange(min=3, max=24),
-    default=24,
-    show_default=True,
-    help="Answer MORE if so many have not decided; the same command goes on.",
-)
-@click.option("--json", "is_json", is_flag=True, help="Print the answer as JSON, as the last line of stdout.")
-@click.option("--address", help="A running Ray cluster, e.g. auto. Default: start a local one.")
-@click.option("--storage", help="Artifact store: directory or URI.")
-@click.option("--tracking-uri", help="MLflow tracking URI. Default: a SQLite file beside the store.")
-def try_proposal(
-    study_file: str,
-    overrides: tuple[str, ...],
-    against: str | None,
-    max_seeds: int,
-    is_json: bool,
-    address: str | None,
-    storage: str | None,
-    tracking_uri: str | None,
-) -> None:
-    """Try a change of the study's baseline, or of what was kept of it: KEEP, DISCARD or MORE.
-
-    key=value are put on top of what is kept. Seeds are added until the evidence decides, on dev. Of all that
-    is kept, at most one in twenty is expected to be no gain. The same command again repeats its answer.
-    """
-    from nlgraft import api
-    from nlgraft.execution.cluster import prepare_process
-    from nlgraft.execution.interruption import Interrupted
-    from nlgraft.progress import Progress
-    from nlgraft.study.planning.proposed import split_overrides
-
-    prepare_process(address)
-    chosen, changes = split_overrides(overrides)
-    study = _read(study_file, tuple(chosen), storage)
-    try:
-        with redirect_stdout(sys.stderr), Progress(sys.stderr, [study.objectives[0].metric]) as progress:
-            answer = api.propose(
-                study,
-                changes,
-                against=against,
-                max_seeds=max_seeds,
-                address=address,
-                tracking_uri=tracking_uri,
-                on_event=progress.show,
-            )
-    except Interrupted as interrupted:
-        with suppress(OSError):  # SIGHUP: the terminal is gone
-            click.echo(f"{interrupted}; run the same command again to go on", err=True)
-        raise SystemExit(128 + interrupted.signum) from None
-    if is_json:
-        _print_json(answer.to_json())
-    else:
-        click.echo("\n".join(answer.lines()))
-        again = "the same command goes on" if answer.decision == "MORE" else "nlgraft try STUDY key=value"
-        click.echo(f"next: {again}; nlgraft ledger lists the stream", err=True)
-    if answer.has_failed:
         raise SystemExit(EXIT_FAILED)
 
 
@@ -451,4 +390,5 @@ def schema(system: str | None) -> None:
     click.echo(json.dumps(api.schema(system), indent=2))
 
 
+main.add_command(try_proposal)
 main.add_command(vocab)

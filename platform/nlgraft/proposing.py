@@ -59,29 +59,38 @@ class Trying:
     def __init__(self, study: Study, changes: Sequence[str], against: str | None, place: Place) -> None:
         self._place = place
         self._study = study
-        base = proposed.baseline_of(study)
-        self._metric = base.objectives[0].metric
-        key = fingerprint({"system": base.system, "metric": self._metric, "data": proposed.data_key(base)})
-        origin = _config_key(base)
-        chosen = read_stream(place.store, key).chosen(origin, against)
+        self._base = proposed.baseline_of(study)
+        self._metric = self._base.objectives[0].metric
+        data = proposed.data_key(self._base)
+        self._key = fingerprint({"system": study.system, "metric": self._metric, "data": data})
+        stream = read_stream(place.store, self._key)
+        origin = _config_key(self._base)
+        self._begin(origin, stream.chosen(origin, against), changes)
+        last = stream.chosen(origin, None)
+        if against is None and last is not None and last.entered.config == self._wanted.config:
+            # What was kept last is asked for again: it was compared with what had been kept before.
+            self._begin(origin, stream.kept(origin).get(last.entered.against), changes)
+        self._once = proposed.check_pair(self._kept, self._new)
+
+    def _begin(self, origin: str, chosen: Proposal | None, changes: Sequence[str]) -> None:
+        """Put the changes on top of a kept proposal, or of the baseline."""
         there = {} if chosen is None else chosen.entered.overrides
-        self._kept = proposed.with_overrides(base, there)
-        new, self._changes = proposed.proposed(self._kept, changes)
-        self._once = proposed.check_pair(self._kept, new)
+        self._kept = proposed.with_overrides(self._base, there)
+        self._new, self._changes = proposed.proposed(self._kept, changes)
         self._wanted = Step(
             kind="proposed",
-            stream=key,
-            study=study.variant,
+            stream=self._key,
+            study=self._study.variant,
             metric=self._metric,
             origin=origin,
-            config=_config_key(new),
+            config=_config_key(self._new),
             against=BASELINE if chosen is None else chosen.entered.number,
             overrides=proposed.merged(there, self._changes),
         )
 
     def answer(self, max_seeds: int) -> Answer:
         """Run the proposal until it is decided, or has that many seeds."""
-        stream = append(self._place.store, self._wanted.stream, self._entry)
+        stream = append(self._place.store, self._key, self._entry)
         proposal = self._found(stream)
         is_repeated = proposal.decided is not None
         verdict, stopped = None, None
@@ -132,7 +141,7 @@ class Trying:
 
     def _take(self, verdict: Verdict, number: int) -> Stream:
         """Enter what was found in the stream."""
-        key = self._wanted.stream
+        key = self._key
         if verdict.decision == "MORE":
             stream = read_stream(self._place.store, key)
             for arm, seed in verdict.lost:
@@ -153,7 +162,7 @@ class Trying:
 
     def _measure(self, proposal: Proposal) -> tuple[Stream, str | None]:
         """Measure a kept proposal on seeds of which none has decided anything."""
-        number, key = proposal.entered.number, self._wanted.stream
+        number, key = proposal.entered.number, self._key
         pair = self._pair(number, number, FRESH_SEEDS, FRESH_SEEDS)
         looks = _Looks(pair, self._place, proposal, FRESH_SEEDS)
         stopped = self._run(pair, looks, f"Proposal {number}, kept, measured again")
@@ -206,11 +215,9 @@ class Trying:
     def _notes(self, stream: Stream, proposal: Proposal) -> list[str]:
         entered = proposal.entered
         notes = [f"{name} is trained once for all seeds: the answer is about that one" for name in self._once]
-        later = [number for number in stream.kept(entered.origin) if number != entered.number]
-        if entered.against != BASELINE or later:
-            newest = later[-1] if later else BASELINE
-            if newest not in (entered.against, BASELINE):
-                notes.append(f"proposal {newest} was kept besides what this one was compared with")
+        newest = next(reversed(stream.kept(entered.origin)), BASELINE)
+        if newest not in (BASELINE, entered.number, entered.against):
+            notes.append(f"proposal {newest} was kept last; this one is not compared with it")
         if lost := sorted({seed for arm, seed in proposal.lost if arm == "kept"}):
             notes.append(f"what is kept failed with seed {', '.join(map(str, lost))}")
         if proposal.measured is not None and proposal.measured.reason:

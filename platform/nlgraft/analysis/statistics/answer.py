@@ -13,6 +13,7 @@ from scipy.stats import t
 from nlgraft.analysis.data.pairs import Pairs
 from nlgraft.analysis.data.stream import Arm, Proposal, Step
 from nlgraft.analysis.statistics.proposals import LIMIT, Decision, decide, log_evidence_of_gain
+from nlgraft.wording import count
 
 _FEW = 2
 
@@ -180,10 +181,21 @@ class Answer:
         lines += [f"  {self.reason}"] if self.reason else []
         lines += [f"  note: {note}" for note in self.notes]
         lines.append(
-            f"  {self.num_proposals} proposals so far, {self.num_kept} kept; of all that is kept, "
+            f"  {count(self.num_proposals, 'proposal')} so far, {self.num_kept} kept; of all that is kept, "
             f"{self.alpha:.0%} at most is expected to be no gain"
         )
-        return lines
+        return [*lines, f"next: {self._next}"]
+
+    @property
+    def _next(self) -> str:
+        """What can be done now."""
+        follow = "nlgraft ledger lists the stream"
+        if self.has_failed:
+            return f"the same again goes on, and runs once more what failed; {follow}"
+        if self.decision == "MORE":
+            return f"the same again, with --against {self.against}, goes on, up to {LIMIT} seeds; {follow}"
+        basis = f"of proposal {self.number}" if self.decision == "KEEP" else "of what is kept"
+        return f"try another change {basis}; {follow}"
 
 
 def first_gain(proposal: Proposal) -> Gain:
