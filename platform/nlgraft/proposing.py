@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nlgraft.analysis.data.pairs import read_pairs
@@ -11,7 +11,6 @@ from nlgraft.analysis.data.stream import BASELINE, Proposal, Step, Stream, appen
 from nlgraft.analysis.statistics.answer import Answer, Gain, Verdict, first_gain, gain_again, judge
 from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, FRESH_SEEDS, LIMIT, stream_level
 from nlgraft.analysis.statistics.seen_on_dev import enter_seen
-from nlgraft.errors import Problem, StudyError
 from nlgraft.execution.events import Event, Observer, SweepStarted
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.pipeline.store import ArtifactStore
@@ -118,23 +117,21 @@ class Trying:
     def _pair(self, number: int, block: int, num_seeds: int, first: int) -> Study:
         """The study of what is kept and the proposal, on the seeds of a block."""
         seeds = proposed.seeds_of(block, num_seeds)
-        if taken := sorted({*seeds} & {*self._study.seeds}):
-            message = f"seed {taken[0]} belongs to a stream; choose seeds below {proposed.seeds_of(0, 1)[0]}"
-            raise StudyError([Problem("seeds", message)], self._study.name)
         return proposed.pair_of(self._kept, self._changes, str(number), seeds, first)
 
-    def _run(self, pair: Study, looks: _Looks, note: str) -> str | None:
+    def _run(self, pair: Study, looks: _Looks, note: Callable[[], str]) -> str | None:
         """Run the trials of a pair; return the reason why that ended early, or None."""
         place = self._place
         uri = tracking_uri(pair, place.store, place.tracking_uri)
         run = Run(pair, place.store, cells(pair), uri, place.address, looks.observe)
-        return run.sweep(looks.grant, lambda: note).stop_reason
+        return run.sweep(looks.grant, note).stop_reason
 
     def _decide(self, proposal: Proposal, max_seeds: int) -> tuple[Verdict, str | None]:
         entered = proposal.entered
         pair = self._pair(entered.number, entered.against, LIMIT, FIRST_SEEDS)
         looks = _Looks(pair, self._place, proposal, max_seeds)
-        stopped = self._run(pair, looks, f"Proposal {entered.number}: {' '.join(entered.texts)}")
+        named = f"Proposal {entered.number}, {' '.join(entered.texts)}"
+        stopped = self._run(pair, looks, lambda: f"{named}: {looks.verdict().decision}")
         verdict = looks.verdict()
         enter_seen(pair, self._study.variant, verdict.gain, self._place.store)
         return verdict, stopped
@@ -165,7 +162,7 @@ class Trying:
         number, key = proposal.entered.number, self._key
         pair = self._pair(number, number, FRESH_SEEDS, FRESH_SEEDS)
         looks = _Looks(pair, self._place, proposal, FRESH_SEEDS)
-        stopped = self._run(pair, looks, f"Proposal {number}, kept, measured again")
+        stopped = self._run(pair, looks, lambda: f"Proposal {number}, kept, measured again")
         found = read_pairs(pair, self._place.store, FRESH_SEEDS)
         if stopped is not None or found.open:
             return read_stream(self._place.store, key), stopped or "its second measurement has not ended"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,12 @@ from nlgraft.errors import NlgraftError, StudyError, TrialFailed
 from nlgraft.execution.events import Driver
 from nlgraft.execution.sweep import SweepOutcome
 from nlgraft.execution.trial_queue import TrialQueue
-from nlgraft.pipeline.stage import NullReporter
+from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial, trial_record
 from nlgraft.run import Run
 from nlgraft.study.public import Study
+from nlgraft.study.reading.system_import import load_system
 
 
 def sweep_here(run: Run, grant: Callable[[], Mapping[str, int]], note: Callable[[], str]) -> SweepOutcome:
@@ -167,6 +169,35 @@ def test_what_is_no_proposal_is_refused_and_has_no_level(
     with pytest.raises(StudyError, match=message):
         api.propose(study, changes)
     assert open_streams(api.open_store(study)).read().last == 0
+
+
+def test_a_difference_in_what_is_trained_once_is_refused(
+    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sweep_toy
+
+    def trained_once(config: Any, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+        whole = sweep_toy.stage_graph(config, seed=seed, splits=splits).result
+        training = whole.inputs["training"]
+        upstream = replace(training.inputs["upstream"], seed=1)
+        return StageGraph(
+            replace(whole, inputs={"training": replace(training, inputs={"upstream": upstream})})
+        )
+
+    system = replace(load_system("sweep_toy"), build=trained_once)
+    monkeypatch.setattr("nlgraft.study.reading.resolving.load_system", lambda _: system)
+    monkeypatch.setattr(Run, "sweep", sweep_here)
+    study = Study.from_dict(toy_document)
+    with pytest.raises(StudyError, match="upstream is trained once for all seeds and differs"):
+        api.propose(study, ["upstream=3"])
+    shared = api.propose(study, ["gain=1.0"], max_seeds=3)
+    assert shared.notes == ("upstream is trained once for all seeds: the answer is about that one",)
+
+
+def test_a_study_with_a_streams_seeds_is_refused(toy_document: dict[str, Any]) -> None:
+    study = Study.from_dict(toy_document | {"seeds": [1, 3_000_000_007]})
+    with pytest.raises(StudyError, match="3000000007 belongs to streams"):
+        api.propose(study, ["gain=1.0"])
 
 
 def test_another_baseline_on_the_same_data_shares_the_levels_but_not_what_is_kept(

@@ -49,7 +49,14 @@ def _is_choice(text: str) -> bool:
 
 
 def baseline_of(study: StudyT) -> StudyT:
-    """Reduce a study to its baseline and its first objective."""
+    """Reduce a study to its baseline and its first objective.
+
+    Raises:
+        StudyError: It has seeds that belong to streams.
+    """
+    if taken := [seed for seed in study.seeds if seed >= _FIRST_SEED]:
+        message = f"seed {taken[0]} belongs to streams of proposals; choose seeds below {_FIRST_SEED}"
+        raise StudyError([Problem("seeds", message)], study.name)
     return _read(study, _document(study), [])
 
 
