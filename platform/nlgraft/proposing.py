@@ -117,7 +117,7 @@ class Trying:
     def _pair(self, number: int, block: int, num_seeds: int, first: int) -> Study:
         """The study of what is kept and the proposal, on the seeds of a block."""
         seeds = proposed.seeds_of(block, num_seeds)
-        return proposed.pair_of(self._kept, self._changes, str(number), seeds, first)
+        return proposed.pair_of(self._kept, self._new, str(number), seeds, first)
 
     def _run(self, pair: Study, looks: _Looks, note: Callable[[], str]) -> str | None:
         """Run the trials of a pair; return the reason why that ended early, or None."""

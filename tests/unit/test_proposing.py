@@ -25,7 +25,10 @@ from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial, trial_record
 from nlgraft.run import Run
+from nlgraft.study.data.design import cells
+from nlgraft.study.planning.proposed import baseline_of, pair_of, proposed, seeds_of
 from nlgraft.study.public import Study
+from nlgraft.study.reading.resolving import resolve_config
 from nlgraft.study.reading.system_import import load_system
 
 
@@ -192,6 +195,24 @@ def test_a_difference_in_what_is_trained_once_is_refused(
         api.propose(study, ["upstream=3"])
     shared = api.propose(study, ["gain=1.0"], max_seeds=3)
     assert shared.notes == ("upstream is trained once for all seeds: the answer is about that one",)
+
+
+def test_a_proposal_may_replace_a_section() -> None:
+    whole = {"name": "a", "system": "trainables.lm_augmentation", "seeds": [1]}
+    whole["data"] = {"downstream": {"corpus": "conlang", "train": 50, "dev": 5, "test": 5}}
+    whole["base"] = {
+        "tokenizers": {"source": "bitext", "target": "bitext"},
+        "model": {"preset": "tiny", "dropout": 0.3},
+        "train": {"max_steps": 5},
+    }
+    whole["objective"] = {"metric": "dev/bleu", "direction": "maximize"}
+    base = baseline_of(Study.from_dict(whole))
+    new, _ = proposed(base, ["model={preset: tiny, norm: pre}", "train.peak_lr=1e-3"])
+    pair = pair_of(base, new, "1", seeds_of(0, 5), 5)
+    kept_cell, proposal_cell = cells(pair)
+    for alone, cell in ((base, kept_cell), (new, proposal_cell)):
+        assert resolve_config(pair, cell) == resolve_config(alone, cells(alone)[0])
+    assert resolve_config(pair, proposal_cell).model.dropout != 0.3
 
 
 def test_a_study_with_a_streams_seeds_is_refused(toy_document: dict[str, Any]) -> None:

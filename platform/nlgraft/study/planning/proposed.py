@@ -115,22 +115,26 @@ def data_key(study: Study) -> str:
     return fingerprint(study.data)
 
 
-def pair_of(
-    kept: StudyT, changes: Mapping[str, JsonValue], name: str, seeds: Sequence[int], first: int
-) -> StudyT:
+def pair_of(kept: StudyT, proposal: Study, name: str, seeds: Sequence[int], first: int) -> StudyT:
     """Build the study of a proposal beside what is kept.
 
     Args:
         kept: What is kept, a study that has one cell.
-        changes: The values in which the proposal differs, by path in the study file.
+        proposal: The proposal, likewise.
         name: Name of the proposal's level.
         seeds: Seeds at most.
         first: Seeds before the first look; all of them without looks.
     """
-    levels = {path.removeprefix("base."): value for path, value in changes.items()}
+    arms = {_KEPT: kept.base, name: proposal.base}
+    # Whole sections: a proposal may replace one, and a level can set values but remove none.
+    same = {key: value for key, value in kept.base.items() if proposal.base.get(key, paths.MISSING) == value}
+    levels = {
+        arm: {key: value for key, value in base.items() if key not in same} for arm, base in arms.items()
+    }
     values = kept.to_dict() | {
         "name": f"{kept.name}-stream",
-        "factors": {PROPOSAL: {"levels": {_KEPT: {}, name: levels}, "baseline": _KEPT}},
+        "base": same,
+        "factors": {PROPOSAL: {"levels": levels, "baseline": _KEPT}},
         "seeds": list(seeds),
     }
     if first < len(seeds):
