@@ -21,6 +21,8 @@ def test_gains_decide_where_nothing_is_lost() -> None:
     assert judge(Pairs(unclear), LEVEL, (), is_last=False).decision == "MORE"
     assert judge(Pairs(unclear), LEVEL, (), is_last=True).decision == "DISCARD"
     assert judge(Pairs({}), LEVEL, (), is_last=False).decision == "MORE"
+    none = judge(Pairs(dict.fromkeys(GOOD, 0.0)), LEVEL, (), is_last=False)
+    assert (none.decision, none.reason) == ("DISCARD", "it changes nothing: equal values with all 6 seeds")
 
 
 def test_a_failed_trial_is_run_once_more_before_it_counts() -> None:

@@ -12,7 +12,7 @@ from scipy.stats import t
 
 from nlgraft.analysis.data.pairs import Pairs
 from nlgraft.analysis.data.stream import Arm, Proposal, Step
-from nlgraft.analysis.statistics.proposals import LIMIT, Decision, decide, log_evidence_of_gain
+from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, LIMIT, Decision, decide, log_evidence_of_gain
 from nlgraft.wording import count
 
 _FEW = 2
@@ -99,6 +99,8 @@ def judge(found: Pairs, level: float, lost: Collection[tuple[Arm, int]], is_last
         return verdict("MORE", reason, failed_now)
     if found.open:
         return verdict("MORE", f"{len(found.open)} seeds have not ended")
+    if len(gains) >= FIRST_SEEDS and not any(gains):
+        return verdict("DISCARD", f"it changes nothing: equal values with all {len(gains)} seeds")
     limit = len(gains) if is_last else max(LIMIT, len(gains) + 1)
     return verdict(decide(np.array(gains, dtype=float), level, limit))
 
