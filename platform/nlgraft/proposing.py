@@ -23,6 +23,8 @@ from nlgraft.study.public import Study
 from nlgraft.study.reading.system_import import load_system
 from nlgraft.wording import count
 
+_FEW = 2
+
 
 @dataclass(frozen=True)
 class Place:
@@ -164,9 +166,10 @@ class Trying:
         looks = _Looks(pair, self._place, proposal, FRESH_SEEDS)
         stopped = self._run(pair, looks, lambda: f"Proposal {number}, kept, measured again")
         found = read_pairs(pair, self._place.store, FRESH_SEEDS)
-        if stopped is not None or found.open:
-            return read_stream(self._place.store, key), stopped or "its second measurement has not ended"
         gain = Gain.of(tuple(found.gains), tuple(found.gains.values()))
+        if stopped is not None or found.open or len(gain.seeds) < _FEW:
+            why = next(iter(found.failed.values()), "not all seeds have ended")
+            return read_stream(self._place.store, key), stopped or f"its second measurement: {why}"
         enter_seen(pair, self._study.variant, gain, self._place.store)
         measured = Step(
             kind="measured",

@@ -130,6 +130,25 @@ def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(
     assert found.again is not None
 
 
+def test_a_second_measurement_that_fails_is_made_again(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_later(run: Run, *arguments: Any) -> SweepOutcome:
+        if run.study.planned_looks is None:
+            monkeypatch.setattr("sweep_toy.run_scores", fail)
+        return sweep_here(run, *arguments)
+
+    def fail(_: Any) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as context:
+        context.setattr(Run, "sweep", fail_later)
+        first = api.propose(study, ["gain=1.0"])
+    assert (first.decision, first.again, first.has_failed) == ("KEEP", None, True)
+    assert "its second measurement: " in first.reason
+    monkeypatch.undo()
+    monkeypatch.setattr(Run, "sweep", sweep_here)
+    assert api.propose(study, ["gain=1.0"]).again is not None
+
+
 def test_a_failing_proposal_runs_once_more_and_is_then_discarded(study: Study) -> None:
     first = api.propose(study, ["behaviour=raise"])
     assert (first.decision, first.has_failed) == ("MORE", True)
