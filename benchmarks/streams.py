@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.proposals import (
+from nlgraft.analysis.data.trials import Array
+from nlgraft.analysis.statistics.proposals import (
+    FIRST_SEEDS,
     FRESH_SEEDS,
     FUTILE,
     GAINS,
@@ -20,7 +22,6 @@ from benchmarks.proposals import (
     log_evidence_of_gain,
     stream_level,
 )
-from nlgraft.analysis.data.trials import Array
 
 RANDOM_SEED = 20261124
 ALPHA = 0.05
@@ -38,6 +39,8 @@ class Setting:
         limit: Most seeds of a proposal.
         is_shared: True if the kept config's scores are used again for every proposal until another is kept.
         is_patient: True if no proposal is given up before the limit.
+        is_informed: True if whoever proposes knows the kept config's luck on its seeds, used again, and, of
+            what gains nothing, proposes what varies little between seeds where that luck is bad.
     """
 
     gain: float = 1.5
@@ -47,6 +50,7 @@ class Setting:
     limit: int = LIMIT
     is_shared: bool = False
     is_patient: bool = False
+    is_informed: bool = False
 
 
 @dataclass
@@ -88,6 +92,8 @@ def simulate(setting: Setting, num_streams: int, seed: int = RANDOM_SEED) -> Out
         if not setting.is_shared:
             base = rng.standard_normal(base.shape) / np.sqrt(2)
         own = rng.standard_normal(base.shape) / np.sqrt(2)
+        if setting.is_informed:
+            own *= np.where(is_real[:, place, None], 1.0, _chosen_noise(base)[:, None])
         gains = truth[:, place, None] + own - base
         num_kept = out.kept[:, :place].sum(axis=1)
         levels = np.array([stream_level(place, int(kept), ALPHA) for kept in num_kept])
@@ -106,11 +112,17 @@ def simulate(setting: Setting, num_streams: int, seed: int = RANDOM_SEED) -> Out
     return out
 
 
+def _chosen_noise(base: Array) -> Array:
+    """Choose the noise of proposals that gain nothing in sight of the kept config's scores."""
+    best = np.max([log_evidence_of_gain(-base[:, :num]) for num in range(FIRST_SEEDS, base.shape[1])], axis=0)
+    return np.where(best > 0, 0.05, 1.0)
+
+
 def _run(gains: Array, levels: Array, setting: Setting) -> tuple[NDArray[np.bool_], Array]:
     """Add seeds until each proposal is decided; return what is kept, and the seeds used."""
     kept, is_open = np.zeros(len(gains), bool), np.ones(len(gains), bool)
     used = np.full(len(gains), float(setting.limit))
-    for num in range(2, setting.limit + 1):
+    for num in range(FIRST_SEEDS, setting.limit + 1):
         part = gains[is_open, :num]
         is_kept = log_evidence_of_gain(part) >= -np.log(levels[is_open])
         is_futile = log_evidence_of_gain(part, GAINS[:1]) <= np.log(FUTILE)
@@ -129,6 +141,7 @@ def report(num_streams: int) -> list[str]:
     settings = {
         "10 % gain 1.5": Setting(),
         "the kept config's seeds used again": Setting(is_shared=True),
+        "the same, chosen in sight of those seeds": Setting(is_shared=True, is_informed=True),
         "nothing given up before 24 seeds": Setting(is_patient=True),
         "the others lose .5": Setting(loss=-0.5),
         "none gains": Setting(share=0.0),

@@ -29,6 +29,8 @@ from nlgraft.study.reading.system_import import load_system
 if TYPE_CHECKING:
     from nlgraft.analysis.data.ledger import Entry
     from nlgraft.analysis.data.registration import Registration
+    from nlgraft.analysis.data.stream import Stream
+    from nlgraft.analysis.statistics.answer import Answer
     from nlgraft.analysis.statistics.validity import Validity
     from nlgraft.analysis.study_result import StudyResult
     from nlgraft.execution.events import Event, Observer
@@ -119,6 +121,42 @@ def launch(
     return run.result() if wait else Handle(run)
 
 
+def propose(
+    study: Study,
+    changes: Sequence[str],
+    *,
+    against: str | None = None,
+    max_seeds: int | None = None,
+    address: str | None = None,
+    tracking_uri: str | None = None,
+    on_event: Observer | None = None,
+) -> Answer:
+    """Try one change of a study's baseline, or of what was kept of it, as a proposal of a stream.
+
+    The study's factors, search and claims are left out. See `docs/validity.md`, "A stream of proposals".
+
+    Args:
+        study: The study; its first objective decides, on dev.
+        changes: ``key=value``, on top of what is kept.
+        against: Number of the kept proposal to compare with, or ``baseline``; None for what was kept last.
+        max_seeds: Answer MORE if so many seeds have not decided; None for the most that a proposal gets.
+        address: A running Ray cluster; None starts a local one if there is something to run.
+        tracking_uri: MLflow tracking URI; for the default see `nlgraft.run.tracking_uri`.
+        on_event: Receives every event of the sweeps.
+
+    Raises:
+        StudyError: The change is no valid config, changes nothing, or changes what is measured.
+        NlgraftError: Nothing was kept under that number.
+        CapacityError: A trial can never fit the cluster; nothing was started.
+        StudyLockedError: Another driver runs this proposal on this store.
+    """
+    from nlgraft.analysis.statistics.proposals import LIMIT
+    from nlgraft.proposing import Place, Trying
+
+    place = Place(open_store(study), address, tracking_uri, on_event)
+    return Trying(study, changes, against, place).answer(LIMIT if max_seeds is None else max_seeds)
+
+
 def find_study(study: str | os.PathLike[str], storage: str | None = None) -> Study:
     """Read a study by the path of its file, or by the name of a study that was run on a store.
 
@@ -157,9 +195,8 @@ def ledger(study: str | None = None, storage: str | None = None) -> dict[int, En
     """
     from nlgraft.analysis.data.ledger import open_ledger
 
-    found = None if study is None else find_study(study, storage)
-    place = (found.storage.path if found else None) if storage is None else storage
-    entries = open_ledger(ArtifactStore.open(place or Storage().path)).read().documents
+    found, store = _study_and_store(study, storage)
+    entries = open_ledger(store).read().documents
     if found is None:
         return dict(entries)
     return {
@@ -187,6 +224,33 @@ def registrations(study: Study) -> list[Registration]:
 
     known = open_registrations(open_store(study)).read().documents
     return [one for one in known.values() if one.study == study.name]
+
+
+def streams(study: str | None = None, storage: str | None = None) -> dict[str, Stream]:
+    """List the streams of proposals that a store holds, by key; see `propose`.
+
+    Args:
+        study: Only streams with a proposal of this study, as for `ledger`.
+        storage: The store; None for the study's, or the default.
+
+    Raises:
+        StudyError: The file has problems, or the store has no such study.
+    """
+    from nlgraft.analysis.data.stream import read_streams
+
+    found, store = _study_and_store(study, storage)
+    return {
+        key: one
+        for key, one in read_streams(store).items()
+        if found is None or one.is_of(found.name, found.variant if found.overrides else None)
+    }
+
+
+def _study_and_store(study: str | None, storage: str | None) -> tuple[Study | None, ArtifactStore]:
+    """Find a study, if one is named, and its store, another one or the default."""
+    found = None if study is None else find_study(study, storage)
+    place = (found.storage.path if found else None) if storage is None else storage
+    return found, ArtifactStore.open(place or Storage().path)
 
 
 def validity(

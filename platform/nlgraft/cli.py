@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED, fails_politely
+from nlgraft.stream_cli import try_proposal
 from nlgraft.vocab_cli import vocab
 from nlgraft.wording import count
 
@@ -334,20 +335,23 @@ def report(
 @click.option("--storage", help="Artifact store: directory or URI.")
 @fails_politely
 def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
-    """List the analyses that were shown from a store, of one study or of all.
+    """List the analyses that were shown from a store, of one study or of all, and the proposals of `try`.
 
-    Verdicts are corrected over those of the same test segments.
+    Verdicts are corrected over the analyses of the same test segments.
     """
     from dataclasses import asdict
 
     from nlgraft import api
     from nlgraft.terminal import ledger_list
 
-    entries = api.ledger(study, storage)
+    entries, streams = api.ledger(study, storage), api.streams(study, storage)
     if is_json:
-        _print_json([{"number": number, **asdict(one)} for number, one in entries.items()])
+        from nlgraft.analysis.rendering.stream_tables import streams_document
+
+        analyses = [{"number": number, **asdict(one)} for number, one in entries.items()]
+        _print_json({"analyses": analyses, "streams": streams_document(streams)})
     else:
-        ledger_list(entries)
+        ledger_list(entries, streams)
 
 
 @_study_command("register", metavar="STUDY")
@@ -440,4 +444,5 @@ def schema(system: str | None) -> None:
     click.echo(json.dumps(api.schema(system), indent=2))
 
 
+main.add_command(try_proposal)
 main.add_command(vocab)

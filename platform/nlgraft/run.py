@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 from nlgraft.errors import ClusterError
 from nlgraft.execution.events import Driver, Event, Notice, Observer, TrialEnded, TrialProgress, TrialStarted
@@ -15,6 +15,7 @@ from nlgraft.pipeline.refusals import explained
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.space import Domain
+from nlgraft.study.data.system import REPLICATE_SPLITS, SEARCH_SPLITS
 from nlgraft.study.planning.data_checks import check_cells
 from nlgraft.study.public import Study
 from nlgraft.study.reading.system_import import load_system
@@ -22,7 +23,11 @@ from nlgraft.study.reading.system_import import load_system
 if TYPE_CHECKING:
     from nlgraft.analysis.study_result import StudyResult
     from nlgraft.execution.study_lock import StudyLock
+    from nlgraft.execution.sweep import SweepOutcome
     from nlgraft.tracking.mlflow_tracker import MlflowTracker
+
+Grant: TypeAlias = Callable[[], Mapping[str, int]]
+_Outcome = TypeVar("_Outcome")
 
 
 def tracking_uri(study: Study, store: ArtifactStore, explicit: str | None = None) -> str:
@@ -102,6 +107,28 @@ class Run:
             ClusterError: The Ray cluster cannot be joined, or was lost.
             DataError: A corpus cannot be used; nothing was started.
         """
+        return self._locked(self._sweep_and_report)
+
+    def sweep(self, grant: Grant, note: Callable[[], str]) -> SweepOutcome:
+        """Run the trials, scored on dev alone, as long as seeds are granted; nothing is analysed or reported.
+
+        Args:
+            grant: Takes a look, as in `Driver`.
+            note: Says at the end, to MLflow, what came of it.
+
+        Raises:
+            As `result`.
+        """
+
+        def run(tracker: MlflowTracker, note_running: Observer, lock: StudyLock) -> SweepOutcome:
+            outcome = self._sweep(tracker, note_running, lock, grant, SEARCH_SPLITS)
+            tracker.finish_study({}, note())
+            return outcome
+
+        return self._locked(run)
+
+    def _locked(self, work: Callable[[MlflowTracker, Observer, StudyLock], _Outcome]) -> _Outcome:
+        """Do the work of a run under the study's lock, with MLflow opened and closed."""
         self._notify("checking the data")
         from nlgraft.execution.interruption import Interrupted, raising_interrupted
         from nlgraft.execution.status import RunningRecord
@@ -113,11 +140,10 @@ class Run:
         with raising_interrupted(), StudyLock(self.study, self._store) as lock:
             # Under the lock, and before any trial of this run has leases or checkpoints.
             self._store.remove_abandoned()
-            self.study.record(self._store)
             tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.variant)
             running = RunningRecord(self.study, self._store)
             try:
-                return self._sweep_and_report(tracker, running.observe, lock)
+                return work(tracker, running.observe, lock)
             except (Interrupted, ClusterError) as ended:
                 tracker.interrupt(str(ended))
                 raise
@@ -135,10 +161,14 @@ class Run:
         if self.on_event is not None:
             self.on_event(Notice(message))
 
-    def _sweep_and_report(
-        self, tracker: MlflowTracker, note_running: Observer, lock: StudyLock
-    ) -> StudyResult:
-        from nlgraft.analysis.data.results import Invocation
+    def _sweep(
+        self,
+        tracker: MlflowTracker,
+        note_running: Observer,
+        lock: StudyLock,
+        grant: Grant,
+        splits: tuple[str, ...],
+    ) -> SweepOutcome:
         from nlgraft.execution.cluster import check_local_fit
         from nlgraft.execution.sweep import run_sweep
 
@@ -158,13 +188,22 @@ class Run:
             lock.check()
             return "stopped by Handle.stop" if self._is_stopping.is_set() else None
 
+        driver = Driver(observe, poll, grant, splits=splits)
+        outcome = run_sweep(self.study, self._store, self._cells, driver, self._address)
+        lock.check()
+        return outcome
+
+    def _sweep_and_report(
+        self, tracker: MlflowTracker, note_running: Observer, lock: StudyLock
+    ) -> StudyResult:
+        from nlgraft.analysis.data.results import Invocation
+
         def grant() -> dict[str, int]:
             is_planned = self.study.planned_looks is not None
             return read_result(self.study, self._store).granted if is_planned else {}
 
-        driver = Driver(observe, poll, grant)
-        outcome = run_sweep(self.study, self._store, self._cells, driver, self._address)
-        lock.check()
+        self.study.record(self._store)
+        outcome = self._sweep(tracker, note_running, lock, grant, REPLICATE_SPLITS)
         self._notify("comparing the cells and writing the report")
         # A look counts once it is shown, so it is recorded before the report is written.
         result = read_result(self.study, self._store)

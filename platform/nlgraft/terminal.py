@@ -23,6 +23,7 @@ from nlgraft.study.data.plan import Plan
 if TYPE_CHECKING:
     from nlgraft.analysis.data.ledger import Entry
     from nlgraft.analysis.data.registration import Registration
+    from nlgraft.analysis.data.stream import Stream
     from nlgraft.analysis.study_result import StudyResult
 
 _WATCH_PAUSE_S = 2.0
@@ -176,11 +177,14 @@ def show_result(result: StudyResult) -> None:
         console.print(Text(line), soft_wrap=True)
 
 
-def ledger_list(entries: Mapping[int, Entry]) -> None:
-    """Print analyses by number."""
+def ledger_list(entries: Mapping[int, Entry], streams: Mapping[str, Stream]) -> None:
+    """Print analyses by number, then the proposals of each stream."""
     from nlgraft.analysis.rendering.ledger_tables import ledger_table  # loads scipy
+    from nlgraft.analysis.rendering.stream_tables import stream_table
 
     _show_table(_console(), ledger_table(entries))
+    for stream in streams.values():
+        _show_table(_console(), stream_table(stream))
 
 
 def registrations_list(registrations: Iterable[Registration]) -> None:

@@ -67,6 +67,12 @@ def test_a_shipped_study_validates(path: Path, scale: str | None) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_further_scales_of_a_shipped_study_validate(path: Path) -> None:
+    for scale in _read(path, []).scales.keys() - {"tiny", "small", "paper"}:
+        assert cells(_read(path, [f"@{scale}"]))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_a_shipped_study_plans_at_tiny(path: Path) -> None:
     _skip_without_its_files(path)
     plan = _read(path, ["@tiny"]).plan(capacity={"CPU": 2.0, "GPU": 0.0})

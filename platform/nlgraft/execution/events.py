@@ -10,6 +10,7 @@ from typing import Any, Literal
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell
+from nlgraft.study.data.system import REPLICATE_SPLITS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,9 +167,11 @@ class Driver:
         grant: Takes the planned look that is due. Returns how many seeds each cell gets now, by the cell's
             key.
         clock: Monotonic seconds; replaced in tests.
+        splits: Splits on which replicates are scored.
     """
 
     observe: Observer
     poll: Callable[[], str | None] = lambda: None
     grant: Callable[[], Mapping[str, int]] = dict
     clock: Callable[[], float] = time.monotonic
+    splits: tuple[str, ...] = REPLICATE_SPLITS

@@ -247,7 +247,7 @@ class TrialQueue:
         self._params[cell.key] = params
         finished = []
         for seed in self._study.seeds[start : self._granted[cell.key]]:
-            graph = resolved.graph(seed)
+            graph = resolved.graph(seed, self._driver.splits)
             trial = SweepTrial(
                 kind="replicate", cell=cell, seed=seed, config=document, graph=graph, params=dict(params)
             )

@@ -264,8 +264,8 @@ def test_the_command_lists_analyses(shown, store):
     assert [line.split()[0] for line in listed.output.splitlines() if line[:1].isdigit()] == ["1", "2"]
     assert "arm=patt_eg against" not in listed.output, "an afterthought is no verdict"
     found = json.loads(CliRunner().invoke(main, ["ledger", "--json", "--storage", store.uri]).output)
-    assert [one["number"] for one in found] == [1, 2]
-    assert found[1]["asked"][0]["basis"] == "afterthought"
+    assert [one["number"] for one in found["analyses"]] == [1, 2]
+    assert found["analyses"][1]["asked"][0]["basis"] == "afterthought"
 
 
 def test_a_store_that_takes_no_entry_is_reported_nevertheless(make_study, run, store, monkeypatch):

@@ -19,7 +19,7 @@ from nlgraft.pipeline.trial import TrialRecord, trial_record
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.metric import TEST_MEAN, on_split
 from nlgraft.study.data.study import Study
-from nlgraft.study.data.system import System
+from nlgraft.study.data.system import SEARCH_SPLITS, System
 from nlgraft.study.planning.selection import Proposal, best_proposal, load_proposals
 from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.study.reading.system_import import load_system
@@ -52,6 +52,16 @@ def load_cell(study: Study, cell: Cell, store: ArtifactStore, busy: set[str]) ->
         return CellResult(cell, _not_chosen(study, cell, "failed", reason), search, {}, (reason,))
     replicates = _replicates(study, cell, dict(best.params), store, busy)
     return CellResult(cell, replicates, search, best.params)
+
+
+def load_dev_lines(study: Study, cell: Cell, seed: int, store: ArtifactStore) -> list[str]:
+    """Read the lines that a trial was scored on, of which dev alone was; empty if they are not stored."""
+    graph = resolve_cell(study, cell).graph(seed, SEARCH_SPLITS)
+    texts, stream = partial(_texts, graph, store), partial(_stream, graph, store)
+    trial = TrialResult(
+        "replicate", cell, seed, graph.fingerprint, "finished", read_texts=texts, read_stream=stream
+    )
+    return trial.scored_lines("dev")
 
 
 def load_manifests(trials: Iterable[TrialResult], store: ArtifactStore) -> dict[str, Manifest]:

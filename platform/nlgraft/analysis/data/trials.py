@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from nlgraft.analysis.data.ledger import scored_lines
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Objective
@@ -109,6 +110,13 @@ class TrialResult:
     def config(self) -> dict[str, Any]:
         """The recorded, resolved config."""
         return {} if self.record is None else self.record.config
+
+    def scored_lines(self, split: str) -> list[str]:
+        """Read what a split was scored on, source and reference of each line; empty if it is not stored."""
+        texts = self.read_texts(split)
+        if texts is None:
+            return []
+        return scored_lines(self.read_stream(split, "source 0") or [], texts[1])
 
     def measured(self, metric: str) -> Measured | None:
         """Return one metric with its statistics; None unless the trial finished with a finite value of it."""

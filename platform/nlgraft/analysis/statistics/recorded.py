@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from nlgraft.analysis.data.ledger import Asked, Entry, History, Segments, history, scored_lines
+from nlgraft.analysis.data.ledger import Asked, Entry, History, Segments, history
 from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, register
 from nlgraft.analysis.statistics.anytime import anytime_p
 from nlgraft.analysis.statistics.budget import Budget, answered, record
@@ -326,9 +326,8 @@ class RecordedResults(ComparedResults):
         """Read the lines that a trial was scored on, the first of the first cell that has them stored."""
         for cell in self.cells:
             trial = next((one for one in cell.trials if one.state == "finished"), None)
-            texts = None if trial is None else trial.read_texts(split)
-            if trial is not None and texts is not None:
-                return scored_lines(trial.read_stream(split, "source 0") or [], texts[1])
+            if trial is not None and (lines := trial.scored_lines(split)):
+                return lines
         return []
 
 

@@ -36,6 +36,9 @@ GAINS = (1.0, 2.0)
 FUTILE = math.exp(-1.0)
 """A proposal is discarded when a gain of size `GAINS[0]` is less likely than none by this factor."""
 
+FIRST_SEEDS = 3
+"""Seeds before the first decision."""
+
 LIMIT = 24
 """Most seeds of a proposal."""
 

@@ -1,0 +1,223 @@
+"""Streams of proposals in the store: what was proposed at which level, what was decided, what was kept.
+
+A stream is what shares an error budget: one system, one metric and one data set, in whatever study. Its steps
+are entries of one journal, in the order in which they happened. A proposal and its level are entered before
+any of its results is seen, and once: whoever asks again finds the entry.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from pydantic import JsonValue
+
+from nlgraft.errors import NlgraftError, nearest
+from nlgraft.pipeline.journal import Journal
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.study.data.variant import Overrides
+
+BASELINE = 0
+"""Number of the study's baseline among what is kept."""
+
+Arm = Literal["kept", "proposal"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step of a proposal.
+
+    Attributes:
+        kind: ``proposed``; ``lost``: a seed of an arm failed; ``decided``; ``measured``: on fresh seeds.
+        time: When, UTC, ISO 8601.
+        stream: Digest of system, metric and data.
+        number: Number of the proposal in its stream, from 1.
+        study: Name of the study that proposed it.
+        metric: The metric that decides.
+        origin: Digest of the study's baseline.
+        config: Digest of the proposal's config without its seed.
+        against: Number of the kept proposal that it would replace; `BASELINE` for the study's baseline.
+        overrides: All values in which it differs from the study's baseline, by path in the study file.
+        level: Its level, see `nlgraft.analysis.statistics.proposals`.
+        decision: What was decided.
+        reason: Why, where the evidence is not the reason.
+        arm: The arm that lost a seed.
+        seeds: Seeds that decided, measured or were lost.
+        gains: Proposal minus what is kept, by those seeds; positive is better.
+        evidence: Natural logarithm of the evidence that something is gained.
+    """
+
+    kind: Literal["proposed", "lost", "decided", "measured"]
+    time: str = ""
+    stream: str
+    number: int = 0
+    study: str = ""
+    metric: str = ""
+    origin: str = ""
+    config: str = ""
+    against: int = BASELINE
+    overrides: Mapping[str, JsonValue] = field(default_factory=dict)
+    level: float = 0.0
+    decision: Literal["KEEP", "DISCARD"] | None = None
+    reason: str = ""
+    arm: Arm | None = None
+    seeds: tuple[int, ...] = ()
+    gains: tuple[float, ...] = ()
+    evidence: float = 0.0
+
+    @property
+    def texts(self) -> list[str]:
+        """The overrides as the command line takes them."""
+        return Overrides(values=self.overrides).texts
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A proposal and what became of it.
+
+    Attributes:
+        entered: The step that proposed it.
+        decided: The step that decided it; None while it is open.
+        measured: The second measurement of what was kept; None before it.
+        lost: Seeds that an arm lost, in the order in which they were.
+    """
+
+    entered: Step
+    decided: Step | None = None
+    measured: Step | None = None
+    lost: tuple[tuple[Arm, int], ...] = ()
+
+    @property
+    def is_kept(self) -> bool:
+        """True if it was kept."""
+        return self.decided is not None and self.decided.decision == "KEEP"
+
+    def after(self, step: Step) -> Proposal:
+        """Return the proposal after a further step; what was decided or measured first stands."""
+        if step.kind == "decided":
+            return replace(self, decided=self.decided or step)
+        if step.kind == "measured":
+            return replace(self, measured=self.measured or step)
+        assert step.arm is not None
+        return replace(self, lost=(*self.lost, *((step.arm, seed) for seed in step.seeds)))
+
+
+class Stream:
+    """The proposals of one stream.
+
+    Args:
+        key: Digest of the stream.
+        steps: Steps of any streams, in order.
+        num_unreadable: Steps that cannot be read; each counts as a proposal when levels are assigned.
+    """
+
+    def __init__(self, key: str, steps: Iterable[Step], num_unreadable: int = 0) -> None:
+        self.key = key
+        self.num_unreadable = num_unreadable
+        self.proposals: dict[int, Proposal] = {}
+        self._kept: dict[int, Proposal] = {}
+        for step in steps:
+            if step.stream != key:
+                continue
+            if step.kind == "proposed":
+                self.proposals[step.number] = Proposal(step)
+            elif step.number in self.proposals:
+                self.proposals[step.number] = found = self.proposals[step.number].after(step)
+                if found.is_kept:  # a second measurement does not change the order
+                    self._kept[step.number] = found
+
+    @property
+    def num_before(self) -> int:
+        """Number of proposals that the next one comes after."""
+        return len(self.proposals) + self.num_unreadable
+
+    @property
+    def num_kept(self) -> int:
+        """Number of proposals that were kept, from whatever baseline."""
+        return len(self._kept)
+
+    @property
+    def spent(self) -> float:
+        """Sum of the levels so far."""
+        return sum(one.entered.level for one in self.proposals.values())
+
+    def kept(self, origin: str) -> dict[int, Proposal]:
+        """Return what was kept from a baseline, by number, in the order in which it was kept."""
+        return {number: one for number, one in self._kept.items() if one.entered.origin == origin}
+
+    def is_of(self, name: str, variant: str | None) -> bool:
+        """True if a study proposed something: of one variant, or of any with None."""
+        studies = {one.entered.study for one in self.proposals.values()}
+        return any(one == variant or (variant is None and one.partition("@")[0] == name) for one in studies)
+
+    def find(self, step: Step) -> Proposal | None:
+        """Find the proposal that asks the same: this config against this one."""
+        for one in self.proposals.values():
+            known = one.entered
+            if (known.origin, known.config, known.against) == (step.origin, step.config, step.against):
+                return one
+        return None
+
+    def chosen(self, origin: str, against: str | None) -> Proposal | None:
+        """Find the kept proposal that the next one is compared with; None for the study's baseline.
+
+        Args:
+            origin: Digest of the study's baseline.
+            against: Number of a kept proposal or ``baseline``; None for what was kept last.
+
+        Raises:
+            NlgraftError: No such proposal was kept.
+        """
+        kept = self.kept(origin)
+        if against is None:
+            return next(reversed(kept.values()), None)
+        names = {"baseline": None, str(BASELINE): None} | {str(n): one for n, one in kept.items()}
+        if against not in names:
+            allowed = [name for name in names if name != str(BASELINE)]
+            raise NlgraftError(f"--against {against}: no such proposal was kept. {nearest(against, allowed)}")
+        return names[against]
+
+
+def open_streams(store: ArtifactStore) -> Journal[Step]:
+    """Open the journal of all streams of a store."""
+    return store.journal("streams", Step)
+
+
+def read_streams(store: ArtifactStore) -> dict[str, Stream]:
+    """Read all streams of a store, by key, in the order in which they began."""
+    pages = open_streams(store).read()
+    keys = dict.fromkeys(step.stream for step in pages.documents.values())
+    lost = pages.last - len(pages.documents)
+    return {key: Stream(key, pages.documents.values(), lost) for key in keys}
+
+
+def read_stream(store: ArtifactStore, key: str) -> Stream:
+    """Read one stream; it has no proposals before the first."""
+    return read_streams(store).get(key) or Stream(key, ())
+
+
+def append(store: ArtifactStore, key: str, next_step: Callable[[Stream], Step | None]) -> Stream:
+    """Append a step, worked out from the stream as it is at that moment.
+
+    Args:
+        store: The store.
+        key: Digest of the stream.
+        next_step: Returns the step, or None if nothing is left to say. Called again if another driver was
+            faster.
+
+    Returns:
+        The stream with the step.
+    """
+    journal = open_streams(store)
+    while True:
+        pages = journal.read()
+        lost = pages.last - len(pages.documents)
+        stream = Stream(key, pages.documents.values(), lost)
+        step = next_step(stream)
+        if step is None:
+            return stream
+        step = replace(step, time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        if journal.append(pages.last + 1, step):
+            return Stream(key, [*pages.documents.values(), step], lost)

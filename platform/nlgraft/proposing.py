@@ -1,0 +1,288 @@
+"""One proposal of a stream: entered at its level, run until it is decided, measured again if it is kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nlgraft.analysis.data.pairs import read_pairs
+from nlgraft.analysis.data.stream import BASELINE, Proposal, Step, Stream, append, read_stream
+from nlgraft.analysis.statistics.answer import Answer, Gain, Verdict, first_gain, gain_again, judge
+from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, FRESH_SEEDS, LIMIT, stream_level
+from nlgraft.analysis.statistics.seen_on_dev import enter_seen
+from nlgraft.execution.events import Event, Observer, SweepStarted
+from nlgraft.pipeline.fingerprint import fingerprint
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.run import Run, tracking_uri
+from nlgraft.study.data.design import cells
+from nlgraft.study.data.variant import Overrides
+from nlgraft.study.planning import proposed
+from nlgraft.study.planning.looks import cell_key
+from nlgraft.study.public import Study
+from nlgraft.study.reading.system_import import load_system
+from nlgraft.wording import count
+
+_FEW = 2
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the trials of a proposal run, and who is told.
+
+    Attributes:
+        store: The store.
+        address: A running Ray cluster; None starts a local one.
+        tracking_uri: MLflow tracking URI; None for the default.
+        on_event: Receives every event of the sweeps.
+    """
+
+    store: ArtifactStore
+    address: str | None = None
+    tracking_uri: str | None = None
+    on_event: Observer | None = None
+
+
+class Trying:
+    """A proposal beside what is kept.
+
+    Args:
+        study: The study whose baseline begins the stream.
+        changes: What is proposed, as ``key=value``, on top of what is kept.
+        against: Number of a kept proposal or ``baseline``; None for what was kept last.
+        place: Where it runs.
+
+    Raises:
+        StudyError: Lists the problems of the proposal.
+        NlgraftError: Nothing was kept under that number.
+    """
+
+    def __init__(self, study: Study, changes: Sequence[str], against: str | None, place: Place) -> None:
+        self._place = place
+        self._study = study
+        self._base = proposed.baseline_of(study)
+        self._metric = self._base.objectives[0].metric
+        data = proposed.data_key(self._base)
+        self._key = fingerprint({"system": study.system, "metric": self._metric, "data": data})
+        stream = read_stream(place.store, self._key)
+        origin = _config_key(self._base)
+        self._begin(origin, stream.chosen(origin, against), changes)
+        last = stream.chosen(origin, None)
+        if against is None and last is not None and last.entered.config == self._wanted.config:
+            # What was kept last is asked for again: it was compared with what had been kept before.
+            self._begin(origin, stream.kept(origin).get(last.entered.against), changes)
+        self._once = proposed.check_pair(self._kept, self._new)
+
+    def _begin(self, origin: str, chosen: Proposal | None, changes: Sequence[str]) -> None:
+        """Put the changes on top of a kept proposal, or of the baseline."""
+        there = {} if chosen is None else chosen.entered.overrides
+        self._kept = proposed.with_overrides(self._base, there)
+        self._new, self._changes = proposed.proposed(self._kept, changes)
+        self._wanted = Step(
+            kind="proposed",
+            stream=self._key,
+            study=self._study.variant,
+            metric=self._metric,
+            origin=origin,
+            config=_config_key(self._new),
+            against=BASELINE if chosen is None else chosen.entered.number,
+            overrides=proposed.merged(there, self._changes),
+        )
+
+    def answer(self, max_seeds: int) -> Answer:
+        """Run the proposal until it is decided, or has that many seeds."""
+        stream = append(self._place.store, self._key, self._entry)
+        proposal = self._found(stream)
+        is_repeated = proposal.decided is not None
+        verdict, stopped = None, None
+        if proposal.decided is None:
+            verdict, stopped = self._decide(proposal, max_seeds)
+            stream = self._take(verdict, proposal.entered.number)
+            proposal = self._found(stream)
+        if proposal.is_kept and proposal.measured is None:
+            stream, stopped = self._measure(proposal)
+        return self._answer(stream, verdict, stopped, is_repeated)
+
+    def _entry(self, stream: Stream) -> Step | None:
+        """The step that enters the proposal at its level; None if it has been entered."""
+        if stream.find(self._wanted) is not None:
+            return None
+        number = max(stream.proposals, default=0) + 1
+        level = stream_level(stream.num_before, stream.num_kept, self._study.analysis.alpha)
+        return replace(self._wanted, number=number, level=level)
+
+    def _found(self, stream: Stream) -> Proposal:
+        found = stream.find(self._wanted)
+        assert found is not None
+        return found
+
+    def _pair(self, number: int, block: int, num_seeds: int, first: int) -> Study:
+        """The study of what is kept and the proposal, on the seeds of a block."""
+        seeds = proposed.seeds_of(block, num_seeds)
+        return proposed.pair_of(self._kept, self._new, str(number), seeds, first)
+
+    def _run(self, pair: Study, looks: _Looks, note: Callable[[], str]) -> str | None:
+        """Run the trials of a pair; return the reason why that ended early, or None."""
+        place = self._place
+        uri = tracking_uri(pair, place.store, place.tracking_uri)
+        run = Run(pair, place.store, cells(pair), uri, place.address, looks.observe)
+        return run.sweep(looks.grant, note).stop_reason
+
+    def _decide(self, proposal: Proposal, max_seeds: int) -> tuple[Verdict, str | None]:
+        entered = proposal.entered
+        pair = self._pair(entered.number, entered.against, LIMIT, FIRST_SEEDS)
+        looks = _Looks(pair, self._place, proposal, max_seeds)
+        named = f"Proposal {entered.number}, {' '.join(entered.texts)}"
+        stopped = self._run(pair, looks, lambda: f"{named}: {looks.verdict().decision}")
+        verdict = looks.verdict()
+        enter_seen(pair, self._study.variant, verdict.gain, self._place.store)
+        return verdict, stopped
+
+    def _take(self, verdict: Verdict, number: int) -> Stream:
+        """Enter what was found in the stream."""
+        key = self._key
+        if verdict.decision == "MORE":
+            stream = read_stream(self._place.store, key)
+            for arm, seed in verdict.lost:
+                lost = Step(kind="lost", stream=key, number=number, arm=arm, seeds=(seed,))
+                stream = append(self._place.store, key, _Once(lost))
+            return stream
+        decided = Step(
+            kind="decided",
+            stream=key,
+            number=number,
+            decision=verdict.decision,
+            reason=verdict.reason,
+            seeds=verdict.gain.seeds,
+            gains=verdict.gain.gains,
+            evidence=verdict.evidence,
+        )
+        return append(self._place.store, key, _Once(decided))
+
+    def _measure(self, proposal: Proposal) -> tuple[Stream, str | None]:
+        """Measure a kept proposal on seeds of which none has decided anything."""
+        number, key = proposal.entered.number, self._key
+        pair = self._pair(number, number, FRESH_SEEDS, FRESH_SEEDS)
+        looks = _Looks(pair, self._place, proposal, FRESH_SEEDS)
+        stopped = self._run(pair, looks, lambda: f"Proposal {number}, kept, measured again")
+        found = read_pairs(pair, self._place.store, FRESH_SEEDS)
+        gain = Gain.of(tuple(found.gains), tuple(found.gains.values()))
+        if stopped is not None or found.open or len(gain.seeds) < _FEW:
+            why = next(iter(found.failed.values()), "not all seeds have ended")
+            return read_stream(self._place.store, key), stopped or f"its second measurement: {why}"
+        enter_seen(pair, self._study.variant, gain, self._place.store)
+        measured = Step(
+            kind="measured",
+            stream=key,
+            number=number,
+            seeds=gain.seeds,
+            gains=gain.gains,
+            reason="; ".join(f"{arm}, seed {seed}: {why}" for (arm, seed), why in found.failed.items()),
+        )
+        return append(self._place.store, key, _Once(measured)), None
+
+    def _answer(
+        self, stream: Stream, verdict: Verdict | None, stopped: str | None, is_repeated: bool
+    ) -> Answer:
+        proposal = self._found(stream)
+        entered, decided, measured = proposal.entered, proposal.decided, proposal.measured
+        evidence = decided.evidence if decided is not None else verdict.evidence if verdict else 0.0
+        reason = decided.reason if decided is not None else verdict.reason if verdict else ""
+        alpha = self._study.analysis.alpha
+        return Answer(
+            decision=(decided.decision if decided is not None else None) or "MORE",
+            reason=f"ended early: {stopped}" if stopped is not None else reason,
+            study=self._study.variant,
+            number=entered.number,
+            changes=tuple(Overrides(values=self._changes).texts),
+            overrides=tuple(entered.texts),
+            against="baseline" if entered.against == BASELINE else str(entered.against),
+            metric=self._metric,
+            unit=load_system(self._study.system).metrics[self._metric].unit,
+            level=entered.level,
+            evidence=math.exp(evidence),
+            needed=1 / entered.level,
+            first=first_gain(proposal) if decided is not None or verdict is None else verdict.gain,
+            again=gain_again(measured, alpha),
+            num_proposals=len(stream.proposals),
+            num_kept=stream.num_kept,
+            alpha=alpha,
+            notes=tuple(self._notes(stream, proposal)),
+            is_repeated=is_repeated,
+            has_failed=stopped is not None or bool(verdict is not None and verdict.lost),
+        )
+
+    def _notes(self, stream: Stream, proposal: Proposal) -> list[str]:
+        entered = proposal.entered
+        notes = [f"{name} is trained once for all seeds: the answer is about that one" for name in self._once]
+        newest = next(reversed(stream.kept(entered.origin)), BASELINE)
+        if newest not in (BASELINE, entered.number, entered.against):
+            notes.append(f"proposal {newest} was kept last; this one is not compared with it")
+        if lost := sorted({seed for arm, seed in proposal.lost if arm == "kept"}):
+            notes.append(f"what is kept failed with seed {', '.join(map(str, lost))}")
+        if proposal.measured is not None and proposal.measured.reason:
+            notes.append(f"lost when it was measured again: {proposal.measured.reason}")
+        if stream.num_unreadable:
+            notes.append(
+                f"{count(stream.num_unreadable, 'record')} of the store's streams cannot be read; each "
+                "counts as a proposal"
+            )
+        return notes
+
+
+@dataclass
+class _Looks:
+    """Grants seeds to both cells of a pair until the proposal is decided."""
+
+    pair: Study
+    place: Place
+    proposal: Proposal
+    max_seeds: int
+    num: int = field(init=False)
+    _num_at_once: int = 1
+
+    def __post_init__(self) -> None:
+        self.num = self.pair.first_seeds
+
+    def observe(self, event: Event) -> None:
+        """Note how many trials run at once; pass every event on."""
+        if isinstance(event, SweepStarted):
+            self._num_at_once = event.max_concurrent
+        if self.place.on_event is not None:
+            self.place.on_event(event)
+
+    def verdict(self) -> Verdict:
+        """Judge the seeds granted so far."""
+        found = read_pairs(self.pair, self.place.store, self.num)
+        is_last = self.num >= len(self.pair.seeds)
+        return judge(found, self.proposal.entered.level, self.proposal.lost, is_last)
+
+    def grant(self) -> Mapping[str, int]:
+        """Grant as many seeds as fill the workers, if the present ones have not decided."""
+        if self.num < min(self.max_seeds, len(self.pair.seeds)):
+            verdict = self.verdict()
+            if verdict.decision == "MORE" and not verdict.lost:
+                more = max(1, self._num_at_once // 2)
+                self.num = min(self.num + more, self.max_seeds, len(self.pair.seeds))
+        return {cell.key: self.num for cell in cells(self.pair)}
+
+
+@dataclass(frozen=True)
+class _Once:
+    """Appends a step unless the stream holds one like it."""
+
+    step: Step
+
+    def __call__(self, stream: Stream) -> Step | None:
+        known = stream.proposals[self.step.number]
+        step = self.step
+        is_there = {
+            "decided": known.decided is not None,
+            "measured": known.measured is not None,
+            "lost": any((step.arm, seed) in known.lost for seed in step.seeds),
+        }
+        return None if is_there[step.kind] else step
+
+
+def _config_key(study: Study) -> str:
+    return cell_key(study, cells(study)[0], {})

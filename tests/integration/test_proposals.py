@@ -1,0 +1,65 @@
+"""`nlgraft try` on a real Ray: a driver that is killed, the same command again, its answer as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from nlgraft.analysis.statistics.proposals import FRESH_SEEDS, stream_level
+
+
+def start(*arguments: str | Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "nlgraft", "try", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ,
+    )
+
+
+def test_a_killed_proposal_goes_on_at_its_level(toy_document: dict[str, Any], tmp_path: Path) -> None:
+    toy_document["base"] |= {"hold": str(tmp_path / "hold")}
+    (tmp_path / "hold").touch()
+    path = tmp_path / "toy.yaml"
+    with path.open("w") as file:
+        YAML().dump(toy_document, file)
+    killed = start(path, "gain=1.0")
+    assert killed.stderr is not None
+    for line in killed.stderr:
+        if line.startswith("started"):
+            break
+    killed.send_signal(signal.SIGTERM)
+    _, err = killed.communicate(timeout=120)
+    assert killed.returncode == 143, err
+    assert "the same command again to go on" in err
+    (tmp_path / "hold").unlink()
+    process = start(path, "gain=1.0", "--json")
+    out, err = process.communicate(timeout=240)
+    assert process.returncode == 0, err
+    answer = json.loads(out)
+    assert (answer["decision"], answer["number"], answer["num_proposals"]) == ("KEEP", 1, 1)
+    assert answer["level"] == stream_level(0, 0, 0.05)
+    assert answer["first"]["mean"] == pytest.approx(10.0)
+    assert len(answer["again"]["seeds"]) == FRESH_SEEDS
+    assert not {*answer["again"]["seeds"]} & {*answer["first"]["seeds"]}
+    assert "started" in err
+
+
+def test_what_changes_the_data_is_bad_input(toy_document: dict[str, Any], tmp_path: Path) -> None:
+    path = tmp_path / "toy.yaml"
+    with path.open("w") as file:
+        YAML().dump(toy_document, file)
+    process = start(path, "data.lines=3", "gain=1.0")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert "data.lines: what is measured stays the same in a stream" in err

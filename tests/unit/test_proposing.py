@@ -1,0 +1,329 @@
+"""Proposals of a stream on the toy system: its sweeps run in this process, without Ray."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from nlgraft import api
+from nlgraft.analysis.data.stream import Step, Stream, append, open_streams, read_streams
+from nlgraft.analysis.statistics.answer import Answer
+from nlgraft.analysis.statistics.proposals import FRESH_SEEDS, LIMIT, stream_level
+from nlgraft.cli import main
+from nlgraft.errors import NlgraftError, StudyError, TrialFailed
+from nlgraft.execution.events import Driver
+from nlgraft.execution.sweep import SweepOutcome
+from nlgraft.execution.trial_queue import TrialQueue
+from nlgraft.pipeline.stage import NullReporter, StageGraph
+from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.trial import run_trial, trial_record
+from nlgraft.run import Run
+from nlgraft.study.data.design import cells
+from nlgraft.study.planning.proposed import baseline_of, pair_of, proposed, seeds_of
+from nlgraft.study.public import Study
+from nlgraft.study.reading.resolving import resolve_config
+from nlgraft.study.reading.system_import import load_system
+
+
+def sweep_here(run: Run, grant: Callable[[], Mapping[str, int]], note: Callable[[], str]) -> SweepOutcome:
+    """Do what a sweep does, one trial after another in this process."""
+    driver = Driver(run.on_event, grant=grant, splits=("dev",))
+    queue = TrialQueue(run.study, run._store, list(run._cells), lambda _: None, driver, 1)
+    queue.open()
+    while not queue.is_done and (trial := queue.take()) is not None:
+        settings = {"reporter": NullReporter(), "config": dict(trial.config), "is_waiting": True}
+        try:
+            record = run_trial(trial.graph, run._store, **settings)
+        except TrialFailed:
+            record = trial_record(run._store, trial.fingerprint)
+        queue.end(trial, record)
+    assert note()
+    return SweepOutcome(queue.num_run, queue.num_reused, queue.num_failed, queue.stop_reason)
+
+
+@pytest.fixture
+def study(toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> Study:
+    monkeypatch.setattr(Run, "sweep", sweep_here)
+    toy_document["base"] |= {"noise": 0.1}
+    return Study.from_dict(toy_document)
+
+
+def num_lines(log: Path, stage: str) -> int:
+    return log.read_text().split().count(stage)
+
+
+def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study: Study, tmp_path: Path) -> None:
+    kept = api.propose(study, ["gain=1.0"])
+    assert (kept.decision, kept.number, kept.against) == ("KEEP", 1, "baseline")
+    assert kept.evidence >= kept.needed == pytest.approx(1 / stream_level(0, 0, 0.05))
+    assert kept.again is not None
+    assert kept.again.mean == pytest.approx(10.0)
+    assert len(kept.again.seeds) == FRESH_SEEDS
+    assert not {*kept.again.seeds, *study.seeds} & {*kept.first.seeds}
+    worse = api.propose(study, ["steps=1"])
+    assert (worse.decision, worse.number, worse.against) == ("DISCARD", 2, "1")
+    assert worse.overrides == ("gain=1.0", "steps=1")
+    assert {*worse.first.seeds} <= {*kept.again.seeds}, "the kept config's scores are used again"
+    assert worse.first.mean == pytest.approx(-2.0)
+    assert worse.level == stream_level(1, 1, 0.05)
+    old = api.propose(study, ["steps=4"], against="baseline")
+    assert (old.overrides, old.against) == (("steps=4",), "baseline")
+    assert old.first.gains == pytest.approx([1.0] * len(old.first.gains))
+    scored = [line for line in (tmp_path / "log").read_text().splitlines() if "training" in line]
+    assert len(scored) == len({line.split()[1] for line in scored}), "nothing is trained twice"
+    with pytest.raises(NlgraftError, match=r"--against 2: no such proposal was kept\. .*baseline, 1"):
+        api.propose(study, ["gain=2.0"], against="2")
+
+
+def test_a_proposal_has_one_level_and_one_answer(study: Study, tmp_path: Path) -> None:
+    first = api.propose(study, ["gain=1.0"], max_seeds=3)
+    assert first.decision == "MORE"
+    assert len(first.first.seeds) == 3
+    further = api.propose(study, ["gain=1.0"], max_seeds=4)
+    assert (further.number, further.level, len(further.first.seeds)) == (1, first.level, 4)
+    kept = api.propose(study, ["gain=1.0"])
+    assert (kept.decision, kept.number) == ("KEEP", 1)
+    trained = num_lines(tmp_path / "log", "training")
+    for text, against in (("base.gain=1.0", "baseline"), ("gain=1.0", None)):
+        again = api.propose(study, [text], against=against)
+        assert again.is_repeated
+        assert (again.decision, again.first, again.again) == ("KEEP", kept.first, kept.again)
+    assert num_lines(tmp_path / "log", "training") == trained
+    kinds = [step.kind for step in open_streams(api.open_store(study)).read().documents.values()]
+    assert kinds == ["proposed", "decided", "measured"]
+
+
+def test_a_level_is_entered_before_anything_runs(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    def crash(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(Run, "sweep", crash)
+        with pytest.raises(KeyboardInterrupt):
+            api.propose(study, ["gain=1.0"])
+    other = api.propose(study, ["gain=2.0"])
+    assert (other.number, other.level) == (2, stream_level(1, 0, 0.05))
+    assert api.propose(study, ["gain=1.0"], against="baseline").level == stream_level(0, 0, 0.05)
+
+
+def test_a_kept_proposal_whose_second_measurement_was_cut_off_goes_on(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def crash_later(run: Run, *arguments: Any) -> SweepOutcome:
+        if run.study.planned_looks is None:
+            raise KeyboardInterrupt
+        return sweep_here(run, *arguments)
+
+    with monkeypatch.context() as context:
+        context.setattr(Run, "sweep", crash_later)
+        with pytest.raises(KeyboardInterrupt):
+            api.propose(study, ["gain=1.0"])
+    found = api.propose(study, ["gain=1.0"], against="baseline")
+    assert (found.decision, found.is_repeated) == ("KEEP", True)
+    assert found.again is not None
+
+
+def test_a_second_measurement_that_fails_is_made_again(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_later(run: Run, *arguments: Any) -> SweepOutcome:
+        if run.study.planned_looks is None:
+            monkeypatch.setattr("sweep_toy.run_scores", fail)
+        return sweep_here(run, *arguments)
+
+    def fail(_: Any) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as context:
+        context.setattr(Run, "sweep", fail_later)
+        first = api.propose(study, ["gain=1.0"])
+    assert (first.decision, first.again, first.has_failed) == ("KEEP", None, True)
+    assert "its second measurement: " in first.reason
+    monkeypatch.undo()
+    monkeypatch.setattr(Run, "sweep", sweep_here)
+    assert api.propose(study, ["gain=1.0"]).again is not None
+
+
+def test_a_failing_proposal_runs_once_more_and_is_then_discarded(study: Study) -> None:
+    first = api.propose(study, ["behaviour=raise"])
+    assert (first.decision, first.has_failed) == ("MORE", True)
+    assert "this arm cannot work" in first.reason
+    second = api.propose(study, ["behaviour=raise"])
+    assert (second.decision, second.number) == ("DISCARD", 1)
+    assert "lost seed 3000000000, which what is kept did not" in second.reason
+
+
+def test_what_never_decides_is_discarded_with_the_last_seed(
+    study: Study, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "nlgraft.analysis.statistics.answer.decide",
+        lambda gains, level, limit: "DISCARD" if len(gains) >= limit else "MORE",
+    )
+    assert api.propose(study, ["noise=1.0"], max_seeds=LIMIT - 1).decision == "MORE"
+    found = api.propose(study, ["noise=1.0"])
+    assert (found.decision, len(found.first.seeds)) == ("DISCARD", LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ([], "one or more key=value"),
+        (["gian=1.0"], "Did you mean 'gain'"),
+        (["data.corpus=other"], "what is measured stays the same"),
+        (["objective.direction=minimize"], "maximize"),
+        (["seeds=[7]"], "what is measured stays the same"),
+        (["gain=0.0"], "the same trials as what is kept"),
+        (["upstream=3"], None),
+    ],
+)
+def test_what_is_no_proposal_is_refused_and_has_no_level(
+    study: Study, changes: list[str], message: str | None
+) -> None:
+    if message is None:
+        assert api.propose(study, changes, max_seeds=3).number == 1
+        return
+    with pytest.raises(StudyError, match=message):
+        api.propose(study, changes)
+    assert open_streams(api.open_store(study)).read().last == 0
+
+
+def test_a_difference_in_what_is_trained_once_is_refused(
+    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sweep_toy
+
+    def trained_once(config: Any, *, seed: int, splits: tuple[str, ...]) -> StageGraph:
+        whole = sweep_toy.stage_graph(config, seed=seed, splits=splits).result
+        training = whole.inputs["training"]
+        upstream = replace(training.inputs["upstream"], seed=1)
+        return StageGraph(
+            replace(whole, inputs={"training": replace(training, inputs={"upstream": upstream})})
+        )
+
+    system = replace(load_system("sweep_toy"), build=trained_once)
+    monkeypatch.setattr("nlgraft.study.reading.resolving.load_system", lambda _: system)
+    monkeypatch.setattr(Run, "sweep", sweep_here)
+    study = Study.from_dict(toy_document)
+    with pytest.raises(StudyError, match="upstream is trained once for all seeds and differs"):
+        api.propose(study, ["upstream=3"])
+    shared = api.propose(study, ["gain=1.0"], max_seeds=3)
+    assert shared.notes == ("upstream is trained once for all seeds: the answer is about that one",)
+
+
+def test_a_proposal_may_replace_a_section() -> None:
+    whole = {"name": "a", "system": "trainables.lm_augmentation", "seeds": [1]}
+    whole["data"] = {"downstream": {"corpus": "conlang", "train": 50, "dev": 5, "test": 5}}
+    whole["base"] = {
+        "tokenizers": {"source": "bitext", "target": "bitext"},
+        "model": {"preset": "tiny", "dropout": 0.3},
+        "train": {"max_steps": 5},
+    }
+    whole["objective"] = {"metric": "dev/bleu", "direction": "maximize"}
+    base = baseline_of(Study.from_dict(whole))
+    new, _ = proposed(base, ["model={preset: tiny, norm: pre}", "train.peak_lr=1e-3"])
+    pair = pair_of(base, new, "1", seeds_of(0, 5), 5)
+    kept_cell, proposal_cell = cells(pair)
+    for alone, cell in ((base, kept_cell), (new, proposal_cell)):
+        assert resolve_config(pair, cell) == resolve_config(alone, cells(alone)[0])
+    assert resolve_config(pair, proposal_cell).model.dropout != 0.3
+
+
+def test_a_study_with_a_streams_seeds_is_refused(toy_document: dict[str, Any]) -> None:
+    study = Study.from_dict(toy_document | {"seeds": [1, 3_000_000_007]})
+    with pytest.raises(StudyError, match="3000000007 belongs to streams"):
+        api.propose(study, ["gain=1.0"])
+
+
+def test_another_baseline_on_the_same_data_shares_the_levels_but_not_what_is_kept(
+    study: Study, toy_document: dict[str, Any]
+) -> None:
+    assert api.propose(study, ["gain=1.0"]).decision == "KEEP"
+    toy_document["base"] |= {"steps": 5}
+    other = api.propose(Study.from_dict(toy_document), ["gain=2.0"], max_seeds=3)
+    assert (other.number, other.against) == (2, "baseline")
+    toy_document["data"] = {"lines": 7}
+    elsewhere = api.propose(Study.from_dict(toy_document), ["gain=2.0"], max_seeds=3)
+    assert elsewhere.number == 1
+    assert [len(one.proposals) for one in read_streams(api.open_store(study)).values()] == [2, 1]
+
+
+def test_drivers_that_propose_at_once_get_different_levels(tmp_path: Path) -> None:
+    store = ArtifactStore.open(str(tmp_path / "store"))
+
+    def enter(name: str) -> None:
+        def step(stream: Stream) -> Step:
+            number = len(stream.proposals) + 1
+            return Step(kind="proposed", stream="s", number=number, config=name, level=1 / number)
+
+        append(store, "s", step)
+
+    threads = [threading.Thread(target=enter, args=(f"c{index}",)) for index in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    proposals = read_streams(store)["s"].proposals
+    assert sorted(proposals) == list(range(1, 13))
+    assert {one.entered.config for one in proposals.values()} == {f"c{index}" for index in range(12)}
+
+
+def test_a_lost_record_counts_as_a_proposal(study: Study, tmp_path: Path) -> None:
+    for gain in ("1.0", "2.0"):
+        api.propose(study, [f"gain={gain}"], against="baseline", max_seeds=3)
+    entry = next((tmp_path / "store" / "streams" / "entries").rglob("00000001.json"))
+    entry.write_text("{")
+    found = api.propose(study, ["gain=3.0"], against="baseline", max_seeds=3)
+    assert (found.number, found.level) == (3, stream_level(2, 0, 0.05))
+    assert any("cannot be read" in note for note in found.notes)
+
+
+def test_the_answer_for_people(study: Study) -> None:
+    answer: Answer = api.propose(study, ["gain=1.0"])
+    text = "\n".join(answer.lines())
+    assert text.startswith("KEEP: proposal 1 of toy, gain=1.0, against the baseline")
+    assert "measured again on 5 fresh seeds: +10" in text
+    assert "1 proposal so far, 1 kept" in text
+    assert text.endswith("next: try another change of proposal 1; nlgraft ledger lists the stream")
+    assert "goes on" in repr(api.propose(study, ["steps=4"], max_seeds=3))
+
+
+def test_a_report_on_dev_comes_after_what_a_stream_saw_and_one_on_test_does_not(
+    study: Study, toy_document: dict[str, Any]
+) -> None:
+    api.propose(study, ["gain=1.0"])
+    claims = [
+        {"better": "gain=1.0", "worse": "baseline", "metric": f"{split}/score", "source": "none"}
+        for split in ("test", "dev")
+    ]
+    toy_document |= {"seeds": [1, 2, 3, 4], "claims": claims}
+    both = Study.from_dict(toy_document)
+    for cell in ("baseline", "gain=1.0"):
+        for seed in both.seeds:
+            api.run_one(both, cell, seed, NullReporter())
+    on_test, on_dev = (claim.comparison for claim in api.load(both).claims)
+    assert on_test.basis == "declared"
+    assert on_dev.basis != "declared"
+    seen = [one for one in api.ledger(storage=study.storage.path).values() if one.metrics[0] == "dev/score"]
+    assert [(one.study, one.plan) for one in seen[:2]] == [("toy", "a stream of proposals")] * 2
+    assert seen[0].segments.digest == seen[-1].segments.digest
+
+
+def test_the_ledger_lists_streams(study: Study) -> None:
+    api.propose(study, ["gain=1.0"])
+    api.propose(study, ["steps=1"])
+    place = ["--storage", study.storage.path]
+    listed = CliRunner().invoke(main, ["ledger", *place], env={"COLUMNS": "200"})
+    rows = [line.split() for line in listed.output.splitlines() if "KEEP" in line or "DISCARD" in line]
+    assert [(row[0], row[3], row[4], row[5]) for row in rows] == [
+        ("1", "gain=1.0", "baseline", "KEEP"),
+        ("2", "steps=1", "1", "DISCARD"),
+    ]
+    found = json.loads(CliRunner().invoke(main, ["ledger", "--json", *place]).output)["streams"]
+    assert [one["kept"] for one in found] == [1]
+    assert found[0]["proposals"][0]["measured"]["gains"] == pytest.approx([10.0] * 5)
