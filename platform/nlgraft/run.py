@@ -20,6 +20,7 @@ from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
     from nlgraft.analysis.study_result import StudyResult
+    from nlgraft.execution.status import RunningRecord
     from nlgraft.execution.study_lock import StudyLock
     from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
@@ -97,7 +98,7 @@ class Run:
             tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.variant)
             running = RunningRecord(self.study, self._store)
             try:
-                return self._sweep_and_report(tracker, running.observe, lock)
+                return self._sweep_and_report(tracker, running, lock)
             except (Interrupted, ClusterError) as ended:
                 tracker.interrupt(str(ended))
                 raise
@@ -116,7 +117,7 @@ class Run:
             self.on_event(Notice(message))
 
     def _sweep_and_report(
-        self, tracker: MlflowTracker, note_running: Observer, lock: StudyLock
+        self, tracker: MlflowTracker, running: RunningRecord, lock: StudyLock
     ) -> StudyResult:
         from nlgraft.analysis.data.results import Invocation
         from nlgraft.analysis.study_result import StudyResult
@@ -130,13 +131,14 @@ class Run:
         track = tracking_observer(tracker, self._store)
 
         def observe(event: Event) -> None:
-            note_running(event)
+            running.observe(event)
             track(event)
             if self.on_event is not None:
                 self.on_event(event)
 
         def poll() -> str | None:
             lock.check()
+            running.flush()
             return "stopped by Handle.stop" if self._is_stopping.is_set() else None
 
         def grant() -> dict[str, int]:
@@ -184,8 +186,8 @@ def tracking_observer(tracker: MlflowTracker, store: ArtifactStore) -> Observer:
                 tracker.trial_metrics(
                     trial.fingerprint, event.step, event.metrics, event.unix_ms, event.stage
                 )
-            case TrialEnded(trial=trial, record=record):
-                tracker.trial_ended(trial, record, store)
+            case TrialEnded(trial=trial, record=record, is_reused=is_reused):
+                tracker.trial_ended(trial, record, store, is_reused=is_reused)
             case _:
                 pass
 

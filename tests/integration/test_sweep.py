@@ -74,7 +74,7 @@ def log_of(tmp_path: Path) -> list[str]:
 def test_shared_stages_run_once_and_a_second_sweep_runs_nothing(
     toy_document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "_TRIALS_PER_TUNER", 3)  # the fourth is a second Tuner's
+    monkeypatch.setattr(sweep, "_BATCHES_PER_TUNER", 3)  # the fourth is a second Tuner's
     first = Sweep(toy_document)
     assert (first.outcome.num_run, first.outcome.num_failed) == (4, 0)
     assert log_of(tmp_path).count("upstream") == 1
@@ -240,21 +240,26 @@ def test_tune_keeps_of_a_result_what_its_end_is_read_from() -> None:
 def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_document: dict[str, Any]) -> None:
     group = WorkerGroup(1, 1.0, 0.0, 0, "")
     stage = Stage(name="training", run="sweep_toy:run_training")
-    spec = TrialSpec(StageGraph(stage), {}, "", "trial-1", group, "", None)
+    spec = TrialSpec(StageGraph(stage), {}, "", "batch-1", "a", group, "", None)
     board: Any = cast(Any, SweepBoard).remote()
-    board.add.remote("trial-1", spec.to_text())
-    received = TrialSpec.from_text(ray.get(board.spec.remote("trial-1")))
+    board.assign.remote("batch-1", [spec.to_text(), "b", "c"])
+    received = TrialSpec.from_text(ray.get(board.current.remote("batch-1")))
     assert received.graph.fingerprint == spec.graph.fingerprint
     reporter = TuneReporter(spec, board)
     assert reporter.should_stop() is None
-    ray.get(board.request_stop.remote("trial-1", KillReason("the sweep ends")))
+    ray.get(board.request_stop.remote("batch-1", KillReason("the sweep ends")))
     assert isinstance(reporter.should_stop(), KillReason), "the kind of a request survives the board"
-    ray.get(board.remove.remote("trial-1"))
-    assert ray.get(board.stop_reason.remote("trial-1")) is None, (
-        "the board keeps nothing of a trial that ended"
+    assert ray.get(board.advance.remote("batch-1", {OUTCOME: "ended"})) == "b"
+    assert ray.get(board.current.remote("batch-1")) == "b", "a process that takes over begins where it ended"
+    assert reporter.should_stop() is None, "a request is for one trial"
+    assert ray.get(board.withdraw.remote("batch-1")) == 2
+    assert ray.get(board.advance.remote("batch-1", {OUTCOME: "busy"})) is None
+    assert ray.get(board.remove.remote("batch-1")) == [{OUTCOME: "ended"}, {OUTCOME: "busy"}]
+    assert ray.get(board.stop_reason.remote("batch-1")) is None, (
+        "the board keeps nothing of a batch that ended"
     )
     with pytest.raises(KeyError):
-        ray.get(board.spec.remote("trial-1"))
+        ray.get(board.current.remote("batch-1"))
     ray.kill(board)
     end_s = time.monotonic() + 60
     while (reason := reporter.should_stop()) is None:  # ray.kill returns before the process has ended

@@ -2,6 +2,7 @@
 
 TRIAL_ID = "nlgraft_trial_id"
 
+KEY = "nlgraft_key"
 OUTCOME = "nlgraft_outcome"
 OWNER = "nlgraft_owner"
 REASON = "nlgraft_reason"

@@ -2,38 +2,74 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import ray
+
+
+@dataclass
+class _Batch:
+    """The trials that one Tune trial computes one after another.
+
+    Attributes:
+        specs: Those that have not ended, in order.
+        is_begun: True if a worker was given the first of them.
+        outcomes: How the others ended, in order; see `nlgraft.execution.report_keys`.
+        stop_reason: Why the one that is computed should end.
+    """
+
+    specs: list[str]
+    is_begun: bool = False
+    outcomes: list[dict[str, str]] = field(default_factory=list)
+    stop_reason: str | None = None
 
 
 @ray.remote(num_cpus=0)
 class SweepBoard:
-    """Specs and stop requests of the trials that run, readable from every worker.
+    """Trials that were handed to workers, how they ended and requests to stop, readable from every worker.
 
+    A Tune trial computes a batch of trials: starting one costs Tune and Ray more than a short trial itself.
     Specs are no part of the Tune configs, since Tune keeps several copies of the config of every trial that
     it ran.
     """
 
     def __init__(self) -> None:
-        self._specs: dict[str, str] = {}
-        self._reasons: dict[str, str] = {}
+        self._batches: dict[str, _Batch] = {}
 
-    def add(self, trial_id: str, spec: str) -> None:
-        """Keep the spec of a trial that is about to run."""
-        self._specs[trial_id] = spec
+    def assign(self, batch_id: str, specs: list[str]) -> None:
+        """Keep the specs of trials that are about to run."""
+        self._batches[batch_id] = _Batch(list(specs))
 
-    def spec(self, trial_id: str) -> str:
-        """Return the spec of a trial."""
-        return self._specs[trial_id]
+    def current(self, batch_id: str) -> str | None:
+        """Return the spec of the trial to compute, again if the process that computed it was lost."""
+        batch = self._batches[batch_id]
+        batch.is_begun = bool(batch.specs)
+        return batch.specs[0] if batch.specs else None
 
-    def remove(self, trial_id: str) -> None:
-        """Forget a trial that has ended."""
-        self._specs.pop(trial_id, None)
-        self._reasons.pop(trial_id, None)
+    def advance(self, batch_id: str, outcome: dict[str, str]) -> str | None:
+        """Note how the current trial ended; return the spec of the next one, None if there is none."""
+        batch = self._batches[batch_id]
+        batch.outcomes.append(outcome)
+        del batch.specs[0]
+        batch.stop_reason = None
+        return self.current(batch_id)
 
-    def request_stop(self, trial_id: str, reason: str) -> None:
-        """Ask a trial to end itself; for a `KillReason`, to be run again later."""
-        self._reasons[trial_id] = reason
+    def withdraw(self, batch_id: str) -> int:
+        """Take back the trials of a batch that have not begun; return how many stay."""
+        batch = self._batches[batch_id]
+        del batch.specs[batch.is_begun :]
+        return len(batch.outcomes) + len(batch.specs)
 
-    def stop_reason(self, trial_id: str) -> str | None:
-        """Return why a trial should end, or None."""
-        return self._reasons.get(trial_id)
+    def remove(self, batch_id: str) -> list[dict[str, str]]:
+        """Forget a batch that has ended; return how its trials ended, in order."""
+        return self._batches.pop(batch_id).outcomes
+
+    def request_stop(self, batch_id: str, reason: str) -> None:
+        """Ask the current trial to end itself; for a `KillReason`, to be run again later."""
+        if batch_id in self._batches:
+            self._batches[batch_id].stop_reason = reason
+
+    def stop_reason(self, batch_id: str) -> str | None:
+        """Return why the current trial should end, or None."""
+        batch = self._batches.get(batch_id)
+        return None if batch is None else batch.stop_reason

@@ -1,4 +1,4 @@
-"""The Tune trainable: runs one trial of a study, reports its progress and its outcome.
+"""The Tune trainable: runs a batch of trials of a study, reports their progress and their outcomes.
 
 Tune reuses the actor from trial to trial, so a trial costs no process start.
 """
@@ -12,6 +12,7 @@ import pickle
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import ray
@@ -21,6 +22,7 @@ from ray.exceptions import RayError
 from nlgraft.errors import StageBusy, TrialFailed
 from nlgraft.execution.memory import return_freed_memory
 from nlgraft.execution.report_keys import (
+    KEY,
     METRICS,
     OUTCOME,
     OWNER,
@@ -48,7 +50,8 @@ class TrialSpec:
 
     Attributes:
         config: The resolved config, for the trial's record.
-        trial_id: Tune's id of the trial, under which the board keeps stop requests.
+        batch_id: Tune's id of the batch, under which the board keeps stop requests.
+        key: The trial's identity within the sweep, for its reports.
         group: Shape of the worker group; a single worker trains in this process.
         watched_stage: Name of the stage whose reports the trial scheduler judges.
         watched_metric: The metric that it judges, or None without a scheduler.
@@ -57,7 +60,8 @@ class TrialSpec:
     graph: StageGraph
     config: Mapping[str, Any]
     store_uri: str
-    trial_id: str
+    batch_id: str
+    key: str
     group: WorkerGroup
     watched_stage: str
     watched_metric: str | None
@@ -97,6 +101,7 @@ class TuneReporter:
             return
         self._last_report_s = now_s
         result: dict[str, Any] = {
+            KEY: self._spec.key,
             STAGE: stage,
             STEP: step,
             # as text, because Tune flattens nested results
@@ -106,6 +111,11 @@ class TuneReporter:
         if is_judged and watched is not None:
             result[VALUE] = float(metrics[watched])
         self.send(result)
+
+    @property
+    def is_ended(self) -> bool:
+        """True once Tune has ended the trial."""
+        return self._kill_reason is not None
 
     def send(self, result: dict[str, Any]) -> None:
         """Send a result to Tune, unless Tune has ended the trial.
@@ -129,39 +139,53 @@ class TuneReporter:
         if self._kill_reason is not None:
             return self._kill_reason
         try:
-            return ray.get(self._board.stop_reason.remote(self._spec.trial_id))
+            return ray.get(self._board.stop_reason.remote(self._spec.batch_id))
         except RayError as error:
             return _lost_contact(error)
 
 
 def run_tune_trial(config: dict[str, Any], board: Any) -> None:
-    """Run one trial of the study as a Tune trial.
+    """Run a batch of trials of the study as one Tune trial.
 
     Args:
-        config: ``{TRIAL_ID: Tune's id of the trial}``.
+        config: ``{TRIAL_ID: Tune's id of the batch}``.
         board: Handle of the sweep's `SweepBoard`.
     """
+    batch_id = config[TRIAL_ID]
     try:
-        spec = TrialSpec.from_text(ray.get(board.spec.remote(config[TRIAL_ID])))
+        text = ray.get(board.current.remote(batch_id))
+        while text is not None:
+            spec = TrialSpec.from_text(text)
+            reporter = TuneReporter(spec, board)
+            outcome = _run(spec, reporter)
+            return_freed_memory()
+            # Told now and not at the end of the batch, at which this process may be lost.
+            text = ray.get(board.advance.remote(batch_id, outcome))
+            if reporter.is_ended:
+                return
+            if outcome[OUTCOME] == "killed":
+                break
     except RayError as error:
         tune.report({OUTCOME: "killed", REASON: _lost_contact(error)})
         return
-    try:
-        _run(spec, board)
-    finally:
-        return_freed_memory()
+    tune.report({OUTCOME: "ended"})
 
 
-def _run(spec: TrialSpec, board: Any) -> None:
-    """Run a trial and report how it ended."""
+@lru_cache(maxsize=1)
+def _open_store(uri: str) -> ArtifactStore:
+    """Open the store once for all trials of this process: what it knows of artifacts spares looking again."""
+    return ArtifactStore.open(uri)
+
+
+def _run(spec: TrialSpec, tune_reporter: TuneReporter) -> dict[str, str]:
+    """Run a trial; return how it ended."""
     # Recorded here, where worker groups report to: a stage that does not finish writes no curves of its own.
-    tune_reporter = TuneReporter(spec, board)
     reporter = RecordingReporter(tune_reporter)
     spec.group.limit_threads()
     try:
         record = run_trial(
             spec.graph,
-            ArtifactStore.open(spec.store_uri),
+            _open_store(spec.store_uri),
             reporter=reporter,
             config=dict(spec.config),
             # A worker that waited would hold its CPU or GPU; the queue defers the trial instead.
@@ -170,18 +194,15 @@ def _run(spec: TrialSpec, board: Any) -> None:
             device=spec.group.device,
         )
     except StageBusy as busy:
-        tune_reporter.send({OUTCOME: "busy", OWNER: busy.owner})
-        return
+        return {OUTCOME: "busy", OWNER: busy.owner}
     except TrialFailed as failed:
         # For the worker's log; everybody else reads it in the trial's record.
-        _log.warning("%s: %s", spec.trial_id, failed)
-        tune_reporter.send({OUTCOME: "ended"})
-        return
+        _log.warning("%s: %s", spec.key, failed)
+        return {OUTCOME: "ended"}
     if record.state == "killed":
         # A store that failed may hold no record of it.
-        tune_reporter.send({OUTCOME: "killed", REASON: str(record.reason)})
-        return
-    tune_reporter.send({OUTCOME: "ended"})
+        return {OUTCOME: "killed", REASON: str(record.reason)}
+    return {OUTCOME: "ended"}
 
 
 def _lost_contact(error: RayError) -> KillReason:

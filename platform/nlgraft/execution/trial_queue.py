@@ -29,6 +29,7 @@ from nlgraft.execution.events import (
 )
 from nlgraft.execution.forecast import Forecast
 from nlgraft.execution.optuna_study import OptunaStudy
+from nlgraft.execution.short_trials import ShortTrials
 from nlgraft.execution.stage_claims import LOOK_SHARE, StageClaims
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import finished_record, trial_record
@@ -75,6 +76,8 @@ class TrialQueue:
         self._params: dict[str, Mapping[str, Any]] = {}
         self._not_before: dict[str, float] = {}
         self._running: dict[str, SweepTrial] = {}
+        self._following: set[str] = set()
+        self._short = ShortTrials()
         # In an object store each manifest that durations are read from is a request.
         self._forecast = Forecast(max_concurrent, store.durations() if store.is_local else {})
         self._next_outlook_s = -math.inf
@@ -119,6 +122,11 @@ class TrialQueue:
         )
 
     @property
+    def num_idle(self) -> int:
+        """Number of workers without a trial."""
+        return max(0, self._max_concurrent - len(self._running) + len(self._following))
+
+    @property
     def stop_reason(self) -> str | None:
         """Reason why the sweep ends early, or None."""
         return self._stop_reason
@@ -140,7 +148,7 @@ class TrialQueue:
         budget = self._study.budget.trials
         if budget is not None and self._num_started >= budget:
             return None
-        if self._stop_reason is not None or len(self._running) >= self._max_concurrent:
+        if self._stop_reason is not None or self.num_idle == 0:
             return None
         self._stages.look(self._waiting)
         self._fail_doomed()
@@ -156,6 +164,33 @@ class TrialQueue:
             self._waiting.append(trial)
         self._tell_outlook()
         return None
+
+    def take_following(self, first: SweepTrial) -> list[SweepTrial]:
+        """Hand out trials that the worker of ``first`` computes after it, if such trials are short.
+
+        Trials that wait are divided among the idle workers, and nothing is proposed for this: a search that
+        waits for a result knows more.
+        """
+        # A trial scheduler judges Tune trials, so each of its trials is one.
+        search = self._study.search
+        is_judged = first.kind == "search" and search is not None and search.active_scheduler is not None
+        at_once = 1 if is_judged else self._short.num_at_once(first)
+        if self._study.budget.trials is not None:
+            at_once = min(at_once, 1 + self._study.budget.trials - self._num_started)
+        share = -(-len(self._waiting) // (self.num_idle + 1))
+        found: list[SweepTrial] = []
+        for trial in self._waiting[: max(0, min(at_once - 1, share))]:
+            if trial.kind == first.kind and self._short.is_like(trial, first) and self._is_ready(trial):
+                self._waiting.remove(trial)
+                self._following.add(trial.key)
+                found.append(self._start(trial))
+        return found
+
+    def give_back(self, trial: SweepTrial) -> None:
+        """Requeue a trial that its worker has not begun."""
+        self._release(trial)
+        self._num_started -= 1
+        self._waiting.insert(0, trial)
 
     def check_budget(self) -> None:
         """Stop the sweep if its budget is spent, or if it was asked to end."""
@@ -204,6 +239,8 @@ class TrialQueue:
         if record.state == "failed":
             self.num_failed += 1
             self._stages.remember_failed(record)
+        if record.state == "finished":
+            self._short.note(trial, record.ended_at - record.started_at)
         self._forecast.ended(trial, record)
         self._tell_outlook()
         self._driver.observe(TrialEnded(trial, record))
@@ -219,8 +256,13 @@ class TrialQueue:
         A search is told nothing, so the proposal stays open. The trial's own record, with its metrics so far,
         is kept if there is one. A store that takes no record, perhaps the reason itself, changes nothing.
         """
-        self._release(trial)
         self.stop(reason)
+        with suppress(StoreError):
+            finished = finished_record(trial.graph, self._store)
+            if finished is not None:  # its worker was quicker than the news of it
+                self.end(trial, finished)
+                return
+        self._release(trial)
         record = trial_record(self._store, trial.fingerprint)
         if record is None or (record.state, record.reason) != ("killed", reason):
             record = _new_record(trial, "killed", reason)
@@ -320,6 +362,7 @@ class TrialQueue:
 
     def _release(self, trial: SweepTrial) -> None:
         self._running.pop(trial.key, None)
+        self._following.discard(trial.key)
         self._stages.release(trial)
 
     def _fail_doomed(self) -> None:

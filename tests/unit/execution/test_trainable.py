@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ from ray.exceptions import RayError
 from nlgraft.errors import StageBusy, TrialFailed
 from nlgraft.execution import trainable
 from nlgraft.execution.report_keys import (
+    KEY,
     METRICS,
     OUTCOME,
     OWNER,
@@ -30,11 +32,18 @@ from nlgraft.pipeline.trial_record import TrialRecord
 
 
 class Board:
-    """A stop board whose answer is given, or raised."""
+    """A board whose specs, and whose answer to stop requests, are given; the answer may be an error."""
 
-    def __init__(self, answer: Any = None) -> None:
-        self.stop_reason = SimpleNamespace(remote=lambda trial_id: (trial_id, answer))
-        self.spec = SimpleNamespace(remote=lambda trial_id: answer)
+    def __init__(self, answer: Any = None, specs: Sequence[str] = ()) -> None:
+        self.outcomes: list[dict[str, str]] = []
+        self.stop_reason = SimpleNamespace(remote=lambda batch_id: (batch_id, answer))
+        self.current = SimpleNamespace(remote=lambda batch_id: specs[len(self.outcomes)])
+        self.advance = SimpleNamespace(remote=self._advance)
+        self._specs = specs
+
+    def _advance(self, batch_id: str, outcome: dict[str, str]) -> str | None:
+        self.outcomes.append(outcome)
+        return self._specs[len(self.outcomes)] if len(self.outcomes) < len(self._specs) else None
 
 
 @pytest.fixture
@@ -43,7 +52,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(trainable.tune, "report", results.append)
 
     def get(asked: Any) -> Any:
-        if isinstance(asked, str):
+        if asked is None or isinstance(asked, str):
             return asked
         if isinstance(asked[1], Exception):
             raise asked[1]
@@ -53,10 +62,10 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return results
 
 
-def spec(tmp_path: Path, watched: str | None = "dev/loss", num_workers: int = 1) -> TrialSpec:
+def spec(tmp_path: Path, watched: str | None = "dev/loss", num_workers: int = 1, key: str = "k") -> TrialSpec:
     graph = StageGraph(Stage(name="train", run="a.b:c"))
     group = WorkerGroup(num_workers, 1.0, 0.0, 0, "")
-    return TrialSpec(graph, {"lr": 1}, str(tmp_path / "store"), "t1", group, "train", watched)
+    return TrialSpec(graph, {"lr": 1}, str(tmp_path / "store"), "t1", key, group, "train", watched)
 
 
 def test_reports_without_dev_metrics_are_sent_once_a_second(
@@ -84,6 +93,7 @@ def test_reports_without_dev_metrics_are_sent_once_a_second(
     ]
     assert [result.get(VALUE) for result in sent] == [None, 2.0, None, None]
     assert {result[STEP] for result in sent} == {7}
+    assert {result[KEY] for result in sent} == {"k"}
     assert sent[0][UNIX_MS] == 1_050_000
 
 
@@ -129,7 +139,12 @@ def test_a_trial_that_tune_ends_is_killed_and_says_no_more(
 def test_a_spec_travels_as_text(tmp_path: Path) -> None:
     found = TrialSpec.from_text(spec(tmp_path).to_text())
     assert found.graph.fingerprint == spec(tmp_path).graph.fingerprint
-    assert (found.config, found.trial_id, found.watched_metric) == ({"lr": 1}, "t1", "dev/loss")
+    assert (found.config, found.batch_id, found.key, found.watched_metric) == (
+        {"lr": 1},
+        "t1",
+        "k",
+        "dev/loss",
+    )
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -143,7 +158,7 @@ def test_a_spec_travels_as_text(tmp_path: Path) -> None:
         (StageBusy("abc", "another"), {OUTCOME: "busy", OWNER: "another"}),
     ],
 )
-def test_the_outcome_of_a_trial_is_its_last_report(
+def test_the_board_hears_how_a_trial_ended(
     tmp_path: Path,
     sent: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
@@ -161,7 +176,34 @@ def test_the_outcome_of_a_trial_is_its_last_report(
 
     monkeypatch.setattr(trainable, "run_trial", run)
     monkeypatch.setattr(WorkerGroup, "limit_threads", lambda self: None)
-    run_tune_trial({TRIAL_ID: "t1"}, Board(spec(tmp_path, num_workers=num_workers).to_text()))
-    assert sent == [result]
+    board = Board(specs=[spec(tmp_path, num_workers=num_workers).to_text()])
+    run_tune_trial({TRIAL_ID: "t1"}, board)
+    assert board.outcomes == [result]
+    assert sent == [{OUTCOME: "ended"}]
     assert (asked["config"], asked["is_waiting"]) == ({"lr": 1}, False)
     assert (asked["distribute"] is None) == (num_workers == 1)
+
+
+def test_a_batch_is_computed_in_order_until_a_trial_of_it_is_killed(
+    tmp_path: Path, sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = iter(["finished", "failed", "killed", "finished"])
+
+    def run(graph: StageGraph, store: Any, **options: Any) -> TrialRecord:
+        return TrialRecord(fingerprint="f", config={}, seed=1, state=next(states), reason="disk full")
+
+    monkeypatch.setattr(trainable, "run_trial", run)
+    monkeypatch.setattr(WorkerGroup, "limit_threads", lambda self: None)
+    board = Board(specs=[spec(tmp_path, key=key).to_text() for key in "abcd"])
+    run_tune_trial({TRIAL_ID: "t1"}, board)
+    assert [outcome[OUTCOME] for outcome in board.outcomes] == ["ended", "ended", "killed"]
+    assert sent == [{OUTCOME: "ended"}]
+
+
+def test_a_worker_that_cannot_reach_the_board_says_so(
+    sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = Board()
+    board.current = SimpleNamespace(remote=lambda batch_id: ("", RayError()))
+    run_tune_trial({TRIAL_ID: "t1"}, board)
+    assert sent == [{OUTCOME: "killed", REASON: "lost contact with the driver of the sweep (RayError)"}]

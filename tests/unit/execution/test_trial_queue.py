@@ -68,13 +68,18 @@ class Bench:
         return self.queue.take()
 
     def run(self, trial: SweepTrial) -> TrialRecord:
+        record = self.run_only(trial)
+        self.queue.end(trial, record)
+        return record
+
+    def run_only(self, trial: SweepTrial) -> TrialRecord:
+        """Run a trial as its worker does; the queue does not hear of it."""
         with contextlib.suppress(TrialFailed):
             run_trial(
                 trial.graph, self.store, reporter=NullReporter(), config=dict(trial.config), is_waiting=False
             )
         record = trial_record(self.store, trial.fingerprint)
         assert record is not None
-        self.queue.end(trial, record)
         return record
 
     def run_all(self) -> None:
@@ -485,3 +490,99 @@ def test_status_counts_the_replicates_that_looks_have_granted(toy_document: dict
     first = cells(study)[0].key
     RunningRecord(study, store).observe(LookTaken({first: 5}, 2))
     assert [row["counts"]["planned"] for row in read_status(study, store)["cells"]] == [5, 3]
+
+
+def short_study(toy_document: dict[str, Any], num_seeds: int) -> dict[str, Any]:
+    toy_document["factors"] = {}
+    toy_document["seeds"] = list(range(1, num_seeds + 1))
+    return toy_document
+
+
+def timed(bench: Bench, trial: SweepTrial, seconds: float) -> None:
+    """End a trial whose record says that it took so long."""
+    record = replace(bench.run_only(trial), started_at=1000.0, ended_at=1000.0 + seconds)
+    bench.queue.end(trial, record)
+
+
+def seeds(trials: Iterable[SweepTrial]) -> list[int]:
+    return [trial.seed for trial in trials]
+
+
+def test_trials_are_handed_out_several_at_a_time_once_some_like_them_were_short(
+    toy_document: dict[str, Any],
+) -> None:
+    bench = Bench(short_study(toy_document, 40))
+    for _ in range(4):
+        trial = bench.take()
+        assert trial is not None
+        assert bench.queue.take_following(trial) == []
+        timed(bench, trial, 0.06)
+    first = bench.take()
+    assert first is not None
+    following = bench.queue.take_following(first)
+    assert seeds([first, *following]) == [5, 6, 7, 8, 9, 10, 11, 12]  # 8 of .06 s in half a second
+    assert (len(bench.queue.running), bench.queue.num_idle) == (8, 1)
+    second = bench.take()
+    assert second is not None
+    assert seeds([second, *bench.queue.take_following(second)])[0] == 13
+    assert bench.queue.num_idle == 0
+    assert bench.take() is None
+    timed(bench, first, 0.06)
+    for trial in reversed(following):
+        bench.queue.give_back(trial)
+    again = bench.take()
+    assert again is not None
+    assert seeds([again, *bench.queue.take_following(again)]) == [6, 7, 8, 9, 10, 11, 12, 21]
+
+
+@pytest.mark.parametrize("seconds", [0.3, 100.0])
+def test_one_long_trial_ends_batches(toy_document: dict[str, Any], seconds: float) -> None:
+    bench = Bench(short_study(toy_document, 40))
+    for duration_s in (0.01, 0.01, 0.01, seconds):
+        trial = bench.take()
+        assert trial is not None
+        timed(bench, trial, duration_s)
+    trial = bench.take()
+    assert trial is not None
+    assert bench.queue.take_following(trial) == []
+
+
+def test_what_waits_is_divided_among_the_workers_and_a_budget_holds(toy_document: dict[str, Any]) -> None:
+    bench = Bench(short_study(toy_document, 10))
+    for _ in range(4):
+        trial = bench.take()
+        assert trial is not None
+        timed(bench, trial, 0.001)
+    first = bench.take()
+    assert first is not None
+    assert seeds(bench.queue.take_following(first)) == [6, 7, 8], "5 are left for 2 workers"
+    toy_document["budget"] = {"trials": 6}
+    toy_document["storage"]["path"] += "-two"
+    bench = Bench(short_study(toy_document, 10))
+    for _ in range(4):
+        trial = bench.take()
+        assert trial is not None
+        timed(bench, trial, 0.001)
+    first = bench.take()
+    assert first is not None
+    assert seeds(bench.queue.take_following(first)) == [6], "a budget of 6 trials"
+
+
+def test_an_interrupted_sweep_keeps_what_its_workers_have_finished_before_it_heard(
+    toy_document: dict[str, Any],
+) -> None:
+    bench = Bench(short_study(toy_document, 3))
+    shared = bench.take()
+    assert shared is not None
+    bench.run(shared)
+    finished, lost = bench.take(), bench.take()
+    assert finished is not None and lost is not None
+    bench.run_only(finished)
+    for trial in bench.queue.running:
+        bench.queue.kill(trial, "a signal")
+    assert bench.queue.is_done
+    states = {event.trial.seed: event.record.state for event in bench.ended()}
+    assert states == {1: "finished", 2: "finished", 3: "killed"}
+    stored = [trial_record(bench.store, trial.fingerprint) for trial in (finished, lost)]
+    assert [record.state for record in stored if record is not None] == ["finished", "killed"]
+    assert Bench(toy_document).queue.num_reused == 2

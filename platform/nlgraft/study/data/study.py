@@ -152,6 +152,12 @@ class Search(Part):
     trials: int = Field(ge=1)
     """Trials in each cell."""
 
+    @property
+    def active_scheduler(self) -> TrialScheduler | None:
+        """Return the rule that stops trials early, None without one."""
+        spec = self.trial_scheduler
+        return None if spec is None or spec.name == "none" else spec
+
 
 class Objective(Part):
     """Metric by which the search selects, and which the report puts first."""
