@@ -5,167 +5,8 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import Any
-
-import jinja2
-
-from nlgraft.analysis.data.provenance import corpora
-from nlgraft.analysis.rendering import (
-    figures,
-    ledger_tables,
-    prose,
-    registration_tables,
-    search_tables,
-    tables,
-    typesetting,
-)
-from nlgraft.analysis.rendering.document import result_document
-from nlgraft.analysis.statistics.comparison import rounded
-from nlgraft.analysis.statistics.recorded import RecordedResults
-from nlgraft.errors import NlgraftError, nearest
-
-_COMPARED = ("difference", "ci_low", "ci_high", "p", "p_holm", "p_segments", "smallest_detectable")
-
-
-def render(result: RecordedResults, kind: str) -> str:
-    """Render a report as ``md``, ``html``, ``latex``, ``csv`` or ``json``.
-
-    Raises:
-        NlgraftError: There is no such format.
-    """
-    if kind not in _FORMATS:
-        raise NlgraftError(f"no report format '{kind}'. {nearest(kind, list(_FORMATS))}")
-    return _FORMATS[kind][1](result)
-
-
-def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> list[Path]:
-    """Write a report to files.
-
-    Args:
-        result: The result.
-        out: Directory to write into; created when missing.
-        formats: Any of ``md``, ``html``, ``latex``, ``csv``, ``json``.
-
-    Returns:
-        The files: ``report.md``, ``report.html``, ``report.tex``, ``comparison.csv`` and ``trials.csv``,
-        ``result.json``.
-
-    Raises:
-        NlgraftError: There is no such format.
-    """
-    texts = [(kind, render(result, kind)) for kind in formats]
-    out.mkdir(parents=True, exist_ok=True)
-    written = []
-    for kind, text in texts:
-        written.append(out / _FORMATS[kind][0])
-        written[-1].write_text(text, encoding="utf-8")
-        if kind == "csv":
-            written.append(out / "trials.csv")
-            result.frame().map(typesetting.inert).to_csv(written[-1], index=False)
-    return written
-
-
-def describe(result: RecordedResults) -> dict[str, Any]:
-    """Gather the tables and sentences of a report by their names in the templates."""
-    main = result.main_metric
-    known = result.metrics
-    lengths = [name for name in known if "length" in name.rpartition("/")[2]]
-    on_test = [name for name in lengths if known[name].split == "test"]
-    split = known[main].split if main in known else "test"
-    beside = [
-        name
-        for name, metric in known.items()
-        if metric.is_derived or (metric.split == split and not metric.is_time)
-    ]
-    groups = {
-        title: [name for name, metric in known.items() if metric.split == split]
-        for title, split in (("Test", "test"), ("Dev", "dev"), ("Without a split", None))
-    }
-    return {
-        "result": result,
-        "study": result.study,
-        "system": result.system,
-        "main_metric": main,
-        "headline": prose.headline(result),
-        "ledger": ledger_tables.ledger_sentences(result),
-        "registration": registration_tables.registration_sentence(result),
-        "deviations": registration_tables.deviations_table(result),
-        "earlier": ledger_tables.earlier_analyses(result),
-        "comparison": tables.comparison_table(result, main),
-        "effects": tables.effects_table(result, main) if main in known else None,
-        "gains": tables.gains_table(result, main) if main in known else None,
-        "other_comparisons": [
-            (name, tables.comparison_table(result, name)) for name in beside if name not in (main, *lengths)
-        ],
-        "metric_tables": [
-            (title, tables.metrics_table(result, names)) for title, names in groups.items() if names
-        ],
-        "lengths": tables.length_table(result, on_test or lengths) if lengths else None,
-        "claims": tables.claims_table(result) if result.claims else None,
-        "search": search_tables.search_table(result) if result.study.search else None,
-        "expected_best": search_tables.expected_best_table(result) if result.study.search else None,
-        "sensitivity": tables.sensitivity_table(result),
-        "stability": tables.stability_table(result),
-        "looks": tables.looks_table(result) if result.stops else None,
-        "trials": tables.trials_table(result),
-        "fairness": prose.fairness(result),
-        "method": [*prose.method(result), *ledger_tables.ledger_method(result)],
-        "signatures": _signatures(result),
-        "corpora": corpora(result.study.data),
-        "data": json.dumps(result.study.data, indent=2, ensure_ascii=False),
-        "counts": _counts(result),
-        "sharing": prose.sharing(result),
-        "environment": _environment(result),
-    }
-
-
-def html_table(table: typesetting.Table, caption: str) -> str:
-    """Render one table as HTML, without a page around it."""
-    macros: Any = _environment_of(is_html=True).get_template("table.html.j2").module
-    return macros.show(table, caption)
-
-
-def comparison_csv(result: RecordedResults) -> str:
-    """Render one CSV line per cell and metric, in full precision."""
-    factors = list(result.baseline.cell.levels)
-    rows: list[list[Any]] = [
-        ["cell", *factors, "state", "metric", "mean", "std", "n", *_COMPARED, "seeds_needed"]
-    ]
-    for cell in result.cells:
-        levels = [cell.cell.levels[factor] for factor in factors]
-        for name in result.metrics:
-            values = [rounded(cell.mean(name)), rounded(cell.std(name)), len(cell.measured(name))]
-            compared: list[Any] = [None] * (len(_COMPARED) + 1)
-            if cell is not result.baseline:
-                found = result.compare(cell.cell, metric=name).to_json()
-                found["ci_low"], found["ci_high"] = found["ci"] or (None, None)
-                compared = [found[key] for key in (*_COMPARED, "seeds_needed")]
-            rows.append([cell.cell.label, *levels, cell.state, name, *values, *compared])
-    return typesetting.to_csv(rows)
-
-
-def _environment_of(is_html: bool) -> jinja2.Environment:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("nlgraft.analysis.rendering"),
-        autoescape=is_html,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["markdown"] = typesetting.to_markdown
-    environment.filters["latex"] = typesetting.to_latex
-    environment.filters["tex"] = typesetting.escape_latex
-    return environment
-
-
-def _markdown(result: RecordedResults) -> str:
-    return _environment_of(is_html=False).get_template("report.md.j2").render(describe(result))
-
-
-def _latex(result: RecordedResults) -> str:
-    facts = describe(result)
+def _latex(_: RecordedResults, described: _Facts) -> str:
+    facts = dict(described())
     if facts["registration"]:
         # A paper shows tables alone.
         table = facts["comparison"]
@@ -173,10 +14,10 @@ def _latex(result: RecordedResults) -> str:
     return _environment_of(is_html=False).get_template("report.tex.j2").render(facts)
 
 
-def _html(result: RecordedResults) -> str:
+def _html(result: RecordedResults, described: _Facts) -> str:
     environment = _environment_of(is_html=True)
     main = result.main_metric
-    facts = describe(result)
+    facts = dict(described())
     facts["forest"] = figures.forest_plot(result, main) if main in result.metrics else None
     facts["gain_curves"] = figures.gain_curves(result, main) if main in result.metrics else None
     facts["curves"] = figures.learning_curves(result)
@@ -186,7 +27,7 @@ def _html(result: RecordedResults) -> str:
     return environment.get_template("report.html.j2").render(facts)
 
 
-def _json(result: RecordedResults) -> str:
+def _json(result: RecordedResults, _: _Facts) -> str:
     return json.dumps(result_document(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -215,7 +56,7 @@ def _environment(result: RecordedResults) -> list[tuple[str, str]]:
     return rows + [(package, ", ".join(versions)) for package, versions in facts.versions.items()]
 
 
-_FORMATS: dict[str, tuple[str, Callable[[RecordedResults], str]]] = {
+_FORMATS: dict[str, tuple[str, Callable[[RecordedResults, _Facts], str]]] = {
     "md": ("report.md", _markdown),
     "html": ("report.html", _html),
     "latex": ("report.tex", _latex),
