@@ -22,6 +22,7 @@ from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
     from nlgraft.analysis.study_result import StudyResult
+    from nlgraft.execution.status import RunningRecord
     from nlgraft.execution.study_lock import StudyLock
     from nlgraft.execution.sweep import SweepOutcome
     from nlgraft.tracking.mlflow_tracker import MlflowTracker
@@ -120,14 +121,14 @@ class Run:
             As `result`.
         """
 
-        def run(tracker: MlflowTracker, note_running: Observer, lock: StudyLock) -> SweepOutcome:
-            outcome = self._sweep(tracker, note_running, lock, grant, SEARCH_SPLITS)
+        def run(tracker: MlflowTracker, running: RunningRecord, lock: StudyLock) -> SweepOutcome:
+            outcome = self._sweep(tracker, running, lock, grant, SEARCH_SPLITS)
             tracker.finish_study({}, note())
             return outcome
 
         return self._locked(run)
 
-    def _locked(self, work: Callable[[MlflowTracker, Observer, StudyLock], _Outcome]) -> _Outcome:
+    def _locked(self, work: Callable[[MlflowTracker, RunningRecord, StudyLock], _Outcome]) -> _Outcome:
         """Do the work of a run under the study's lock, with MLflow opened and closed."""
         self._notify("checking the data")
         from nlgraft.execution.interruption import Interrupted, raising_interrupted
@@ -143,7 +144,7 @@ class Run:
             tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.variant)
             running = RunningRecord(self.study, self._store)
             try:
-                return work(tracker, running.observe, lock)
+                return work(tracker, running, lock)
             except (Interrupted, ClusterError) as ended:
                 tracker.interrupt(str(ended))
                 raise
@@ -164,7 +165,7 @@ class Run:
     def _sweep(
         self,
         tracker: MlflowTracker,
-        note_running: Observer,
+        running: RunningRecord,
         lock: StudyLock,
         grant: Grant,
         splits: tuple[str, ...],
@@ -179,13 +180,14 @@ class Run:
         track = tracking_observer(tracker, self._store)
 
         def observe(event: Event) -> None:
-            note_running(event)
+            running.observe(event)
             track(event)
             if self.on_event is not None:
                 self.on_event(event)
 
         def poll() -> str | None:
             lock.check()
+            running.flush()
             return "stopped by Handle.stop" if self._is_stopping.is_set() else None
 
         driver = Driver(observe, poll, grant, splits=splits)
@@ -194,7 +196,7 @@ class Run:
         return outcome
 
     def _sweep_and_report(
-        self, tracker: MlflowTracker, note_running: Observer, lock: StudyLock
+        self, tracker: MlflowTracker, running: RunningRecord, lock: StudyLock
     ) -> StudyResult:
         from nlgraft.analysis.data.results import Invocation
 
@@ -203,7 +205,7 @@ class Run:
             return read_result(self.study, self._store).granted if is_planned else {}
 
         self.study.record(self._store)
-        outcome = self._sweep(tracker, note_running, lock, grant, REPLICATE_SPLITS)
+        outcome = self._sweep(tracker, running, lock, grant, REPLICATE_SPLITS)
         self._notify("comparing the cells and writing the report")
         # A look counts once it is shown, so it is recorded before the report is written.
         result = read_result(self.study, self._store)
@@ -242,8 +244,8 @@ def tracking_observer(tracker: MlflowTracker, store: ArtifactStore) -> Observer:
                 tracker.trial_metrics(
                     trial.fingerprint, event.step, event.metrics, event.unix_ms, event.stage
                 )
-            case TrialEnded(trial=trial, record=record):
-                tracker.trial_ended(trial, record, store)
+            case TrialEnded(trial=trial, record=record, is_reused=is_reused):
+                tracker.trial_ended(trial, record, store, is_reused=is_reused)
             case _:
                 pass
 

@@ -78,7 +78,7 @@ def log_of(tmp_path: Path) -> list[str]:
 def test_shared_stages_run_once_and_a_second_sweep_runs_nothing(
     toy_document: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sweep, "_TRIALS_PER_TUNER", 3)  # the fourth is a second Tuner's
+    monkeypatch.setattr(sweep, "_BATCHES_PER_TUNER", 3)  # the fourth is a second Tuner's
     first = Sweep(toy_document)
     assert (first.outcome.num_run, first.outcome.num_failed) == (4, 0)
     assert log_of(tmp_path).count("upstream") == 1
@@ -106,6 +106,27 @@ def test_trials_start_side_by_side_and_not_one_after_another(
     study = Study.from_dict(toy_document)
     run_sweep(study, ArtifactStore.open(study.storage.path), cells(study), Driver(observe))
     assert has_begun == [False, False]
+
+
+@pytest.mark.skipif(local_capacity()["CPU"] < 2, reason="no CPU is ever idle")
+def test_a_stage_that_the_others_wait_for_gets_the_idle_cpus(
+    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "_LEAST_IDLE", 0.0)  # other processes may compute on this machine
+    toy_document["base"] |= {"upstream_pause_s": 120.0, "upstream_threads": int(local_capacity()["CPU"])}
+    began_s = time.monotonic()
+    found = Sweep(toy_document)
+    assert (found.outcome.num_run, found.outcome.num_failed) == (4, 0)
+    assert time.monotonic() - began_s < 120.0, "the upstream training got the threads that it waited for"
+    threads: dict[str, set[int | None]] = {}
+    for event in found.events:
+        if isinstance(event, TrialEnded):
+            for stage in event.trial.graph.stages:
+                manifest = found.store.manifest(stage)
+                assert manifest is not None
+                threads.setdefault(stage.name, set()).add(manifest.num_threads)
+    assert threads["upstream"] == {int(local_capacity()["CPU"])}
+    assert threads["training"] == threads["scores"] == {1}, "nobody waits for these"
 
 
 def test_a_handle_stops_a_study_which_goes_on_later(toy_document: dict[str, Any], tmp_path: Path) -> None:
@@ -263,21 +284,25 @@ def test_tune_keeps_of_a_result_what_its_end_is_read_from() -> None:
 def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_document: dict[str, Any]) -> None:
     group = WorkerGroup(1, 1.0, 0.0, 0, "")
     stage = Stage(name="training", run="sweep_toy:run_training")
-    spec = TrialSpec(StageGraph(stage), {}, "", "trial-1", group, "", None)
-    board: Any = cast(Any, SweepBoard).remote()
-    board.add.remote("trial-1", spec.to_text())
-    received = TrialSpec.from_text(ray.get(board.spec.remote("trial-1")))
+    spec = TrialSpec(StageGraph(stage), {}, "", "batch-1", "a", group, "", None)
+    board: Any = cast(Any, ray.remote(num_cpus=0)(SweepBoard)).remote()
+    board.assign.remote("batch-1", [spec.to_text(), "b", "c"])
+    received = TrialSpec.from_text(ray.get(board.current.remote("batch-1")))
     assert received.graph.fingerprint == spec.graph.fingerprint
     reporter = TuneReporter(spec, board)
     assert reporter.should_stop() is None
-    ray.get(board.request_stop.remote("trial-1", KillReason("the sweep ends")))
+    ray.get(board.request_stop.remote("batch-1", KillReason("the sweep ends")))
     assert isinstance(reporter.should_stop(), KillReason), "the kind of a request survives the board"
-    ray.get(board.remove.remote("trial-1"))
-    assert ray.get(board.stop_reason.remote("trial-1")) is None, (
-        "the board keeps nothing of a trial that ended"
-    )
+    assert ray.get(board.advance.remote("batch-1", {OUTCOME: "ended"})) == "b"
+    assert ray.get(board.current.remote("batch-1")) == "b", "a process that takes over begins where it ended"
+    assert reporter.should_stop() is None, "a request is for one trial"
+    assert ray.get(board.withdraw.remote("batch-1")) == 2
+    assert ray.get(board.advance.remote("batch-1", {OUTCOME: "busy"})) is None
+    assert ray.get(board.remove.remote("batch-1")) == [{OUTCOME: "ended"}, {OUTCOME: "busy"}]
+    nothing = ray.get(board.orders.remote("batch-1", ""))
+    assert nothing == (None, 0), "the board keeps nothing of a batch that ended"
     with pytest.raises(KeyError):
-        ray.get(board.spec.remote("trial-1"))
+        ray.get(board.current.remote("batch-1"))
     ray.kill(board)
     end_s = time.monotonic() + 60
     while (reason := reporter.should_stop()) is None:  # ray.kill returns before the process has ended

@@ -90,6 +90,18 @@ class CellSearches:
             for state in self._cells.values()
         )
 
+    @property
+    def can_propose(self) -> bool:
+        """True while a cell lacks proposals."""
+        return bool(self._wanting())
+
+    def _wanting(self) -> list[_CellSearch]:
+        return [
+            state
+            for state in self._cells.values()
+            if not state.is_over and len(state.proposals) < self._search.trials
+        ]
+
     def resume(self) -> tuple[list[SweepTrial], list[tuple[SweepTrial, TrialRecord]]]:
         """Read the proposals on record: the trials that are open, and those that have ended."""
         open_trials: list[SweepTrial] = []
@@ -116,11 +128,7 @@ class CellSearches:
         Returns:
             The trial; None when every cell has all its proposals.
         """
-        wanting = [
-            state
-            for state in self._cells.values()
-            if not state.is_over and len(state.proposals) < self._search.trials
-        ]
+        wanting = self._wanting()
         if not wanting:
             return None
         state = min(wanting, key=lambda s: (len(s.running), len(s.proposals)))
@@ -147,6 +155,11 @@ class CellSearches:
         state.optuna.tell(trial.number, record)
         state.proposals[trial.number] = replace(state.proposals[trial.number], record=record)
 
+    def flush(self) -> None:
+        """Write what has been told to Optuna's database."""
+        for state in self._cells.values():
+            state.optuna.flush()
+
     def newly_over(self) -> list[CellSearched]:
         """Close the cells whose proposals have all ended; return the outcome of each."""
         found = []
@@ -154,6 +167,7 @@ class CellSearches:
             if state.is_over or state.running or len(state.proposals) < self._search.trials:
                 continue
             state.is_over = True
+            state.optuna.flush()
             best = best_proposal(self._study.objectives, state.proposals.values())
             found.append(CellSearched(state.cell, None if best is None else best.params))
         return found

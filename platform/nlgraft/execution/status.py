@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -22,19 +24,31 @@ from nlgraft.study.reading.resolving import resolve_cell
 
 STATES = ("planned", "waiting", "running", "finished", "stopped", "failed")
 _KIND = "studies"
+_PAUSE_S = 0.5
 
 _RUNNING = TypeAdapter(dict[str, str])
 
 
 class RunningRecord:
-    """Record of the running trials and their cells, which ``nlgraft status`` reads in another process."""
+    """Record of the running trials and their cells, which ``nlgraft status`` reads in another process.
 
-    def __init__(self, study: Study, store: ArtifactStore) -> None:
+    It is written at most every half second: a sweep of short trials would write it a hundred times a second.
+
+    Args:
+        clock: Monotonic seconds.
+    """
+
+    def __init__(
+        self, study: Study, store: ArtifactStore, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._study = study
         self._store = store
+        self._clock = clock
         self._key = study_key(study)
         self._running: dict[str, str] = {}
-        self._write()
+        self._next_write_s = -math.inf
+        self._is_written = False
+        self.flush()
 
     def observe(self, event: Event) -> None:
         """Update the record by an event of the sweep."""
@@ -46,7 +60,13 @@ class RunningRecord:
             record_granted(self._study, self._store, event.granted)
         else:
             return
-        self._write()
+        self._is_written = False
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the record if it has changed and the pause is over; called often."""
+        if not self._is_written and self._clock() >= self._next_write_s:
+            self._write()
 
     def close(self) -> None:
         """Record that nothing runs any more."""
@@ -54,6 +74,8 @@ class RunningRecord:
         self._write()
 
     def _write(self) -> None:
+        self._is_written = True
+        self._next_write_s = self._clock() + _PAUSE_S
         with suppress(StoreError):  # whether the sweep can go on is not for its status to decide
             self._store.write_record(_KIND, self._key, self._running)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any
 
 from nlgraft.errors import ClusterError
 from nlgraft.execution.cluster import (
@@ -35,6 +35,9 @@ from nlgraft.study.data.study import Study, TrialScheduler
 from nlgraft.study.planning.selection import search_key
 from nlgraft.study.reading.rules import OPTUNA_FILE
 from nlgraft.study.reading.system_import import load_system
+
+if TYPE_CHECKING:
+    from nlgraft.execution.trainable import TrialSpec
 
 
 @dataclass(frozen=True)
@@ -119,8 +122,11 @@ def _optuna_url(store: ArtifactStore) -> str | None:
     return f"sqlite:///{root / OPTUNA_FILE}"
 
 
-_TRIALS_PER_TUNER = 2_000
-"""Tune keeps 7 kB of every trial that it ran until it ends; a new one starts within seconds."""
+_LEAST_IDLE = 0.6
+"""Share of a worker's CPUs that must compute nothing, measured, before they are lent."""
+
+_BATCHES_PER_TUNER = 2_000
+"""Tune keeps 7 kB of every batch that it ran until it ends; a new one starts within seconds."""
 
 
 class _TuneSweep:
@@ -145,9 +151,11 @@ class _TuneSweep:
             resources.max_failures,
             self._ray_directory,
         )
+        self.can_lend = self._group.can_borrow
         # On the driver's own node: while the driver lives, trials must be able to reach the board.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._board: Any = cast(Any, SweepBoard).options(scheduling_strategy=here).remote()
+        board: Any = ray.remote(num_cpus=0, scheduling_strategy=here)(SweepBoard)
+        self._board: Any = board.remote()
         self._watch = ClusterWatch(places_of_driver(), address)
         self._check_signals: Callable[[], None] = lambda: None
         self._searcher = self._new_searcher()
@@ -178,6 +186,8 @@ class _TuneSweep:
                 if loss is not None:
                     raise loss from None
                 raise
+            finally:
+                self._queue.close()
 
     def check(self, *, is_suspect: bool = False) -> None:
         """Raise if the sweep cannot go on; see `TrialRunner`."""
@@ -187,7 +197,7 @@ class _TuneSweep:
     def _new_searcher(self) -> Any:
         from nlgraft.execution.tune_searcher import TuneSearcher
 
-        return TuneSearcher(self._queue, self._store, self, _TRIALS_PER_TUNER)
+        return TuneSearcher(self._queue, self._store, self, _BATCHES_PER_TUNER)
 
     def _new_tuner(self, scratch: str, scheduler: Any) -> Any:
         from ray import tune
@@ -239,27 +249,61 @@ class _TuneSweep:
         trial = self._searcher.trial_of(trial_id)
         return trial.cell.key if trial is not None and trial.kind == "search" else None
 
-    def config_for(self, trial: SweepTrial, trial_id: str) -> dict[str, Any]:
-        """Put the spec of a trial on the board; its Tune config is only the id by which it is found there."""
+    def config_for(self, trials: Sequence[SweepTrial], batch_id: str) -> dict[str, Any]:
+        """Put the specs of trials on the board; their Tune config is only the id by which they are there."""
         import ray
 
         from nlgraft.execution.report_keys import TRIAL_ID
+
+        specs = [self._spec(trial, batch_id).to_text() for trial in trials]
+        ray.get(self._board.assign.remote(batch_id, specs))
+        return {TRIAL_ID: batch_id}
+
+    def _spec(self, trial: SweepTrial, batch_id: str) -> TrialSpec:
         from nlgraft.execution.trainable import TrialSpec
 
         stage, metric = _watched(self._study, trial.graph) if trial.kind == "search" else ("", None)
-        spec = TrialSpec(trial.graph, trial.config, self._store.uri, trial_id, self._group, stage, metric)
-        ray.get(self._board.add.remote(trial_id, spec.to_text()))
-        return {TRIAL_ID: trial_id}
+        return TrialSpec(
+            trial.graph, trial.config, self._store.uri, batch_id, trial.key, self._group, stage, metric
+        )
 
-    def forget(self, trial_id: str) -> None:
-        """Take a trial off the board."""
-        self._board.remove.remote(trial_id)
-
-    def request_stop(self, trial_id: str, reason: str) -> None:
-        """Ask a trial, by way of the board, to end itself."""
+    def withdraw(self, batch_id: str) -> int:
+        """Take the trials of a batch that have not begun off the board."""
         import ray
 
-        ray.get(self._board.request_stop.remote(trial_id, reason))
+        return ray.get(self._board.withdraw.remote(batch_id))
+
+    def lend(self, loan_id: str, batch_id: str, stage: str) -> dict[str, Any]:
+        """Announce a loan on the board; return the Tune config of the worker that lends its CPUs."""
+        import ray
+
+        from nlgraft.execution.report_keys import LEAST_IDLE, TRIAL_ID
+
+        ray.get(self._board.offer.remote(loan_id, batch_id, stage))
+        return {TRIAL_ID: loan_id, LEAST_IDLE: _LEAST_IDLE * self._group.num_threads}
+
+    def recall(self, loan_id: str) -> None:
+        """Ask, by way of the board, for the CPUs of a loan."""
+        self._board.recall.remote(loan_id)
+
+    def end_loan(self, loan_id: str) -> None:
+        """Take a loan off the board."""
+        self._board.end_loan.remote(loan_id)
+
+    def outcomes(self, batch_id: str) -> list[dict[str, str]]:
+        """Take a batch off the board; return how its trials ended, nothing if the board is lost."""
+        import ray
+
+        try:
+            return ray.get(self._board.remove.remote(batch_id))
+        except ray.exceptions.RayError:
+            return []
+
+    def request_stop(self, batch_id: str, reason: str) -> None:
+        """Ask the current trial of a batch, by way of the board, to end itself."""
+        import ray
+
+        ray.get(self._board.request_stop.remote(batch_id, reason))
 
     def _record_killed(self, reason: str) -> None:
         self._queue.stop(reason)
@@ -268,8 +312,7 @@ class _TuneSweep:
 
 
 def _trial_scheduler(study: Study) -> TrialScheduler | None:
-    spec = study.search.trial_scheduler if study.search is not None else None
-    return None if spec is None or spec.name == "none" else spec
+    return None if study.search is None else study.search.active_scheduler
 
 
 def _watched_metric(study: Study, spec: TrialScheduler) -> str:

@@ -1,4 +1,4 @@
-"""The Tune trainable: runs one trial of a study, reports its progress and its outcome.
+"""The Tune trainable: runs a batch of trials of a study, reports their progress and their outcomes.
 
 Tune reuses the actor from trial to trial, so a trial costs no process start.
 """
@@ -11,7 +11,9 @@ import logging
 import pickle
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import ray
@@ -21,6 +23,8 @@ from ray.exceptions import RayError
 from nlgraft.errors import StageBusy, TrialFailed
 from nlgraft.execution.memory import return_freed_memory
 from nlgraft.execution.report_keys import (
+    KEY,
+    LEAST_IDLE,
     METRICS,
     OUTCOME,
     OWNER,
@@ -35,11 +39,13 @@ from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph
 from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.threads import THREADS, num_idle_cpus
 from nlgraft.pipeline.trial import run_trial
 
 _log = logging.getLogger(__name__)
 
 _REPORT_PAUSE_S = 1.0
+_LOAN_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -48,7 +54,8 @@ class TrialSpec:
 
     Attributes:
         config: The resolved config, for the trial's record.
-        trial_id: Tune's id of the trial, under which the board keeps stop requests.
+        batch_id: Tune's id of the batch, under which the board keeps stop requests.
+        key: The trial's identity within the sweep, for its reports.
         group: Shape of the worker group; a single worker trains in this process.
         watched_stage: Name of the stage whose reports the trial scheduler judges.
         watched_metric: The metric that it judges, or None without a scheduler.
@@ -57,7 +64,8 @@ class TrialSpec:
     graph: StageGraph
     config: Mapping[str, Any]
     store_uri: str
-    trial_id: str
+    batch_id: str
+    key: str
     group: WorkerGroup
     watched_stage: str
     watched_metric: str | None
@@ -86,6 +94,7 @@ class TuneReporter:
         self._board = board
         self._last_report_s = -_REPORT_PAUSE_S
         self._kill_reason: KillReason | None = None
+        self._num_lent = 0
 
     def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         """Send a report; one without dev metrics is sent at most once a second."""
@@ -97,6 +106,7 @@ class TuneReporter:
             return
         self._last_report_s = now_s
         result: dict[str, Any] = {
+            KEY: self._spec.key,
             STAGE: stage,
             STEP: step,
             # as text, because Tune flattens nested results
@@ -106,6 +116,11 @@ class TuneReporter:
         if is_judged and watched is not None:
             result[VALUE] = float(metrics[watched])
         self.send(result)
+
+    @property
+    def is_ended(self) -> bool:
+        """True once Tune has ended the trial."""
+        return self._kill_reason is not None
 
     def send(self, result: dict[str, Any]) -> None:
         """Send a result to Tune, unless Tune has ended the trial.
@@ -121,7 +136,7 @@ class TuneReporter:
             self._kill_reason = KillReason("the sweep ended before the trial")
 
     def should_stop(self) -> str | None:
-        """Read this trial's stop request.
+        """Read this trial's stop request, and use the CPUs that idle workers lend it.
 
         The board lives in the driver's job. If it is gone, so is the driver: the trial is killed, since it is
         not its own failure.
@@ -129,39 +144,93 @@ class TuneReporter:
         if self._kill_reason is not None:
             return self._kill_reason
         try:
-            return ray.get(self._board.stop_reason.remote(self._spec.trial_id))
+            stage = THREADS.stage
+            reason, num_lent = ray.get(self._board.orders.remote(self._spec.batch_id, stage))
+            if num_lent != self._num_lent:
+                self._borrow(stage, num_lent)
         except RayError as error:
             return _lost_contact(error)
+        return reason
+
+    def _borrow(self, stage: str, num_lent: int) -> None:
+        """Compute with the CPUs of so many other workers; never with one that is not lent any more."""
+        own, use = self._spec.group.num_threads, self._board.use
+        if num_lent > self._num_lent:
+            num_lent = ray.get(use.remote(self._spec.batch_id, stage, num_lent))
+            THREADS.borrow(own * (1 + num_lent), self._give_back)
+        else:
+            THREADS.borrow(own * (1 + num_lent), self._give_back)
+            ray.get(use.remote(self._spec.batch_id, stage, num_lent))
+        self._num_lent = num_lent
+
+    def _give_back(self) -> None:
+        """Tell that the stage has ended that was computed with the CPUs of other workers."""
+        self._num_lent = 0
+        with suppress(RayError):  # whoever asks for a reason to stop hears of it
+            ray.get(self._board.use.remote(self._spec.batch_id, "", 0))
 
 
 def run_tune_trial(config: dict[str, Any], board: Any) -> None:
-    """Run one trial of the study as a Tune trial.
+    """Run a batch of trials of the study as one Tune trial.
 
     Args:
-        config: ``{TRIAL_ID: Tune's id of the trial}``.
+        config: ``{TRIAL_ID: Tune's id of the batch}``; with ``LEAST_IDLE``, a number of CPUs, it lends
+            those of this worker if so many compute nothing.
         board: Handle of the sweep's `SweepBoard`.
     """
+    batch_id = config[TRIAL_ID]
+    node = ray.get_runtime_context().get_node_id()
     try:
-        spec = TrialSpec.from_text(ray.get(board.spec.remote(config[TRIAL_ID])))
+        if LEAST_IDLE in config:
+            _lend(board, batch_id, node, config[LEAST_IDLE])
+            tune.report({OUTCOME: "returned"})
+            return
+        text = ray.get(board.current.remote(batch_id, node))
+        while text is not None:
+            spec = TrialSpec.from_text(text)
+            reporter = TuneReporter(spec, board)
+            outcome = _run(spec, reporter)
+            return_freed_memory()
+            # Told now and not at the end of the batch, at which this process may be lost.
+            text = ray.get(board.advance.remote(batch_id, outcome))
+            if reporter.is_ended:
+                return
+            if outcome[OUTCOME] == "killed":
+                break
     except RayError as error:
         tune.report({OUTCOME: "killed", REASON: _lost_contact(error)})
         return
-    try:
-        _run(spec, board)
-    finally:
-        return_freed_memory()
+    tune.report({OUTCOME: "ended"})
 
 
-def _run(spec: TrialSpec, board: Any) -> None:
-    """Run a trial and report how it ended."""
+def _lend(board: Any, loan_id: str, node: str, least_idle: float) -> None:
+    """Keep this worker's CPUs from other trials while another worker of this node uses them.
+
+    CPUs on which processes outside Ray compute are not lent: threads that wait for each other would then be
+    many times slower than one.
+    """
+    if num_idle_cpus() < least_idle:
+        return
+    ray.get(board.lend.remote(loan_id, node))
+    while not ray.get(board.is_over.remote(loan_id)):
+        time.sleep(_LOAN_POLL_S)
+
+
+@lru_cache(maxsize=1)
+def _open_store(uri: str) -> ArtifactStore:
+    """Open the store once for all trials of this process: what it knows of artifacts spares looking again."""
+    return ArtifactStore.open(uri)
+
+
+def _run(spec: TrialSpec, tune_reporter: TuneReporter) -> dict[str, str]:
+    """Run a trial; return how it ended."""
     # Recorded here, where worker groups report to: a stage that does not finish writes no curves of its own.
-    tune_reporter = TuneReporter(spec, board)
     reporter = RecordingReporter(tune_reporter)
     spec.group.limit_threads()
     try:
         record = run_trial(
             spec.graph,
-            ArtifactStore.open(spec.store_uri),
+            _open_store(spec.store_uri),
             reporter=reporter,
             config=dict(spec.config),
             # A worker that waited would hold its CPU or GPU; the queue defers the trial instead.
@@ -170,18 +239,15 @@ def _run(spec: TrialSpec, board: Any) -> None:
             device=spec.group.device,
         )
     except StageBusy as busy:
-        tune_reporter.send({OUTCOME: "busy", OWNER: busy.owner})
-        return
+        return {OUTCOME: "busy", OWNER: busy.owner}
     except TrialFailed as failed:
         # For the worker's log; everybody else reads it in the trial's record.
-        _log.warning("%s: %s", spec.trial_id, failed)
-        tune_reporter.send({OUTCOME: "ended"})
-        return
+        _log.warning("%s: %s", spec.key, failed)
+        return {OUTCOME: "ended"}
     if record.state == "killed":
         # A store that failed may hold no record of it.
-        tune_reporter.send({OUTCOME: "killed", REASON: str(record.reason)})
-        return
-    tune_reporter.send({OUTCOME: "ended"})
+        return {OUTCOME: "killed", REASON: str(record.reason)}
+    return {OUTCOME: "ended"}
 
 
 def _lost_contact(error: RayError) -> KillReason:

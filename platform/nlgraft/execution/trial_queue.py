@@ -16,6 +16,7 @@ from typing import Any
 
 from nlgraft.errors import StoreError
 from nlgraft.execution.cell_searches import CellSearches
+from nlgraft.execution.cpu_loans import CpuLoans
 from nlgraft.execution.events import (
     Driver,
     LookTaken,
@@ -29,6 +30,7 @@ from nlgraft.execution.events import (
 )
 from nlgraft.execution.forecast import Forecast
 from nlgraft.execution.optuna_study import OptunaStudy
+from nlgraft.execution.short_trials import ShortTrials
 from nlgraft.execution.stage_claims import LOOK_SHARE, StageClaims
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import finished_record, trial_record
@@ -75,10 +77,13 @@ class TrialQueue:
         self._params: dict[str, Mapping[str, Any]] = {}
         self._not_before: dict[str, float] = {}
         self._running: dict[str, SweepTrial] = {}
+        self._following: set[str] = set()
+        self._short = ShortTrials()
         # In an object store each manifest that durations are read from is a request.
         self._forecast = Forecast(max_concurrent, store.durations() if store.is_local else {})
         self._next_outlook_s = -math.inf
         self._stages = StageClaims(store, driver.clock)
+        self._loans = CpuLoans(self._stages, driver.clock)
         self._searches = (
             CellSearches(study, study.search, store, cells, open_optuna) if study.search is not None else None
         )
@@ -119,6 +124,12 @@ class TrialQueue:
         )
 
     @property
+    def num_idle(self) -> int:
+        """Number of workers without a trial that lend their CPUs to no other."""
+        num_busy = len(self._running) - len(self._following) + self._loans.num
+        return max(0, self._max_concurrent - num_busy)
+
+    @property
     def stop_reason(self) -> str | None:
         """Reason why the sweep ends early, or None."""
         return self._stop_reason
@@ -127,6 +138,12 @@ class TrialQueue:
     def running(self) -> list[SweepTrial]:
         """Trials that were handed out and have not ended."""
         return list(self._running.values())
+
+    def close(self) -> None:
+        """Write what has been told to the searches' databases, as far as that is possible."""
+        with suppress(StoreError):  # it is made again from the proposals on record
+            if self._searches is not None:
+                self._searches.flush()
 
     def stop(self, reason: str) -> None:
         """Hand out no further trial; the first reason is kept."""
@@ -140,7 +157,7 @@ class TrialQueue:
         budget = self._study.budget.trials
         if budget is not None and self._num_started >= budget:
             return None
-        if self._stop_reason is not None or len(self._running) >= self._max_concurrent:
+        if self._stop_reason is not None or self.num_idle == 0:
             return None
         self._stages.look(self._waiting)
         self._fail_doomed()
@@ -156,6 +173,71 @@ class TrialQueue:
             self._waiting.append(trial)
         self._tell_outlook()
         return None
+
+    def take_following(self, first: SweepTrial) -> list[SweepTrial]:
+        """Hand out trials that the worker of ``first`` computes after it, if such trials are short.
+
+        Proposals are made for this only where results change none: a search that waits for them knows more.
+        """
+        search, budget = self._study.search, self._study.budget.trials
+        # A trial scheduler judges Tune trials, so each of its trials is one.
+        if first.kind == "search" and search is not None and search.active_scheduler is not None:
+            return []
+        is_ahead = first.kind == "search" and search is not None and search.sampler.is_blind
+        num_left = len(self._waiting)
+        if is_ahead and self._searches is not None:
+            num_left += self._searches.num_unproposed
+        # What is left is divided among the idle workers.
+        limit = -(-num_left // (self.num_idle + 1))
+        limit = limit if budget is None else min(limit, budget - self._num_started)
+        if is_ahead:
+            self._propose_ahead(min(limit, self._short.num_at_once(first) - 1))
+        found = [trial for trial in self._short.like(first, self._waiting, limit) if self._is_ready(trial)]
+        for trial in found:
+            self._waiting.remove(trial)
+            self._following.add(trial.key)
+            self._start(trial)
+        return found
+
+    def _propose_ahead(self, num: int) -> None:
+        """Propose until so many trials wait."""
+        assert self._searches is not None
+        while len(self._waiting) < num and (trial := self._searches.propose()) is not None:
+            self._waiting.append(trial)
+
+    def lend(self) -> tuple[SweepTrial, str] | None:
+        """Lend the CPUs of an idle worker to the running trial, and its stage, that others wait for.
+
+        A worker is idle for good only if no trial that is left can start.
+        """
+        is_idle = self.num_idle > 0 and self._stop_reason is None and not self._can_start_another()
+        chosen = self._loans.choose(self._waiting, is_idle=is_idle)
+        if chosen is None:
+            return None
+        self._loans.begin()
+        return self._running[chosen[0]], chosen[1]
+
+    def stage_of_loan(self, borrower: SweepTrial) -> str | None:
+        """Return the stage to lend CPUs for; None if nobody waits for it, or another trial can start."""
+        self._stages.look(self._waiting)
+        if borrower.key not in self._running or self._stop_reason is not None or self._can_start_another():
+            return None
+        return self._loans.stage_of(borrower.key, self._waiting)
+
+    def end_loan(self, *, is_refused: bool) -> None:
+        """Take back the CPUs of a worker; see `CpuLoans.end`."""
+        self._loans.end(is_refused=is_refused)
+
+    def _can_start_another(self) -> bool:
+        """Tell if a trial could be handed out, were there a worker for it."""
+        is_proposing = self._searches is not None and self._searches.can_propose
+        return is_proposing or any(self._is_ready(trial) for trial in self._waiting)
+
+    def give_back(self, trial: SweepTrial) -> None:
+        """Requeue a trial that its worker has not begun."""
+        self._release(trial)
+        self._num_started -= 1
+        self._waiting.insert(0, trial)
 
     def check_budget(self) -> None:
         """Stop the sweep if its budget is spent, or if it was asked to end."""
@@ -204,6 +286,8 @@ class TrialQueue:
         if record.state == "failed":
             self.num_failed += 1
             self._stages.remember_failed(record)
+        if record.state == "finished":
+            self._short.note(trial, record.ended_at - record.started_at)
         self._forecast.ended(trial, record)
         self._tell_outlook()
         self._driver.observe(TrialEnded(trial, record))
@@ -219,8 +303,13 @@ class TrialQueue:
         A search is told nothing, so the proposal stays open. The trial's own record, with its metrics so far,
         is kept if there is one. A store that takes no record, perhaps the reason itself, changes nothing.
         """
-        self._release(trial)
         self.stop(reason)
+        with suppress(StoreError):
+            finished = finished_record(trial.graph, self._store)
+            if finished is not None:  # its worker was quicker than the news of it
+                self.end(trial, finished)
+                return
+        self._release(trial)
         record = trial_record(self._store, trial.fingerprint)
         if record is None or (record.state, record.reason) != ("killed", reason):
             record = _new_record(trial, "killed", reason)
@@ -320,6 +409,7 @@ class TrialQueue:
 
     def _release(self, trial: SweepTrial) -> None:
         self._running.pop(trial.key, None)
+        self._following.discard(trial.key)
         self._stages.release(trial)
 
     def _fail_doomed(self) -> None:

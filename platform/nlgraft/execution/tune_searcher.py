@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from ray.tune import Callback
@@ -10,13 +14,15 @@ from ray.tune.experiment import Trial
 from ray.tune.search import Searcher
 
 from nlgraft.execution.events import SweepTrial
-from nlgraft.execution.report_keys import METRICS, OUTCOME, OWNER, REASON, STAGE, STEP, UNIX_MS, VALUE
+from nlgraft.execution.report_keys import KEY, METRICS, OUTCOME, OWNER, REASON, STAGE, STEP, UNIX_MS, VALUE
+from nlgraft.execution.short_trials import BATCH_S
 from nlgraft.execution.trial_queue import TrialQueue
 from nlgraft.pipeline.stage import KillReason
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import trial_record
 
 _PROCESS_DIED = "the worker process died: out of memory, a crash in native code, or the trial left Python"
+_LATE_S = 4 * BATCH_S
 
 
 class BriefResults(Callback):
@@ -35,18 +41,43 @@ class BriefResults(Callback):
 
 
 class TrialRunner(Protocol):
-    """Runs the trials that a searcher hands out."""
+    """Runs the trials that a searcher hands out, in batches under Tune's ids.
 
-    def config_for(self, trial: SweepTrial, trial_id: str) -> dict[str, Any]:
-        """Build the Tune config of a trial under Tune's id for it."""
+    Attributes:
+        can_lend: True if a worker can use the CPUs of another one.
+    """
+
+    can_lend: bool
+
+    def config_for(self, trials: Sequence[SweepTrial], batch_id: str) -> dict[str, Any]:
+        """Set up trials that one worker computes one after another; return the Tune config."""
         ...
 
-    def forget(self, trial_id: str) -> None:
-        """Free what `config_for` has set up."""
+    def withdraw(self, batch_id: str) -> int:
+        """Take back the trials of a batch that have not begun; return how many stay."""
         ...
 
-    def request_stop(self, trial_id: str, reason: str) -> None:
-        """Ask the trial under a Tune id to end itself."""
+    def lend(self, loan_id: str, batch_id: str, stage: str) -> dict[str, Any]:
+        """Return the Tune config of a worker that lends its CPUs to that of a batch, for a stage.
+
+        Called again when they are for another stage.
+        """
+        ...
+
+    def recall(self, loan_id: str) -> None:
+        """Ask for the CPUs of a loan."""
+        ...
+
+    def end_loan(self, loan_id: str) -> None:
+        """Forget a loan that has ended."""
+        ...
+
+    def outcomes(self, batch_id: str) -> list[dict[str, str]]:
+        """Free what `config_for` has set up; return how the trials ended that have ended, in order."""
+        ...
+
+    def request_stop(self, batch_id: str, reason: str) -> None:
+        """Ask the trial of a batch that is computed to end itself."""
         ...
 
     def check(self, *, is_suspect: bool = False) -> None:
@@ -58,15 +89,34 @@ class TrialRunner(Protocol):
         ...
 
 
+@dataclass
+class _Batch:
+    """Trials under one Tune id, and the monotonic second at which they were handed out."""
+
+    trials: list[SweepTrial]
+    since_s: float
+
+
+@dataclass
+class _Loan:
+    """CPUs of an idle worker for a stage of a running trial; see `SweepBoard.offer`."""
+
+    borrower: SweepTrial
+    batch_id: str
+    stage: str
+    is_recalled: bool = False
+
+
 class TuneSearcher(Searcher):
     """Hands Tune the trials of a queue, and the queue their results.
 
-    Tune's own state is never restored: a new searcher over a new queue finds in the store what is left to do.
+    A Tune trial is a batch: several trials if they are short, else one. Tune's own state is never restored: a
+    new searcher over a new queue finds in the store what is left to do.
 
     Args:
         store: Where trials leave their records.
         runner: Prepares and stops trials.
-        max_trials: How many trials Tune is handed before it is told that the search is over.
+        max_batches: How many batches Tune is handed before it is told that the search is over.
     """
 
     def __init__(
@@ -74,15 +124,16 @@ class TuneSearcher(Searcher):
         queue: TrialQueue,
         store: ArtifactStore,
         runner: TrialRunner,
-        max_trials: int,
+        max_batches: int,
     ) -> None:
         super().__init__()
         self._queue = queue
         self._store = store
         self._runner = runner
-        self._num_left = max_trials
+        self._num_left = max_batches
         self._is_stopping = False
-        self._trials: dict[str, SweepTrial] = {}
+        self._batches: dict[str, _Batch] = {}
+        self._loans: dict[str, _Loan] = {}
         self._failure: Exception | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -91,18 +142,20 @@ class TuneSearcher(Searcher):
 
     @property
     def is_spent(self) -> bool:
-        """True once Tune was handed as many trials as it may be."""
+        """True once Tune was handed as many batches as it may be."""
         return self._num_left == 0
 
-    def trial_of(self, trial_id: str) -> SweepTrial | None:
-        """Return the running trial under a Tune id, or None if it has ended."""
-        return self._trials.get(trial_id)
+    def trial_of(self, batch_id: str) -> SweepTrial | None:
+        """Return the first trial under a Tune id, or None if it has ended."""
+        batch = self._batches.get(batch_id)
+        return batch.trials[0] if batch is not None and batch.trials else None
 
     def suggest(self, trial_id: str) -> Any:
-        """Hand out the next trial; None makes Tune ask again later."""
+        """Hand out the next trials; None makes Tune ask again later."""
         if self._failure is not None:
             raise self._failure
         self._runner.check()
+        self._follow_loans()
         trial = None
         if self.is_spent:
             self._queue.check_budget()  # or nobody would, until the last trials have ended
@@ -110,19 +163,29 @@ class TuneSearcher(Searcher):
             trial = self._queue.take()
         if self._queue.stop_reason is not None and not self._is_stopping:
             self._is_stopping = True
-            for running_id in self._trials:
+            for running_id in self._batches:
+                self._withdraw(running_id)
                 self._runner.request_stop(running_id, KillReason(self._queue.stop_reason))
         if trial is None:
-            is_over = not self._trials if self.is_spent else self._queue.is_done
-            return Searcher.FINISHED if is_over else None
+            self._share_late_batches()
+            can_lend = self._runner.can_lend and not self.is_spent
+            lent = self._queue.lend() if can_lend else None
+            if lent is not None:
+                return self._lend(trial_id, *lent)
+            is_over = not self._batches if self.is_spent else self._queue.is_done
+            return Searcher.FINISHED if is_over and not self._loans else None
         self._num_left -= 1
-        self._trials[trial_id] = trial
-        return self._runner.config_for(trial, trial_id)
+        trials = [trial, *self._queue.take_following(trial)]
+        self._batches[trial_id] = _Batch(trials, time.monotonic())
+        return self._runner.config_for(trials, trial_id)
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         """Pass a report to the queue."""
-        trial = self._trials.get(trial_id)
-        if trial is None or STAGE not in result:
+        batch = self._batches.get(trial_id)
+        if batch is None or STAGE not in result:
+            return
+        trial = next((one for one in batch.trials if one.key == result[KEY]), None)
+        if trial is None:
             return
         self._queue.progress(trial, result[STAGE], result[STEP], json.loads(result[METRICS]), result[UNIX_MS])
         if VALUE in result:
@@ -131,30 +194,88 @@ class TuneSearcher(Searcher):
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Pass the end of a trial to the queue; without a record in the store, its process has died.
+        """Pass the end of a batch to the queue; of a trial that began and did not end, the process has died.
 
         Tune takes an error that is raised here for the trial's own, so that the next `suggest` raises it.
         """
         try:
             if error:
                 self._runner.check(is_suspect=True)
-            trial = self._trials.pop(trial_id, None)
-            if trial is not None:
-                self._runner.forget(trial_id)
-                self._end(trial, {} if error or result is None else result)
+            loan = self._loans.pop(trial_id, None)
+            if loan is not None:
+                self._queue.end_loan(is_refused=not loan.is_recalled)
+                self._runner.end_loan(trial_id)
+            batch = self._batches.pop(trial_id, None)
+            if batch is not None:
+                self._end(batch.trials, self._runner.outcomes(trial_id), {} if error else result or {})
         except Exception as failure:
             self._failure = self._failure or failure
 
-    def _end(self, trial: SweepTrial, result: dict[str, Any]) -> None:
-        outcome = result.get(OUTCOME)
-        if outcome == "busy":
-            self._queue.defer(trial, str(result[OWNER]))
+    def _end(
+        self, trials: Sequence[SweepTrial], outcomes: Sequence[dict[str, str]], result: dict[str, Any]
+    ) -> None:
+        for trial, outcome in zip(trials, outcomes, strict=False):
+            self._end_one(trial, outcome)
+        left = trials[len(outcomes) :]
+        if not left:
             return
-        if outcome == "killed":
-            self._queue.kill(trial, str(result[REASON]))
+        if result.get(OUTCOME) == "killed":  # it lost contact, so nothing knows how far it came
+            for trial in left:
+                self._queue.kill(trial, str(result[REASON]))
             return
-        record = trial_record(self._store, trial.fingerprint) if outcome == "ended" else None
+        if result.get(OUTCOME) != "ended":
+            self._queue.end(left[0], self._queue.lost(left[0], _PROCESS_DIED))
+            left = left[1:]
+        for trial in reversed(left):
+            self._queue.give_back(trial)
+
+    def _end_one(self, trial: SweepTrial, outcome: dict[str, str]) -> None:
+        if outcome[OUTCOME] == "busy":
+            self._queue.defer(trial, outcome[OWNER])
+            return
+        if outcome[OUTCOME] == "killed":
+            self._queue.kill(trial, outcome[REASON])
+            return
+        record = trial_record(self._store, trial.fingerprint)
         self._queue.end(trial, record or self._queue.lost(trial, _PROCESS_DIED))
+
+    def _lend(self, loan_id: str, borrower: SweepTrial, stage: str) -> dict[str, Any]:
+        """Let an idle worker lend its CPUs to the one that computes a trial."""
+        batch_id = next(one for one, batch in self._batches.items() if borrower in batch.trials)
+        self._loans[loan_id] = _Loan(borrower, batch_id, stage)
+        return self._runner.lend(loan_id, batch_id, stage)
+
+    def _follow_loans(self) -> None:
+        """Recall the CPUs that are not wanted where they were lent to, or let them go to the next stage."""
+        for loan_id, loan in self._loans.items():
+            if loan.is_recalled:
+                continue
+            stage = None if self.is_spent else self._queue.stage_of_loan(loan.borrower)
+            if stage is None:
+                loan.is_recalled = True
+                self._runner.recall(loan_id)
+            elif stage != loan.stage:
+                loan.stage = stage
+                self._runner.lend(loan_id, loan.batch_id, stage)
+
+    def _share_late_batches(self) -> None:
+        """Take back what has not begun of batches that turned out long while a worker is idle."""
+        if self._queue.num_idle == 0:
+            return
+        late_s = time.monotonic() - _LATE_S
+        for batch_id, batch in self._batches.items():
+            if len(batch.trials) > 1 and batch.since_s < late_s:
+                self._withdraw(batch_id)
+
+    def _withdraw(self, batch_id: str) -> None:
+        batch = self._batches[batch_id]
+        if len(batch.trials) == 1:
+            return
+        num_kept = self._runner.withdraw(batch_id)
+        for trial in reversed(batch.trials[num_kept:]):
+            self._queue.give_back(trial)
+        del batch.trials[num_kept:]
+        batch.since_s = math.inf
 
     def save(self, checkpoint_path: str) -> None:
         """Save nothing: the store is the source of truth."""

@@ -23,6 +23,7 @@ from nlgraft.pipeline.clock import PlaceClock
 from nlgraft.pipeline.decision import Decision, StageCost, Verdict
 from nlgraft.pipeline.integrity import ArtifactDamaged, describe_files
 from nlgraft.pipeline.journal import Journal
+from nlgraft.pipeline.known_manifests import KnownManifests
 from nlgraft.pipeline.leases import EXPIRY_S, Lease, Leases
 from nlgraft.pipeline.local_files import Files, LocalFiles
 from nlgraft.pipeline.manifest import Manifest, describe_artifact, explain_miss
@@ -68,7 +69,8 @@ class ArtifactStore:
         self._files = files
         self._artifacts = Artifacts(files, clock)
         self._names: dict[str, str] = {}
-        self._manifests: dict[str, Manifest] = {}
+        limit = _NUM_COMPARED_LOCAL if self.is_local else _NUM_COMPARED_REMOTE
+        self._known = KnownManifests(files, self._artifacts, limit)
 
     @classmethod
     def open(cls, uri: str | Path, *, cache: Path | None = None, expiry_s: float = EXPIRY_S) -> ArtifactStore:
@@ -144,7 +146,7 @@ class ArtifactStore:
         except ArtifactDamaged as error:
             return Verdict(Decision.CORRUPT, str(error))
         if manifest is None:
-            return Verdict(Decision.MISS, explain_miss(stage, self._stored(stage.name)))
+            return Verdict(Decision.MISS, explain_miss(stage, self._known.of(stage.name)))
         if damage is not None:
             return Verdict(Decision.CORRUPT, damage)
         return Verdict(Decision.HIT, f"stored {manifest.fingerprint[:12]}")
@@ -178,6 +180,7 @@ class ArtifactStore:
         started_at: float = 0.0,
         duration_s: float = 0.0,
         reason: str = "",
+        num_threads: int | None = None,
     ) -> Path:
         """Make a stage's artifact visible in one step.
 
@@ -187,6 +190,7 @@ class ArtifactStore:
             started_at: Unix seconds, for the manifest.
             duration_s: For the manifest.
             reason: Why it was made, for the manifest.
+            num_threads: Threads that made it, for the manifest.
 
         Returns:
             The local directory of the published artifact: this one, or that of a writer who was quicker.
@@ -202,10 +206,16 @@ class ArtifactStore:
         if not files:
             raise ContractError(f"{where}: wrote no file into context.directory")
         manifest = describe_artifact(
-            stage, files, started_at=started_at, duration_s=duration_s, reason=reason
+            stage,
+            files,
+            started_at=started_at,
+            duration_s=duration_s,
+            reason=reason,
+            num_threads=num_threads,
         )
         path = self._artifacts.publish(manifest, directory)
         self._names[stage.fingerprint] = stage.name
+        self._known.add(manifest)
         return path
 
     def discard(self, stage: Stage) -> None:
@@ -240,7 +250,7 @@ class ArtifactStore:
         """Return mean costs by stage name, over at most 64 artifacts each (16 in an object store)."""
         costs = {}
         for name in self._files.names("artifacts"):
-            stored = self._stored(name)
+            stored = self._known.of(name)
             if stored:
                 seconds = sum(manifest.duration_s for manifest in stored) / len(stored)
                 size = sum(manifest.bytes for manifest in stored) / len(stored)
@@ -270,22 +280,6 @@ class ArtifactStore:
         if manifest is None:
             raise StoreError(f"stage {stage.name} {stage.fingerprint[:12]}: has no artifact in {self.name}")
         return manifest
-
-    def _stored(self, name: str) -> list[Manifest]:
-        """Some manifests of a stage name, each read once per process: an artifact never changes."""
-        limit = _NUM_COMPARED_LOCAL if self.is_local else _NUM_COMPARED_REMOTE
-        stored = []
-        for fingerprint in self._files.names(f"artifacts/{name}")[:limit]:
-            if fingerprint not in self._manifests:
-                try:
-                    manifest = self._artifacts.manifest(name, fingerprint)
-                except ArtifactDamaged:
-                    continue
-                if manifest is None:  # being published
-                    continue
-                self._manifests[fingerprint] = manifest
-            stored.append(self._manifests[fingerprint])
-        return stored
 
 
 def _fingerprint(stage: Stage | str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import math
 import sys
@@ -19,6 +20,7 @@ from mlflow.entities import (
     Param,
     Run,
     RunTag,
+    ViewType,
 )
 
 from nlgraft.tracking.entries import BestModel, Point, RunEntry, RunKey, TrackedDataset
@@ -30,6 +32,8 @@ from nlgraft.tracking.trial_files import PREDICTOR
 _log = logging.getLogger("nlgraft.tracking")
 
 DIGEST = "nlgraft.digest"
+HELD = "nlgraft.held"
+"""Tag of a study's run: digest of the ended trials that MLflow holds in full, see `held_digest`."""
 MODEL = "nlgraft.model"
 MODEL_TRIAL = "nlgraft.model_trial"
 RUN_NAME = "mlflow.runName"
@@ -73,7 +77,8 @@ class MlflowBackend:
     its response was lost) the newer one is deleted.
 
     **Completeness.** An ended run that carries the digest of its entry is complete: a new run is created with
-    the digest and ended last, an older run gets the digest after everything else.
+    the digest and ended last, an older run gets the digest after everything else. The study's run carries a
+    digest of all of these, so that a study that is complete is seen to be without reading its runs.
 
     **Failure.** Every method may raise whatever MLflow raises.
     """
@@ -83,7 +88,7 @@ class MlflowBackend:
         self.experiment_id = experiment_id
         self._study_fingerprint = study_fingerprint
         self._provenance = provenance_tags()
-        self._runs: dict[RunKey, _KnownRun] | None = None
+        self._runs: dict[bool, dict[RunKey, _KnownRun]] = {}
         self._parents: dict[RunKey, RunEntry] = {}
 
     def write(self, entry: RunEntry) -> None:
@@ -92,10 +97,12 @@ class MlflowBackend:
         if entry.key.kind != "trial":
             known = self._parents.get(entry.key)
             self._parents[entry.key] = known.merge(entry) if known else entry
-        run = self._index().get(entry.key)
+        run = self._find(entry.key)
         if run is not None and entry.digest and (run.digest, run.status) == (entry.digest, entry.status):
             return
         entry = entry.built()
+        if entry.key.kind == "study" and entry.status == "FINISHED" and True in self._runs:
+            entry.tags[HELD] = self._held()
         if run is None:
             run = self._create(entry)
         content = run.content = run.content or _content(self.client.get_run(run.run_id))
@@ -118,14 +125,25 @@ class MlflowBackend:
             active: Runs that are in fact running.
         """
         running = set(active)
-        orphans = [
-            key for key, run in self._index().items() if run.status == "RUNNING" and key not in running
-        ]
+        found = [_key(run) for run in self._search("attributes.status = 'RUNNING'")]
+        orphans = [key for key in found if key not in running]
         for key in orphans:
             # Without a digest: its last entry may have been written in part.
             tags = {STATE: "killed", END_REASON: "its driver ended before it", DIGEST: ""}
             self.write(RunEntry(key=key, tags=tags, status="KILLED", ended_ms=now_ms()))
         return len(orphans)
+
+    def holds(self, entries: Sequence[RunEntry]) -> bool:
+        """Tell, without reading their runs, if the store is known to hold these ended trials in full.
+
+        A person may have deleted runs since that was noted, so it counts only if the study has no deleted
+        run.
+        """
+        study = self._find(RunKey("study", "", self._study_fingerprint))
+        if study is None or self._is_any_deleted():
+            return False
+        found = held_digest((entry.key, entry.digest) for entry in entries)
+        return self.client.get_run(study.run_id).data.tags.get(HELD) == found
 
     def is_reachable(self) -> bool:
         """Tell if the store responds at all, by reading the experiment."""
@@ -138,14 +156,17 @@ class MlflowBackend:
 
     def forget(self) -> None:
         """Read the runs again before the next write."""
-        self._runs = None
+        self._runs = {}
 
-    def _index(self) -> dict[RunKey, _KnownRun]:
-        if self._runs is None:
+    def _find(self, key: RunKey) -> _KnownRun | None:
+        return self._index(key.kind == "trial").get(key)
+
+    def _index(self, has_trials: bool) -> dict[RunKey, _KnownRun]:
+        """Runs of the study by key: its trials, or itself and its cells, which are read much sooner."""
+        if has_trials not in self._runs:
             runs: dict[RunKey, _KnownRun] = {}
-            for found in self._search():
-                tags = found.data.tags
-                key = RunKey(tags[KIND], tags.get(CELL, ""), tags[FINGERPRINT])
+            for found in self._search(f"tags.`{KIND}` {'=' if has_trials else '!='} 'trial'"):
+                key = _key(found)
                 older, newer = runs.get(key), _indexed(found)
                 # Of two runs of one key the older is kept, in whatever order they are listed.
                 if older is not None and older.started_ms > newer.started_ms:
@@ -153,15 +174,15 @@ class MlflowBackend:
                 if older is not None:
                     self.client.delete_run(newer.run_id)
                 runs[key] = older or newer
-            self._runs = runs
-        return self._runs
+            self._runs[has_trials] = runs
+        return self._runs[has_trials]
 
-    def _search(self) -> Iterable[Run]:
+    def _search(self, condition: str) -> Iterable[Run]:
         token: str | None = None
         while True:
             page = self.client.search_runs(
                 [self.experiment_id],
-                f"tags.`{STUDY_FINGERPRINT}` = '{self._study_fingerprint}' AND tags.`{KIND}` LIKE '%'",
+                f"{self._is_of_study} AND tags.`{KIND}` LIKE '%' AND {condition}",
                 max_results=_RUNS_PER_PAGE,
                 page_token=token,
             )
@@ -169,6 +190,20 @@ class MlflowBackend:
             token = page.token
             if not token:
                 return
+
+    def _is_any_deleted(self) -> bool:
+        deleted = self.client.search_runs(
+            [self.experiment_id], self._is_of_study, run_view_type=ViewType.DELETED_ONLY, max_results=1
+        )
+        return len(deleted) > 0
+
+    @property
+    def _is_of_study(self) -> str:
+        return f"tags.`{STUDY_FINGERPRINT}` = '{self._study_fingerprint}'"
+
+    def _held(self) -> str:
+        ended = {key: run for key, run in self._index(True).items() if run.status != "RUNNING"}
+        return held_digest((key, run.digest) for key, run in ended.items() if run.digest)
 
     def _create(self, entry: RunEntry) -> _KnownRun:
         """Create a run with its tags in one call, so that it can be found even if the response is lost."""
@@ -184,12 +219,12 @@ class MlflowBackend:
             tags=tags | {RUN_NAME: base.name},
             run_name=base.name,
         )
-        run = self._index()[entry.key] = _indexed(created)
+        run = self._index(entry.key.kind == "trial")[entry.key] = _indexed(created)
         run.content = _content(created)
         return run
 
     def _parent_id(self, key: RunKey) -> str:
-        known = self._index().get(key)
+        known = self._find(key)
         if known is None:
             known = self._create(self._parents[key])
         return known.run_id
@@ -277,9 +312,7 @@ class MlflowBackend:
         from nlgraft.tracking.served import log_model
 
         trials = [
-            known.run_id
-            for key, known in self._index().items()
-            if key.kind == "trial" and key.fingerprint == model.fingerprint
+            known.run_id for key, known in self._index(True).items() if key.fingerprint == model.fingerprint
         ]
         source = trials[0] if trials else run.run_id
         names = {STUDY_FINGERPRINT: self._study_fingerprint, FINGERPRINT: model.fingerprint}
@@ -299,6 +332,17 @@ class MlflowBackend:
         else:
             self.client.set_terminated(run.run_id, entry.status, entry.ended_ms or now_ms())
         run.status = entry.status
+
+
+def held_digest(trials: Iterable[tuple[RunKey, str]]) -> str:
+    """Digest the trials that a store holds in full, given the digests of their entries."""
+    lines = sorted(f"{key.cell}\t{key.fingerprint}\t{digest}" for key, digest in trials)
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:32]
+
+
+def _key(run: Run) -> RunKey:
+    tags = run.data.tags
+    return RunKey(tags[KIND], tags.get(CELL, ""), tags[FINGERPRINT])
 
 
 def _indexed(run: Run) -> _KnownRun:

@@ -81,6 +81,7 @@ class MlflowTracker:
         self._layout: StudyLayout | None = None
         self._writer: Writer | None = None
         self._running: set[RunKey] = set()
+        self._earlier: list[RunEntry] = []
         self._upstream: dict[str, frozenset[str]] = {}
         self._is_interrupted = False
 
@@ -117,6 +118,7 @@ class MlflowTracker:
 
     def trial_started(self, trial: TrialLike) -> None:
         """Report that a trial was handed to a worker."""
+        self._put_earlier()
         self._upstream[trial.fingerprint] = upstream_trainings(trial.graph)
         self._put(self._layout_of(trial).trial_start(trial))
 
@@ -139,18 +141,31 @@ class MlflowTracker:
             if key.kind == "trial" and key.fingerprint == fingerprint:
                 self._put(RunEntry(key=key, curve=list(points)))
 
-    def trial_ended(self, trial: TrialLike, record: TrialRecord, store: ArtifactStore | None = None) -> None:
+    def trial_ended(
+        self,
+        trial: TrialLike,
+        record: TrialRecord,
+        store: ArtifactStore | None = None,
+        *,
+        is_reused: bool = False,
+    ) -> None:
         """Report how a trial ended, now or in an earlier run.
 
-        A trial that MLflow holds in full costs no write.
+        A trial that MLflow holds in full costs no write. Those of earlier runs are collected until the study
+        goes on or ends, since MLflow is asked once if it holds them all.
 
         Args:
             trial: The trial; it need not have been passed to `trial_started`.
             store: Store of its artifacts: hypotheses, references, scores, and the model if it is the best.
+            is_reused: True if an earlier run ended it.
         """
         self._upstream.pop(trial.fingerprint, None)
         files = None if store is None else partial(copy_scored_files, trial.graph, store)
-        self._put(self._layout_of(trial).trial_end(trial, record, files))
+        entry = self._layout_of(trial).trial_end(trial, record, files)
+        if is_reused:
+            self._earlier.append(entry)
+        else:
+            self._put(entry)
         if store is not None:
             self._best.consider(trial, record, store)
 
@@ -184,6 +199,7 @@ class MlflowTracker:
             report_directory: Directory of the report.
         """
         layout = self._require_layout()
+        self._put_earlier()
         for cell in result.get("cells", []):
             if layout.find_cell(cell["cell"]) is not None:
                 self.finish_cell(cell["cell"], cell, result.get("main_metric", ""))
@@ -212,6 +228,7 @@ class MlflowTracker:
         """
         if self._writer is None:
             return 0
+        self._put_earlier()
         self._end_running("the driver ended before it")
         if timeout_s is None:
             timeout_s = _INTERRUPTED_CLOSE_S if self._is_interrupted else _CLOSE_S
@@ -223,6 +240,12 @@ class MlflowTracker:
         if layout.find_cell(trial.cell.label) is None:
             self._put(layout.add_cell(trial.cell))
         return layout
+
+    def _put_earlier(self) -> None:
+        """Queue the trials of earlier runs that were collected."""
+        if self._earlier and self._writer is not None:
+            self._writer.put_earlier(self._earlier)
+        self._earlier = []
 
     def _running_now(self) -> set[RunKey]:
         with self._lock:

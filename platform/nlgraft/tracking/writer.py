@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from nlgraft.tracking.entries import RunEntry, RunKey
@@ -28,6 +28,10 @@ class Backend(Protocol):
 
     def end_orphans(self, active: Iterable[RunKey]) -> int:
         """Mark every run of the study that is RUNNING and not active as KILLED; return their number."""
+        ...
+
+    def holds(self, entries: Sequence[RunEntry]) -> bool:
+        """Tell if the store is known to hold these ended trials in full."""
         ...
 
     def is_reachable(self) -> bool:
@@ -79,6 +83,7 @@ class Writer:
         self._backend: Backend | None = None
         self._changed = threading.Condition()
         self._pending: dict[RunKey, RunEntry] = {}
+        self._earlier: list[RunEntry] = []
         self._writing: RunKey | None = None
         self._set_aside: dict[RunKey, RunEntry] = {}
         self._attempts: dict[RunKey, int] = {}
@@ -104,9 +109,16 @@ class Writer:
                 self._due_s.setdefault(entry.key, time.monotonic() + self._live_pause_s)
             self._changed.notify()
 
+    def put_earlier(self, entries: Sequence[RunEntry]) -> None:
+        """Queue trials that an earlier run ended: nothing is to be done if the store holds all of them."""
+        with self._changed:
+            self._earlier += entries
+            self._changed.notify()
+
     def abandon(self) -> None:
         """Stop without writing anything further."""
         with self._changed:
+            self._earlier.clear()
             self._pending.clear()
             self._set_aside.clear()
             self._is_closing.set()
@@ -124,7 +136,8 @@ class Writer:
         if self._thread.ident is not None:
             self._thread.join(timeout_s)
         with self._changed:
-            missing = {*self._pending, *self._set_aside} | ({self._writing} if self._writing else set())
+            missing = {*self._pending, *self._set_aside, *(entry.key for entry in self._earlier)}
+            missing |= {self._writing} if self._writing else set()
         if missing:
             _log.warning(
                 "%s lacks a part of %d runs; the next `nlgraft run` of this study adds it from the records "
@@ -140,7 +153,10 @@ class Writer:
         except Exception as error:  # as in _write
             self._away(error)
         while True:
+            self._sort_out_earlier()
             entry = self._next()
+            if entry is None and self._earlier:
+                continue
             if entry is None:
                 return
             # Read before the write: `close` during it still leaves one attempt at what is new.
@@ -148,10 +164,29 @@ class Writer:
             if not self._write(entry) and is_last_chance:
                 return
 
+    def _sort_out_earlier(self) -> None:
+        """Queue the trials of earlier runs one by one, unless the store is known to hold them all."""
+        with self._changed:
+            entries = list(self._earlier)
+        if not entries:
+            return
+        try:
+            is_held = self._open().holds(entries)
+        except Exception as error:  # as in _write, which will find out if the store is away
+            _log.debug("%s does not tell what it holds: %s", self._name, error)
+            is_held = False
+        with self._changed:
+            # What was put meanwhile comes next; `abandon` may have emptied the list.
+            taken, self._earlier = self._earlier[: len(entries)], self._earlier[len(entries) :]
+        for entry in [] if is_held else taken:
+            self.put(entry)
+
     def _next(self) -> RunEntry | None:
-        """Take the run that has waited longest; None when everything is written."""
+        """Take the run that has waited longest; None when everything is written, or earlier trials came."""
         with self._changed:
             while (key := self._ripe()) is None:
+                if self._earlier:
+                    return None
                 if self._is_closing.is_set():
                     if not self._set_aside or self._is_last_round:
                         return None

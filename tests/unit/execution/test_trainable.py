@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from ray.exceptions import RayError
 
 from nlgraft.errors import StageBusy, TrialFailed
 from nlgraft.execution import trainable
 from nlgraft.execution.report_keys import (
+    KEY,
+    LEAST_IDLE,
     METRICS,
     OUTCOME,
     OWNER,
@@ -23,18 +28,27 @@ from nlgraft.execution.report_keys import (
     UNIX_MS,
     VALUE,
 )
+from nlgraft.execution.sweep_board import SweepBoard
 from nlgraft.execution.trainable import TrialSpec, TuneReporter, run_tune_trial
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
+from nlgraft.pipeline.threads import Threads
 from nlgraft.pipeline.trial_record import TrialRecord
 
 
 class Board:
-    """A stop board whose answer is given, or raised."""
+    """A board whose specs, and whose answer to stop requests, are given; the answer may be an error."""
 
-    def __init__(self, answer: Any = None) -> None:
-        self.stop_reason = SimpleNamespace(remote=lambda trial_id: (trial_id, answer))
-        self.spec = SimpleNamespace(remote=lambda trial_id: answer)
+    def __init__(self, answer: Any = None, specs: Sequence[str] = ()) -> None:
+        self.outcomes: list[dict[str, str]] = []
+        self.orders = SimpleNamespace(remote=lambda batch_id, stage: (batch_id, answer))
+        self.current = SimpleNamespace(remote=lambda batch_id, node: specs[len(self.outcomes)])
+        self.advance = SimpleNamespace(remote=self._advance)
+        self._specs = specs
+
+    def _advance(self, batch_id: str, outcome: dict[str, str]) -> str | None:
+        self.outcomes.append(outcome)
+        return self._specs[len(self.outcomes)] if len(self.outcomes) < len(self._specs) else None
 
 
 @pytest.fixture
@@ -43,20 +57,22 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(trainable.tune, "report", results.append)
 
     def get(asked: Any) -> Any:
-        if isinstance(asked, str):
+        if asked is None or isinstance(asked, str):
             return asked
         if isinstance(asked[1], Exception):
             raise asked[1]
-        return asked[1] and f"{asked[0]}: {asked[1]}"
+        return asked[1] and f"{asked[0]}: {asked[1]}", 0
 
+    here = SimpleNamespace(get_node_id=lambda: "here")
+    monkeypatch.setattr(trainable.ray, "get_runtime_context", lambda: here)
     monkeypatch.setattr(trainable.ray, "get", get)
     return results
 
 
-def spec(tmp_path: Path, watched: str | None = "dev/loss", num_workers: int = 1) -> TrialSpec:
+def spec(tmp_path: Path, watched: str | None = "dev/loss", num_workers: int = 1, key: str = "k") -> TrialSpec:
     graph = StageGraph(Stage(name="train", run="a.b:c"))
     group = WorkerGroup(num_workers, 1.0, 0.0, 0, "")
-    return TrialSpec(graph, {"lr": 1}, str(tmp_path / "store"), "t1", group, "train", watched)
+    return TrialSpec(graph, {"lr": 1}, str(tmp_path / "store"), "t1", key, group, "train", watched)
 
 
 def test_reports_without_dev_metrics_are_sent_once_a_second(
@@ -84,6 +100,7 @@ def test_reports_without_dev_metrics_are_sent_once_a_second(
     ]
     assert [result.get(VALUE) for result in sent] == [None, 2.0, None, None]
     assert {result[STEP] for result in sent} == {7}
+    assert {result[KEY] for result in sent} == {"k"}
     assert sent[0][UNIX_MS] == 1_050_000
 
 
@@ -129,7 +146,12 @@ def test_a_trial_that_tune_ends_is_killed_and_says_no_more(
 def test_a_spec_travels_as_text(tmp_path: Path) -> None:
     found = TrialSpec.from_text(spec(tmp_path).to_text())
     assert found.graph.fingerprint == spec(tmp_path).graph.fingerprint
-    assert (found.config, found.trial_id, found.watched_metric) == ({"lr": 1}, "t1", "dev/loss")
+    assert (found.config, found.batch_id, found.key, found.watched_metric) == (
+        {"lr": 1},
+        "t1",
+        "k",
+        "dev/loss",
+    )
 
 
 @pytest.mark.parametrize("num_workers", [1, 2])
@@ -143,7 +165,7 @@ def test_a_spec_travels_as_text(tmp_path: Path) -> None:
         (StageBusy("abc", "another"), {OUTCOME: "busy", OWNER: "another"}),
     ],
 )
-def test_the_outcome_of_a_trial_is_its_last_report(
+def test_the_board_hears_how_a_trial_ended(
     tmp_path: Path,
     sent: list[dict[str, Any]],
     monkeypatch: pytest.MonkeyPatch,
@@ -161,7 +183,136 @@ def test_the_outcome_of_a_trial_is_its_last_report(
 
     monkeypatch.setattr(trainable, "run_trial", run)
     monkeypatch.setattr(WorkerGroup, "limit_threads", lambda self: None)
-    run_tune_trial({TRIAL_ID: "t1"}, Board(spec(tmp_path, num_workers=num_workers).to_text()))
-    assert sent == [result]
+    board = Board(specs=[spec(tmp_path, num_workers=num_workers).to_text()])
+    run_tune_trial({TRIAL_ID: "t1"}, board)
+    assert board.outcomes == [result]
+    assert sent == [{OUTCOME: "ended"}]
     assert (asked["config"], asked["is_waiting"]) == ({"lr": 1}, False)
     assert (asked["distribute"] is None) == (num_workers == 1)
+
+
+def test_a_batch_is_computed_in_order_until_a_trial_of_it_is_killed(
+    tmp_path: Path, sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states = iter(["finished", "failed", "killed", "finished"])
+
+    def run(graph: StageGraph, store: Any, **options: Any) -> TrialRecord:
+        return TrialRecord(fingerprint="f", config={}, seed=1, state=next(states), reason="disk full")
+
+    monkeypatch.setattr(trainable, "run_trial", run)
+    monkeypatch.setattr(WorkerGroup, "limit_threads", lambda self: None)
+    board = Board(specs=[spec(tmp_path, key=key).to_text() for key in "abcd"])
+    run_tune_trial({TRIAL_ID: "t1"}, board)
+    assert [outcome[OUTCOME] for outcome in board.outcomes] == ["ended", "ended", "killed"]
+    assert sent == [{OUTCOME: "ended"}]
+
+
+def test_a_worker_that_cannot_reach_the_board_says_so(
+    sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    board = Board()
+    board.current = SimpleNamespace(remote=lambda batch_id, node: ("", RayError()))
+    run_tune_trial({TRIAL_ID: "t1"}, board)
+    assert sent == [{OUTCOME: "killed", REASON: "lost contact with the driver of the sweep (RayError)"}]
+
+
+class LocalBoard:
+    """The board of a sweep in this process."""
+
+    def __init__(self, board: SweepBoard) -> None:
+        self._board = board
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=getattr(self._board, name))
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Threads]:
+    before = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(trainable.ray, "get", lambda answer: answer)
+    threads = Threads()
+    monkeypatch.setattr(trainable, "THREADS", threads)
+    yield threads
+    torch.set_num_threads(before)
+
+
+def test_a_stage_computes_with_lent_cpus_until_they_are_recalled_or_it_ends(
+    tmp_path: Path, threads: Threads
+) -> None:
+    board = SweepBoard()
+    mine = replace(spec(tmp_path), group=WorkerGroup(1, 2.0, 0.0, 0, ""))
+    board.assign("t1", [mine.to_text()])
+    board.current("t1", "here")
+    threads.set(2)
+    reporter = TuneReporter(mine, LocalBoard(board))
+    for loan in ("t2", "t3"):
+        board.offer(loan, "t1", "upstream")
+        board.lend(loan, "here")
+    with threads.of_stage("corpus"):
+        assert reporter.should_stop() is None
+        assert torch.get_num_threads() == 2, "nobody waits for this one"
+    with threads.of_stage("upstream"):
+        assert torch.get_num_threads() == 2
+        assert reporter.should_stop() is None
+        assert torch.get_num_threads() == 6, "two CPUs of its own, and those of two workers like it"
+        board.recall("t2")
+        assert not board.is_over("t2")
+        reporter.should_stop()
+        assert torch.get_num_threads() == 4
+        assert board.is_over("t2")
+        board.recall("t3")
+        assert not board.is_over("t3")
+    assert board.is_over("t3")
+    assert (torch.get_num_threads(), threads.most()) == (2, 6)
+    with threads.of_stage("training"):
+        reporter.should_stop()
+        assert (torch.get_num_threads(), threads.most()) == (2, 2)
+
+
+def test_a_lender_waits_until_its_cpus_are_free(
+    sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainable.ray, "get", lambda answer: answer)
+    board = SweepBoard()
+    board.assign("t1", ["spec"])
+    board.current("t1", "here")
+    board.offer("t2", "t1", "upstream")
+    monkeypatch.setattr(trainable, "num_idle_cpus", lambda: 0.9)
+    naps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 1:
+            assert board.use("t1", "upstream", 1) == 1
+        elif len(naps) == 2:
+            board.recall("t2")
+        elif len(naps) == 4:
+            board.use("t1", "upstream", 0)
+
+    monkeypatch.setattr(trainable.time, "sleep", sleep)
+    run_tune_trial({TRIAL_ID: "t2", LEAST_IDLE: 0.6}, LocalBoard(board))
+    assert len(naps) == 4
+    assert sent == [{OUTCOME: "returned"}]
+
+
+def test_cpus_that_others_use_are_not_lent(
+    sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainable.ray, "get", lambda answer: answer)
+    monkeypatch.setattr(trainable, "num_idle_cpus", lambda: 1.1)
+    board = SweepBoard()
+    board.assign("t1", ["spec"])
+    board.current("t1", "here")
+    board.offer("t2", "t1", "upstream")
+    run_tune_trial({TRIAL_ID: "t2", LEAST_IDLE: 1.2}, LocalBoard(board))
+    assert sent == [{OUTCOME: "returned"}]
+    assert board.orders("t1", "upstream") == (None, 0)
+
+
+@pytest.mark.parametrize(
+    "shape, can_borrow",
+    [((1, 1.0, 0.0), True), ((1, 0.5, 0.0), False), ((1, 1.0, 0.5), False), ((2, 1.0, 0.0), False)],
+)
+def test_only_workers_of_whole_cpus_borrow(shape: tuple[int, float, float], can_borrow: bool) -> None:
+    assert WorkerGroup(*shape, 0, "").can_borrow == can_borrow

@@ -22,10 +22,12 @@ from nlgraft.execution.events import (
     SweepStarted,
     SweepTrial,
     TrialEnded,
+    TrialStarted,
 )
 from nlgraft.execution.optuna_study import OptunaStudy
 from nlgraft.execution.status import RunningRecord, read_status
 from nlgraft.execution.trial_queue import TrialQueue
+from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial, trial_record
@@ -68,13 +70,18 @@ class Bench:
         return self.queue.take()
 
     def run(self, trial: SweepTrial) -> TrialRecord:
+        record = self.run_only(trial)
+        self.queue.end(trial, record)
+        return record
+
+    def run_only(self, trial: SweepTrial) -> TrialRecord:
+        """Run a trial as its worker does; the queue does not hear of it."""
         with contextlib.suppress(TrialFailed):
             run_trial(
                 trial.graph, self.store, reporter=NullReporter(), config=dict(trial.config), is_waiting=False
             )
         record = trial_record(self.store, trial.fingerprint)
         assert record is not None
-        self.queue.end(trial, record)
         return record
 
     def run_all(self) -> None:
@@ -485,3 +492,224 @@ def test_status_counts_the_replicates_that_looks_have_granted(toy_document: dict
     first = cells(study)[0].key
     RunningRecord(study, store).observe(LookTaken({first: 5}, 2))
     assert [row["counts"]["planned"] for row in read_status(study, store)["cells"]] == [5, 3]
+
+
+def short_study(toy_document: dict[str, Any], num_seeds: int) -> dict[str, Any]:
+    toy_document["factors"] = {}
+    toy_document["seeds"] = list(range(1, num_seeds + 1))
+    return toy_document
+
+
+def timed(bench: Bench, trial: SweepTrial, seconds: float) -> None:
+    """End a trial whose record says that it took so long."""
+    record = replace(bench.run_only(trial), started_at=1000.0, ended_at=1000.0 + seconds)
+    bench.queue.end(trial, record)
+
+
+def seeds(trials: Iterable[SweepTrial]) -> list[int]:
+    return [trial.seed for trial in trials]
+
+
+def test_trials_are_handed_out_several_at_a_time_once_some_like_them_were_short(
+    toy_document: dict[str, Any],
+) -> None:
+    bench = Bench(short_study(toy_document, 40))
+    for _ in range(4):
+        trial = bench.take()
+        assert trial is not None
+        assert bench.queue.take_following(trial) == []
+        timed(bench, trial, 0.06)
+    first = bench.take()
+    assert first is not None
+    following = bench.queue.take_following(first)
+    assert seeds([first, *following]) == [5, 6, 7, 8, 9, 10, 11, 12]  # 8 of .06 s in half a second
+    assert (len(bench.queue.running), bench.queue.num_idle) == (8, 1)
+    second = bench.take()
+    assert second is not None
+    assert seeds([second, *bench.queue.take_following(second)])[0] == 13
+    assert bench.queue.num_idle == 0
+    assert bench.take() is None
+    timed(bench, first, 0.06)
+    for trial in reversed(following):
+        bench.queue.give_back(trial)
+    again = bench.take()
+    assert again is not None
+    assert seeds([again, *bench.queue.take_following(again)]) == [6, 7, 8, 9, 10, 11, 12, 21]
+
+
+@pytest.mark.parametrize("seconds", [0.3, 100.0])
+def test_one_long_trial_ends_batches(toy_document: dict[str, Any], seconds: float) -> None:
+    bench = Bench(short_study(toy_document, 40))
+    for duration_s in (0.01, 0.01, 0.01, seconds):
+        trial = bench.take()
+        assert trial is not None
+        timed(bench, trial, duration_s)
+    trial = bench.take()
+    assert trial is not None
+    assert bench.queue.take_following(trial) == []
+
+
+def test_what_waits_is_divided_among_the_workers_and_a_budget_holds(toy_document: dict[str, Any]) -> None:
+    bench = Bench(short_study(toy_document, 10))
+    for _ in range(4):
+        trial = bench.take()
+        assert trial is not None
+        timed(bench, trial, 0.001)
+    first = bench.take()
+    assert first is not None
+    assert seeds(bench.queue.take_following(first)) == [6, 7, 8], "5 are left for 2 workers"
+    toy_document["budget"] = {"trials": 6}
+    toy_document["storage"]["path"] += "-two"
+    bench = Bench(short_study(toy_document, 10))
+    for _ in range(4):
+        trial = bench.take()
+        assert trial is not None
+        timed(bench, trial, 0.001)
+    first = bench.take()
+    assert first is not None
+    assert seeds(bench.queue.take_following(first)) == [6], "a budget of 6 trials"
+
+
+def test_an_interrupted_sweep_keeps_what_its_workers_have_finished_before_it_heard(
+    toy_document: dict[str, Any],
+) -> None:
+    bench = Bench(short_study(toy_document, 3))
+    shared = bench.take()
+    assert shared is not None
+    bench.run(shared)
+    finished, lost = bench.take(), bench.take()
+    assert finished is not None
+    assert lost is not None
+    bench.run_only(finished)
+    for trial in bench.queue.running:
+        bench.queue.kill(trial, "a signal")
+    assert bench.queue.is_done
+    states = {event.trial.seed: event.record.state for event in bench.ended()}
+    assert states == {1: "finished", 2: "finished", 3: "killed"}
+    stored = [trial_record(bench.store, trial.fingerprint) for trial in (finished, lost)]
+    assert [record.state for record in stored if record is not None] == ["finished", "killed"]
+    assert Bench(toy_document).queue.num_reused == 2
+
+
+def test_a_trial_that_the_others_wait_for_borrows_the_cpus_of_an_idle_worker(
+    toy_document: dict[str, Any],
+) -> None:
+    bench = Bench(short_study(toy_document, 3))
+    borrower = bench.take()
+    assert borrower is not None
+    assert bench.take() is None
+    assert bench.queue.lend() is None, "they have only begun to wait"
+    bench.clock_s += 2.0
+    upstream = borrower.graph.find("upstream")
+    assert bench.queue.lend() == (borrower, upstream.fingerprint)
+    assert bench.queue.num_idle == 0
+    assert bench.queue.lend() is None, "no further worker is idle"
+    assert bench.queue.stage_of_loan(borrower) == upstream.fingerprint
+    execute_stage(upstream, bench.store, reporter=NullReporter())
+    bench.clock_s += 10.0
+    assert bench.queue.stage_of_loan(borrower) is None, "it computes on, but nobody waits any more"
+    assert bench.take() is None, "the CPUs are not back yet"
+    bench.queue.end_loan(is_refused=False)
+    assert bench.take() is not None
+
+
+def test_a_worker_on_another_node_is_not_asked_again_at_once(toy_document: dict[str, Any]) -> None:
+    bench = Bench(short_study(toy_document, 3))
+    assert bench.take() is not None
+    assert bench.queue.lend() is None
+    bench.clock_s += 2.0
+    assert bench.queue.lend() is not None
+    bench.queue.end_loan(is_refused=True)
+    bench.clock_s += 30.0
+    assert bench.queue.lend() is None
+    bench.clock_s += 31.0
+    assert bench.queue.lend() is not None
+
+
+def test_a_trial_that_nobody_waits_for_borrows_nothing(toy_document: dict[str, Any]) -> None:
+    bench = Bench(short_study(toy_document, 1))
+    assert bench.take() is not None
+    for _ in range(3):
+        assert bench.take() is None
+        assert bench.queue.lend() is None
+
+
+def test_nothing_is_lent_while_another_trial_could_start(toy_document: dict[str, Any]) -> None:
+    toy_document["factors"] = {"gain": {"target": "upstream", "levels": [0, 1], "baseline": 0}}
+    toy_document["seeds"] = [1, 2]
+    bench = Bench(toy_document)
+    first = bench.take()
+    assert first is not None
+    for _ in range(3):  # the other upstream training has not started
+        bench.clock_s += 10.0
+        assert bench.queue.lend() is None
+    assert bench.take() is not None
+    assert bench.queue.lend() is None, "both workers compute"
+
+
+def test_lent_cpus_are_wanted_back_when_another_trial_can_start(toy_document: dict[str, Any]) -> None:
+    toy_document["factors"] = {"gain": {"target": "upstream", "levels": [0, 1], "baseline": 0}}
+    toy_document["seeds"] = [1, 2]
+    bench = Bench(toy_document, max_concurrent=3)
+    first, second = bench.take(), bench.take()
+    assert first is not None
+    assert second is not None
+    assert bench.take() is None
+    assert bench.queue.lend() is None
+    bench.clock_s += 2.0
+    lent = bench.queue.lend()
+    assert lent is not None
+    borrower, _ = lent
+    assert borrower in (first, second)
+    other = second if borrower == first else first
+    bench.run(other)
+    bench.clock_s += 10.0
+    assert bench.queue.stage_of_loan(borrower) is None, "what waited for the other one can start"
+
+
+@pytest.mark.parametrize("sampler, num_following", [("random", 7), ("tpe", 0)])
+def test_a_search_proposes_ahead_only_if_results_change_no_proposal(
+    toy_document: dict[str, Any], sampler: str, num_following: int
+) -> None:
+    toy_document["factors"] = {}
+    toy_document["search"] = {
+        "sampler": {"name": sampler, "seed": 1},
+        "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}},
+        "trials": 40,
+    }
+    bench = Bench(toy_document)
+    for _ in range(4):
+        trial = bench.take()
+        assert trial is not None
+        timed(bench, trial, 0.06)
+    first = bench.take()
+    assert first is not None
+    following = bench.queue.take_following(first)
+    assert [trial.number for trial in following] == list(range(5, 5 + num_following))
+
+
+def test_the_record_of_what_runs_is_written_rarely_and_never_stays_behind(
+    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(short_study(toy_document, 40), max_concurrent=40)
+    first = bench.take()
+    assert first is not None
+    bench.run(first)
+    written: list[int] = []
+    monkeypatch.setattr(
+        ArtifactStore, "write_record", lambda self, kind, key, document: written.append(len(document))
+    )
+    clock_s = 0.0
+    record = RunningRecord(bench.study, bench.store, lambda: clock_s)
+    assert written == [0]
+    while (trial := bench.take()) is not None:
+        record.observe(TrialStarted(trial))
+        clock_s += 0.1
+        record.flush()
+    assert len(written) <= 9, "39 trials within 3.9 s"
+    clock_s += 0.5
+    record.flush()
+    record.flush()
+    assert (written[-1], len(written)) == (39, len(set(written))), "the last word, and no word twice"
+    record.close()
+    assert written[-1] == 0

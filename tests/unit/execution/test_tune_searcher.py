@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from nlgraft.execution.report_keys import METRICS, OUTCOME, OWNER, REASON, STAGE, STEP, UNIX_MS, VALUE
+from nlgraft.execution import tune_searcher
+from nlgraft.execution.report_keys import KEY, METRICS, OUTCOME, OWNER, REASON, STAGE, STEP, UNIX_MS, VALUE
 from nlgraft.execution.tune_searcher import TuneSearcher
 from nlgraft.pipeline.stage import KillReason
 from nlgraft.pipeline.store import ArtifactStore
@@ -19,14 +21,30 @@ from nlgraft.pipeline.trial_record import TrialRecord
 class Queue:
     """A queue of prepared trials that notes what it is told."""
 
-    def __init__(self, *trials: Any) -> None:
+    def __init__(self, *trials: Any, num_following: int = 0, num_idle: int = 0) -> None:
         self.trials = list(trials)
+        self.num_following = num_following
+        self.num_idle = num_idle
         self.told: list[Any] = []
+        self.borrowers: list[Any] = []
+        self.awaited: str | None = None
         self.stop_reason: str | None = None
         self.is_done = False
 
     def take(self) -> Any:
         return self.trials.pop(0) if self.trials else None
+
+    def take_following(self, first: Any) -> list[Any]:
+        return [self.trials.pop(0) for _ in self.trials[: self.num_following]]
+
+    def lend(self) -> Any:
+        return self.borrowers.pop(0) if self.borrowers else None
+
+    def stage_of_loan(self, borrower: Any) -> str | None:
+        return self.awaited
+
+    def end_loan(self, *, is_refused: bool) -> None:
+        self.told.append(("end_loan", is_refused))
 
     def check_budget(self) -> None:
         self.told.append("check_budget")
@@ -39,22 +57,42 @@ class Queue:
 
 
 def trial(name: str) -> Any:
-    return SimpleNamespace(fingerprint=name)
+    return SimpleNamespace(fingerprint=name, key=name)
 
 
 class Bench:
-    def __init__(self, store: ArtifactStore, *trials: Any, max_trials: int = 100) -> None:
-        self.queue, self.requests, self.checks, self.forgotten = Queue(*trials), [], [], []
-        self.searcher = TuneSearcher(self.queue, store, self, max_trials)
+    def __init__(self, store: ArtifactStore, *trials: Any, max_batches: int = 100, **options: int) -> None:
+        self.queue, self.requests, self.checks = Queue(*trials, **options), [], []
+        self.ended: dict[str, list[dict[str, str]]] = {}
+        self.num_begun: dict[str, int] = {}
+        self.freed: list[str] = []
+        self.searcher = TuneSearcher(self.queue, store, self, max_batches)
 
-    def config_for(self, trial: Any, trial_id: str) -> dict[str, Any]:
-        return {"spec": f"{trial.fingerprint} under {trial_id}"}
+    def config_for(self, trials: Sequence[Any], batch_id: str) -> dict[str, Any]:
+        return {"spec": f"{''.join(one.fingerprint for one in trials)} under {batch_id}"}
 
-    def forget(self, trial_id: str) -> None:
-        self.forgotten.append(trial_id)
+    def withdraw(self, batch_id: str) -> int:
+        self.requests.append((batch_id, "withdraw"))
+        return self.num_begun[batch_id]
 
-    def request_stop(self, trial_id: str, reason: str) -> None:
-        self.requests.append((trial_id, reason))
+    def outcomes(self, batch_id: str) -> list[dict[str, str]]:
+        self.freed.append(batch_id)
+        return self.ended.get(batch_id, [])
+
+    can_lend = True
+
+    def lend(self, loan_id: str, batch_id: str, stage: str) -> dict[str, Any]:
+        self.requests.append((loan_id, f"{stage} of {batch_id}"))
+        return {"loan": loan_id}
+
+    def recall(self, loan_id: str) -> None:
+        self.requests.append((loan_id, "recall"))
+
+    def end_loan(self, loan_id: str) -> None:
+        self.requests.append((loan_id, "end"))
+
+    def request_stop(self, batch_id: str, reason: str) -> None:
+        self.requests.append((batch_id, reason))
 
     def check(self, **flags: bool) -> None:
         self.checks.append(flags)
@@ -77,7 +115,7 @@ def test_it_hands_out_trials_until_the_queue_is_done(store: ArtifactStore) -> No
 
 
 def test_it_hands_out_no_more_than_it_may(store: ArtifactStore) -> None:
-    bench = Bench(store, trial("x"), trial("y"), trial("z"), max_trials=2)
+    bench = Bench(store, trial("x"), trial("y"), trial("z"), max_batches=2)
     assert [bench.searcher.suggest("t1"), bench.searcher.suggest("t2")] == [
         {"spec": "x under t1"},
         {"spec": "y under t2"},
@@ -105,7 +143,7 @@ def test_what_runs_is_asked_once_to_end_when_the_queue_stops(store: ArtifactStor
 def test_reports_reach_the_queue(store: ArtifactStore) -> None:
     bench = Bench(store, trial("x"))
     bench.searcher.suggest("t1")
-    report = {STAGE: "train", STEP: 3, METRICS: json.dumps({"dev/loss": 0.5}), UNIX_MS: 1000}
+    report = {KEY: "x", STAGE: "train", STEP: 3, METRICS: json.dumps({"dev/loss": 0.5}), UNIX_MS: 1000}
     bench.searcher.on_trial_result("t1", report)
     assert bench.queue.told == [("progress", "x", "train", 3, {"dev/loss": 0.5}, 1000)]
     bench.searcher.on_trial_result("t1", {**report, VALUE: 0.5})
@@ -116,33 +154,128 @@ def test_reports_reach_the_queue(store: ArtifactStore) -> None:
 
 
 LOST = "lost: the worker process died: out of memory, a crash in native code, or the trial left Python"
+ENDED = {OUTCOME: "ended"}
 
 
 @pytest.mark.parametrize(
-    "result, is_error, told",
+    "outcomes, result, is_error, told",
     [
-        ({OUTCOME: "busy", OWNER: "another"}, False, ("defer", "x", "another")),
-        ({OUTCOME: "killed", REASON: "disk full"}, False, ("kill", "x", "disk full")),
-        ({OUTCOME: "ended"}, False, ("end", "x", "record")),
-        ({OUTCOME: "ended"}, True, ("end", "x", LOST)),
-        (None, False, ("end", "x", LOST)),
-        ({}, False, ("end", "x", LOST)),
+        ([{OUTCOME: "busy", OWNER: "another"}], ENDED, False, ("defer", "x", "another")),
+        ([{OUTCOME: "killed", REASON: "disk full"}], ENDED, False, ("kill", "x", "disk full")),
+        ([ENDED], ENDED, False, ("end", "x", "record")),
+        ([ENDED], None, True, ("end", "x", "record")),  # lost after it had told its end
+        ([], ENDED, True, ("end", "x", LOST)),
+        ([], None, False, ("end", "x", LOST)),
+        ([], {}, False, ("end", "x", LOST)),
+        ([], {OUTCOME: "killed", REASON: "no driver"}, False, ("kill", "x", "no driver")),
     ],
 )
 def test_the_end_of_a_trial(
-    store: ArtifactStore, result: dict[str, Any] | None, is_error: bool, told: tuple[str, ...]
+    store: ArtifactStore,
+    outcomes: list[dict[str, str]],
+    result: dict[str, Any] | None,
+    is_error: bool,
+    told: tuple[str, ...],
 ) -> None:
     record = TrialRecord(fingerprint="x", config={}, seed=1, state="finished")
     store.write_record("trials", "x", record.to_json())
     bench = Bench(store, trial("x"))
     bench.searcher.suggest("t1")
+    bench.ended["t1"] = outcomes
     bench.searcher.on_trial_complete("unknown", result)
     bench.searcher.on_trial_complete("t1", result, error=is_error)
     expected = record if told[2] == "record" else told[2]
     assert bench.queue.told == [(*told[:2], expected)]
     assert bench.searcher.trial_of("t1") is None
-    assert bench.forgotten == ["t1"]
+    assert bench.freed == ["t1"]
     assert bench.checks == [{}] + [{"is_suspect": True}] * is_error
+
+
+def test_of_a_batch_whose_process_died_one_trial_is_lost_and_the_rest_goes_back(store: ArtifactStore) -> None:
+    record = TrialRecord(fingerprint="a", config={}, seed=1, state="finished")
+    store.write_record("trials", "a", record.to_json())
+    bench = Bench(store, *map(trial, "abcd"), num_following=3)
+    assert bench.searcher.suggest("t1") == {"spec": "abcd under t1"}
+    bench.ended["t1"] = [ENDED]
+    bench.searcher.on_trial_complete("t1", None, error=True)
+    assert bench.queue.told == [
+        ("end", "a", record),
+        ("end", "b", LOST),
+        ("give_back", "d"),  # each goes to the front
+        ("give_back", "c"),
+    ]
+
+
+def test_a_sweep_that_stops_ends_what_runs_and_takes_back_the_rest_of_a_batch(store: ArtifactStore) -> None:
+    bench = Bench(store, *map(trial, "abc"), num_following=2)
+    bench.searcher.suggest("t1")
+    bench.queue.stop_reason = "the budget is spent"
+    bench.num_begun["t1"] = 1
+    bench.searcher.suggest("t2")
+    assert bench.requests == [("t1", "withdraw"), ("t1", "the budget is spent")]
+    assert bench.queue.told == [("give_back", "c"), ("give_back", "b")]
+    bench.ended["t1"] = [{OUTCOME: "killed", REASON: "the budget is spent"}]
+    bench.searcher.on_trial_complete("t1", ENDED)
+    assert bench.queue.told[2:] == [("kill", "a", "the budget is spent")]
+
+
+def test_an_idle_worker_gets_what_has_not_begun_of_a_batch_that_takes_long(
+    store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(s=100.0)
+    monkeypatch.setattr(tune_searcher, "time", SimpleNamespace(monotonic=lambda: clock.s))
+    bench = Bench(store, *map(trial, "abcd"), num_following=3, num_idle=1)
+    bench.searcher.suggest("t1")
+    bench.num_begun["t1"] = 2
+    assert bench.searcher.suggest("t2") is None
+    assert bench.requests == [], "short batches are left alone"
+    clock.s += 60.0
+    assert bench.searcher.suggest("t2") is None
+    assert bench.searcher.suggest("t2") is None
+    assert bench.requests == [("t1", "withdraw")]
+    assert bench.queue.told == [("give_back", "d"), ("give_back", "c")]
+
+
+def test_an_idle_worker_lends_its_cpus_until_they_are_wanted_back(store: ArtifactStore) -> None:
+    bench = Bench(store, trial("a"), trial("b"))
+    bench.searcher.suggest("t1")
+    bench.searcher.suggest("t2")
+    bench.queue.borrowers = [(trial("b"), "corpus")]
+    bench.queue.awaited = "corpus"
+    assert bench.searcher.suggest("t3") == {"loan": "t3"}
+    assert bench.searcher.suggest("t4") is None
+    assert bench.requests == [("t3", "corpus of t2")]
+    bench.queue.awaited = "upstream"
+    bench.searcher.suggest("t4")
+    bench.searcher.suggest("t4")
+    assert bench.requests[1:] == [("t3", "upstream of t2")]
+    bench.queue.awaited = None
+    bench.searcher.suggest("t4")
+    bench.queue.is_done = True
+    assert bench.searcher.suggest("t4") is None, "the loan has not ended"
+    assert bench.requests[2:] == [("t3", "recall")]
+    bench.searcher.on_trial_complete("t3", {OUTCOME: "returned"})
+    assert bench.queue.told == [("end_loan", False)]
+    assert bench.requests[3:] == [("t3", "end")]
+    assert bench.freed == []
+    assert bench.searcher.suggest("t4") == "FINISHED"
+
+
+def test_a_loan_that_ends_on_its_own_was_refused(store: ArtifactStore) -> None:
+    bench = Bench(store, trial("a"))
+    bench.searcher.suggest("t1")
+    bench.queue.borrowers = [(trial("a"), "upstream")]
+    bench.searcher.suggest("t2")
+    bench.searcher.on_trial_complete("t2", {OUTCOME: "returned"})
+    assert bench.queue.told == [("end_loan", True)]
+
+
+def test_workers_that_cannot_use_other_cpus_borrow_none(store: ArtifactStore) -> None:
+    bench = Bench(store, trial("a"))
+    bench.searcher.suggest("t1")
+    bench.can_lend = False
+    bench.queue.borrowers = [(trial("a"), "upstream")]
+    assert bench.searcher.suggest("t2") is None
 
 
 def test_tune_pickles_nothing_of_it(store: ArtifactStore) -> None:

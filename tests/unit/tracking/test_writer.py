@@ -20,6 +20,8 @@ class FakeStore:
         self.num_connects = 0
         self.num_forgets = 0
         self.orphans = []
+        self.asked = []
+        self.held = None
 
     def connect(self, *_):
         self.num_connects += 1
@@ -38,6 +40,11 @@ class FakeStore:
         self._answer()
         self.orphans.append(set(active))
         return 0
+
+    def holds(self, entries):
+        self._answer()
+        self.asked.append([entry.key.fingerprint for entry in entries])
+        return self.asked[-1] == self.held
 
     def is_reachable(self):
         return not self.is_away
@@ -267,3 +274,34 @@ def test_puts_from_several_threads_are_all_written(store, writer):
     assert writer.close(60) == 0
     (run,) = store.runs.values()
     assert len(run.curve) == 600
+
+
+@pytest.mark.parametrize("held, written", [(["a", "b"], ["c"]), (["a"], ["a", "b", "c"])])
+def test_trials_of_earlier_runs_are_asked_for_at_once_and_written_unless_all_are_there(
+    store, writer, held, written
+):
+    store.held = held
+    writer.put_earlier([entry("a", status="FINISHED"), entry("b", status="FINISHED")])
+    writer.start(60)
+    wait_until(lambda: store.asked)
+    writer.put(entry("c", status="FINISHED"))
+    assert writer.close(60) == 0
+    assert store.asked == [["a", "b"]]
+    assert sorted(store.writes) == written
+
+
+def test_trials_of_earlier_runs_are_not_lost_while_the_store_is_away(store, writer):
+    store.is_away = True
+    writer.start(60)
+    writer.put_earlier([entry("a", status="FINISHED")])
+    time.sleep(0.1)
+    store.is_away = False
+    assert writer.close(60) == 0
+    assert store.writes == ["a"]
+
+
+def test_trials_of_earlier_runs_that_could_not_be_written_count_as_missing(store, writer):
+    store.is_away = True
+    writer.start(60)
+    writer.put_earlier([entry("a", status="FINISHED"), entry("b", status="FINISHED")])
+    assert writer.close(60) == 2

@@ -120,6 +120,11 @@ class Sampler(Part):
     search has to be longer for the model to be used."""
 
     @property
+    def is_blind(self) -> bool:
+        """True if results change no proposal."""
+        return self.name in ("random", "grid")
+
+    @property
     def num_drawn(self) -> int:
         """Trials that TPE draws at random."""
         return self.num_startup_trials or 10
@@ -151,6 +156,12 @@ class Search(Part):
     """Domains by dotted path into the system's config."""
     trials: int = Field(ge=1)
     """Trials in each cell."""
+
+    @property
+    def active_scheduler(self) -> TrialScheduler | None:
+        """Return the rule that stops trials early, None without one."""
+        spec = self.trial_scheduler
+        return None if spec is None or spec.name == "none" else spec
 
 
 class Objective(Part):
