@@ -2,7 +2,8 @@
 
 torch multiplies fp32 matrices with MKL, which runs its AVX2 kernels on AMD's CPUs. oneDNN, which torch brings
 along for other operations, runs AVX-512 there: 240 to 270 GFLOP/s a thread instead of 105 to 120 on Zen 5.
-Results differ by rounding. Which of them computes depends on shapes alone, so a resumed training repeats the bits.
+Results differ by rounding. Which of them computes depends on shapes alone, so a resumed training repeats its
+bits.
 
 Shape letters: R rows, K inputs, N outputs.
 """
@@ -16,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 _MIN_PRODUCTS = 2**22
-"""Multiplications below which the calls cost more than they save (measured even at 2^20 without gradients)."""
+"""Multiplications below which calls cost more than they save (without gradients both are even at 2^20)."""
 
 
 def _has_fast_kernels() -> bool:
@@ -41,7 +42,7 @@ def transposed_product(a_RN: Tensor, b_RK: Tensor) -> Tensor:
     """Compute ``a.T @ b``, [N, K], without gradients."""
     if not _is_worthwhile(a_RN.T, b_RK.T):
         return a_RN.T @ b_RK
-    # oneDNN wants its first matrix by rows: the smaller one is copied for that, the other one read as it lies.
+    # oneDNN wants its first matrix by rows: the smaller one is copied for that, the other read as it lies.
     if a_RN.shape[1] < b_RK.shape[1]:
         return _by_onednn(a_RN.T, b_RK.T, None)
     return _by_onednn(b_RK.T, a_RN.T, None).T
@@ -63,7 +64,7 @@ def _by_onednn(a_RK: Tensor, b_NK: Tensor, bias_N: Tensor | None) -> Tensor:
 class Linear(nn.Linear):
     """``nn.Linear``, the same weights and results up to rounding."""
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002
         """Map [..., K] to [..., N]."""
         # Under autocast torch computes in bfloat16, by oneDNN.
         if not _is_worthwhile(input, self.weight) or torch.is_autocast_enabled("cpu"):
@@ -71,6 +72,14 @@ class Linear(nn.Linear):
         if torch.is_grad_enabled():
             return cast("Tensor", _Linear.apply(input, self.weight, self.bias))
         return _by_onednn(input, self.weight, self.bias)
+
+
+def use_fast_products(model: nn.Module) -> None:
+    """Turn the linear maps of any model into ``Linear``, in place; weights stay where they are."""
+    for module in model.modules():
+        # Subclasses may compute something else.
+        if type(module) is nn.Linear:
+            module.__class__ = Linear
 
 
 class _Linear(torch.autograd.Function):

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from nlgraft.nn import linear
-from nlgraft.nn.linear import Linear, product, transposed_product
+from nlgraft.nn.linear import Linear, product, transposed_product, use_fast_products
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.training.losses import Seq2SeqObjective
@@ -96,6 +96,21 @@ def test_large_products_go_to_onednn(monkeypatch):
     with torch.no_grad():
         Linear(16, 16)(random(2**14, 16))
     assert called == [2**14]
+
+
+def test_other_peoples_models_keep_their_weights_and_subclasses(for_all_sizes):
+    class Doubled(nn.Linear):
+        def forward(self, given):
+            return 2 * super().forward(given)
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), Doubled(8, 4))
+    given = random(3, 8)
+    before, state = model(given), model.state_dict()
+    use_fast_products(model)
+    assert [type(module) for module in model] == [Linear, nn.ReLU, Doubled]
+    assert model.state_dict().keys() == state.keys()
+    assert torch.allclose(model(given), before, rtol=1e-6, atol=1e-6)
+    assert all(p.data_ptr() == state[name].data_ptr() for name, p in model.named_parameters())
 
 
 def test_a_training_keeps_its_losses(monkeypatch):
