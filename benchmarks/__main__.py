@@ -22,6 +22,7 @@ from benchmarks import (
     overhead,
     stage_sharing,
     training,
+    trial_memory,
     vocabulary,
 )
 from benchmarks.material import SIZE, load_material
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "multi_source_decoding": multi_source_decoding.report,
     "overhead": overhead.report,
     "many_trials": many_trials.report,
+    "trial_memory": trial_memory.report,
     "stage_sharing": stage_sharing.report,
     "vocabulary": vocabulary.report,
 }
