@@ -1,4 +1,7 @@
-"""Run benchmarks: all of them, with the dated result written beside this file, or those that are named."""
+"""Run benchmarks: all of them, with the dated result written beside this file, or those that are named.
+
+Ends with code 1 if something is slower than in the last dated result, beyond noise; stderr names it.
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ from benchmarks import (
     vocabulary,
 )
 from benchmarks.material import SIZE, load_material
+from benchmarks.regressions import regressions
 
 RESULTS = Path(__file__).parent / "results"
 BENCHMARKS: dict[str, Callable[[], list[str]]] = {
@@ -52,11 +56,26 @@ def _head() -> list[str]:
         f"{material.name}, vocabulary {material.vocab_size}, "
         f"{', '.join(f'{name} {size}' for name, size in SIZE.items())}. "
         f"Load average at the start: {os.getloadavg()[0]:.1f}.",
+        "",
+        f"Processor: {_processor()}",
     ]
 
 
-def main() -> None:
-    """Measure on one thread and print; write ``results/DATE.md`` when all were run."""
+def _processor() -> str:
+    """Name the kind of CPU: virtual machines hide its name, but not its family."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().split("\n\n")[0].splitlines() if path.exists() else []
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    known = [facts[name] for name in ("vendor_id", "cpu family", "model") if name in facts]
+    return f"{' '.join(known) or platform.processor()}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def main() -> int:
+    """Measure on one thread and print; write ``results/DATE.md`` when all were run.
+
+    Returns:
+        1 if something became slower, else 0.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(BENCHMARKS)}")
     names = parser.parse_args().names
@@ -70,11 +89,15 @@ def main() -> None:
         lines += ["", *BENCHMARKS[name]()]
         sys.stderr.write(f"{name}: {time.process_time() - began_s:.0f} CPU-s\n")
     text = "\n".join(lines) + "\n"
+    today = datetime.date.today().isoformat()
     if not names:
         RESULTS.mkdir(exist_ok=True)
-        (RESULTS / f"{datetime.date.today().isoformat()}.md").write_text(text)
+        (RESULTS / f"{today}.md").write_text(text)
     sys.stdout.write(text)
+    slower = regressions(text, RESULTS, before=today)
+    sys.stderr.writelines(f"slower: {line}\n" for line in slower)
+    return 1 if slower else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
