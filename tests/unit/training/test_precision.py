@@ -23,6 +23,8 @@ from nlgraft.training.loop import Training, train
 from nlgraft.training.losses import Seq2SeqObjective
 from nlgraft.training.precision import measure_gain
 from nlgraft.training.train_config import PRECISION_INPUT, TrainConfig
+from tests.unit.stages.runs import decisions, run
+from tests.unit.stages.test_language_model import TRAIN, pretrained
 from tests.unit.training.toy import Recorder, ToyData, ToyModel, make_context
 
 AUTO = TrainConfig(
@@ -114,6 +116,18 @@ def test_only_auto_has_the_stage_and_all_its_trainings_share_one():
     one, other = (precision_inputs(AUTO.model_copy(update={"max_steps": steps})) for steps in (1, 2))
     assert one == other
     assert one[PRECISION_INPUT].is_distributed == PRECISION.is_distributed is True
+
+
+def test_a_trial_runs_the_measurement_first_and_records_it(tmp_path, monkeypatch):
+    times(monkeypatch, 1.0, 0.5)
+    store = ArtifactStore.open(str(tmp_path / "store"))
+    graph = pretrained(train={**TRAIN, "precision": "auto"})
+    record = run(store, graph)
+    assert record.state == "finished", record.reason
+    assert (record.metrics["precision/is_bf16"], record.metrics["precision/bf16_gain"]) == (1.0, 2.0)
+    assert decisions(graph, record)["precision"] == "run"
+    other = run(store, pretrained(train={**TRAIN, "precision": "auto", "peak_lr": 0.02}))
+    assert decisions(graph, other)["precision"] == "hit"
 
 
 def test_a_kind_of_training_asks_for_it_and_hands_it_to_the_loop(tmp_path):
