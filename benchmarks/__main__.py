@@ -1,6 +1,6 @@
 """Run benchmarks: all of them, with the dated result written beside this file, or those that are named.
 
-Ends with exit code 1 and a sentence for each ratio that is below the last dated result by more than noise.
+Ends with code 1 if something is slower than in the last dated result, beyond noise; stderr names it.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from benchmarks import (
     overhead,
     stage_sharing,
     training,
+    trial_memory,
     vocabulary,
 )
 from benchmarks.material import SIZE, load_material
-from benchmarks.regressions import compare
+from benchmarks.regressions import regressions
 
 RESULTS = Path(__file__).parent / "results"
 BENCHMARKS: dict[str, Callable[[], list[str]]] = {
@@ -42,6 +43,7 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "overhead": overhead.report,
     "many_trials": many_trials.report,
     "idle_cores": idle_cores.report,
+    "trial_memory": trial_memory.report,
     "stage_sharing": stage_sharing.report,
     "vocabulary": vocabulary.report,
     "growth": growth.report,
@@ -58,11 +60,26 @@ def _head() -> list[str]:
         f"{material.name}, vocabulary {material.vocab_size}, "
         f"{', '.join(f'{name} {size}' for name, size in SIZE.items())}. "
         f"Load average at the start: {os.getloadavg()[0]:.1f}.",
+        "",
+        f"Processor: {_processor()}",
     ]
 
 
-def main() -> None:
-    """Measure on one thread, print, compare with earlier results; write ``results/DATE.md`` if all ran."""
+def _processor() -> str:
+    """Name the kind of CPU: virtual machines hide its name, but not its family."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().split("\n\n")[0].splitlines() if path.exists() else []
+    facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    known = [facts[name] for name in ("vendor_id", "cpu family", "model") if name in facts]
+    return f"{' '.join(known) or platform.processor()}, {torch.backends.cpu.get_cpu_capability()}"
+
+
+def main() -> int:
+    """Measure on one thread and print; write ``results/DATE.md`` when all were run.
+
+    Returns:
+        1 if something became slower, else 0.
+    """
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of: {', '.join(BENCHMARKS)}")
     names = parser.parse_args().names
@@ -75,13 +92,16 @@ def main() -> None:
         began_s = time.process_time()
         lines += ["", *BENCHMARKS[name]()]
         sys.stderr.write(f"{name}: {time.process_time() - began_s:.0f} CPU-s\n")
-    text, today = "\n".join(lines) + "\n", datetime.date.today().isoformat()
+    text = "\n".join(lines) + "\n"
+    today = datetime.date.today().isoformat()
     if not names:
         RESULTS.mkdir(exist_ok=True)
         (RESULTS / f"{today}.md").write_text(text)
     sys.stdout.write(text)
-    compare(text, RESULTS, today)
+    slower = regressions(text, RESULTS, before=today)
+    sys.stderr.writelines(f"slower: {line}\n" for line in slower)
+    return 1 if slower else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

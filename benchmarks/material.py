@@ -90,9 +90,9 @@ class Material:
         return read_encoded(self.directory(self.text.stage), name)
 
 
-def _corpus() -> tuple[str, CorpusConfig]:
+def _corpus(is_constructed: bool) -> tuple[str, CorpusConfig]:
     root = Path(os.environ.get("NLGRAFT_DATA", _SHARED)) / "multi30k"
-    if not root.is_dir():
+    if is_constructed or not root.is_dir():
         return "conlang", ConlangConfig(corpus="conlang", train=29000, dev=1000, test=1000)
     files = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
     splits = {
@@ -103,9 +103,12 @@ def _corpus() -> tuple[str, CorpusConfig]:
 
 
 @cache
-def load_material() -> Material:
-    """Take Multi30k English-German below ``NLGRAFT_DATA``, or else make constructed text of the same size."""
-    name, config = _corpus()
+def load_material(*, is_constructed: bool = False) -> Material:
+    """Take Multi30k English-German below ``NLGRAFT_DATA``, or constructed text of the same size.
+
+    Constructed text has a vocabulary of about 1,900; it is also taken where Multi30k is not at hand.
+    """
+    name, config = _corpus(is_constructed)
     directory = tempfile.TemporaryDirectory()
     atexit.register(directory.cleanup)
     corpus = seq2seq_graph.corpus("bench", config)

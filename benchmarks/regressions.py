@@ -1,113 +1,113 @@
-"""Comparison with earlier results: ratios to peers, read from the tables of dated results.
+"""Comparison of results with the last dated ones: what became slower beyond noise.
 
-Only ratios are compared, since times depend on the machine and on its load. A ratio is a regression if its
-range over rounds lies wholly below the earlier one and it has lost more than a tenth: the same code differs
-by up to 8 % between machines (1.16 to 1.26 of Marian).
+Two kinds of figures are compared, both read from the tables of the Markdown results: ratios to a peer with
+their range over rounds, worse if each median lies outside the other's range, and CPU-seconds, which have no
+range. Rates are not compared, but their ratios are. Results of other processors are left out: which libraries
+are fast differs between them.
 """
 
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-TOLERANCE = 0.1
-OURS = "nlgraft"
-_NOT_OURS = (
-    *("Marian", "JoeyNMT", "Hugging Face", "CTranslate2", "GEMM limit", "transformers"),
-    "language model, read anew",  # ours, with the cache switched off
-)
-_UNCOMPARED = ("Growth of cost",)
-"""Sections whose ratios are between sizes and not between systems."""
-_DATED = re.compile(r"\d{4}-\d{2}-\d{2}")
-_NUMBERS = r"(?P<value>\d+\.\d+) \((?P<low>\d+\.\d+)-(?P<high>\d+\.\d+)(?: over rounds)?\)"
-_HEADER = re.compile(r"ratio to (?P<peer>.+?) \(range over rounds\)")
-_CELL = re.compile(_NUMBERS)
-_ITEM = re.compile(rf"- (?:{OURS} to (?:the )?)?(?P<peer>.+?): {_NUMBERS}")
-
-Key = tuple[str, str, str]
-"""Heading of the section, system, peer."""
+MAX_TIMES_CPU_S = 1.5
+"""CPU-seconds of the last result from which on a figure without range is worse..."""
+MIN_MORE_CPU_S = 0.5
+"""...if it is also that much more: shorter ones vary."""
+PEERS = ("Marian", "Hugging Face", "CTranslate2", "JoeyNMT", "GEMM limit")
+"""Beginnings of rows that are not ours."""
+_RANGED = re.compile(r"([\d.]+) \(([\d.]+)-([\d.]+)\)")
+_CPU = re.compile(r"^Processor: .*$", re.MULTILINE)
+_DATED = re.compile(r"\d{4}-\d\d-\d\d\.md")
 
 
 @dataclass(frozen=True)
-class Ratio:
-    """Speed of a system over that of a peer.
-
-    Attributes:
-        value: Ratio of medians.
-        low: Lowest ratio of a round.
-        high: Highest ratio of a round.
-    """
+class Figure:
+    """One cell of a table; without a range ``low`` and ``high`` are the value."""
 
     value: float
     low: float
     high: float
+    is_ratio: bool
+
+    def is_worse_than(self, last: Figure) -> bool:
+        """Tell if this is beyond noise worse than the last one."""
+        if self.is_ratio:
+            return self.value < last.low and last.value > self.high
+        return self.value > max(MAX_TIMES_CPU_S * last.value, last.value + MIN_MORE_CPU_S)
 
     def __str__(self) -> str:
-        return f"{self.value:.2f} ({self.low:.2f}-{self.high:.2f})"
+        return f"{self.value:g} ({self.low:g}-{self.high:g})" if self.is_ratio else f"{self.value:g}"
 
 
-def read_ratios(text: str) -> dict[Key, Ratio]:
-    """Read the ratios of our systems from results in Markdown.
+Place = tuple[str, str, str]
+"""Heading, row and column of a figure."""
 
-    They stand in the last column of tables whose header says ``ratio to PEER (range over rounds)``, as
-    `benchmarks.measure.table` writes them, and in items ``- PEER: ratio (range over rounds)``.
-    """
-    found: dict[Key, Ratio] = {}
-    section, peer = "", None
-    for line in text.splitlines():
-        if line.startswith("#"):
-            section, peer = line.lstrip("# "), None
-        elif line.startswith("|"):
-            first, *_, last = (cell.strip() for cell in line.strip("| ").split("|"))
-            header, cell = _HEADER.fullmatch(last), _CELL.fullmatch(last)
-            peer = header["peer"] if header else peer
-            is_ours = first != peer and not first.startswith(_NOT_OURS) and section not in _UNCOMPARED
-            if cell and peer is not None and is_ours:
-                found[section, first, peer] = _ratio(cell)
-        else:
-            peer = None
-            item = _ITEM.match(line)
-            if item and item["peer"].startswith(_NOT_OURS) and " to " not in item["peer"]:
-                found[section, OURS, item["peer"]] = _ratio(item)
+
+def figures(text: str) -> dict[Place, Figure]:
+    """Read the comparable figures of a result."""
+    return dict(_figures(text.splitlines()))
+
+
+def _figures(lines: list[str]) -> Iterator[tuple[Place, Figure]]:
+    heading, columns = "", list[str]()
+    for line in lines:
+        if line.startswith("## "):
+            heading = line[3:]
+        if not line.startswith("|"):
+            columns = []
+            continue
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not columns:
+            columns = cells
+            continue
+        for column, cell in zip(columns[1:], cells[1:], strict=False):
+            figure = _figure(column, cell)
+            if figure is not None and not cells[0].startswith(PEERS):
+                yield (heading, cells[0], column), figure
+
+
+def _figure(column: str, cell: str) -> Figure | None:
+    if column.startswith("ratio to"):
+        found = _RANGED.match(cell)
+        return None if found is None else Figure(*map(float, found.groups()), is_ratio=True)
+    if column.endswith("CPU-s") and re.match(r"[\d.]+", cell):
+        value = float(cell.split()[0])
+        return Figure(value, value, value, is_ratio=False)
+    return None
+
+
+def _processor(text: str) -> str | None:
+    found = _CPU.search(text)
+    return found and found[0]
+
+
+def _last_figures(text: str, folder: Path, before: str) -> dict[Place, tuple[str, Figure]]:
+    """Find the newest earlier figure of every place, with its date; old results name no processor."""
+    found: dict[Place, tuple[str, Figure]] = {}
+    for path in sorted(folder.iterdir()):
+        if not _DATED.fullmatch(path.name) or path.stem >= before:
+            continue
+        earlier = path.read_text("utf-8")
+        if _processor(earlier) in (None, _processor(text)):
+            found |= {place: (path.stem, figure) for place, figure in figures(earlier).items()}
     return found
 
 
-def last_ratios(files: Iterable[Path]) -> dict[Key, tuple[str, Ratio]]:
-    """Return the newest ratio of every pair that dated results hold, with the name of its file."""
-    known: dict[Key, tuple[str, Ratio]] = {}
-    for file in sorted(files):
-        known |= {key: (file.stem, ratio) for key, ratio in read_ratios(file.read_text()).items()}
-    return known
+def regressions(text: str, folder: Path, *, before: str) -> list[str]:
+    """Name what is slower in a result than in the last one that has it, one line each.
 
-
-def regressions(text: str, files: Iterable[Path]) -> Iterator[str]:
-    """Say in a sentence each what is slower than the newest of some dated results, by more than noise."""
-    known = last_ratios(files)
-    for (section, system, peer), new in read_ratios(text).items():
-        when, old = known.get((section, system, peer), ("", new))
-        if new.high < old.low and new.value < (1 - TOLERANCE) * old.value:
-            yield f"{section}: {system} is {new} of {peer}, and was {old} in {when}."
-
-
-def earlier(directory: Path, date: str) -> list[Path]:
-    """List the dated results of a directory from before a date (``YYYY-MM-DD``)."""
-    return [file for file in directory.glob("*.md") if _DATED.match(file.stem) and file.stem[:10] < date]
-
-
-def compare(text: str, directory: Path, date: str) -> None:
-    """Compare results with those of earlier dates in a directory.
-
-    Raises:
-        SystemExit: With code 1 where something is slower; stderr says what.
+    Args:
+        text: The result, Markdown.
+        folder: Dated results.
+        before: ISO date of the result.
     """
-    slower = [*regressions(text, earlier(directory, date))]
-    sys.stderr.write("".join(f"regression: {sentence}\n" for sentence in slower))
-    if slower:
-        raise SystemExit(1)
-
-
-def _ratio(match: re.Match[str]) -> Ratio:
-    return Ratio(*(float(match[name]) for name in ("value", "low", "high")))
+    last, lines = _last_figures(text, folder, before), []
+    for place, figure in figures(text).items():
+        if place in last and figure.is_worse_than(last[place][1]):
+            date, earlier = last[place]
+            lines.append(f"{' / '.join(place)}: {figure}, on {date} it was {earlier}")
+    return lines

@@ -40,12 +40,12 @@ DEFAULT_BATCH_SENTENCES = 128
 NUM_ROUNDS = 7
 OURS, MARIAN, TRAINER = "nlgraft", "Marian, our batches", "Marian, its Trainer"
 AIMS = {
-    MARIAN: 1.1,
+    MARIAN: 1.3,
     TRAINER: 2.0,
     "JoeyNMT, our batches": 1.25,
     "JoeyNMT, its own batches": 2.5,
 }
-"""How many times their tokens ours must learn from."""
+"""How many times their tokens ours must learn from, where torch's own products leave AVX-512 unused."""
 
 
 def training_config(batch_tokens: int = BATCH_TOKENS, precision: str = "fp32") -> SmoothedTrainConfig:
@@ -201,13 +201,24 @@ def measure(material: Material) -> Rates:
 
 
 def report() -> list[str]:
-    """Write what was measured."""
-    material = load_material()
+    """Write what was measured, on Multi30k and, with a small vocabulary, on the constructed language."""
+    lines = _report(": a study's own stage", load_material())
+    lines += ["", *_report(", on the constructed language", load_material(is_constructed=True))]
+    if not has_bf16():
+        lines.append("- bf16: left out, this CPU has no instructions for it")
+    if not has_joeynmt():
+        lines.append("- JoeyNMT is not installed: `make bench` installs it")
+    return lines
+
+
+def _report(what: str, material: Material) -> list[str]:
     rates = measure(material)
     stage = training_stage(material, TrainSettings(train=training_config(), model=our_config()))
     efficiency = data_of(material, stage).padding().efficiency
     lines = [
-        f"## Training, {BATCH_TOKENS} tokens a batch: a study's own stage",
+        f"## Training, {BATCH_TOKENS} tokens a batch{what}",
+        "",
+        f"{material.name}, vocabulary {material.vocab_size}.",
         "",
         *table(rates, MARIAN),
         "",
@@ -218,8 +229,4 @@ def report() -> list[str]:
         if peer in rates.rates:
             ratio, low, high = rates.ratio(OURS, peer)
             lines.append(f"- {peer}: {ratio:.2f} ({low:.2f}-{high:.2f} over rounds), aim {aim}")
-    if not has_bf16():
-        lines.append("- bf16: left out, this CPU has no instructions for it")
-    if not has_joeynmt():
-        lines.append("- JoeyNMT is not installed: `make bench` installs it")
     return lines

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
+from nlgraft.stages.kinds.training_settings import TrainingSettings
+from nlgraft.stages.stage_kind import Inputs, StageKind, T
 from nlgraft.training.train_config import MaskingConfig, TrainConfig
 from trainables.prlm_fusion.config import PretrainedPrlm
 
 
-class PretrainSettings(Settings):
+class PretrainSettings(TrainingSettings[TrainConfig]):
     """Pretraining of one language model."""
 
     prlm: PretrainedPrlm
     """Objective and sizes."""
-    train: TrainConfig
-    """Duration, learning rate and selection of the result."""
     masking: MaskingConfig | None
     """Masking; null for left-to-right models, which predict every token."""
     max_tokens: int

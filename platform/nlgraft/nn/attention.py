@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nlgraft.nn.linear import Linear
 from nlgraft.nn.memory_banks import Memory
 
 
@@ -72,9 +73,9 @@ class Attention(nn.Module):
         memory_dim = memory_dim or d_model
         self.num_heads = num_heads
         self.dropout = dropout
-        self.query = nn.Linear(d_model, d_model)
-        self.key_value = nn.Linear(memory_dim, 2 * d_model)
-        self.output = nn.Linear(d_model, d_model)
+        self.query = Linear(d_model, d_model)
+        self.key_value = Linear(memory_dim, 2 * d_model)
+        self.output = Linear(d_model, d_model)
         self.open_slot = nn.Parameter(torch.empty(2 * d_model)) if has_open_slot else None
         self.reset_parameters()
 

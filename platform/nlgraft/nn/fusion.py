@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from nlgraft.nn.attention import Attention, KeyValue
+from nlgraft.nn.linear import Linear
 from nlgraft.nn.memory_banks import Memory
 from nlgraft.nn.model_config import FusionConfig, MergeName, Site, TransformerConfig
 from nlgraft.nn.random_streams import isolated_rng
@@ -50,7 +51,7 @@ class Gate(nn.Module):
     def __init__(self, config: FusionConfig, d_model: int) -> None:
         super().__init__()
         num_flows = len(config.contexts) + 1
-        self.gate = nn.Linear(num_flows * d_model, d_model if num_flows == 2 else num_flows * d_model)
+        self.gate = Linear(num_flows * d_model, d_model if num_flows == 2 else num_flows * d_model)
         nn.init.xavier_uniform_(self.gate.weight)
         nn.init.zeros_(self.gate.bias)
 

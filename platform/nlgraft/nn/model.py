@@ -26,6 +26,7 @@ from nlgraft.nn.embedding import InputLayer, TableEmbedding
 from nlgraft.nn.fine_encoder import FineEncoder
 from nlgraft.nn.fusion import Fusion
 from nlgraft.nn.layers import DecoderLayer, EncoderLayer
+from nlgraft.nn.linear import Linear
 from nlgraft.nn.memory_banks import Memory, concatenate, split
 from nlgraft.nn.model_config import TransformerConfig
 from nlgraft.nn.random_streams import isolated_rng
@@ -86,7 +87,7 @@ class Seq2Seq(nn.Module):
             if config.tying == "all"
             else _embedding(config, "target_context", target_vocab_size, contexts)
         )
-        self.output_projection = nn.Linear(d_model, target_vocab_size, bias=config.has_output_bias)
+        self.output_projection = Linear(d_model, target_vocab_size, bias=config.has_output_bias)
         if config.tying == "none":
             nn.init.normal_(self.output_projection.weight, std=d_model**-0.5)
         else:

@@ -11,6 +11,7 @@ from functools import partial
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from nlgraft.nn.linear import Linear
 from nlgraft.nn.model_config import NORM_EPS, Activation, Norm
 
 ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
@@ -75,8 +76,8 @@ class FeedForward(nn.Module):
         self, d_model: int, ffn_dim: int, activation: Activation, activation_dropout: float = 0.0
     ) -> None:
         super().__init__()
-        self.inner = nn.Linear(d_model, ffn_dim)
-        self.outer = nn.Linear(ffn_dim, d_model)
+        self.inner = Linear(d_model, ffn_dim)
+        self.outer = Linear(ffn_dim, d_model)
         self.activate = ACTIVATIONS[activation]
         self.dropout = nn.Dropout(activation_dropout)
         for linear in (self.inner, self.outer):

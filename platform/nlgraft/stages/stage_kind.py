@@ -46,6 +46,10 @@ class Settings(StrictConfig):
         """Estimate the work of a stage with these settings; None for stages that train nothing."""
         return None
 
+    def further_inputs(self) -> Mapping[str, Stage]:
+        """Name stages that these settings need besides the inputs of the kind; read by ``context.inputs``."""
+        return {}
+
 
 class NoSettings(Settings):
     """Settings of a stage that depends on its inputs alone."""
@@ -100,7 +104,7 @@ class StageKind(Generic[SettingsT, InputsT]):
         locations: Mapping[str, Any] | None = None,
     ) -> Stage:
         """Build a stage of this kind; ``seed`` and ``locations`` as in ``Stage``."""
-        named = dict(inputs.named())
+        named = {**dict(inputs.named()), **settings.further_inputs()}
         return Stage(
             name=name,
             run=self.run,
@@ -116,16 +120,19 @@ class StageKind(Generic[SettingsT, InputsT]):
 
     def read(self, context: StageContext) -> tuple[SettingsT, InputsT]:
         """Read the settings and the input directories of a running stage."""
-        return self.settings_of(context.stage), self._directories(context)
+        settings = self.settings_of(context.stage)
+        return settings, self._directories(context, settings.further_inputs())
 
     def settings_of(self, stage: Stage) -> SettingsT:
         """Read the settings of a stage of this kind."""
         # By way of JSON, in which strict pydantic accepts lists for tuples.
         return self.settings.model_validate_json(canonical_json(stage.config))
 
-    def _directories(self, context: StageContext) -> InputsT:
+    def _directories(self, context: StageContext, further: Mapping[str, Stage]) -> InputsT:
         found: dict[str, Any] = {}
         for key, directory in context.inputs.items():
+            if key in further:
+                continue
             # A member of a family is named ``field/member``.
             name, slash, member = key.partition("/")
             if slash:

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nlgraft.nn.linear import product, transposed_product
 from nlgraft.training.train_config import SmoothingKind
 
 _SLICE_ELEMENTS = {"cpu": 2**22, "cuda": 2**26}
@@ -117,7 +118,7 @@ class _Projected(torch.autograd.Function):
             for h_Cd, y_C, out_Cd in zip(
                 hidden.split(rows), target_R.split(rows), grad_hidden.split(rows), strict=True
             ):
-                x_CV = (h_Cd @ weight.T).to(wide)
+                x_CV = product(h_Cd, weight).to(wide)
                 if bias_V is not None:
                     x_CV += bias_V
                 true_C1 = x_CV.gather(1, y_C[:, None])
@@ -133,8 +134,8 @@ class _Projected(torch.autograd.Function):
                 # loop.
                 x_CV.scatter_add_(1, y_C[:, None], (mass - 1) * z_C1)
                 x = x_CV.to(narrow)
-                out_Cd.copy_(x @ weight).div_(z_C1)
-                grad_weight += x.T @ (h_Cd / z_C1.to(wide)).to(narrow)
+                torch.div(product(x, weight.T), z_C1, out=out_Cd)
+                grad_weight += transposed_product(x, (h_Cd / z_C1.to(wide)).to(narrow))
                 if grad_bias is not None:
                     grad_bias += (x_CV / z_C1).sum(0)
             if is_differentiated:

@@ -22,8 +22,10 @@ import torch
 from nlgraft.errors import ContractError, DataError
 from nlgraft.evaluation.efficiency import count_parameters
 from nlgraft.evaluation.scores import Score
+from nlgraft.nn.linear import use_fast_products
 from nlgraft.pipeline.stage import StageContext, TrialStopped
 from nlgraft.training.parameters import choose_trained, make_optimizer
+from nlgraft.training.precision import with_precision
 from nlgraft.training.rows_first import RowsFirst
 from nlgraft.training.step import Rows, Stepper, TrainData, Training, TrainingDiverged
 from nlgraft.training.train_state import (
@@ -111,7 +113,8 @@ def train(
         TrainingDiverged: A loss, gradient or dev metric is not finite.
         TrialStopped: The reporter requested it; a checkpoint was written.
         ContractError: The stage has no seed, a pattern matches nothing, the best weights are requested but
-            cannot be determined, or rows that are to be trained first cannot be.
+            cannot be determined, rows that are to be trained first cannot be, or the precision is to be
+            measured and was not.
     """
     loop = _Loop(training, context, evaluate, rows_first)
     cuda = [loop.device] if loop.device.type == "cuda" else []
@@ -144,6 +147,7 @@ class _Loop:
                 f"patience={config.patience} need an evaluate function; give one, or set average_last: 1 and "
                 "patience: null"
             )
+        config = with_precision(config, context)
         if config.max_epochs is not None:
             config = config.in_steps(len(data.epoch(0)))
         self.model, self.data, self.config, self.context = model, data, config, context
@@ -151,6 +155,7 @@ class _Loop:
         self.device = torch.device(context.device)
         self.workers = Workers(context.rank, context.world_size, self.device)
         model.to(self.device)
+        use_fast_products(model)
         choose_trained(model, training.learned)
         if rows_first is not None:
             rows_first.check(model)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Generic, TypeVar
 
 from nlgraft.pipeline.stage import Stage, Work
+from nlgraft.stages.kinds.precision_kinds import precision_inputs
 from nlgraft.stages.stage_kind import Settings
 from nlgraft.training.train_config import TrainConfig
 
@@ -22,6 +23,10 @@ class TrainingSettings(Settings, Generic[TrainT]):
     def layers(self) -> tuple[int, int] | None:
         """Weights of the model's layers, and its width; None if an input provides the model."""
         return None
+
+    def further_inputs(self) -> Mapping[str, Stage]:
+        """Name the stage that measures the precision, if one is to be measured."""
+        return precision_inputs(self.train)
 
     def work(self, inputs: Mapping[str, Stage]) -> Work:
         """Estimate the work from the model's size; its output layer has the tokenizer's vocabulary."""

@@ -1,0 +1,143 @@
+"""Linear maps by oneDNN against double precision, torch's own kernels, and in a whole training."""
+
+import pytest
+import torch
+from torch import nn
+
+from nlgraft.nn import linear
+from nlgraft.nn.linear import Linear, product, transposed_product, use_fast_products
+from nlgraft.nn.model import Seq2Seq
+from nlgraft.nn.model_config import TransformerConfig
+from nlgraft.training.losses import Seq2SeqObjective
+from tests.unit.training.toy import VOCABULARY, ToyData
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch.ops.mkldnn, "_linear_pointwise"), reason="this torch was built without oneDNN"
+)
+
+
+@pytest.fixture
+def for_all_sizes(monkeypatch):
+    """oneDNN for products of any size, on CPUs where torch's own kernels are as fast, too."""
+    monkeypatch.setattr(linear, "_IS_AVAILABLE", True)
+    monkeypatch.setattr(linear, "_MIN_PRODUCTS", 0)
+
+
+def random(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def relative_error(found, expected):
+    found, expected = found.detach().double(), expected.detach()
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), [(1, 3, 5), (37, 64, 24), (50, 24, 64)])
+def test_products_are_those_of_double_precision(for_all_sizes, rows, inputs, outputs, is_transposed):
+    a, bias = random(rows, inputs), random(outputs, seed=2)
+    b = random(inputs, outputs, seed=1).T if is_transposed else random(outputs, inputs, seed=1)
+    exact = a.double() @ b.double().T + bias.double()
+    assert relative_error(product(a, b, bias), exact) < 1e-6
+    gradient = random(rows, outputs, seed=3)
+    exact = gradient.double().T @ a.double()
+    found = transposed_product(gradient, a)
+    assert found.shape == (outputs, inputs)
+    assert relative_error(found, exact) < 1e-6
+
+
+@pytest.mark.parametrize("shape", [(6, 16), (2, 3, 16)])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("use_relu", [True, False])
+def test_gradients_are_those_of_double_precision(for_all_sizes, shape, bias, use_relu):
+    ours = Linear(16, 40, bias=bias)
+    exact = nn.Linear(16, 40, bias=bias, dtype=torch.float64)
+    exact.load_state_dict(ours.state_dict())
+    x, y = random(*shape).requires_grad_(), random(*shape).double().requires_grad_()
+    results = []
+    for map_, given in ((ours, x), (exact, y)):
+        out = map_(given)
+        out = torch.relu_(out) if use_relu else out  # in place, as the feed-forward block does
+        (2 * out).sum().backward()  # a sum's gradient is one number, repeated by its strides
+        results.append([out, given.grad, *(p.grad for p in map_.parameters())])
+    for found, expected in zip(*results, strict=True):
+        assert found.shape == expected.shape
+        assert relative_error(found, expected) < 1e-6
+
+
+def test_what_needs_no_gradient_gets_none(for_all_sizes):
+    map_ = Linear(8, 8)
+    map_.weight.requires_grad_(False)
+    x = random(4, 8).requires_grad_()
+    map_(x).sum().backward()
+    assert map_.weight.grad is None
+    assert x.grad is not None
+    assert map_.bias.grad.tolist() == pytest.approx([4.0] * 8)
+    with torch.no_grad():
+        assert not map_(x).requires_grad
+
+
+def test_small_products_and_half_precision_stay_with_torch(monkeypatch):
+    monkeypatch.setattr(linear, "_IS_AVAILABLE", True)
+    monkeypatch.setattr(linear, "_by_onednn", lambda *given: pytest.fail("oneDNN was called"))
+    map_ = Linear(16, 16)
+    x = random(2**14 - 1, 16)
+    assert torch.equal(map_(x), nn.functional.linear(x, map_.weight, map_.bias))
+    monkeypatch.setattr(linear, "_MIN_PRODUCTS", 0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert map_(x).dtype == torch.bfloat16
+    assert map_.double()(x.double()).dtype == torch.float64
+
+
+def test_large_products_go_to_onednn(monkeypatch):
+    called = []
+    monkeypatch.setattr(linear, "_IS_AVAILABLE", True)
+    monkeypatch.setattr(linear, "_by_onednn", lambda a, b, bias: called.append(len(a)) or a @ b.T)
+    with torch.no_grad():
+        Linear(16, 16)(random(2**14, 16))
+    assert called == [2**14]
+
+
+def test_other_peoples_models_keep_their_weights_and_subclasses(for_all_sizes):
+    class Doubled(nn.Linear):
+        def forward(self, given):
+            return 2 * super().forward(given)
+
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(inplace=True), Doubled(8, 4))
+    given = random(3, 8)
+    before, state = model(given), model.state_dict()
+    use_fast_products(model)
+    assert [type(module) for module in model] == [Linear, nn.ReLU, Doubled]
+    assert model.state_dict().keys() == state.keys()
+    assert torch.allclose(model(given), before, rtol=1e-6, atol=1e-6)
+    assert all(p.data_ptr() == state[name].data_ptr() for name, p in model.named_parameters())
+
+
+def test_a_training_keeps_its_losses(monkeypatch):
+    monkeypatch.setattr(linear, "_MIN_PRODUCTS", 0)
+    curves = []
+    for is_available in (False, True):
+        monkeypatch.setattr(linear, "_IS_AVAILABLE", is_available)
+        curves.append(_losses())
+    assert curves[1] == pytest.approx(curves[0], rel=1e-6)
+    assert curves[0][-1] < curves[0][0]
+
+
+def _losses():
+    """Losses per token of 20 steps with dropout, its draws the same each time."""
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        d_model=32, num_encoder_layers=2, num_decoder_layers=2, num_heads=2, ffn_dim=64, dropout=0.1
+    )
+    model, data, objective = Seq2Seq(config, VOCABULARY, VOCABULARY), ToyData(), Seq2SeqObjective()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    losses = []
+    for step in range(20):
+        torch.manual_seed(step)
+        loss = objective(model, data.batch(data.epoch(0)[step % 6], 0))
+        (loss.loss_sum / loss.num_tokens).backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.loss_sum.item() / loss.num_tokens)
+    return losses
