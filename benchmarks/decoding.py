@@ -28,6 +28,7 @@ from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.stages import seq2seq_graph
+from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE, translate
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
 from nlgraft.text.tokenizers import EOS
@@ -73,7 +74,8 @@ def ours(material: Material, model: Seq2Seq, directory: Path) -> Callable[[], fl
     write_model(model, directory)
     text = material.text
     # a stage that stands for the training: the artifact is handed over
-    stage = seq2seq_graph.translate("translation", text.stage, text, "test", decode=fixed_length())
+    decoding = DecodingSettings(decode=fixed_length())
+    stage = seq2seq_graph.translate("translation", text.stage, text, "test", decoding)
     inputs = {"model": directory, "corpus": _few_sentences(material, directory / "corpus")}
 
     def work() -> float:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer
 from nlgraft.evaluation.sufficient import TextMetric
-from nlgraft.nn.model_config import BeamSearchConfig, GenerationConfig, TransformerConfig
+from nlgraft.nn.model_config import BeamSearchConfig, GenerationConfig, Precision, TransformerConfig
 from nlgraft.stages.config_parts import ExtractMethod, MaskedSpansConfig
 from nlgraft.stages.kinds.training_settings import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
@@ -88,6 +88,8 @@ class DecodingSettings(Settings):
 
     decode: BeamSearchConfig
     """Beam and length rules."""
+    dev_precision: Precision = "fp32"
+    """Arithmetic of the search if the split is dev."""
     view: View = View()
     """Sources and contexts that the model reads."""
     foreign_source: int | None = Field(default=None, ge=0)
@@ -115,6 +117,11 @@ class TranslateSettings(DecodingSettings):
     def generation(self) -> GenerationConfig:
         """The search, which begins with the view's first token."""
         return GenerationConfig(**self.decode.model_dump(), start_id=self.view.target_start)
+
+    @property
+    def precision(self) -> Precision:
+        """Arithmetic of the search."""
+        return self.dev_precision if self.split == "dev" else "fp32"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,6 +164,8 @@ class ScoreSettings(Settings):
     """Tokenizer of ROUGE, likewise."""
     has_documents: bool = False
     """If true, compute document-level BLEU as well; the corpus then needs document ids."""
+    dev_precision: Precision = "fp32"
+    """Arithmetic in which dev was translated; other than fp32, the signatures of its scores name it."""
     metric_prefix: str = ""
     """Prefix of all metrics of a model that is not the trial's result."""
 

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ from nlgraft.evaluation.scripts import TextTokenizers, choose_tokenizers
 from nlgraft.evaluation.translation import Translations
 from nlgraft.evaluation.translation import translate as decode
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import GenerationConfig, TransformerConfig
+from nlgraft.nn.model_config import GenerationConfig, Precision, TransformerConfig
 from nlgraft.nn.rereading import without_language_model_cache
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.seq2seq_kinds import (
@@ -56,13 +57,15 @@ def translate(context: StageContext) -> None:
     """Translate a split by beam search; write the hypotheses, their length, the speed and the calibration."""
     settings, inputs = TRANSLATE.read(context)
     split = settings.split
-    model = read_model(inputs.model).to(context.device)
+    # Torch quantises for CPUs alone.
+    device = context.device if settings.precision == "fp32" else "cpu"
+    model = read_model(inputs.model).to(device)
     prepared = model_inputs(settings, inputs, model.config)
     if settings.foreign_source is not None:
         # A fixed seed, so that all trials translate the same mismatched sources.
         prepared = with_foreign_source(prepared, settings.foreign_source, seed=0)
     with nullcontext() if settings.has_lm_cache else without_language_model_cache(model):
-        translations = decode(model, prepared, settings.generation)
+        translations = decode(model, prepared, settings.generation, settings.precision)
     tokenizer = open_tokenizer(inputs.tokenizers[settings.view.target.stream])
     write_lines(context.directory / HYPOTHESES_FILE, tokenizer.decode(translations.best))
     if not settings.is_measured:
@@ -75,8 +78,8 @@ def translate(context: StageContext) -> None:
             model, prepared, translations.best, tokenizer, references, settings.generation
         )
     scores = {
-        **evaluation.scores,
-        "sentences_per_s": _speed(translations, settings, context.device),
+        **_naming(evaluation, settings.precision).scores,
+        "sentences_per_s": _speed(translations, settings, device),
     }
     write_segments(context.directory, split, evaluation.statistics)
     write_metrics(context.directory, {f"{split}/{name}": score for name, score in scores.items()})
@@ -117,10 +120,23 @@ def _lengths(name: str, sequences: Sequence[Sequence[int]], signature: str) -> E
     return Evaluation({name: score_statistics(name, rows, signature)}, {name: rows})
 
 
+def _naming(evaluation: Evaluation, precision: Precision) -> Evaluation:
+    """Name in all signatures how the text was decoded, if not in fp32: such scores are not to be compared."""
+    if precision == "fp32":
+        return evaluation
+    named = {
+        name: replace(score, signature=f"{score.signature}|decoding:{precision}")
+        for name, score in evaluation.scores.items()
+    }
+    return replace(evaluation, scores=named)
+
+
 def _speed(translations: Translations, settings: TranslateSettings, device: str) -> Score:
     count = len(translations.hypotheses)
     rate = count / translations.seconds
-    signature = speed_signature(settings.generation, device, has_lm_cache=settings.has_lm_cache)
+    signature = speed_signature(
+        settings.generation, device, settings.precision, has_lm_cache=settings.has_lm_cache
+    )
     return Score("sentences_per_s", rate, count, "maximize", signature)
 
 
@@ -174,6 +190,8 @@ def score(context: StageContext) -> None:
         if settings.has_documents:
             documents = text_of(corpus, ["document"])
             evaluation |= evaluate_documents(hypotheses, references, documents, **how)
+        if split == "dev":
+            evaluation = _naming(evaluation, settings.dev_precision)
         if settings.metric_prefix:
             _write_aside(context.directory, split, evaluation, settings.metric_prefix)
             continue
