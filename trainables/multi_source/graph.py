@@ -293,6 +293,7 @@ class _Trial:
         view = self.view(config.read_sources)
         decoding = DecodingSettings(
             decode=config.decode,
+            engine=config.score.engine,
             dev_precision=config.score.dev_precision,
             view=view,
             is_measured=foreign_source is None,

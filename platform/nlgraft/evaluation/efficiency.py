@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nlgraft.nn.model_config import GenerationConfig, Precision
+from nlgraft.nn.model_config import GenerationConfig
 
 
 def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
@@ -17,15 +17,10 @@ def count_parameters(model: torch.nn.Module) -> tuple[int, int]:
 
 
 def speed_signature(
-    config: GenerationConfig,
-    device: torch.device | str,
-    precision: Precision = "fp32",
-    *,
-    has_lm_cache: bool = True,
+    config: GenerationConfig, device: torch.device | str, *, has_lm_cache: bool = True
 ) -> str:
     """Describe what a decoding speed depends on besides the model."""
     kind = torch.device(device).type
     threads = f"|threads:{torch.get_num_threads()}" if kind == "cpu" else ""
     lm_cache = "" if has_lm_cache else "|lm_cache:off"
-    rounded = "" if precision == "fp32" else f"|decoding:{precision}"
-    return f"beam:{config.beam}|batch:{config.batch_sentences}|device:{kind}{threads}{lm_cache}{rounded}"
+    return f"beam:{config.beam}|batch:{config.batch_sentences}|device:{kind}{threads}{lm_cache}"

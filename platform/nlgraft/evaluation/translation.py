@@ -15,7 +15,7 @@ from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.evaluation.scripts import choose_tokenizers
 from nlgraft.nn.fast_linears import fast_linears
 from nlgraft.nn.generation import Hypothesis, beam_search
-from nlgraft.nn.model_config import GenerationConfig, Precision
+from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.text.tokenizers import Tokenizer
 
 
@@ -37,22 +37,19 @@ class Translations:
         return [hypotheses[0].ids if hypotheses else [] for hypotheses in self.hypotheses]
 
 
-def translate(
-    model: Any, inputs: Inputs, config: GenerationConfig, precision: Precision = "fp32"
-) -> Translations:
+def translate(model: Any, inputs: Inputs, config: GenerationConfig) -> Translations:
     """Decode examples in batches of similar length; the translations are in the examples' order.
 
     Args:
         model: A ``Seq2Seq`` on any device.
         inputs: What it reads.
         config: Beam, length rules, sentences at once.
-        precision: Arithmetic of the linear layers; int8 on a CPU alone.
     """
     # sentences of one length end at about one time, so batches are cut from the longest to the shortest
     order = np.argsort(-inputs.lengths, kind="stable")
     hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(inputs))]
     started = time.perf_counter()
-    with fast_linears(model, precision):
+    with fast_linears(model):
         for start in range(0, len(order), config.batch_sentences):
             rows = order[start : start + config.batch_sentences]
             sources, contexts = inputs.pack(rows)

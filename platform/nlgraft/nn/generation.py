@@ -86,10 +86,10 @@ def _begin(
     moved = [tokens.to(device) for tokens in sources]
     bank = model.encode(moved, {name: tokens.to(device) for name, tokens in (contexts or {}).items()})
     limiting = moved if length_source is None else [moved[length_source]]
-    return model.start(bank), _limits(model, limiting, config)
+    return model.start(bank), search_limits(model, limiting, config)
 
 
-def _limits(model: Seq2Seq, sources: Sequence[Tokens], config: GenerationConfig) -> Tensor:
+def search_limits(model: Seq2Seq, sources: Sequence[Tokens], config: GenerationConfig) -> Tensor:
     """Compute the longest hypothesis of each sentence [B]: limited by the rules and by the position table."""
     limits_B = length_limits(sources, config.max_length_ratio, config.max_length_offset)
     if model.config.target_positions != "learned":

@@ -310,7 +310,7 @@ def scores(
         compared_tokenizer: Tokenizer of the target against which the model's saves tokens.
         further: Stages whose metrics belong to the trial although nothing else reads them.
     """
-    decoding = decoding.model_copy(update={"dev_precision": score.dev_precision})
+    decoding = decoding.model_copy(update={"engine": score.engine, "dev_precision": score.dev_precision})
     inputs = ScoreInputs(
         corpus=text.corpus,
         translations={
@@ -330,6 +330,7 @@ def score_settings(score: ScoreConfig) -> ScoreSettings:
         metrics=score.metrics,
         bleu_tokenizer=score.bleu_tokenizer,
         rouge_tokenizer=score.rouge_tokenizer,
+        engine=score.engine,
         dev_precision=score.dev_precision,
     )
 

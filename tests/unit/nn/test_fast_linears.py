@@ -1,4 +1,4 @@
-"""Linear layers while decoding: oneDNN's fp32 and int8 against torch's own products."""
+"""Linear layers while decoding: oneDNN against torch's own products."""
 
 import copy
 
@@ -40,7 +40,6 @@ def test_fp32_gives_the_same_products(model):
     with torch.inference_mode(), fast_linears.fast_linears(model):
         assert torch.allclose(layer(x), expected.float(), atol=1e-5)
         assert layer(x[:0]).shape == (0, 3, 64)
-        assert torch.allclose(layer(x.double().float()), expected.float(), atol=1e-5)
 
 
 def test_hypotheses_do_not_depend_on_who_multiplies(model, monkeypatch):
@@ -53,42 +52,23 @@ def test_hypotheses_do_not_depend_on_who_multiplies(model, monkeypatch):
         assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-5)
 
 
-def test_int8_rounds_weights_by_output_and_inputs_by_batch(model):
-    """Both sides are rounded to 8 bits, so that each product is wrong by half a step of either at most."""
-    layer, x = model.decoder[0].ffn.inner, torch.randn(50, 32)
-    exact = layer(x)
-    with torch.inference_mode(), fast_linears.fast_linears(model, "int8"):
-        rounded = layer(x)
-    step_x = (x.max() - x.min()) / 127  # processors without VNNI keep to 7 bits
-    step_w = layer.weight.abs().amax(1) * 2 / 254
-    bound = 0.5 * (step_x * layer.weight.abs().sum(1) + step_w * x.abs().sum(1, keepdim=True))
-    bound += 32 * step_x * step_w
-    assert ((rounded - exact).abs() <= bound).all()
-    assert not torch.equal(rounded, exact)
-
-
-@pytest.mark.parametrize("precision", ["fp32", "int8"])
-def test_the_model_is_left_as_it_was(model, precision):
-    before, engine = copy.deepcopy(model.state_dict()), torch.backends.quantized.engine
-    torch.manual_seed(5)
-    expected = torch.rand(1)
-    torch.manual_seed(5)
-    with fast_linears.fast_linears(model, precision):
+@pytest.mark.usefixtures("is_faster")
+def test_the_model_is_left_as_it_was(model):
+    before = copy.deepcopy(model.state_dict())
+    with fast_linears.fast_linears(model):
         beam_search(model, [SOURCES], config=CONFIG)
-    with pytest.raises(ZeroDivisionError), fast_linears.fast_linears(model, precision):
+    with pytest.raises(ZeroDivisionError), fast_linears.fast_linears(model):
         raise ZeroDivisionError
-    assert torch.rand(1) == expected
-    assert torch.backends.quantized.engine == engine
     assert not [layer for layer in layers_of(model) if "forward" in vars(layer)]
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 @pytest.mark.usefixtures("is_faster")
-def test_a_search_inside_keeps_the_precision_of_the_whole_corpus(model):
-    with fast_linears.fast_linears(model, "int8"):
-        chosen = [vars(layer)["forward"] for layer in layers_of(model)]
+def test_a_search_inside_keeps_what_was_arranged_for_the_whole_corpus(model):
+    with fast_linears.fast_linears(model):
+        chosen = [vars(layer).get("forward") for layer in layers_of(model)]
         beam_search(model, [SOURCES], config=CONFIG)
-        assert [vars(layer)["forward"] for layer in layers_of(model)] == chosen
+        assert [vars(layer).get("forward") for layer in layers_of(model)] == chosen
 
 
 def test_other_precisions_stay(model):

@@ -20,6 +20,7 @@ from nlgraft.evaluation.artifact import (
     write_segments,
 )
 from nlgraft.evaluation.calibration import evaluate_calibration, token_confidences
+from nlgraft.evaluation.ctranslate2_translation import translate_by_ctranslate2
 from nlgraft.evaluation.efficiency import speed_signature
 from nlgraft.evaluation.extractive import lead, oracle
 from nlgraft.evaluation.inputs import Inputs, with_foreign_source
@@ -28,7 +29,7 @@ from nlgraft.evaluation.scripts import TextTokenizers, choose_tokenizers
 from nlgraft.evaluation.translation import Translations
 from nlgraft.evaluation.translation import translate as decode
 from nlgraft.nn.model import Seq2Seq
-from nlgraft.nn.model_config import GenerationConfig, Precision, TransformerConfig
+from nlgraft.nn.model_config import Engine, GenerationConfig, Precision, TransformerConfig
 from nlgraft.nn.rereading import without_language_model_cache
 from nlgraft.pipeline.stage import StageContext
 from nlgraft.stages.kinds.seq2seq_kinds import (
@@ -39,6 +40,7 @@ from nlgraft.stages.kinds.seq2seq_kinds import (
     ScoreSettings,
     TranslateInputs,
     TranslateSettings,
+    how_decoded,
 )
 from nlgraft.stages.metrics import metric_name
 from nlgraft.stages.run.text_stages import encode_lines, open_tokenizer, text_of
@@ -57,15 +59,18 @@ def translate(context: StageContext) -> None:
     """Translate a split by beam search; write the hypotheses, their length, the speed and the calibration."""
     settings, inputs = TRANSLATE.read(context)
     split = settings.split
-    # Torch quantises for CPUs alone.
-    device = context.device if settings.precision == "fp32" else "cpu"
+    engine, precision = settings.how
+    device = context.device if engine == "torch" else "cpu"
     model = read_model(inputs.model).to(device)
     prepared = model_inputs(settings, inputs, model.config)
     if settings.foreign_source is not None:
         # A fixed seed, so that all trials translate the same mismatched sources.
         prepared = with_foreign_source(prepared, settings.foreign_source, seed=0)
-    with nullcontext() if settings.has_lm_cache else without_language_model_cache(model):
-        translations = decode(model, prepared, settings.generation, settings.precision)
+    if engine == "torch":
+        with nullcontext() if settings.has_lm_cache else without_language_model_cache(model):
+            translations = decode(model, prepared, settings.generation)
+    else:
+        translations = translate_by_ctranslate2(model, prepared, settings.generation, precision)
     tokenizer = open_tokenizer(inputs.tokenizers[settings.view.target.stream])
     write_lines(context.directory / HYPOTHESES_FILE, tokenizer.decode(translations.best))
     if not settings.is_measured:
@@ -77,10 +82,8 @@ def translate(context: StageContext) -> None:
         evaluation |= calibration(
             model, prepared, translations.best, tokenizer, references, settings.generation
         )
-    scores = {
-        **_naming(evaluation, settings.precision).scores,
-        "sentences_per_s": _speed(translations, settings, device),
-    }
+    speed = {"sentences_per_s": _speed(translations, settings, device)}
+    scores = _naming(Evaluation(evaluation.scores | speed, {}), engine, precision).scores
     write_segments(context.directory, split, evaluation.statistics)
     write_metrics(context.directory, {f"{split}/{name}": score for name, score in scores.items()})
 
@@ -120,12 +123,12 @@ def _lengths(name: str, sequences: Sequence[Sequence[int]], signature: str) -> E
     return Evaluation({name: score_statistics(name, rows, signature)}, {name: rows})
 
 
-def _naming(evaluation: Evaluation, precision: Precision) -> Evaluation:
-    """Name in all signatures how the text was decoded, if not in fp32: such scores are not to be compared."""
-    if precision == "fp32":
+def _naming(evaluation: Evaluation, engine: Engine, precision: Precision) -> Evaluation:
+    """Name in all signatures that another search has found the text: such scores are not to be compared."""
+    if engine == "torch":
         return evaluation
     named = {
-        name: replace(score, signature=f"{score.signature}|decoding:{precision}")
+        name: replace(score, signature=f"{score.signature}|decoding:{engine} {precision}")
         for name, score in evaluation.scores.items()
     }
     return replace(evaluation, scores=named)
@@ -134,9 +137,7 @@ def _naming(evaluation: Evaluation, precision: Precision) -> Evaluation:
 def _speed(translations: Translations, settings: TranslateSettings, device: str) -> Score:
     count = len(translations.hypotheses)
     rate = count / translations.seconds
-    signature = speed_signature(
-        settings.generation, device, settings.precision, has_lm_cache=settings.has_lm_cache
-    )
+    signature = speed_signature(settings.generation, device, has_lm_cache=settings.has_lm_cache)
     return Score("sentences_per_s", rate, count, "maximize", signature)
 
 
@@ -190,8 +191,7 @@ def score(context: StageContext) -> None:
         if settings.has_documents:
             documents = text_of(corpus, ["document"])
             evaluation |= evaluate_documents(hypotheses, references, documents, **how)
-        if split == "dev":
-            evaluation = _naming(evaluation, settings.dev_precision)
+        evaluation = _naming(evaluation, *how_decoded(settings.engine, settings.dev_precision, split))
         if settings.metric_prefix:
             _write_aside(context.directory, split, evaluation, settings.metric_prefix)
             continue
