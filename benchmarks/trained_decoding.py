@@ -37,7 +37,7 @@ OURS, THEIRS, INT8, PEER = (
     "nlgraft by CTranslate2, int8",
     "CTranslate2 alone",
 )
-AIMS = {(THEIRS, OURS): 1.0, (INT8, OURS): 1.6}
+AIMS = {(THEIRS, PEER): 1.0, (INT8, OURS): 1.6}
 """How many times the sentences of the second the first should decode."""
 DECODE = GenerationConfig(beam=5, batch_sentences=BATCH_SENTENCES)
 DECODING = {

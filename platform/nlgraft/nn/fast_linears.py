@@ -28,7 +28,8 @@ _Layer = Callable[[Tensor], Tensor]
 def fast_linears(model: nn.Module) -> Iterator[None]:
     """Run the fp32 linear layers of a model by oneDNN inside, without gradients, if that is faster here.
 
-    Layers that are not on a CPU stay as they are, and so do those that an outer call has changed.
+    Layers that are not on a CPU stay as they are, and so do those that an outer call has changed. The others'
+    weights are in memory twice meanwhile, tied ones once for each layer.
     """
     layers = [layer for layer in model.modules() if type(layer) is nn.Linear and "forward" not in vars(layer)]
     changed = [layer for layer in layers if _is_plain(layer.weight)] if is_onednn_faster() else []
