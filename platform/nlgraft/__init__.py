@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nlgraft.api import Handle, launch, load
+    from nlgraft.api import Handle, launch, load, register
     from nlgraft.study.public import Study
 
     __version__: str
 
-__all__ = ["Handle", "Study", "launch", "load"]
+__all__ = ["Handle", "Study", "launch", "load", "register"]
 
 
 def __getattr__(name: str) -> Any:

@@ -28,6 +28,7 @@ from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
     from nlgraft.analysis.data.ledger import Entry
+    from nlgraft.analysis.data.registration import Registration
     from nlgraft.analysis.statistics.validity import Validity
     from nlgraft.analysis.study_result import StudyResult
     from nlgraft.execution.events import Event, Observer
@@ -168,6 +169,26 @@ def ledger(study: str | None = None, storage: str | None = None) -> dict[int, En
         for number, one in entries.items()
         if (one.variant == found.variant if found.overrides else one.study == found.name)
     }
+
+
+def register(study: Study | str | os.PathLike[str]) -> Registration:
+    """Freeze what a study asks and on which data, as a dated entry of its store; see `docs/validity.md`.
+
+    A study that froze the same before keeps its entry and its date. ``study`` may be whatever `find_study`
+    takes.
+
+    Raises:
+        DataError: Text cannot be read.
+    """
+    return load(study).register()
+
+
+def registrations(study: Study) -> list[Registration]:
+    """List the registrations of the study's name, the oldest first, whatever its overrides."""
+    from nlgraft.analysis.data.registration import open_registrations
+
+    known = open_registrations(open_store(study)).read().documents
+    return [one for one in known.values() if one.study == study.name]
 
 
 def validity(study: Study, num_simulations: int = 1000) -> Validity:

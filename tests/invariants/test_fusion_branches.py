@@ -66,6 +66,32 @@ def test_silent_branches_change_nothing(site, side, norm):
     torch.testing.assert_close(logits_of(model, batch), logits_of(plain, batch), **EXACT)
 
 
+@pytest.mark.parametrize("site", ["self", "ffn"])
+@pytest.mark.parametrize("side", SIDES)
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_branches_with_zero_initial_weights_begin_as_the_plain_model(site, side, norm):
+    """Invariant F14 by ``init: zero``; the branches still learn: their last projection has a gradient."""
+    config = preset(
+        "prlm",
+        encoder=checkpoint("bert"),
+        **SIZES,
+        norm=norm,
+        fusion={"contexts": ("prlm",), "site": site, "side": side, "init": "zero"},
+    )
+    encoders = {"prlm": HuggingFaceEncoder(hugging_face())}
+    torch.manual_seed(3)  # not by `build`, which draws all weights again
+    model = Seq2Seq(config, VOCAB, VOCAB, encoders).double().eval()
+    torch.manual_seed(3)
+    plain = Seq2Seq(TransformerConfig(**SIZES, norm=norm), VOCAB, VOCAB).double().eval()
+    batch = batch_of(examples(model))
+    logits = logits_of(model, batch)
+    torch.testing.assert_close(logits, logits_of(plain, batch), **EXACT)
+    logits.square().sum().backward()
+    for branch in branches_of(model):
+        last = branch.attention.output if site == "self" else branch.ffn.outer
+        assert last.weight.grad.abs().max() > 0
+
+
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("site", SITES)
 @pytest.mark.parametrize("norm", ["pre", "post"])

@@ -216,6 +216,19 @@ def test_attention_over_nothing_is_exactly_zero():
     assert result[0].abs().min() > 0
 
 
+@pytest.mark.parametrize("adapter", ["none", "top", "per_layer"])
+def test_a_fine_encoder_with_zero_initial_weights_begins_as_the_coarse_encoder(adapter):
+    """With pre-norm, x + f(LN(x)) is x where f is zero, up to the final norm that pre-norm adds."""
+    fine = {"norm": "pre", "init": "zero", "num_layers": 2, "ffn_adapter": adapter}
+    config = TransformerConfig(**SIZES, norm="pre", num_sources=2, fine_encoder=fine)
+    model = FineEncoder(config).double().eval()
+    states = torch.randn(2, 2, 5, 16, dtype=torch.float64)
+    coarse = [Memory(one, torch.ones(2, 5, dtype=torch.bool), False, False) for one in states]
+    model.norm = None
+    for before, after in zip(coarse, model(coarse), strict=True):
+        torch.testing.assert_close(after.states, before.states, rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("cross_memory", ["same_layer", "coarse"])
 def test_what_the_fine_encoder_sees_of_other_sources(cross_memory):
     """Invariant F8: only "same_layer" sees how a neighbour changed in the layer before."""

@@ -14,6 +14,7 @@ from nlgraft.nn.model_config import (
     BeamSearchConfig,
     BertConfig,
     FusionConfig,
+    Init,
     MergeConfig,
     MergeName,
     Site,
@@ -48,6 +49,7 @@ READ_WHEN: ReadWhen = {
     "fusion.merge": (),
     "fusion.site": (_BRANCHED,),
     "fusion.side": (_BRANCHED,),
+    "fusion.init": (_BRANCHED,),
     "fusion.layers": ({**_FUSED, **_READS},),
     "fusion.is_frozen": ({**_FUSED, **_READS},),
     "fusion.lr_multiplier": ({**_FUSED, **_READS, "fusion.is_frozen": (False,)},),
@@ -192,6 +194,9 @@ class PrlmFusionConfig(MergeConfig):
     side: Literal["source", "target", "both"] = "source"
     """Which layers have branches (Table 3d): those of the encoder (source), of the decoder (target), or
     both."""
+    init: Init = "xavier"
+    """Initial weights of each branch's last projection; zero (ours): a sum at the sites self and ffn begins
+    as the plain Transformer."""
     layers: Layers = -2
     """Hidden states that are fused (Table 3a): one layer by number (-1 last, 0 embeddings); the mean of all
     or of the last few layers; ELMo's scalar mix; or a mixture whose weights are predicted for each sentence
@@ -228,6 +233,7 @@ class PrlmFusionConfig(MergeConfig):
             side=self.side,
             site=self.site,
             merge=self.merge,
+            init=self.init,
             **{name: getattr(self, name) for name in MERGE_SETTINGS},
         )
 

@@ -29,8 +29,9 @@ Method = Literal[
     "vipi_count",
     "vipi_one",
     "vipi_shuffled",
+    "old_rows_new_ids",
 ]
-PLAN_METHODS = {"match": "random"}
+PLAN_METHODS = {"match": "random", "old_rows_new_ids": "same_ids"}
 """Methods with a different name in ``nlgraft.vocab.methods``."""
 KEPT = "old_vocabulary"
 """The method that keeps the vocabulary."""
@@ -87,6 +88,7 @@ class TransferConfig(StrictConfig):
     method: Method = "vipi"
     """old_vocabulary: the vocabulary is kept. from_scratch: new vocabulary, the whole model random. The
     others keep the body and copy special tokens by role. all_random: the rows of all other tokens are random.
+    old_rows_new_ids (control): the old table is read with the new ids, so most tokens get other rows.
     The rest copy the rows of shared tokens and initialise the others: match at random; vipi by the average
     over partitions into old tokens; vipi_count likewise, without preferring the longest token (released
     code); vipi_one by one partition drawn at random; vipi_shuffled by as many random old tokens as the

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from nlgraft.nn.attention import Attention
 from nlgraft.nn.memory_banks import Memory, concatenate, split
 from nlgraft.nn.model_config import NORM_EPS, FineEncoderConfig, TransformerConfig
-from nlgraft.nn.residual import FeedForward, Residual
+from nlgraft.nn.residual import FeedForward, Residual, zero
 
 
 class FineLayer(nn.Module):
@@ -37,6 +37,11 @@ class FineLayer(nn.Module):
         self.cross_residual = Residual(*dims, eps=eps) if has_cross else None
         self.ffn = FeedForward(d_model, ffn_dim, config.activation, config.dropout)
         self.ffn_residual = Residual(*dims, eps=eps)
+        if config.init == "zero":
+            zero(self.attention.output)
+            zero(self.ffn.outer)
+            if self.cross_attention is not None:
+                zero(self.cross_attention.output)
 
     def forward(self, bank: Sequence[Memory], coarse: Sequence[Memory]) -> list[Memory]:
         """Refine every source, A^(i-1) to A^i, each [B, T, D]; ``coarse`` holds the coarse encoder's R."""
@@ -86,6 +91,8 @@ class FFNAdapter(nn.Module):
         self.residual = Residual(
             config.d_model, config.norm, fine.dropout, is_affine=False, eps=config.norm_eps
         )
+        if fine.init == "zero":
+            zero(self.ffn.outer)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Transform each position, [B, T, D]."""

@@ -16,7 +16,7 @@ from nlgraft.nn.attention import Attention, KeyValue
 from nlgraft.nn.memory_banks import Memory
 from nlgraft.nn.model_config import FusionConfig, MergeName, Site, TransformerConfig
 from nlgraft.nn.random_streams import isolated_rng
-from nlgraft.nn.residual import FeedForward, Residual
+from nlgraft.nn.residual import FeedForward, Residual, zero
 
 SITES: tuple[Site, ...] = ("self", "self_norm", "ffn", "ffn_norm")
 """Merge sites in the order in which a layer passes them; a branch is as deep as its site."""
@@ -139,6 +139,8 @@ class FusionBranch(nn.Module):
             if depth >= 2
             else None
         )
+        if config.fusion.init == "zero":
+            zero(self.attention.output if self.ffn is None else self.ffn.outer)
 
     def forward(self, query_RTD: Tensor, x_RTD: Tensor, memory: KeyValue) -> Tensor:
         """Run the branch up to its site.

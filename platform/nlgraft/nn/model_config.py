@@ -26,6 +26,7 @@ CrossAttention = Literal["joint", "separated", "serial"]
 Engine = Literal["torch", "ctranslate2"]
 Precision = Literal["fp32", "int8"]
 Segments = Literal["none", "halves", "interleaved", "learned"]
+Init = Literal["xavier", "zero"]
 
 NORM_EPS = 1e-5
 """Default epsilon of layer norms, added to the variance."""
@@ -83,6 +84,7 @@ class FineEncoderConfig(StrictConfig):
         "norm": (_FINE_LAYERS,),
         "activation": (_FINE_LAYERS, _ADAPTERS),
         "dropout": (_FINE_LAYERS, _ADAPTERS),
+        "init": (_FINE_LAYERS, _ADAPTERS),
     }
 
     num_layers: int = Field(default=0, ge=0, le=MAX_FINE_LAYERS)
@@ -101,6 +103,9 @@ class FineEncoderConfig(StrictConfig):
     """Non-linearity of the fine encoder's FFNs."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Residual, attention and activation dropout (0.1 each in the released code)."""
+    init: Init = "xavier"
+    """Initial weights of the last projection of every sublayer: as elsewhere, or zero (ours, after Houlsby et
+    al. 2019), so that a residual connection begins as the identity, up to its norm."""
 
 
 class MergeConfig(StrictConfig):
@@ -153,6 +158,9 @@ class FusionConfig(MergeConfig):
     3d)."""
     site: Site = "ffn"
     """Merge site: output of attention or of the FFN, before or after the norm that follows it (Table 3c)."""
+    init: Init = "xavier"
+    """Initial weights of each branch's last projection: as elsewhere, or zero (ours, after Houlsby et al.
+    2019). A sum at the sites self and ffn then begins as the plain model."""
 
     @model_validator(mode="after")
     def _names_a_context_once(self) -> FusionConfig:

@@ -62,6 +62,12 @@ class Residual(nn.Module):
         return total if self.output_norm is None else self.output_norm(total)
 
 
+def zero(linear: nn.Linear) -> None:
+    """Set the weights of a sublayer's last projection to zero, so that it contributes nothing at first."""
+    nn.init.zeros_(linear.weight)
+    nn.init.zeros_(linear.bias)
+
+
 class FeedForward(nn.Module):
     """The feed-forward block W2 drop(act(W1 x + b1)) + b2."""
 

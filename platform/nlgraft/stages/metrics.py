@@ -72,6 +72,11 @@ OUTPUT = _on(
             is_time=True,
             description="Speed of beam search, tokenising and detokenising left out.",
         ),
+        "tokens_per_s": _more(
+            unit="tokens/s",
+            is_time=True,
+            description="The same in tokens of the output, ends of sentences not counted.",
+        ),
         "ece": _statistic("ece"),
     },
 )

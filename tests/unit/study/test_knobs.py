@@ -33,6 +33,7 @@ class Config(BaseModel):
     source: Annotated[Table | Contextual, Field(discriminator="kind")] = Contextual(name="bert")
     branches: list[Table] = []
     by_name: dict[str, Table] = {}
+    by_pattern: dict[Annotated[str, Field(pattern="^[a-z]+$")], Table] = {}
     site: Site = Site.ENCODER
     maybe: Optional[Table] = None  # noqa: UP045
     width: int | None = Field(default=None, gt=0)
@@ -56,6 +57,9 @@ def test_every_setting_is_listed_with_type_default_and_range():
         "by_name.<key>.kind",
         "by_name.<key>.dim",
         "by_name.<key>.scale",
+        "by_pattern.<key>.kind",
+        "by_pattern.<key>.dim",
+        "by_pattern.<key>.scale",
         "site",
         "maybe.kind",
         "maybe.dim",
@@ -94,6 +98,7 @@ def test_variants_that_share_a_path_are_joined():
         "branches.3",
         "by_name.x.scale",
         "by_name.x",
+        "by_pattern.x.dim",
         "maybe.dim",
         "width",
         "rates[1]",

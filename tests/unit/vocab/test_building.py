@@ -44,6 +44,16 @@ def test_pieces_weighted_alike_and_by_length():
     assert build_plan(OLD, new, "wvt").apply(E8)[0, 4:7] == pytest.approx([5 / 11, 5 / 11, 1 / 11])
 
 
+def test_the_control_gives_each_id_its_old_row_whatever_the_token():
+    new = vocabulary(
+        ["[PAD]", "s", "[CLS]", "[SEP]", "cycle", "motor"] + ["x"] * 4, specials={"[PAD]", "[CLS]", "[SEP]"}
+    )
+    plan = build_plan(OLD, new, "same_ids")
+    assert np.array_equal(plan.apply(E8)[:8], E8)
+    assert plan.describe(5) == "motor: composed (the old row with this id) = 1 ##cycle"
+    assert plan.reasons[8:] == ("no old token has this id",) * 2
+
+
 def test_special_tokens_go_by_role():
     """Invariant V44: [CLS] serves `<s>`, [SEP] serves `</s>`; never random."""
     specials = {"<s>", "<pad>", "</s>", "<unk>", "<lang>"}

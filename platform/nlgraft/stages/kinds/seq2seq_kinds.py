@@ -205,7 +205,7 @@ TRANSLATE = StageKind(
     "nlgraft.stages.run.translation_stages:translate",
     TranslateSettings,
     TranslateInputs,
-    version=3,
+    version=4,
     check="nlgraft.stages.kind_checks:translations",
 )
 EXTRACT = StageKind(

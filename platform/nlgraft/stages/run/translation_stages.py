@@ -82,8 +82,8 @@ def translate(context: StageContext) -> None:
         evaluation |= calibration(
             model, prepared, translations.best, tokenizer, references, settings.generation
         )
-    speed = {"sentences_per_s": _speed(translations, settings, device)}
-    scores = _naming(Evaluation(evaluation.scores | speed, {}), engine, precision).scores
+    measured = Evaluation({**evaluation.scores, **_speeds(translations, settings, device)}, {})
+    scores = _naming(measured, engine, precision).scores
     write_segments(context.directory, split, evaluation.statistics)
     write_metrics(context.directory, {f"{split}/{name}": score for name, score in scores.items()})
 
@@ -134,11 +134,15 @@ def _naming(evaluation: Evaluation, engine: Engine, precision: Precision) -> Eva
     return replace(evaluation, scores=named)
 
 
-def _speed(translations: Translations, settings: TranslateSettings, device: str) -> Score:
-    count = len(translations.hypotheses)
-    rate = count / translations.seconds
+def _speeds(translations: Translations, settings: TranslateSettings, device: str) -> dict[str, Score]:
+    """Measure sentences and output tokens per second; ends of sentences are not counted."""
     signature = speed_signature(settings.generation, device, has_lm_cache=settings.has_lm_cache)
-    return Score("sentences_per_s", rate, count, "maximize", signature)
+    num_sentences = len(translations.hypotheses)
+    amounts = {"sentences_per_s": num_sentences, "tokens_per_s": sum(map(len, translations.best))}
+    return {
+        name: Score(name, amount / translations.seconds, num_sentences, "maximize", signature)
+        for name, amount in amounts.items()
+    }
 
 
 def calibration(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -122,8 +123,15 @@ class Place:
         reached: list[Schema] = []
         for schema in self.variants:
             others = schema.get("additionalProperties", not schema)  # an empty schema allows anything
+            named = [
+                inner
+                for pattern, inner in schema.get("patternProperties", {}).items()
+                if re.search(pattern, str(part))
+            ]
             if part in schema.get("properties", {}):
                 reached.append(schema["properties"][part])
+            elif named or "patternProperties" in schema:
+                reached += named
             elif others is not False:
                 reached.append({} if others is True else others)
             elif schema.get("type") == "array" and str(part).isdigit():
@@ -244,7 +252,8 @@ def _field_rows(place: Place, path: str, default: Any, field: Schema, depth: int
 
 def _inner(schema: Schema) -> list[Schema]:
     """The schemas of a list's items, each once, or of the values of a mapping with any keys."""
-    items = [*schema.get("prefixItems", []), schema.get("items"), schema.get("additionalProperties")]
+    keyed = schema.get("patternProperties", {}).values()
+    items = [*schema.get("prefixItems", []), schema.get("items"), schema.get("additionalProperties"), *keyed]
     found = [item for item in items if isinstance(item, Mapping)]
     return [item for index, item in enumerate(found) if item not in found[:index]]
 

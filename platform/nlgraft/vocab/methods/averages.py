@@ -13,6 +13,18 @@ def nothing(request: Request) -> Rows:
     return Rows([{}] * len(request.missing), ["drawn"] * len(request.missing))
 
 
+def same_ids(request: Request) -> Rows:
+    """Give each token the old row with its id, whatever token that row is of; none where there is none."""
+    has_token = [tok is not None for tok in request.old.tokens]
+    weights: list[dict[int, float]] = [
+        {identity: 1.0} if identity < len(has_token) and has_token[identity] else {}
+        for identity in request.missing
+    ]
+    return Rows(
+        weights, ["the old row with this id" if row else "no old token has this id" for row in weights]
+    )
+
+
 def weighted_rows(table: SimilarTokens, weights: Sequence[Mapping[int, float]]) -> Rows:
     """Turn weights (old id -> weight) of similar tokens into rows with reasons."""
     reasons = []

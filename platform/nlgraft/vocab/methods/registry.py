@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nlgraft.errors import DataError, nearest
-from nlgraft.vocab.methods.averages import average, nothing, segmentation
+from nlgraft.vocab.methods.averages import average, nothing, same_ids, segmentation
 from nlgraft.vocab.methods.interface import Method
 from nlgraft.vocab.methods.neighbours import focus, take_vectors, wechsel
 from nlgraft.vocab.methods.partitions import one_partition, shuffled, vipi
@@ -25,6 +25,14 @@ METHODS: tuple[Method, ...] = (
         name="all_random",
         produce=nothing,
         source=f"{_MOSIN}: all rows of text as a new model's",
+        noise=_NEW_MODEL,
+        has_fallback=False,
+        has_copies=False,
+    ),
+    Method(
+        name="same_ids",
+        produce=same_ids,
+        source="control: the old table read with the new ids, as where a model is given a foreign tokenizer",
         noise=_NEW_MODEL,
         has_fallback=False,
         has_copies=False,
