@@ -26,6 +26,7 @@ from benchmarks import (
     multi_source_decoding,
     overhead,
     stage_sharing,
+    trained_decoding,
     training,
     trial_memory,
     vocabulary,
@@ -37,6 +38,7 @@ RESULTS = Path(__file__).parent / "results"
 BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "training": training.report,
     "decoding": decoding.report,
+    "trained_decoding": trained_decoding.report,
     "fusion": fusion.report,
     "language_model_decoding": language_model_decoding.report,
     "multi_source_decoding": multi_source_decoding.report,

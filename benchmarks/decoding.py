@@ -5,7 +5,7 @@ searches, decodes and writes. The peers only search.
 
 The model is exported to Hugging Face's Marian and converted from there to CTranslate2. Setting the minimum
 length equal to the maximum makes every system take the same number of decoder steps. The limit is the speed
-of the matrix products alone.
+of the matrix products alone, by the library that our decoding takes for them.
 """
 
 from __future__ import annotations
@@ -17,17 +17,19 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from torch import nn
 
 from benchmarks.material import SIZE, Material, load_material, our_model
 from benchmarks.measure import Rates, interleave, table
 from benchmarks.peers import ctranslate2_translator, exported_marian, token_names
 from nlgraft.evaluation.artifact import read_lines
 from nlgraft.nn.batch import Tokens
+from nlgraft.nn.fast_linears import fast_linears
 from nlgraft.nn.generation import beam_search
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.stages import seq2seq_graph
+from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings
 from nlgraft.stages.run.translation_stages import HYPOTHESES_FILE, translate
 from nlgraft.text.corpora import Corpus, read_corpus, write_corpus
 from nlgraft.text.tokenizers import EOS
@@ -73,7 +75,8 @@ def ours(material: Material, model: Seq2Seq, directory: Path) -> Callable[[], fl
     write_model(model, directory)
     text = material.text
     # a stage that stands for the training: the artifact is handed over
-    stage = seq2seq_graph.translate("translation", text.stage, text, "test", decode=fixed_length())
+    decoding = DecodingSettings(decode=fixed_length())
+    stage = seq2seq_graph.translate("translation", text.stage, text, "test", decoding)
     inputs = {"model": directory, "corpus": _few_sentences(material, directory / "corpus")}
 
     def work() -> float:
@@ -141,28 +144,23 @@ def _ctranslate2(
 def _limit(chunks: Sequence[Tokens], vocab_size: int) -> Callable[[], list[list[int]]]:
     """The matrix products of encoder, decoder steps and vocabulary, without attention, softmax or search."""
     width, inner = SIZE["d_model"], SIZE["ffn_dim"]
-    shapes = [
-        (3 * width, width),
-        (width, width),
-        (width, width),
-        (width, width),
-        (inner, width),
-        (width, inner),
-    ]
-    step = [torch.randn(shape) for shape in shapes]
+    shapes = [(width, 3 * width), *[(width, width)] * 3, (width, inner), (inner, width)]
+    step = nn.ModuleList(nn.Linear(*shape) for shape in shapes)
     encoder = [step[0], step[1], step[4], step[5]]
-    cross, vocabulary = torch.randn(2 * width, width), torch.randn(vocab_size, width)
+    cross, vocabulary = nn.Linear(width, 2 * width), nn.Linear(width, vocab_size, bias=False)
+    once = encoder * SIZE["num_encoder_layers"] + [cross] * SIZE["num_decoder_layers"]
+    repeated = [*[*step] * SIZE["num_decoder_layers"], vocabulary]
 
     def work() -> list[list[int]]:
-        with torch.inference_mode():
+        with torch.inference_mode(), fast_linears(nn.ModuleList([step, cross, vocabulary])):
             for chunk in chunks:
                 inputs = {size: torch.zeros(chunk.ids.numel(), size) for size in (width, inner)}
-                for weight in encoder * SIZE["num_encoder_layers"] + [cross] * SIZE["num_decoder_layers"]:
-                    F.linear(inputs[weight.shape[1]], weight)
+                for layer in once:
+                    layer(inputs[layer.in_features])
                 inputs = {size: torch.zeros(len(chunk.ids) * BEAM, size) for size in (width, inner)}
                 for _ in range(NUM_STEPS):
-                    for weight in [*step * SIZE["num_decoder_layers"], vocabulary]:
-                        F.linear(inputs[weight.shape[1]], weight)
+                    for layer in repeated:
+                        layer(inputs[layer.in_features])
         return [[]] * sum(len(chunk.ids) for chunk in chunks)
 
     return work

@@ -36,6 +36,9 @@ UNREAD = {
         "justify", "overflow", "default_flow_style", "allow_unicode", "sort_base_mapping_type_on_output",
         "ignore_aliases", "no_wrap", "post_processor",
     },
+    "CTranslate2 reads what is set on its specification": {
+        "layer_norm_epsilon", "bos_token", "eos_token", "decoder_start_token", "scale_embeddings", "gamma",
+    },
     "whoever calls the Python API": {"from_dict", "log_probability"},
     "fields of documents and configs, written and read whole": {
         "schema_version", "num_read", "num_empty_lines",

@@ -20,8 +20,14 @@ from torch import Tensor
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.decoder_state import DecoderState
 from nlgraft.nn.decoding_rules import forbid_repeats, length_limits, penalty, top_candidates
+from nlgraft.nn.fast_linears import fast_linears
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig
+
+_MIN_PART_ROWS = 64
+"""Fewest rows whose scores are computed at once, so that the output table is not read too often."""
+_PART_SCORES = 2**20
+"""Scores computed at once if that gives more rows: 4 MiB, which allocators keep and caches hold."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +86,10 @@ def _begin(
     moved = [tokens.to(device) for tokens in sources]
     bank = model.encode(moved, {name: tokens.to(device) for name, tokens in (contexts or {}).items()})
     limiting = moved if length_source is None else [moved[length_source]]
-    return model.start(bank), _limits(model, limiting, config)
+    return model.start(bank), search_limits(model, limiting, config)
 
 
-def _limits(model: Seq2Seq, sources: Sequence[Tokens], config: GenerationConfig) -> Tensor:
+def search_limits(model: Seq2Seq, sources: Sequence[Tokens], config: GenerationConfig) -> Tensor:
     """Compute the longest hypothesis of each sentence [B]: limited by the rules and by the position table."""
     limits_B = length_limits(sources, config.max_length_ratio, config.max_length_offset)
     if model.config.target_positions != "learned":
@@ -96,7 +102,7 @@ def _evaluating(model: Seq2Seq) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.inference_mode():
+        with torch.inference_mode(), fast_linears(model):
             yield
     finally:
         for module, is_training in modes:
@@ -117,9 +123,24 @@ class _Search:
         self.results: list[list[Hypothesis]] = [[] for _ in range(len(limits_B))]
         self.num_generated = 0
 
-    def next_scores(self) -> Tensor:
-        """Compute log-probabilities of the next token, minus infinity where the rules forbid it, [R, V]."""
+    def next_scores(self) -> Iterator[tuple[slice, Tensor]]:
+        """Compute log-probabilities of the next token, minus infinity where the rules forbid it.
+
+        Yields:
+            Some sentences, and the scores of their rows, [rows, V]. On a CPU there are several parts: fresh
+            memory for all rows at once would cost more than the softmax.
+        """
         hidden_RD = self.model.decode_step(self.state, self.tokens_BKT[:, :, -1].flatten())
+        num_sentences, width, _ = self.tokens_BKT.shape
+        count = num_sentences
+        if hidden_RD.device.type == "cpu":
+            vocab = self.model.output_projection.out_features
+            count = max(_MIN_PART_ROWS, _PART_SCORES // vocab) // width or 1
+        for start in range(0, num_sentences, count):
+            part = slice(start, start + count)
+            yield part, self._scores(hidden_RD[start * width : part.stop * width], part)
+
+    def _scores(self, hidden_RD: Tensor, part: slice) -> Tensor:
         logits_RV = self.model.logits(hidden_RD)
         # Half precision would lose digits in log-probabilities, which are summed over all steps.
         is_half = logits_RV.dtype in (torch.float16, torch.bfloat16)
@@ -129,9 +150,10 @@ class _Search:
         scores_RV[:, self.model.config.pad_id] = -math.inf
         if self.num_generated < self.config.min_length:
             scores_RV[:, self.config.end_id] = -math.inf
-        forbid_repeats(scores_RV, self.tokens_BKT[:, :, 1:].flatten(0, 1), self.config.no_repeat_ngram)
+        tokens_BKT = self.tokens_BKT[part]
+        forbid_repeats(scores_RV, tokens_BKT[:, :, 1:].flatten(0, 1), self.config.no_repeat_ngram)
         if self.num_generated >= self.shortest:
-            must_end_R = (self.num_generated >= self.limits_B).repeat_interleave(self.tokens_BKT.shape[1])
+            must_end_R = (self.num_generated >= self.limits_B[part]).repeat_interleave(tokens_BKT.shape[1])
             scores_RV[must_end_R] = -math.inf
             scores_RV[must_end_R, self.config.end_id] = end_R[must_end_R]
         # Blocking and the minimum length may together forbid every token: then the end is allowed.
@@ -155,9 +177,9 @@ class _Greedy(_Search):
         """Extend all sentences until each has ended."""
         logs_B = torch.zeros(len(self.index_B), device=self.limits_B.device, dtype=torch.float64)
         while len(self.index_B):
-            scores_BV = self.next_scores()
-            chosen_B = scores_BV.argmax(1)
-            logs_B += scores_BV.gather(1, chosen_B[:, None])[:, 0]
+            best = [scores_BV.max(1) for _, scores_BV in self.next_scores()]
+            chosen_B = torch.cat([indices for _, indices in best])
+            logs_B += torch.cat([values for values, _ in best])
             self.tokens_BKT = torch.cat([self.tokens_BKT, chosen_B[:, None, None]], dim=2)
             self.num_generated += 1
             is_going_B = chosen_B != self.config.end_id
@@ -205,7 +227,12 @@ class _Beams(_Search):
 
     def _candidates(self) -> tuple[Tensor, Tensor, Tensor]:
         # Twice the beam: at most one candidate per hypothesis is its end token, so enough live ones remain.
-        return top_candidates(self.next_scores(), self.logs_BK, 2 * self.config.beam)
+        parts = [
+            top_candidates(scores_RV, self.logs_BK[part], 2 * self.config.beam)
+            for part, scores_RV in self.next_scores()
+        ]
+        logs, parents, tokens = zip(*parts, strict=True)
+        return torch.cat(logs), torch.cat(parents), torch.cat(tokens)
 
     def _keep_ended(self, logs_BC: Tensor, parent_BC: Tensor, is_end_BC: Tensor) -> None:
         beam = self.config.beam

@@ -23,6 +23,8 @@ MergeName = Literal["sum", "average", "gate", "dropnet"]
 Preset = Literal["tiny", "small", "base", "big"]
 Encoding = Literal["joint", "separate", "own"]
 CrossAttention = Literal["joint", "separated", "serial"]
+Engine = Literal["torch", "ctranslate2"]
+Precision = Literal["fp32", "int8"]
 Segments = Literal["none", "halves", "interleaved", "learned"]
 Init = Literal["xavier", "zero"]
 

@@ -276,6 +276,8 @@ def untrained_language_model(
 def translate(name: str, model: Stage, text: EncodedText, split: str, decoding: DecodingSettings) -> Stage:
     """Translate a split of a corpus, with sources truncated as in training."""
     sides = (*decoding.view.sources, *decoding.view.contexts.values())
+    if split != "dev":  # what is set for dev alone is no part of this stage
+        decoding = decoding.model_copy(update={"dev_precision": "fp32"})
     settings = TranslateSettings(
         # Field by field: a dump would turn parts of the settings into dictionaries.
         **{name: getattr(decoding, name) for name in DecodingSettings.model_fields},
@@ -308,6 +310,7 @@ def scores(
         compared_tokenizer: Tokenizer of the target against which the model's saves tokens.
         further: Stages whose metrics belong to the trial although nothing else reads them.
     """
+    decoding = decoding.model_copy(update={"engine": score.engine, "dev_precision": score.dev_precision})
     inputs = ScoreInputs(
         corpus=text.corpus,
         translations={
@@ -324,7 +327,11 @@ def scores(
 def score_settings(score: ScoreConfig) -> ScoreSettings:
     """Take the measures of a system's config."""
     return ScoreSettings(
-        metrics=score.metrics, bleu_tokenizer=score.bleu_tokenizer, rouge_tokenizer=score.rouge_tokenizer
+        metrics=score.metrics,
+        bleu_tokenizer=score.bleu_tokenizer,
+        rouge_tokenizer=score.rouge_tokenizer,
+        engine=score.engine,
+        dev_precision=score.dev_precision,
     )
 
 

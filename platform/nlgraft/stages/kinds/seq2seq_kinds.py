@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from nlgraft.evaluation.metric_config import BleuTokenizer, RougeTokenizer, TextMetric
-from nlgraft.nn.model_config import BeamSearchConfig, GenerationConfig, TransformerConfig
+from nlgraft.nn.model_config import BeamSearchConfig, Engine, GenerationConfig, Precision, TransformerConfig
 from nlgraft.stages.config_parts import ExtractMethod, MaskedSpansConfig
 from nlgraft.stages.kinds.training_settings import TrainingSettings
 from nlgraft.stages.stage_kind import Inputs, Settings, StageKind, T
@@ -82,11 +82,21 @@ class TrainInputs(Inputs[T]):
     means: Mapping[str, T] = field(default_factory=dict)
 
 
+def how_decoded(engine: Engine, dev_precision: Precision, split: str) -> tuple[Engine, Precision]:
+    """Tell who translates a split, and in which arithmetic."""
+    precision = dev_precision if split == "dev" else "fp32"
+    return "torch" if (engine, precision) == ("torch", "fp32") else "ctranslate2", precision
+
+
 class DecodingSettings(Settings):
     """Settings of translation that do not depend on the text."""
 
     decode: BeamSearchConfig
     """Beam and length rules."""
+    engine: Engine = "torch"
+    """Who searches."""
+    dev_precision: Precision = "fp32"
+    """Arithmetic of the search if the split is dev; int8 is always CTranslate2's."""
     view: View = View()
     """Sources and contexts that the model reads."""
     foreign_source: int | None = Field(default=None, ge=0)
@@ -114,6 +124,11 @@ class TranslateSettings(DecodingSettings):
     def generation(self) -> GenerationConfig:
         """The search, which begins with the view's first token."""
         return GenerationConfig(**self.decode.model_dump(), start_id=self.view.target_start)
+
+    @property
+    def how(self) -> tuple[Engine, Precision]:
+        """Who searches, and in which arithmetic."""
+        return how_decoded(self.engine, self.dev_precision, self.split)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +171,10 @@ class ScoreSettings(Settings):
     """Tokenizer of ROUGE, likewise."""
     has_documents: bool = False
     """If true, compute document-level BLEU as well; the corpus then needs document ids."""
+    engine: Engine = "torch"
+    """Who translated; CTranslate2 stands in the signatures."""
+    dev_precision: Precision = "fp32"
+    """Arithmetic in which dev was translated; int8 stands in its signatures."""
     metric_prefix: str = ""
     """Prefix of all metrics of a model that is not the trial's result."""
 
@@ -182,7 +201,11 @@ TRAIN = StageKind(
     "nlgraft.stages.run.seq2seq_stages:train", TrainSettings, TrainInputs, version=2, is_distributed=True
 )
 TRANSLATE = StageKind(
-    "nlgraft.stages.run.translation_stages:translate", TranslateSettings, TranslateInputs, version=4
+    "nlgraft.stages.run.translation_stages:translate",
+    TranslateSettings,
+    TranslateInputs,
+    version=4,
+    check="nlgraft.stages.kind_checks:translations",
 )
 EXTRACT = StageKind(
     "nlgraft.stages.run.translation_stages:extract", ExtractSettings, ExtractInputs, version=2
