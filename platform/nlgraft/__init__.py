@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nlgraft.api import Handle, launch, load, propose
+    from nlgraft.api import Handle, launch, load, propose, register
     from nlgraft.study.public import Study
 
     __version__: str
 
-__all__ = ["Handle", "Study", "launch", "load", "propose"]
+__all__ = ["Handle", "Study", "launch", "load", "propose", "register"]
 
 
 def __getattr__(name: str) -> Any:

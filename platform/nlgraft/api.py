@@ -28,6 +28,7 @@ from nlgraft.study.reading.system_import import load_system
 
 if TYPE_CHECKING:
     from nlgraft.analysis.data.ledger import Entry
+    from nlgraft.analysis.data.registration import Registration
     from nlgraft.analysis.data.stream import Stream
     from nlgraft.analysis.statistics.answer import Answer
     from nlgraft.analysis.statistics.validity import Validity
@@ -232,6 +233,26 @@ def _study_and_store(study: str | None, storage: str | None) -> tuple[Study | No
     found = None if study is None else find_study(study, storage)
     place = (found.storage.path if found else None) if storage is None else storage
     return found, ArtifactStore.open(place or Storage().path)
+
+
+def register(study: Study | str | os.PathLike[str]) -> Registration:
+    """Freeze what a study asks and on which data, as a dated entry of its store; see `docs/validity.md`.
+
+    A study that froze the same before keeps its entry and its date. ``study`` may be whatever `find_study`
+    takes.
+
+    Raises:
+        DataError: Text cannot be read.
+    """
+    return load(study).register()
+
+
+def registrations(study: Study) -> list[Registration]:
+    """List the registrations of the study's name, the oldest first, whatever its overrides."""
+    from nlgraft.analysis.data.registration import open_registrations
+
+    known = open_registrations(open_store(study)).read().documents
+    return [one for one in known.values() if one.study == study.name]
 
 
 def validity(study: Study, num_simulations: int = 1000) -> Validity:

@@ -328,6 +328,34 @@ def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
         ledger_list(entries, streams)
 
 
+@_study_command("register", metavar="STUDY")
+@click.option("--show", "is_shown", is_flag=True, help="Register nothing; print what is registered.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@click.option("--storage", help="Artifact store: directory or URI.")
+def register(
+    study_file: str, overrides: tuple[str, ...], is_shown: bool, is_json: bool, storage: str | None
+) -> None:
+    """Freeze claims, cells, seeds, looks, metrics, analysis and data, with a date and a digest to quote.
+
+    Reports then say that the study ran as registered, or list every deviation. What is registered already
+    keeps its date.
+    """
+    from dataclasses import asdict
+
+    from nlgraft import api
+    from nlgraft.terminal import registrations_list
+
+    study = _find(study_file, overrides, storage)
+    found = api.registrations(study) if is_shown else [api.register(study)]
+    if is_json:
+        documents = [asdict(one) for one in found]
+        _print_json(documents if is_shown else documents[0])
+    elif found:
+        registrations_list(found)
+    else:
+        click.echo(f"{study.name} is not registered in {study.storage.path}", err=True)
+
+
 @_study_command("submit")
 @click.option("--address", help="Job server, e.g. http://HEAD:8265. Default: RAY_API_SERVER_ADDRESS.")
 @click.option("--storage", help="Artifact store: directory or URI that the cluster can reach.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from nlgraft.study.data.plan import Plan
 
 if TYPE_CHECKING:
     from nlgraft.analysis.data.ledger import Entry
+    from nlgraft.analysis.data.registration import Registration
     from nlgraft.analysis.data.stream import Stream
     from nlgraft.analysis.study_result import StudyResult
 
@@ -166,6 +167,10 @@ def show_result(result: StudyResult) -> None:
     tables = (result.comparison(), result.effects_on_main_metric(), result.test_metrics())
     console.print(Text(f"{document['study']}: {document['main_metric']}", style="bold"))
     console.print(Text(result.headline()))
+    if result.registration is not None:
+        console.print(Text(str(result.registration)))
+        for deviation in result.registration.deviations:
+            console.print(Text(f"  {deviation.text}"), soft_wrap=True)
     for table in filter(None, tables):
         _show_table(console, table)
     if document["claims"]:
@@ -188,6 +193,15 @@ def ledger_list(entries: Mapping[int, Entry], streams: Mapping[str, Stream]) -> 
     _show_table(_console(), ledger_table(entries))
     for stream in streams.values():
         _show_table(_console(), stream_table(stream))
+
+
+def registrations_list(registrations: Iterable[Registration]) -> None:
+    """Print what registrations freeze, one after the other."""
+    from nlgraft.analysis.rendering.registration_tables import registered_table  # loads scipy
+
+    for found in registrations:
+        header, *rows = registered_table(found).plain()
+        _print(_left(_table(header, rows)), "")
 
 
 def _show_table(console: Console, table: ReportTable) -> None:

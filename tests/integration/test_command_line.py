@@ -87,12 +87,16 @@ def listening(pid: int) -> list[str]:
     return [row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
 
 
-def mlflow_statuses(database: Path) -> set[str]:
+def mlflow_runs(database: Path) -> list[Any]:
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{database}")
     experiment = client.get_experiment_by_name("toy")
-    return {run.info.status for run in client.search_runs([experiment.experiment_id])}
+    return list(client.search_runs([experiment.experiment_id]))
+
+
+def mlflow_statuses(database: Path) -> set[str]:
+    return {run.info.status for run in mlflow_runs(database)}
 
 
 def without_times(document: dict[str, Any]) -> dict[str, Any]:
@@ -141,6 +145,26 @@ def test_run_status_report_and_reuse(study_file: Path, tmp_path: Path) -> None:
     assert Path(result["report_dir"], "report.html").is_file()
     plan = json.loads(call("plan", study_file, "--json").stdout)
     assert plan["stages"] == {"planned": 12, "distinct": 9, "finished": 9}
+
+
+def test_a_registered_study_says_what_deviates_until_it_ran_as_registered(
+    toy_document: dict[str, Any], tmp_path: Path
+) -> None:
+    toy_document["factors"]["gain"]["levels"] = [0.0, 1.0, 2.0]
+    file = write(tmp_path / "toy.yaml", toy_document)
+    registered = json.loads(call("register", file, "--json").stdout)
+    part = call("run", file, "--only", "gain=1.0")
+    name = f"{registered['time'][:10]}, {registered['digest'][:12]}"
+    assert f"Registered ({name}), before any analysis" in part.stdout, part.stderr
+    assert "  trials of gain=2.0: 2 seeds → not run" in part.stdout.splitlines()
+    whole = call("run", file)
+    assert f"As registered ({name}), before any analysis of its test segments in this store." in whole.stdout
+    edited = call("report", file, "seeds=[1, 2, 7]")
+    assert "Registered as toy" in edited.stdout
+    assert "| seeds | 1, 2 | 1, 2, 7 (7 added) |" in edited.stdout
+    runs = mlflow_runs(tmp_path / "store" / "mlflow.db")
+    tags = [run.data.tags["nlgraft.registration"] for run in runs if "nlgraft.registration" in run.data.tags]
+    assert [tag.partition(" (")[0] for tag in tags] == ["As registered"]
 
 
 def test_a_trial_says_of_each_stage_why_it_runs_and_what_it_reports(study_file: Path) -> None:

@@ -1,8 +1,8 @@
 """The artifact store: immutable artifacts by fingerprint, checkpoints, leases and records in one place.
 
 Layout below the root: ``artifacts/<stage name>/<fingerprint>/manifest.json`` and the folder that it names,
-``checkpoints/<fingerprint>/<step>/``, ``leases/``, ``records/<kind>/<key>.json``, ``ledger/`` and, on a
-local store, ``tmp/`` for what is being written.
+``checkpoints/<fingerprint>/<step>/``, ``leases/``, ``records/<kind>/<key>.json``, ``ledger/``,
+``registrations/`` and, on a local store, ``tmp/`` for what is being written.
 """
 
 from __future__ import annotations

@@ -43,6 +43,7 @@ from nlgraft.tracking.tags import (
     FINGERPRINT,
     KIND,
     NOTE,
+    REGISTRATION,
     STATE,
     STUDY,
     STUDY_FINGERPRINT,
@@ -291,6 +292,11 @@ class StudyLayout:
         tags = {STATE: state, END_REASON: "done"} | described
         analyses = [f"{one['analysis']} ({one['metric']})" for one in result.get("ledger", [])]
         tags |= {ANALYSES: ", ".join(analyses)} if analyses else {}
+        if registered := result.get("registration"):
+            deviations = [
+                f"{one['what']}: {one['registered']} → {one['now']}" for one in registered["deviations"]
+            ]
+            tags[REGISTRATION] = tag_value("\n".join([registered["text"], *deviations]))
         for number, claim in enumerate(result.get("claims", []), start=1):
             tags[f"nlgraft.claim.{number}"] = tag_value(f"{claim.get('verdict')}: {claim.get('text')}")
         return RunEntry(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from nlgraft.pipeline.journal import Journal
@@ -130,6 +130,8 @@ class Entry:
         plan: Seeds or looks, and the test: what determines a p-value apart from the question.
         alpha: Level that the study declares.
         asked: The questions.
+        registration: Short digest of the registration that holds for it; empty without one.
+        deviations: Deviations from it, a line each.
     """
 
     time: str
@@ -143,6 +145,9 @@ class Entry:
     plan: str
     alpha: float
     asked: tuple[Asked, ...]
+    # Not compared: an analysis that is shown again after a registration is the same one.
+    registration: str = field(default="", compare=False)
+    deviations: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True)
@@ -158,6 +163,13 @@ class History:
     entries: dict[int, Entry]
     last: int = 0
     problems: tuple[str, ...] = ()
+
+
+def scored_lines(sources: Sequence[str], references: Sequence[str]) -> list[str]:
+    """Put together what each segment is scored on: source and reference, or the reference alone."""
+    if len(sources) != len(references):
+        return list(references)
+    return ["\t".join(pair) for pair in zip(sources, references, strict=True)]
 
 
 def open_ledger(store: ArtifactStore) -> Journal[Entry]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from nlgraft.analysis.data.ledger import scored_lines
 from nlgraft.pipeline.trial import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Objective
@@ -115,10 +116,7 @@ class TrialResult:
         texts = self.read_texts(split)
         if texts is None:
             return []
-        source = self.read_stream(split, "source") or []
-        if len(source) != len(texts[1]):
-            return texts[1]
-        return ["\t".join(pair) for pair in zip(source, texts[1], strict=True)]
+        return scored_lines(self.read_stream(split, "source") or [], texts[1])
 
     def measured(self, metric: str) -> Measured | None:
         """Return one metric with its statistics; None unless the trial finished with a finite value of it."""

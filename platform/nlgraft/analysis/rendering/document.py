@@ -1,6 +1,7 @@
 """The result of a study as JSON, as printed by ``run --json`` and ``report --format json``.
 
-Apart from metrics that are times it depends on the scores and the study only: no dates, hosts or durations.
+Apart from metrics that are times it depends on the scores, the study and its registration only: no
+dates but that of the registration, no hosts or durations.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from typing import Any
 
 from nlgraft.analysis.data.trials import CellResult
 from nlgraft.analysis.rendering.ledger_tables import ledger_document
+from nlgraft.analysis.rendering.registration_tables import registration_document
 from nlgraft.analysis.statistics.comparison import rounded
 from nlgraft.analysis.statistics.expected_best import expected_best
 from nlgraft.analysis.statistics.recorded import RecordedResults
@@ -43,6 +45,7 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
             for label, stop in result.stops.items()
         },
         "ledger": ledger_document(result),
+        "registration": registration_document(result),
         "analysis": {**study.analysis.model_dump(mode="json"), "samples": result.samples},
         "trivial": None if result.trivial is None else vars(result.trivial),
         "stability": {one.label: one.to_json() for one in result.stabilities},

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from nlgraft.analysis.data.ledger import Entry
+from nlgraft.analysis.rendering.registration_tables import registered_entry
 from nlgraft.analysis.rendering.typesetting import NOTHING, Table, make_table, probability
 from nlgraft.analysis.statistics.recorded import Analysis, RecordedResults
 from nlgraft.wording import count
@@ -61,7 +62,11 @@ def ledger_method(result: RecordedResults) -> list[str]:
 def ledger_table(entries: Mapping[int, Entry]) -> Table:
     """Tabulate analyses by number."""
     header = ["analysis", "day", "study", "metric", "asked", "seeds", "segments", "significant"]
-    return make_table(header, [_row(number, one) for number, one in entries.items()], num_text=8)
+    rows = [_row(number, one) for number, one in entries.items()]
+    if any(one.registration for one in entries.values()):
+        header.append("registration")
+        rows = [[*row, registered_entry(one)] for row, one in zip(rows, entries.values(), strict=True)]
+    return make_table(header, rows, num_text=len(header))
 
 
 def earlier_analyses(result: RecordedResults) -> Table | None:

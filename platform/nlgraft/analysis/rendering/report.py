@@ -5,13 +5,22 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
 from nlgraft.analysis.data.provenance import corpora
-from nlgraft.analysis.rendering import figures, ledger_tables, prose, search_tables, tables, typesetting
+from nlgraft.analysis.rendering import (
+    figures,
+    ledger_tables,
+    prose,
+    registration_tables,
+    search_tables,
+    tables,
+    typesetting,
+)
 from nlgraft.analysis.rendering.document import result_document
 from nlgraft.analysis.statistics.comparison import rounded
 from nlgraft.analysis.statistics.recorded import RecordedResults
@@ -81,6 +90,8 @@ def describe(result: RecordedResults) -> dict[str, Any]:
         "main_metric": main,
         "headline": prose.headline(result),
         "ledger": ledger_tables.ledger_sentences(result),
+        "registration": registration_tables.registration_sentence(result),
+        "deviations": registration_tables.deviations_table(result),
         "earlier": ledger_tables.earlier_analyses(result),
         "comparison": tables.comparison_table(result, main),
         "effects": tables.effects_table(result, main) if main in known else None,
@@ -154,7 +165,12 @@ def _markdown(result: RecordedResults) -> str:
 
 
 def _latex(result: RecordedResults) -> str:
-    return _environment_of(is_html=False).get_template("report.tex.j2").render(describe(result))
+    facts = describe(result)
+    if facts["registration"]:
+        # A paper shows tables alone.
+        table = facts["comparison"]
+        facts["comparison"] = replace(table, notes=(*table.notes, facts["registration"]))
+    return _environment_of(is_html=False).get_template("report.tex.j2").render(facts)
 
 
 def _html(result: RecordedResults) -> str:

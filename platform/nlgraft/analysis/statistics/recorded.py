@@ -11,14 +11,17 @@ import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from nlgraft.analysis.data.ledger import Asked, Entry, History, Segments, history
+from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, register
 from nlgraft.analysis.statistics.anytime import anytime_p
 from nlgraft.analysis.statistics.budget import Budget, answered, record
 from nlgraft.analysis.statistics.compared import ComparedResults
 from nlgraft.analysis.statistics.comparison import Comparison
 from nlgraft.analysis.statistics.effects import Effect
 from nlgraft.analysis.statistics.question import Question
+from nlgraft.analysis.statistics.registered import Standing, standing_of
 from nlgraft.errors import StoreError
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.study.data.design import gain_cells
@@ -73,6 +76,23 @@ class RecordedResults(ComparedResults):
         if self.store is None or not self.metrics:
             return {}
         return {entry.metrics[0]: self._enter(entry) for entry in self._entries()}
+
+    @cached_property
+    def registration(self) -> Standing | None:
+        """How they stand to the registration of their study; None if it is not registered."""
+        if self.store is None:
+            return None
+        past = history(self.store, self._segments_of(self.main_metric))
+        return standing_of(self, self.store, self._keys, past)
+
+    def register(self) -> Registration:
+        """Register the study, or find the registration that froze the same.
+
+        Raises:
+            DataError: Text cannot be read.
+        """
+        assert self.store is not None
+        return register(self, self.store, self._keys, self._segments_of(self.main_metric))
 
     def effects(self, metric: str | None = None) -> list[Effect]:
         """Estimate the effects as `ComparedResults.effects` does, corrected over the ledger."""
@@ -183,7 +203,17 @@ class RecordedResults(ComparedResults):
             plan=self._plan,
             alpha=self.study.analysis.alpha,
             asked=found,
+            **self._registered,
         )
+
+    @property
+    def _registered(self) -> dict[str, Any]:
+        """What an entry says of the registration."""
+        own = self.registration
+        if own is None or not own.is_own:
+            return {}
+        deviations = tuple(one.text for one in own.deviations)
+        return {"registration": own.registration.digest[:SHOWN_DIGITS], "deviations": deviations}
 
     @cached_property
     def _keys(self) -> dict[str, str]:
