@@ -104,6 +104,24 @@ def test_trials_start_side_by_side_and_not_one_after_another(
     assert has_begun == [False, False]
 
 
+@pytest.mark.skipif(local_capacity()["CPU"] < 2, reason="no CPU is ever idle")
+def test_a_stage_that_the_others_wait_for_gets_the_idle_cpus(toy_document: dict[str, Any]) -> None:
+    toy_document["base"] |= {"upstream_pause_s": 120.0, "upstream_threads": int(local_capacity()["CPU"])}
+    began_s = time.monotonic()
+    sweep = Sweep(toy_document)
+    assert (sweep.outcome.num_run, sweep.outcome.num_failed) == (4, 0)
+    assert time.monotonic() - began_s < 120.0, "the upstream training got the threads that it waited for"
+    threads: dict[str, set[int | None]] = {}
+    for event in sweep.events:
+        if isinstance(event, TrialEnded):
+            for stage in event.trial.graph.stages:
+                manifest = sweep.store.manifest(stage)
+                assert manifest is not None
+                threads.setdefault(stage.name, set()).add(manifest.num_threads)
+    assert threads["upstream"] == {int(local_capacity()["CPU"])}
+    assert threads["training"] == threads["scores"] == {1}, "nobody waits for these"
+
+
 def test_a_handle_stops_a_study_which_goes_on_later(toy_document: dict[str, Any], tmp_path: Path) -> None:
     hold = tmp_path / "hold"
     hold.touch()  # nothing ends before it is stopped, however slow that is
@@ -241,7 +259,7 @@ def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_docum
     group = WorkerGroup(1, 1.0, 0.0, 0, "")
     stage = Stage(name="training", run="sweep_toy:run_training")
     spec = TrialSpec(StageGraph(stage), {}, "", "batch-1", "a", group, "", None)
-    board: Any = cast(Any, SweepBoard).remote()
+    board: Any = cast(Any, ray.remote(num_cpus=0)(SweepBoard)).remote()
     board.assign.remote("batch-1", [spec.to_text(), "b", "c"])
     received = TrialSpec.from_text(ray.get(board.current.remote("batch-1")))
     assert received.graph.fingerprint == spec.graph.fingerprint
@@ -255,9 +273,8 @@ def test_a_trial_that_cannot_reach_its_driver_is_killed_and_not_failed(toy_docum
     assert ray.get(board.withdraw.remote("batch-1")) == 2
     assert ray.get(board.advance.remote("batch-1", {OUTCOME: "busy"})) is None
     assert ray.get(board.remove.remote("batch-1")) == [{OUTCOME: "ended"}, {OUTCOME: "busy"}]
-    assert ray.get(board.stop_reason.remote("batch-1")) is None, (
-        "the board keeps nothing of a batch that ended"
-    )
+    nothing = ray.get(board.orders.remote("batch-1", ""))
+    assert nothing == (None, 0), "the board keeps nothing of a batch that ended"
     with pytest.raises(KeyError):
         ray.get(board.current.remote("batch-1"))
     ray.kill(board)

@@ -22,6 +22,7 @@ from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import Reporter, Stage, TrialStopped, Worker
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.threads import THREADS
 
 _POLL_S = 0.2
 
@@ -74,12 +75,10 @@ class _MailReporter:
 
 def _train_loop(config: dict[str, Any]) -> None:
     """Run the stage on one worker of the group."""
-    import torch
-
     context = ray.train.get_context()
     mailbox = config["mailbox"]
     stage: Stage = pickle.loads(config["stage"])
-    torch.set_num_threads(config["num_threads"])
+    THREADS.set(config["num_threads"])
     rank = context.get_world_rank()
     try:
         execute_stage(
@@ -172,7 +171,7 @@ def _new_trainer(
             "stage": pickle.dumps(stage),
             "store_uri": store_uri,
             "mailbox": mailbox,
-            "num_threads": max(1, int(group.cpus_per_worker)),
+            "num_threads": group.num_threads,
             "is_gpu": group.gpus_per_worker > 0,
         },
         torch_config=TorchConfig(backend="nccl" if group.gpus_per_worker else "gloo"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from nlgraft.execution.events import SweepTrial
 from nlgraft.pipeline.stage import Work
@@ -36,9 +37,10 @@ class ShortTrials:
             return 1
         return max(1, min(MAX_BATCH, int(BATCH_S / max(*newest_s, BATCH_S / MAX_BATCH))))
 
-    def is_like(self, trial: SweepTrial, other: SweepTrial) -> bool:
-        """Tell if two trials may be expected to take as long."""
-        return _kind(trial) == _kind(other)
+    def like(self, first: SweepTrial, waiting: Sequence[SweepTrial], limit: int) -> list[SweepTrial]:
+        """Select the trials next in a queue, ``limit`` at most, that fit into a batch behind its first."""
+        num = min(self.num_at_once(first) - 1, limit)
+        return [one for one in waiting[: max(0, num)] if (one.kind, _kind(one)) == (first.kind, _kind(first))]
 
 
 def _kind(trial: SweepTrial) -> _Kind:

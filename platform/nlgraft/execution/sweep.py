@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from nlgraft.errors import ClusterError
 from nlgraft.execution.cluster import (
@@ -148,9 +148,11 @@ class _TuneSweep:
             resources.max_failures,
             self._ray_directory,
         )
+        self.can_lend = self._group.can_borrow
         # On the driver's own node: while the driver lives, trials must be able to reach the board.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-        self._board: Any = cast(Any, SweepBoard).options(scheduling_strategy=here).remote()
+        board: Any = ray.remote(num_cpus=0, scheduling_strategy=here)(SweepBoard)
+        self._board: Any = board.remote()
         self._watch = ClusterWatch(places_of_driver(), address)
         self._check_signals: Callable[[], None] = lambda: None
         self._searcher = self._new_searcher()
@@ -265,6 +267,23 @@ class _TuneSweep:
         import ray
 
         return ray.get(self._board.withdraw.remote(batch_id))
+
+    def lend(self, loan_id: str, batch_id: str, stage: str) -> dict[str, Any]:
+        """Announce a loan on the board; return the Tune config of the worker that lends its CPUs."""
+        import ray
+
+        from nlgraft.execution.report_keys import IS_LENDER, TRIAL_ID
+
+        ray.get(self._board.offer.remote(loan_id, batch_id, stage))
+        return {TRIAL_ID: loan_id, IS_LENDER: True}
+
+    def recall(self, loan_id: str) -> None:
+        """Ask, by way of the board, for the CPUs of a loan."""
+        self._board.recall.remote(loan_id)
+
+    def end_loan(self, loan_id: str) -> None:
+        """Take a loan off the board."""
+        self._board.end_loan.remote(loan_id)
 
     def outcomes(self, batch_id: str) -> list[dict[str, str]]:
         """Take a batch off the board; return how its trials ended, nothing if the board is lost."""

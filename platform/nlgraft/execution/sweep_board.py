@@ -1,10 +1,8 @@
-"""The actor that trials and their driver share; apart from `trainable`, so that it loads no ray.tune."""
+"""What trials and their driver share, as an actor; apart from `trainable`, so that it loads no ray.tune."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-
-import ray
 
 
 @dataclass
@@ -16,15 +14,35 @@ class _Batch:
         is_begun: True if a worker was given the first of them.
         outcomes: How the others ended, in order; see `nlgraft.execution.report_keys`.
         stop_reason: Why the one that is computed should end.
+        node: The node that computes them; empty before they begin.
+        num_used: How many lent CPUs its worker computes with.
     """
 
     specs: list[str]
     is_begun: bool = False
     outcomes: list[dict[str, str]] = field(default_factory=list)
     stop_reason: str | None = None
+    node: str = ""
+    num_used: int = 0
 
 
-@ray.remote(num_cpus=0)
+@dataclass
+class _Loan:
+    """An idle worker's CPUs for a stage that the worker of a batch computes.
+
+    Attributes:
+        batch_id: The batch.
+        stage: Fingerprint of the stage.
+        is_begun: True once the idle worker keeps its CPUs from others.
+        is_recalled: True once the CPUs are wanted back.
+    """
+
+    batch_id: str
+    stage: str
+    is_begun: bool = False
+    is_recalled: bool = False
+
+
 class SweepBoard:
     """Trials that were handed to workers, how they ended and requests to stop, readable from every worker.
 
@@ -35,15 +53,18 @@ class SweepBoard:
 
     def __init__(self) -> None:
         self._batches: dict[str, _Batch] = {}
+        self._loans: dict[str, _Loan] = {}
 
     def assign(self, batch_id: str, specs: list[str]) -> None:
         """Keep the specs of trials that are about to run."""
         self._batches[batch_id] = _Batch(list(specs))
 
-    def current(self, batch_id: str) -> str | None:
+    def current(self, batch_id: str, node: str = "") -> str | None:
         """Return the spec of the trial to compute, again if the process that computed it was lost."""
         batch = self._batches[batch_id]
+        batch.node = node or batch.node
         batch.is_begun = bool(batch.specs)
+        batch.num_used = 0  # a process that takes over has borrowed nothing
         return batch.specs[0] if batch.specs else None
 
     def advance(self, batch_id: str, outcome: dict[str, str]) -> str | None:
@@ -69,7 +90,56 @@ class SweepBoard:
         if batch_id in self._batches:
             self._batches[batch_id].stop_reason = reason
 
-    def stop_reason(self, batch_id: str) -> str | None:
-        """Return why the current trial should end, or None."""
+    def orders(self, batch_id: str, stage: str) -> tuple[str | None, int]:
+        """Return why the current trial should end, or None, and how many workers lend a stage their CPUs."""
         batch = self._batches.get(batch_id)
-        return None if batch is None else batch.stop_reason
+        return (None if batch is None else batch.stop_reason), self._num_lent(batch_id, stage)
+
+    def use(self, batch_id: str, stage: str, num_lent: int) -> int:
+        """Note with the CPUs of how many other workers a stage is computed; return how many it may use.
+
+        A worker asks before it takes more, and tells after it has taken fewer.
+        """
+        batch = self._batches.get(batch_id)
+        if batch is None:
+            return 0
+        if num_lent > batch.num_used:
+            num_lent = max(batch.num_used, min(num_lent, self._num_lent(batch_id, stage)))
+        batch.num_used = num_lent
+        return num_lent
+
+    def offer(self, loan_id: str, batch_id: str, stage: str) -> None:
+        """Announce that an idle worker will lend its CPUs, or that they are for another stage now."""
+        loan = self._loans.setdefault(loan_id, _Loan(batch_id, stage))
+        loan.stage = stage
+
+    def lend(self, loan_id: str, node: str) -> None:
+        """Begin a loan, unless its borrower has ended or is on another node."""
+        loan = self._loans[loan_id]
+        batch = self._batches.get(loan.batch_id)
+        loan.is_begun = True
+        loan.is_recalled |= batch is None or batch.node != node
+
+    def recall(self, loan_id: str) -> None:
+        """Ask for the CPUs of a loan; it is over once the borrower computes without them."""
+        if loan_id in self._loans:
+            self._loans[loan_id].is_recalled = True
+
+    def is_over(self, loan_id: str) -> bool:
+        """Tell if the CPUs of a loan are free again."""
+        loan = self._loans[loan_id]
+        batch = self._batches.get(loan.batch_id)
+        return batch is None or (loan.is_recalled and batch.num_used <= self._num_lent(loan.batch_id))
+
+    def end_loan(self, loan_id: str) -> None:
+        """Forget a loan whose worker does something else, or was lost."""
+        self._loans.pop(loan_id, None)
+
+    def _num_lent(self, batch_id: str, stage: str | None = None) -> int:
+        return sum(
+            loan.batch_id == batch_id
+            and loan.is_begun
+            and not loan.is_recalled
+            and stage in (None, loan.stage)
+            for loan in self._loans.values()
+        )

@@ -11,6 +11,7 @@ import logging
 import pickle
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -22,6 +23,7 @@ from ray.exceptions import RayError
 from nlgraft.errors import StageBusy, TrialFailed
 from nlgraft.execution.memory import return_freed_memory
 from nlgraft.execution.report_keys import (
+    IS_LENDER,
     KEY,
     METRICS,
     OUTCOME,
@@ -37,11 +39,13 @@ from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph
 from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.pipeline.threads import THREADS
 from nlgraft.pipeline.trial import run_trial
 
 _log = logging.getLogger(__name__)
 
 _REPORT_PAUSE_S = 1.0
+_LOAN_POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,7 @@ class TuneReporter:
         self._board = board
         self._last_report_s = -_REPORT_PAUSE_S
         self._kill_reason: KillReason | None = None
+        self._num_lent = 0
 
     def report(self, stage: str, step: int, metrics: Mapping[str, float]) -> None:
         """Send a report; one without dev metrics is sent at most once a second."""
@@ -131,7 +136,7 @@ class TuneReporter:
             self._kill_reason = KillReason("the sweep ended before the trial")
 
     def should_stop(self) -> str | None:
-        """Read this trial's stop request.
+        """Read this trial's stop request, and use the CPUs that idle workers lend it.
 
         The board lives in the driver's job. If it is gone, so is the driver: the trial is killed, since it is
         not its own failure.
@@ -139,21 +144,47 @@ class TuneReporter:
         if self._kill_reason is not None:
             return self._kill_reason
         try:
-            return ray.get(self._board.stop_reason.remote(self._spec.batch_id))
+            stage = THREADS.stage
+            reason, num_lent = ray.get(self._board.orders.remote(self._spec.batch_id, stage))
+            if num_lent != self._num_lent:
+                self._borrow(stage, num_lent)
         except RayError as error:
             return _lost_contact(error)
+        return reason
+
+    def _borrow(self, stage: str, num_lent: int) -> None:
+        """Compute with the CPUs of so many other workers; never with one that is not lent any more."""
+        own, use = self._spec.group.num_threads, self._board.use
+        if num_lent > self._num_lent:
+            num_lent = ray.get(use.remote(self._spec.batch_id, stage, num_lent))
+            THREADS.borrow(own * (1 + num_lent), self._give_back)
+        else:
+            THREADS.borrow(own * (1 + num_lent), self._give_back)
+            ray.get(use.remote(self._spec.batch_id, stage, num_lent))
+        self._num_lent = num_lent
+
+    def _give_back(self) -> None:
+        """Tell that the stage has ended that was computed with the CPUs of other workers."""
+        self._num_lent = 0
+        with suppress(RayError):  # whoever asks for a reason to stop hears of it
+            ray.get(self._board.use.remote(self._spec.batch_id, "", 0))
 
 
 def run_tune_trial(config: dict[str, Any], board: Any) -> None:
     """Run a batch of trials of the study as one Tune trial.
 
     Args:
-        config: ``{TRIAL_ID: Tune's id of the batch}``.
+        config: ``{TRIAL_ID: Tune's id of the batch}``; with ``IS_LENDER``, this worker only lends its CPUs.
         board: Handle of the sweep's `SweepBoard`.
     """
     batch_id = config[TRIAL_ID]
+    node = ray.get_runtime_context().get_node_id()
     try:
-        text = ray.get(board.current.remote(batch_id))
+        if IS_LENDER in config:
+            _lend(board, batch_id, node)
+            tune.report({OUTCOME: "returned"})
+            return
+        text = ray.get(board.current.remote(batch_id, node))
         while text is not None:
             spec = TrialSpec.from_text(text)
             reporter = TuneReporter(spec, board)
@@ -169,6 +200,13 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
         tune.report({OUTCOME: "killed", REASON: _lost_contact(error)})
         return
     tune.report({OUTCOME: "ended"})
+
+
+def _lend(board: Any, loan_id: str, node: str) -> None:
+    """Keep this worker's CPUs from other trials while another worker of this node uses them."""
+    ray.get(board.lend.remote(loan_id, node))
+    while not ray.get(board.is_over.remote(loan_id)):
+        time.sleep(_LOAN_POLL_S)
 
 
 @lru_cache(maxsize=1)

@@ -16,6 +16,7 @@ from typing import Any
 
 from nlgraft.errors import StoreError
 from nlgraft.execution.cell_searches import CellSearches
+from nlgraft.execution.cpu_loans import CpuLoans
 from nlgraft.execution.events import (
     Driver,
     LookTaken,
@@ -82,6 +83,7 @@ class TrialQueue:
         self._forecast = Forecast(max_concurrent, store.durations() if store.is_local else {})
         self._next_outlook_s = -math.inf
         self._stages = StageClaims(store, driver.clock)
+        self._loans = CpuLoans(self._stages, driver.clock)
         self._searches = (
             CellSearches(study, study.search, store, cells, open_optuna) if study.search is not None else None
         )
@@ -123,8 +125,9 @@ class TrialQueue:
 
     @property
     def num_idle(self) -> int:
-        """Number of workers without a trial."""
-        return max(0, self._max_concurrent - len(self._running) + len(self._following))
+        """Number of workers without a trial that lend their CPUs to no other."""
+        num_busy = len(self._running) - len(self._following) + self._loans.num
+        return max(0, self._max_concurrent - num_busy)
 
     @property
     def stop_reason(self) -> str | None:
@@ -168,23 +171,49 @@ class TrialQueue:
     def take_following(self, first: SweepTrial) -> list[SweepTrial]:
         """Hand out trials that the worker of ``first`` computes after it, if such trials are short.
 
-        Trials that wait are divided among the idle workers, and nothing is proposed for this: a search that
-        waits for a result knows more.
+        Nothing is proposed for this: a search that waits for a result knows more.
         """
+        search, budget = self._study.search, self._study.budget.trials
         # A trial scheduler judges Tune trials, so each of its trials is one.
-        search = self._study.search
-        is_judged = first.kind == "search" and search is not None and search.active_scheduler is not None
-        at_once = 1 if is_judged else self._short.num_at_once(first)
-        if self._study.budget.trials is not None:
-            at_once = min(at_once, 1 + self._study.budget.trials - self._num_started)
-        share = -(-len(self._waiting) // (self.num_idle + 1))
-        found: list[SweepTrial] = []
-        for trial in self._waiting[: max(0, min(at_once - 1, share))]:
-            if trial.kind == first.kind and self._short.is_like(trial, first) and self._is_ready(trial):
-                self._waiting.remove(trial)
-                self._following.add(trial.key)
-                found.append(self._start(trial))
+        if first.kind == "search" and search is not None and search.active_scheduler is not None:
+            return []
+        # What waits is divided among the idle workers.
+        limit = -(-len(self._waiting) // (self.num_idle + 1))
+        limit = limit if budget is None else min(limit, budget - self._num_started)
+        found = [trial for trial in self._short.like(first, self._waiting, limit) if self._is_ready(trial)]
+        for trial in found:
+            self._waiting.remove(trial)
+            self._following.add(trial.key)
+            self._start(trial)
         return found
+
+    def lend(self) -> tuple[SweepTrial, str] | None:
+        """Lend the CPUs of an idle worker to the running trial, and its stage, that others wait for.
+
+        A worker is idle for good only if no trial that is left can start.
+        """
+        is_idle = self.num_idle > 0 and self._stop_reason is None and not self._can_start_another()
+        chosen = self._loans.choose(self._waiting, is_idle=is_idle)
+        if chosen is None:
+            return None
+        self._loans.begin()
+        return self._running[chosen[0]], chosen[1]
+
+    def stage_of_loan(self, borrower: SweepTrial) -> str | None:
+        """Return the stage to lend CPUs for; None if nobody waits for it, or another trial can start."""
+        self._stages.look(self._waiting)
+        if borrower.key not in self._running or self._stop_reason is not None or self._can_start_another():
+            return None
+        return self._loans.stage_of(borrower.key, self._waiting)
+
+    def end_loan(self, *, is_refused: bool) -> None:
+        """Take back the CPUs of a worker; see `CpuLoans.end`."""
+        self._loans.end(is_refused=is_refused)
+
+    def _can_start_another(self) -> bool:
+        """Tell if a trial could be handed out, were there a worker for it."""
+        is_proposing = self._searches is not None and self._searches.can_propose
+        return is_proposing or any(self._is_ready(trial) for trial in self._waiting)
 
     def give_back(self, trial: SweepTrial) -> None:
         """Requeue a trial that its worker has not begun."""

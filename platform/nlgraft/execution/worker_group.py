@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from dataclasses import dataclass
+
+from nlgraft.pipeline.threads import THREADS
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,17 @@ class WorkerGroup:
         """The torch device of a worker."""
         return "cuda" if self.gpus_per_worker else "cpu"
 
+    @property
+    def num_threads(self) -> int:
+        """Threads of a worker: one per CPU."""
+        return max(1, int(self.cpus_per_worker))
+
+    @property
+    def can_borrow(self) -> bool:
+        """True if a worker may use the CPUs of another one of the same shape: whole ones, and no GPU."""
+        is_whole = self.cpus_per_worker >= 1 and self.cpus_per_worker == int(self.cpus_per_worker)
+        return self.num_workers == 1 and is_whole and not self.gpus_per_worker
+
     def limit_threads(self) -> None:
-        """Use one thread per requested CPU: spinning threads slow every other trial on the machine.
-
-        PyTorch is not imported for this: that takes seconds which a trial of stored stages need not pay.
-        """
-        num_threads = max(1, int(self.cpus_per_worker))
-        os.environ["OMP_NUM_THREADS"] = str(num_threads)  # read when torch is imported
-        if "torch" in sys.modules:
-            import torch
-
-            torch.set_num_threads(num_threads)
+        """Use one thread per requested CPU: spinning threads slow every other trial on the machine."""
+        THREADS.set(self.num_threads)

@@ -14,6 +14,7 @@ from nlgraft.pipeline.integrity import remove_tree
 from nlgraft.pipeline.stage import ALONE, Reporter, Stage, StageContext, Worker
 from nlgraft.pipeline.stage_outputs import check_results
 from nlgraft.pipeline.store import ArtifactDamaged, ArtifactStore
+from nlgraft.pipeline.threads import THREADS
 
 logger = logging.getLogger(__name__)
 
@@ -62,12 +63,20 @@ def execute_stage(
     started_at = time.time()
     started = time.perf_counter()
     try:
-        function(context)
+        with THREADS.of_stage(stage.fingerprint):
+            function(context)
         if worker.rank == 0:
             # Before publishing: an artifact with a NaN score would be a cache hit from then on.
             check_results(scratch)
             duration_s = time.perf_counter() - started
-            store.publish(stage, scratch, started_at=started_at, duration_s=duration_s, reason=reason)
+            store.publish(
+                stage,
+                scratch,
+                started_at=started_at,
+                duration_s=duration_s,
+                reason=reason,
+                num_threads=THREADS.most(),
+            )
             # Only now: until the artifact is published, they are all that a crash leaves.
             checkpoints.clear()
             logger.info("stage %s %s: stored after %.1f s", stage.name, stage.fingerprint[:12], duration_s)

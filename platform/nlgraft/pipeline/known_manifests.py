@@ -12,7 +12,7 @@ from nlgraft.pipeline.local_files import Files
 from nlgraft.pipeline.manifest import Manifest
 
 _LIST_SHARE = 0.02
-"""Share of the time that may go into listing: a folder of 10,000 artifacts takes 30 ms, a short stage less."""
+"""Share of the time that may go into listing: a folder of 10,000 artifacts takes 30 ms."""
 
 
 class KnownManifests:

@@ -38,6 +38,7 @@ class Manifest:
         reason: Why it was made.
         host: Where it was made.
         versions: Of Python and packages.
+        num_threads: Most threads that it was made with; None if that is not known.
         git: Commit and dirty flag of the code, None when it ran from no checkout.
         started_at: Unix seconds.
         duration_s: How long it took.
@@ -58,6 +59,7 @@ class Manifest:
     host: str = ""
     versions: dict[str, str]
     git: dict[str, Any] | None = None
+    num_threads: int | None = None
     started_at: float = 0.0
     duration_s: float = 0.0
     bytes: int = 0
@@ -92,6 +94,7 @@ def describe_artifact(
     started_at: float,
     duration_s: float,
     reason: str,
+    num_threads: int | None = None,
 ) -> Manifest:
     """Make the manifest of an artifact about to be published, with a folder of its own."""
     return Manifest(
@@ -107,6 +110,7 @@ def describe_artifact(
         reason=reason,
         started_at=started_at,
         duration_s=duration_s,
+        num_threads=num_threads,
         bytes=sum(entry.bytes for entry in files.values()),
         **environment(),
     )

@@ -180,6 +180,7 @@ class ArtifactStore:
         started_at: float = 0.0,
         duration_s: float = 0.0,
         reason: str = "",
+        num_threads: int | None = None,
     ) -> Path:
         """Make a stage's artifact visible in one step.
 
@@ -189,6 +190,7 @@ class ArtifactStore:
             started_at: Unix seconds, for the manifest.
             duration_s: For the manifest.
             reason: Why it was made, for the manifest.
+            num_threads: Threads that made it, for the manifest.
 
         Returns:
             The local directory of the published artifact: this one, or that of a writer who was quicker.
@@ -204,7 +206,12 @@ class ArtifactStore:
         if not files:
             raise ContractError(f"{where}: wrote no file into context.directory")
         manifest = describe_artifact(
-            stage, files, started_at=started_at, duration_s=duration_s, reason=reason
+            stage,
+            files,
+            started_at=started_at,
+            duration_s=duration_s,
+            reason=reason,
+            num_threads=num_threads,
         )
         path = self._artifacts.publish(manifest, directory)
         self._names[stage.fingerprint] = stage.name

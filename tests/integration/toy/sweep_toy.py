@@ -33,6 +33,8 @@ class Config(StrictConfig):
     steps: int = 3
     pause_s: float = 0.0
     upstream_pause_s: float = 0.0
+    upstream_threads: int = 0
+    """The upstream training pauses no longer than until it computes with so many threads."""
     hold: str = ""
     """A file; no training passes its first step while it exists."""
     num_bytes: int = 0
@@ -45,12 +47,17 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
     upstream = Stage(
         name="upstream",
         run=f"{__name__}:run_upstream",
-        config={"upstream": config.upstream, "log": config.log, "pause_s": config.upstream_pause_s},
+        config={
+            "upstream": config.upstream,
+            "log": config.log,
+            "pause_s": config.upstream_pause_s,
+            "threads": config.upstream_threads,
+        },
     )
     training = Stage(
         name="training",
         run=f"{__name__}:run_training",
-        config=config.model_dump(exclude={"data", "upstream", "upstream_pause_s"}),
+        config=config.model_dump(exclude={"data", "upstream", "upstream_pause_s", "upstream_threads"}),
         inputs={"upstream": upstream},
         seed=seed,
         is_distributed=True,
@@ -74,7 +81,12 @@ def _note(context: StageContext) -> None:
 def run_upstream(context: StageContext) -> None:
     """Wait a little and leave a file."""
     _note(context)
-    time.sleep(context.config["pause_s"])
+    end_s = time.monotonic() + context.config["pause_s"]
+    threads = str(context.config["threads"])
+    while time.monotonic() < end_s and os.environ.get("OMP_NUM_THREADS") != threads:
+        time.sleep(0.01)
+        if reason := context.should_stop():
+            raise TrialStopped(reason)
     (context.directory / "upstream.json").write_text(json.dumps(context.config["upstream"]))
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from ray.exceptions import RayError
 
 from nlgraft.errors import StageBusy, TrialFailed
 from nlgraft.execution import trainable
 from nlgraft.execution.report_keys import (
+    IS_LENDER,
     KEY,
     METRICS,
     OUTCOME,
@@ -25,9 +28,11 @@ from nlgraft.execution.report_keys import (
     UNIX_MS,
     VALUE,
 )
+from nlgraft.execution.sweep_board import SweepBoard
 from nlgraft.execution.trainable import TrialSpec, TuneReporter, run_tune_trial
 from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Stage, StageGraph
+from nlgraft.pipeline.threads import Threads
 from nlgraft.pipeline.trial_record import TrialRecord
 
 
@@ -36,8 +41,8 @@ class Board:
 
     def __init__(self, answer: Any = None, specs: Sequence[str] = ()) -> None:
         self.outcomes: list[dict[str, str]] = []
-        self.stop_reason = SimpleNamespace(remote=lambda batch_id: (batch_id, answer))
-        self.current = SimpleNamespace(remote=lambda batch_id: specs[len(self.outcomes)])
+        self.orders = SimpleNamespace(remote=lambda batch_id, stage: (batch_id, answer))
+        self.current = SimpleNamespace(remote=lambda batch_id, node: specs[len(self.outcomes)])
         self.advance = SimpleNamespace(remote=self._advance)
         self._specs = specs
 
@@ -56,8 +61,10 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
             return asked
         if isinstance(asked[1], Exception):
             raise asked[1]
-        return asked[1] and f"{asked[0]}: {asked[1]}"
+        return asked[1] and f"{asked[0]}: {asked[1]}", 0
 
+    here = SimpleNamespace(get_node_id=lambda: "here")
+    monkeypatch.setattr(trainable.ray, "get_runtime_context", lambda: here)
     monkeypatch.setattr(trainable.ray, "get", get)
     return results
 
@@ -204,6 +211,93 @@ def test_a_worker_that_cannot_reach_the_board_says_so(
     sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = Board()
-    board.current = SimpleNamespace(remote=lambda batch_id: ("", RayError()))
+    board.current = SimpleNamespace(remote=lambda batch_id, node: ("", RayError()))
     run_tune_trial({TRIAL_ID: "t1"}, board)
     assert sent == [{OUTCOME: "killed", REASON: "lost contact with the driver of the sweep (RayError)"}]
+
+
+class LocalBoard:
+    """The board of a sweep in this process."""
+
+    def __init__(self, board: SweepBoard) -> None:
+        self._board = board
+
+    def __getattr__(self, name: str) -> Any:
+        return SimpleNamespace(remote=getattr(self._board, name))
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[Threads]:
+    before = torch.get_num_threads()
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(trainable.ray, "get", lambda answer: answer)
+    threads = Threads()
+    monkeypatch.setattr(trainable, "THREADS", threads)
+    yield threads
+    torch.set_num_threads(before)
+
+
+def test_a_stage_computes_with_lent_cpus_until_they_are_recalled_or_it_ends(
+    tmp_path: Path, threads: Threads
+) -> None:
+    board = SweepBoard()
+    mine = replace(spec(tmp_path), group=WorkerGroup(1, 2.0, 0.0, 0, ""))
+    board.assign("t1", [mine.to_text()])
+    board.current("t1", "here")
+    threads.set(2)
+    reporter = TuneReporter(mine, LocalBoard(board))
+    for loan in ("t2", "t3"):
+        board.offer(loan, "t1", "upstream")
+        board.lend(loan, "here")
+    with threads.of_stage("corpus"):
+        assert reporter.should_stop() is None
+        assert torch.get_num_threads() == 2, "nobody waits for this one"
+    with threads.of_stage("upstream"):
+        assert torch.get_num_threads() == 2
+        assert reporter.should_stop() is None
+        assert torch.get_num_threads() == 6, "two CPUs of its own, and those of two workers like it"
+        board.recall("t2")
+        assert not board.is_over("t2")
+        reporter.should_stop()
+        assert torch.get_num_threads() == 4
+        assert board.is_over("t2")
+        board.recall("t3")
+        assert not board.is_over("t3")
+    assert board.is_over("t3")
+    assert (torch.get_num_threads(), threads.most()) == (2, 6)
+    with threads.of_stage("training"):
+        reporter.should_stop()
+        assert (torch.get_num_threads(), threads.most()) == (2, 2)
+
+
+def test_a_lender_waits_until_its_cpus_are_free(
+    sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainable.ray, "get", lambda answer: answer)
+    board = SweepBoard()
+    board.assign("t1", ["spec"])
+    board.current("t1", "here")
+    board.offer("t2", "t1", "upstream")
+    naps: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        naps.append(seconds)
+        if len(naps) == 1:
+            assert board.use("t1", "upstream", 1) == 1
+        elif len(naps) == 2:
+            board.recall("t2")
+        elif len(naps) == 4:
+            board.use("t1", "upstream", 0)
+
+    monkeypatch.setattr(trainable.time, "sleep", sleep)
+    run_tune_trial({TRIAL_ID: "t2", IS_LENDER: True}, LocalBoard(board))
+    assert len(naps) == 4
+    assert sent == [{OUTCOME: "returned"}]
+
+
+@pytest.mark.parametrize(
+    "shape, can_borrow",
+    [((1, 1.0, 0.0), True), ((1, 0.5, 0.0), False), ((1, 1.0, 0.5), False), ((2, 1.0, 0.0), False)],
+)
+def test_only_workers_of_whole_cpus_borrow(shape: tuple[int, float, float], can_borrow: bool) -> None:
+    assert WorkerGroup(*shape, 0, "").can_borrow == can_borrow

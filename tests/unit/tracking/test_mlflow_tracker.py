@@ -267,7 +267,7 @@ def test_a_complete_study_is_recognised_without_reading_its_trials(
         return [name for name in read if ", seed" in name]
 
     assert run_again() == []
-    assert {name for name in snapshot(client)} == set(before)
+    assert set(snapshot(client)) == set(before)
     name = next(name for name in before if ", seed" in name)
     client.delete_run(before[name][0])
     assert len(run_again()) == 3, "a person has deleted a run, so it is looked which are there"

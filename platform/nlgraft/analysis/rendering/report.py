@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ from nlgraft.analysis.statistics.comparison import rounded
 from nlgraft.analysis.statistics.recorded import RecordedResults
 from nlgraft.errors import NlgraftError, nearest
 
+_Facts = Callable[[], dict[str, Any]]
+"""Gives the tables and sentences of a report by their names in the templates."""
+
 _COMPARED = ("difference", "ci_low", "ci_high", "p", "p_holm", "p_segments", "smallest_detectable")
 
 
@@ -35,9 +39,13 @@ def render(result: RecordedResults, kind: str) -> str:
     Raises:
         NlgraftError: There is no such format.
     """
+    return _render(kind, result, lambda: describe(result))
+
+
+def _render(kind: str, result: RecordedResults, facts: _Facts) -> str:
     if kind not in _FORMATS:
         raise NlgraftError(f"no report format '{kind}'. {nearest(kind, list(_FORMATS))}")
-    return _FORMATS[kind][1](result)
+    return _FORMATS[kind][1](result, facts)
 
 
 def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> list[Path]:
@@ -55,7 +63,8 @@ def write_report(result: RecordedResults, out: Path, formats: Sequence[str]) -> 
     Raises:
         NlgraftError: There is no such format.
     """
-    texts = [(kind, render(result, kind)) for kind in formats]
+    facts = cache(lambda: describe(result))  # of 10,000 trials, it takes as long as the writing
+    texts = [(kind, _render(kind, result, facts)) for kind in formats]
     out.mkdir(parents=True, exist_ok=True)
     written = []
     for kind, text in texts:
@@ -127,7 +136,7 @@ def html_table(table: typesetting.Table, caption: str) -> str:
     return macros.show(table, caption)
 
 
-def comparison_csv(result: RecordedResults) -> str:
+def comparison_csv(result: RecordedResults, _: _Facts) -> str:
     """Render one CSV line per cell and metric, in full precision."""
     factors = list(result.baseline.cell.levels)
     rows: list[list[Any]] = [
@@ -160,12 +169,12 @@ def _environment_of(is_html: bool) -> jinja2.Environment:
     return environment
 
 
-def _markdown(result: RecordedResults) -> str:
-    return _environment_of(is_html=False).get_template("report.md.j2").render(describe(result))
+def _markdown(_: RecordedResults, facts: _Facts) -> str:
+    return _environment_of(is_html=False).get_template("report.md.j2").render(facts())
 
 
-def _latex(result: RecordedResults) -> str:
-    facts = describe(result)
+def _latex(_: RecordedResults, described: _Facts) -> str:
+    facts = dict(described())
     if facts["registration"]:
         # A paper shows tables alone.
         table = facts["comparison"]
@@ -173,10 +182,10 @@ def _latex(result: RecordedResults) -> str:
     return _environment_of(is_html=False).get_template("report.tex.j2").render(facts)
 
 
-def _html(result: RecordedResults) -> str:
+def _html(result: RecordedResults, described: _Facts) -> str:
     environment = _environment_of(is_html=True)
     main = result.main_metric
-    facts = describe(result)
+    facts = dict(described())
     facts["forest"] = figures.forest_plot(result, main) if main in result.metrics else None
     facts["gain_curves"] = figures.gain_curves(result, main) if main in result.metrics else None
     facts["curves"] = figures.learning_curves(result)
@@ -186,7 +195,7 @@ def _html(result: RecordedResults) -> str:
     return environment.get_template("report.html.j2").render(facts)
 
 
-def _json(result: RecordedResults) -> str:
+def _json(result: RecordedResults, _: _Facts) -> str:
     return json.dumps(result_document(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
@@ -215,7 +224,7 @@ def _environment(result: RecordedResults) -> list[tuple[str, str]]:
     return rows + [(package, ", ".join(versions)) for package, versions in facts.versions.items()]
 
 
-_FORMATS: dict[str, tuple[str, Callable[[RecordedResults], str]]] = {
+_FORMATS: dict[str, tuple[str, Callable[[RecordedResults, _Facts], str]]] = {
     "md": ("report.md", _markdown),
     "html": ("report.html", _html),
     "latex": ("report.tex", _latex),
