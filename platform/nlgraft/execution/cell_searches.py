@@ -155,6 +155,11 @@ class CellSearches:
         state.optuna.tell(trial.number, record)
         state.proposals[trial.number] = replace(state.proposals[trial.number], record=record)
 
+    def flush(self) -> None:
+        """Write what has been told to Optuna's database."""
+        for state in self._cells.values():
+            state.optuna.flush()
+
     def newly_over(self) -> list[CellSearched]:
         """Close the cells whose proposals have all ended; return the outcome of each."""
         found = []
@@ -162,6 +167,7 @@ class CellSearches:
             if state.is_over or state.running or len(state.proposals) < self._search.trials:
                 continue
             state.is_over = True
+            state.optuna.flush()
             best = best_proposal(self._study.objectives, state.proposals.values())
             found.append(CellSearched(state.cell, None if best is None else best.params))
         return found

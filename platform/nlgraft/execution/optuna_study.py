@@ -1,7 +1,7 @@
 """One Optuna study per cell, driven by ask and tell.
 
-Optuna's heartbeat and retry callbacks do not reach trials created by ``ask``, so trials that a crash leaves
-RUNNING are reconciled here with the proposals on record in the artifact store.
+Optuna's heartbeat and retry callbacks do not reach trials created by ``ask``, so what a crash leaves open is
+reconciled here with the proposals on record in the artifact store.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import random
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -34,6 +35,9 @@ from nlgraft.study.reading.rules import OPTUNA_FILE
 _NUMBER = "nlgraft.number"
 _FINGERPRINT = "nlgraft.fingerprint"
 _REASON = "nlgraft.reason"
+_FLUSH_PAUSE_S = 1.0
+_FLUSH_SHARE = 0.2
+"""Share of the driver's time that may go into writing the database."""
 _PRIMITIVES = (str, int, float, bool, type(None))
 
 
@@ -180,10 +184,13 @@ class OptunaStudy:
     **Determinism.** Proposal ``n`` depends on the sampler's seed, ``n`` and the results told before it; with
     concurrent trials that includes the order in which results arrive.
 
-    **Crashes.** `reconcile` makes Optuna agree with the store: results on record are told, trials without a
-    proposal on record are failed, proposals without a result stay open.
+    **Speed.** The study is held in memory: one proposal and its end cost 28 ms of CPU time in a database.
+    Trials that have ended are written to the database together, at most about once a second.
 
-    **Failure.** Every method raises `StoreError` when the database cannot be read or written.
+    **Crashes.** `reconcile` makes Optuna agree with the store: results on record are told, also those that
+    the database lacks, and proposals without a result stay open.
+
+    **Failure.** Methods that read or write the database raise `StoreError` when that is not possible.
     """
 
     @_explained()
@@ -193,19 +200,36 @@ class OptunaStudy:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._search = search
         self._objectives = list(objectives)
-        self._study = optuna.create_study(
-            study_name=name,
-            storage=storage_url,
-            directions=[objective.direction for objective in self._objectives],
-            load_if_exists=True,
-        )
-        self._study.set_user_attr("nlgraft.metrics", [objective.metric for objective in self._objectives])
+        directions = [objective.direction for objective in self._objectives]
+        self._study = optuna.create_study(study_name=name, directions=directions)
+        self._database: optuna.Study | None = None
+        if storage_url is not None:
+            self._database = optuna.create_study(
+                study_name=name, storage=storage_url, directions=directions, load_if_exists=True
+            )
+            self._database.set_user_attr("nlgraft.metrics", [one.metric for one in self._objectives])
+        self._numbers: dict[int, int] = {}
         self._live: dict[int, Trial] = {}
+        self._unwritten: list[int] = []
+        self._next_flush_s = -math.inf
+        self._load()
 
     @property
     def trials(self) -> list[FrozenTrial]:
         """Every Optuna trial of this cell."""
         return self._study.get_trials(deepcopy=False)
+
+    def _load(self) -> None:
+        """Take over the trials of the database that have ended, in the order of their proposals."""
+        known = [] if self._database is None else self._database.get_trials(deepcopy=False)
+        ended = [trial for trial in known if trial.state.is_finished()]
+        for trial in sorted(ended, key=lambda trial: trial.user_attrs.get(_NUMBER, math.inf)):
+            self._add(trial)
+
+    def _add(self, trial: FrozenTrial) -> None:
+        if _NUMBER in trial.user_attrs:
+            self._numbers[trial.user_attrs[_NUMBER]] = len(self.trials)
+        self._study.add_trial(trial)
 
     @_explained()
     def reconcile(self, proposals: Mapping[int, Mapping[str, Any]], ended: Mapping[int, TrialRecord]) -> None:
@@ -215,53 +239,61 @@ class OptunaStudy:
             proposals: Params of every proposal on record, by number.
             ended: Records of the proposals that have ended, by number.
         """
-        known = set()
-        for trial in self.trials:
-            number = trial.user_attrs.get(_NUMBER)
-            if number in proposals:
-                known.add(number)
-            elif trial.state == TrialState.RUNNING:  # asked for, but a crash came before it was recorded
-                self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+        for number, index in self._numbers.items():
+            if number not in proposals and self.trials[index].state == TrialState.RUNNING:
+                self._study.tell(index, state=TrialState.FAIL)  # it was never put on record
         for number, params in sorted(proposals.items()):
-            if number not in known:
-                self._add(number, params)
+            if number not in self._numbers:
+                self._add(self._running(number, params))
         for number, record in sorted(ended.items()):
-            self.tell(number, record)
+            self._tell(number, record)
+        self.flush()
 
-    def _add(self, number: int, params: Mapping[str, Any]) -> None:
-        """Add a proposal that Optuna's database does not hold."""
-        distributions = {path: distribution_of(self._search.space[path]) for path in params}
-        self._study.add_trial(
-            create_trial(
-                state=TrialState.RUNNING,
-                params={path: encoded(value) for path, value in params.items()},
-                distributions=distributions,
-                user_attrs={_NUMBER: number},
-            )
+    def _running(self, number: int, params: Mapping[str, Any]) -> FrozenTrial:
+        """Build a trial for a proposal that the database does not hold."""
+        return create_trial(
+            state=TrialState.RUNNING,
+            params={path: encoded(value) for path, value in params.items()},
+            distributions={path: distribution_of(self._search.space[path]) for path in params},
+            user_attrs={_NUMBER: number},
         )
 
-    @_explained()
     def propose(self, number: int, config: Mapping[str, Any]) -> dict[str, Any]:
         """Ask for the params of proposal ``number``; see `suggest_params`."""
         # A new sampler for each proposal: its state would depend on what this process sampled before.
         self._study.sampler = sampler_of(self._search, number)
         trial = self._study.ask()
         trial.set_user_attr(_NUMBER, number)
+        self._numbers[number] = trial.number
         self._live[number] = trial
         return suggest_params(trial, self._search.space, config)
 
-    @_explained()
     def intermediate(self, number: int, value: float, step: int) -> None:
         """Report the objective at an optimizer step, as Optuna's pruned trials carry it."""
         trial = self._live.get(number)
         if trial is not None and len(self._objectives) == 1 and math.isfinite(value):
             trial.report(value, step)
 
-    @_explained()
     def tell(self, number: int, record: TrialRecord) -> None:
         """Tell how a proposal ended: a non-finite objective is FAIL; telling twice changes nothing."""
-        trial = self._find(number)
-        if trial is None or trial.state != TrialState.RUNNING:
+        self._tell(number, record)
+        if time.monotonic() >= self._next_flush_s:
+            self.flush()
+
+    @_explained()
+    def flush(self) -> None:
+        """Write the trials that have ended to the database."""
+        began_s = time.monotonic()
+        trials = self.trials
+        while self._database is not None and self._unwritten:
+            self._database.add_trial(trials[self._unwritten[0]])
+            del self._unwritten[0]
+        took_s = time.monotonic() - began_s
+        self._next_flush_s = time.monotonic() + max(_FLUSH_PAUSE_S, took_s / _FLUSH_SHARE)
+
+    def _tell(self, number: int, record: TrialRecord) -> None:
+        index = self._numbers.get(number)
+        if index is None or self.trials[index].state != TrialState.RUNNING:
             return
         live = self._live.pop(number, None)
         if live is not None:
@@ -269,13 +301,10 @@ class OptunaStudy:
             live.set_user_attr(_REASON, record.reason)
         values = [record.metrics.get(objective.metric, math.nan) for objective in self._objectives]
         if record.state == "finished" and all(math.isfinite(value) for value in values):
-            self._study.tell(trial.number, values, skip_if_finished=True)
+            self._study.tell(index, values)
         elif record.state == "stopped":
             # Without values, since Optuna takes the last intermediate value of a pruned trial.
-            self._study.tell(trial.number, state=TrialState.PRUNED, skip_if_finished=True)
+            self._study.tell(index, state=TrialState.PRUNED)
         else:
-            self._study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-
-    def _find(self, number: int) -> FrozenTrial | None:
-        found = [trial for trial in self.trials if trial.user_attrs.get(_NUMBER) == number]
-        return found[-1] if found else None
+            self._study.tell(index, state=TrialState.FAIL)
+        self._unwritten.append(index)

@@ -183,6 +183,8 @@ class _TuneSweep:
                 if loss is not None:
                     raise loss from None
                 raise
+            finally:
+                self._queue.close()
 
     def check(self, *, is_suspect: bool = False) -> None:
         """Raise if the sweep cannot go on; see `TrialRunner`."""

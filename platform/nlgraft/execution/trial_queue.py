@@ -139,6 +139,12 @@ class TrialQueue:
         """Trials that were handed out and have not ended."""
         return list(self._running.values())
 
+    def close(self) -> None:
+        """Write what has been told to the searches' databases, as far as that is possible."""
+        with suppress(StoreError):  # it is made again from the proposals on record
+            if self._searches is not None:
+                self._searches.flush()
+
     def stop(self, reason: str) -> None:
         """Hand out no further trial; the first reason is kept."""
         if self._stop_reason is None:

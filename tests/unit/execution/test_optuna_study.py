@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import optuna
 import pytest
 
 from nlgraft.errors import StoreError
@@ -127,13 +128,52 @@ def test_a_damaged_database_is_named_and_made_again_from_the_proposals(tmp_path:
     ]
 
 
+def database_trials(url: str) -> list[tuple[str, int, dict[str, Any], dict[int, float]]]:
+    [summary] = optuna.get_all_study_summaries(url)
+    trials = optuna.load_study(study_name=summary.study_name, storage=url).trials
+    return [
+        (trial.state.name, trial.user_attrs["nlgraft.number"], trial.params, trial.intermediate_values)
+        for trial in trials
+    ]
+
+
+def test_the_database_gets_every_trial_once_and_whole(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'optuna.db'}"
+    study = open_study(url)
+    params = {number: study.propose(number, {}) for number in range(4)}
+    study.intermediate(2, 0.5, 7)
+    for number in (1, 0, 2):
+        study.tell(number, replace(finished(1.0), state="stopped" if number == 2 else "finished"))
+    assert database_trials(url) == [("COMPLETE", 1, params[1], {})], "the others wait for their batch"
+    study.flush()
+    study.flush()
+    assert database_trials(url)[1:] == [("COMPLETE", 0, params[0], {}), ("PRUNED", 2, params[2], {7: 0.5})]
+    resumed = open_study(url)
+    resumed.reconcile(params, {number: finished(1.0) for number in range(3)})
+    states = [(trial.state.name, trial.user_attrs["nlgraft.number"]) for trial in resumed.trials]
+    assert states == [("COMPLETE", 0), ("COMPLETE", 1), ("PRUNED", 2), ("RUNNING", 3)]
+    assert len(database_trials(url)) == 3
+
+
+def test_a_driver_that_is_killed_before_it_writes_loses_no_trial(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'optuna.db'}"
+    killed = open_study(url, name="tpe", seed=1, num_startup_trials=2)
+    params, records = {}, {}
+    for number in range(6):
+        params[number] = killed.propose(number, {})
+        records[number] = finished(params[number]["gain"])
+        killed.tell(number, records[number])
+    assert len(database_trials(url)) < 6
+    resumed = open_study(url, name="tpe", seed=1, num_startup_trials=2)
+    resumed.reconcile(params, records)
+    assert [number for _, number, *_ in database_trials(url)] == list(range(6))
+    assert resumed.propose(6, {}) == killed.propose(6, {})
+
+
 def test_a_database_that_is_damaged_while_it_is_used_is_named(tmp_path: Path) -> None:
     study = open_study(f"sqlite:///{tmp_path / 'optuna.db'}")
+    study.propose(0, {})
     (tmp_path / "optuna.db").write_bytes(b"overwritten" * 1000)
-    for use in (
-        lambda: study.propose(0, {}),
-        lambda: study.tell(0, finished(1.0)),
-        lambda: study.reconcile({}, {}),
-    ):
+    for use in (lambda: study.tell(0, finished(1.0)), study.flush, lambda: study.reconcile({}, {})):
         with pytest.raises(StoreError, match="Delete the file if it is damaged"):
             use()
