@@ -16,6 +16,7 @@ import torch
 from benchmarks import (
     decoding,
     fusion,
+    idle_cores,
     language_model_decoding,
     many_trials,
     multi_source_decoding,
@@ -35,6 +36,7 @@ BENCHMARKS: dict[str, Callable[[], list[str]]] = {
     "multi_source_decoding": multi_source_decoding.report,
     "overhead": overhead.report,
     "many_trials": many_trials.report,
+    "idle_cores": idle_cores.report,
     "stage_sharing": stage_sharing.report,
     "vocabulary": vocabulary.report,
 }

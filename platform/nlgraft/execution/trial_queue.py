@@ -177,21 +177,33 @@ class TrialQueue:
     def take_following(self, first: SweepTrial) -> list[SweepTrial]:
         """Hand out trials that the worker of ``first`` computes after it, if such trials are short.
 
-        Nothing is proposed for this: a search that waits for a result knows more.
+        Proposals are made for this only where results change none: a search that waits for them knows more.
         """
         search, budget = self._study.search, self._study.budget.trials
         # A trial scheduler judges Tune trials, so each of its trials is one.
         if first.kind == "search" and search is not None and search.active_scheduler is not None:
             return []
-        # What waits is divided among the idle workers.
-        limit = -(-len(self._waiting) // (self.num_idle + 1))
+        is_ahead = first.kind == "search" and search is not None and search.sampler.is_blind
+        num_left = len(self._waiting)
+        if is_ahead and self._searches is not None:
+            num_left += self._searches.num_unproposed
+        # What is left is divided among the idle workers.
+        limit = -(-num_left // (self.num_idle + 1))
         limit = limit if budget is None else min(limit, budget - self._num_started)
+        if is_ahead:
+            self._propose_ahead(min(limit, self._short.num_at_once(first) - 1))
         found = [trial for trial in self._short.like(first, self._waiting, limit) if self._is_ready(trial)]
         for trial in found:
             self._waiting.remove(trial)
             self._following.add(trial.key)
             self._start(trial)
         return found
+
+    def _propose_ahead(self, num: int) -> None:
+        """Propose until so many trials wait."""
+        assert self._searches is not None
+        while len(self._waiting) < num and (trial := self._searches.propose()) is not None:
+            self._waiting.append(trial)
 
     def lend(self) -> tuple[SweepTrial, str] | None:
         """Lend the CPUs of an idle worker to the running trial, and its stage, that others wait for.

@@ -664,3 +664,24 @@ def test_lent_cpus_are_wanted_back_when_another_trial_can_start(toy_document: di
     bench.run(other)
     bench.clock_s += 10.0
     assert bench.queue.stage_of_loan(borrower) is None, "what waited for the other one can start"
+
+
+@pytest.mark.parametrize("sampler, num_following", [("random", 7), ("tpe", 0)])
+def test_a_search_proposes_ahead_only_if_results_change_no_proposal(
+    toy_document: dict[str, Any], sampler: str, num_following: int
+) -> None:
+    toy_document["factors"] = {}
+    toy_document["search"] = {
+        "sampler": {"name": sampler, "seed": 1},
+        "space": {"gain": {"type": "float", "low": 0.0, "high": 1.0}},
+        "trials": 40,
+    }
+    bench = Bench(toy_document)
+    for _ in range(4):
+        trial = bench.take()
+        assert trial is not None
+        timed(bench, trial, 0.06)
+    first = bench.take()
+    assert first is not None
+    following = bench.queue.take_following(first)
+    assert [trial.number for trial in following] == list(range(5, 5 + num_following))

@@ -120,6 +120,11 @@ class Sampler(Part):
     search has to be longer for the model to be used."""
 
     @property
+    def is_blind(self) -> bool:
+        """True if results change no proposal."""
+        return self.name in ("random", "grid")
+
+    @property
     def num_drawn(self) -> int:
         """Trials that TPE draws at random."""
         return self.num_startup_trials or 10
