@@ -22,6 +22,7 @@ from nlgraft.execution.events import (
     SweepStarted,
     SweepTrial,
     TrialEnded,
+    TrialStarted,
 )
 from nlgraft.execution.optuna_study import OptunaStudy
 from nlgraft.execution.status import RunningRecord, read_status
@@ -685,3 +686,30 @@ def test_a_search_proposes_ahead_only_if_results_change_no_proposal(
     assert first is not None
     following = bench.queue.take_following(first)
     assert [trial.number for trial in following] == list(range(5, 5 + num_following))
+
+
+def test_the_record_of_what_runs_is_written_rarely_and_never_stays_behind(
+    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(short_study(toy_document, 40), max_concurrent=40)
+    first = bench.take()
+    assert first is not None
+    bench.run(first)
+    written: list[int] = []
+    monkeypatch.setattr(
+        ArtifactStore, "write_record", lambda self, kind, key, document: written.append(len(document))
+    )
+    clock_s = 0.0
+    record = RunningRecord(bench.study, bench.store, lambda: clock_s)
+    assert written == [0]
+    while (trial := bench.take()) is not None:
+        record.observe(TrialStarted(trial))
+        clock_s += 0.1
+        record.flush()
+    assert len(written) <= 9, "39 trials within 3.9 s"
+    clock_s += 0.5
+    record.flush()
+    record.flush()
+    assert (written[-1], len(written)) == (39, len(set(written))), "the last word, and no word twice"
+    record.close()
+    assert written[-1] == 0
