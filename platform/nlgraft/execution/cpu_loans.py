@@ -60,7 +60,7 @@ class CpuLoans:
         self.num += 1
 
     def end(self, *, is_refused: bool) -> None:
-        """Note that a worker does so no more; after a refusal, being on another node, none does soon."""
+        """Note that a worker does so no more; after a refusal (see `SweepBoard.lend`) none does soon."""
         self.num -= 1
         self._not_before_s = self._clock() + _REFUSED_PAUSE_S if is_refused else math.inf
         self._is_refused = is_refused

@@ -122,6 +122,9 @@ def _optuna_url(store: ArtifactStore) -> str | None:
     return f"sqlite:///{root / OPTUNA_FILE}"
 
 
+_LEAST_IDLE = 0.6
+"""Share of a worker's CPUs that must compute nothing, measured, before they are lent."""
+
 _BATCHES_PER_TUNER = 2_000
 """Tune keeps 7 kB of every batch that it ran until it ends; a new one starts within seconds."""
 
@@ -274,10 +277,10 @@ class _TuneSweep:
         """Announce a loan on the board; return the Tune config of the worker that lends its CPUs."""
         import ray
 
-        from nlgraft.execution.report_keys import IS_LENDER, TRIAL_ID
+        from nlgraft.execution.report_keys import LEAST_IDLE, TRIAL_ID
 
         ray.get(self._board.offer.remote(loan_id, batch_id, stage))
-        return {TRIAL_ID: loan_id, IS_LENDER: True}
+        return {TRIAL_ID: loan_id, LEAST_IDLE: _LEAST_IDLE * self._group.num_threads}
 
     def recall(self, loan_id: str) -> None:
         """Ask, by way of the board, for the CPUs of a loan."""

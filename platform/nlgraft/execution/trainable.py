@@ -23,8 +23,8 @@ from ray.exceptions import RayError
 from nlgraft.errors import StageBusy, TrialFailed
 from nlgraft.execution.memory import return_freed_memory
 from nlgraft.execution.report_keys import (
-    IS_LENDER,
     KEY,
+    LEAST_IDLE,
     METRICS,
     OUTCOME,
     OWNER,
@@ -39,7 +39,7 @@ from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.stage import KillReason, Reporter, Stage, StageGraph
 from nlgraft.pipeline.stage_outputs import RecordingReporter
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.threads import THREADS
+from nlgraft.pipeline.threads import THREADS, num_idle_cpus
 from nlgraft.pipeline.trial import run_trial
 
 _log = logging.getLogger(__name__)
@@ -174,14 +174,15 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
     """Run a batch of trials of the study as one Tune trial.
 
     Args:
-        config: ``{TRIAL_ID: Tune's id of the batch}``; with ``IS_LENDER``, this worker only lends its CPUs.
+        config: ``{TRIAL_ID: Tune's id of the batch}``; with ``LEAST_IDLE``, a number of CPUs, it lends
+            those of this worker if so many compute nothing.
         board: Handle of the sweep's `SweepBoard`.
     """
     batch_id = config[TRIAL_ID]
     node = ray.get_runtime_context().get_node_id()
     try:
-        if IS_LENDER in config:
-            _lend(board, batch_id, node)
+        if LEAST_IDLE in config:
+            _lend(board, batch_id, node, config[LEAST_IDLE])
             tune.report({OUTCOME: "returned"})
             return
         text = ray.get(board.current.remote(batch_id, node))
@@ -202,8 +203,14 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
     tune.report({OUTCOME: "ended"})
 
 
-def _lend(board: Any, loan_id: str, node: str) -> None:
-    """Keep this worker's CPUs from other trials while another worker of this node uses them."""
+def _lend(board: Any, loan_id: str, node: str, least_idle: float) -> None:
+    """Keep this worker's CPUs from other trials while another worker of this node uses them.
+
+    CPUs on which processes outside Ray compute are not lent: threads that wait for each other would then be
+    many times slower than one.
+    """
+    if num_idle_cpus() < least_idle:
+        return
     ray.get(board.lend.remote(loan_id, node))
     while not ray.get(board.is_over.remote(loan_id)):
         time.sleep(_LOAN_POLL_S)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class Threads:
@@ -68,3 +71,19 @@ class Threads:
 
 
 THREADS = Threads()
+
+
+def num_idle_cpus(seconds: float = 0.5) -> float:
+    """Measure how many CPUs of this machine compute nothing; infinite where the kernel does not tell."""
+    before = _idle_s()
+    time.sleep(seconds)
+    after = _idle_s()
+    return math.inf if before is None or after is None else (after - before) / seconds
+
+
+def _idle_s() -> float | None:
+    """Seconds that all CPUs together have been idle since the machine started."""
+    try:
+        return float(Path("/proc/uptime").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return None

@@ -16,8 +16,8 @@ from ray.exceptions import RayError
 from nlgraft.errors import StageBusy, TrialFailed
 from nlgraft.execution import trainable
 from nlgraft.execution.report_keys import (
-    IS_LENDER,
     KEY,
+    LEAST_IDLE,
     METRICS,
     OUTCOME,
     OWNER,
@@ -278,6 +278,7 @@ def test_a_lender_waits_until_its_cpus_are_free(
     board.assign("t1", ["spec"])
     board.current("t1", "here")
     board.offer("t2", "t1", "upstream")
+    monkeypatch.setattr(trainable, "num_idle_cpus", lambda: 0.9)
     naps: list[float] = []
 
     def sleep(seconds: float) -> None:
@@ -290,9 +291,23 @@ def test_a_lender_waits_until_its_cpus_are_free(
             board.use("t1", "upstream", 0)
 
     monkeypatch.setattr(trainable.time, "sleep", sleep)
-    run_tune_trial({TRIAL_ID: "t2", IS_LENDER: True}, LocalBoard(board))
+    run_tune_trial({TRIAL_ID: "t2", LEAST_IDLE: 0.6}, LocalBoard(board))
     assert len(naps) == 4
     assert sent == [{OUTCOME: "returned"}]
+
+
+def test_cpus_that_others_use_are_not_lent(
+    sent: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trainable.ray, "get", lambda answer: answer)
+    monkeypatch.setattr(trainable, "num_idle_cpus", lambda: 1.1)
+    board = SweepBoard()
+    board.assign("t1", ["spec"])
+    board.current("t1", "here")
+    board.offer("t2", "t1", "upstream")
+    run_tune_trial({TRIAL_ID: "t2", LEAST_IDLE: 1.2}, LocalBoard(board))
+    assert sent == [{OUTCOME: "returned"}]
+    assert board.orders("t1", "upstream") == (None, 0)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,10 +10,11 @@ import pytest
 import torch
 
 from nlgraft.pipeline import execute
+from nlgraft.pipeline import threads as threads_module
 from nlgraft.pipeline.execute import execute_stage
 from nlgraft.pipeline.stage import NullReporter, Stage, StageContext
 from nlgraft.pipeline.store import ArtifactStore
-from nlgraft.pipeline.threads import Threads
+from nlgraft.pipeline.threads import Threads, num_idle_cpus
 
 
 @pytest.fixture
@@ -69,6 +71,14 @@ def test_a_stage_returns_what_it_borrows_even_if_it_fails(threads: Threads) -> N
     with threads.of_stage("g"):
         assert threads.most() == 1
     assert returned == [1]
+
+
+def test_cpus_are_idle_unless_something_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    idle_s = iter([1000.0, 1000.75])
+    monkeypatch.setattr(threads_module, "_idle_s", lambda: next(idle_s))
+    assert num_idle_cpus(0.5) == pytest.approx(1.5)
+    monkeypatch.setattr(threads_module, "_idle_s", lambda: None)
+    assert num_idle_cpus(0.0) == math.inf
 
 
 def test_the_threads_are_no_part_of_the_fingerprint(tmp_path: Path, threads: Threads) -> None:
