@@ -101,8 +101,6 @@ class MlflowBackend:
         if run is not None and entry.digest and (run.digest, run.status) == (entry.digest, entry.status):
             return
         entry = entry.built()
-        if entry.key.kind == "study" and entry.status == "FINISHED" and True in self._runs:
-            entry.tags[HELD] = self._held()
         if run is None:
             run = self._create(entry)
         content = run.content = run.content or _content(self.client.get_run(run.run_id))
@@ -144,6 +142,15 @@ class MlflowBackend:
             return False
         found = held_digest((entry.key, entry.digest) for entry in entries)
         return self.client.get_run(study.run_id).data.tags.get(HELD) == found
+
+    def note_held(self) -> None:
+        """Note in the study's run which ended trials the store holds; called when all entries are written."""
+        study = self._find(RunKey("study", "", self._study_fingerprint))
+        if study is None or True not in self._runs:
+            return  # without the index, nothing was written since it was noted
+        ended = {key: run for key, run in self._runs[True].items() if run.status != "RUNNING"}
+        held = held_digest((key, run.digest) for key, run in ended.items() if run.digest)
+        self.client.set_tag(study.run_id, HELD, held)
 
     def is_reachable(self) -> bool:
         """Tell if the store responds at all, by reading the experiment."""
@@ -200,10 +207,6 @@ class MlflowBackend:
     @property
     def _is_of_study(self) -> str:
         return f"tags.`{STUDY_FINGERPRINT}` = '{self._study_fingerprint}'"
-
-    def _held(self) -> str:
-        ended = {key: run for key, run in self._index(True).items() if run.status != "RUNNING"}
-        return held_digest((key, run.digest) for key, run in ended.items() if run.digest)
 
     def _create(self, entry: RunEntry) -> _KnownRun:
         """Create a run with its tags in one call, so that it can be found even if the response is lost."""

@@ -34,6 +34,10 @@ class Backend(Protocol):
         """Tell if the store is known to hold these ended trials in full."""
         ...
 
+    def note_held(self) -> None:
+        """Note which ended trials the store holds; called when all entries are written."""
+        ...
+
     def is_reachable(self) -> bool:
         """Tell if the store responds at all."""
         ...
@@ -158,11 +162,20 @@ class Writer:
             if entry is None and self._earlier:
                 continue
             if entry is None:
+                self._note_held()
                 return
             # Read before the write: `close` during it still leaves one attempt at what is new.
             is_last_chance = self._is_closing.is_set()
             if not self._write(entry) and is_last_chance:
                 return
+
+    def _note_held(self) -> None:
+        """Let the store note which trials it holds, so that the next run sees it at once."""
+        try:
+            if self._backend is not None and not self._set_aside and self._may_write():
+                self._backend.note_held()
+        except Exception as error:  # as in _write; the next run then looks at every trial
+            _log.debug("%s did not note what it holds: %s", self._name, error)
 
     def _sort_out_earlier(self) -> None:
         """Queue the trials of earlier runs one by one, unless the store is known to hold them all."""

@@ -21,6 +21,7 @@ class FakeStore:
         self.num_forgets = 0
         self.orphans = []
         self.asked = []
+        self.num_noted = 0
         self.held = None
 
     def connect(self, *_):
@@ -45,6 +46,10 @@ class FakeStore:
         self._answer()
         self.asked.append([entry.key.fingerprint for entry in entries])
         return self.asked[-1] == self.held
+
+    def note_held(self):
+        self._answer()
+        self.num_noted += 1
 
     def is_reachable(self):
         return not self.is_away
@@ -133,6 +138,7 @@ def test_close_tries_once_more_and_says_what_is_missing(store, writer, caplog):
     writer.start(60)
     began = time.monotonic()
     assert writer.close(60) == 2
+    assert store.num_noted == 0
     assert time.monotonic() - began < 10
     assert "lacks a part of 2 runs" in caplog.text
 
@@ -288,6 +294,7 @@ def test_trials_of_earlier_runs_are_asked_for_at_once_and_written_unless_all_are
     assert writer.close(60) == 0
     assert store.asked == [["a", "b"]]
     assert sorted(store.writes) == written
+    assert store.num_noted == 1
 
 
 def test_trials_of_earlier_runs_are_not_lost_while_the_store_is_away(store, writer):
