@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # A kernel of 0.4 MB is kept for every shape, of which batches have many: by default 1024, 450 MB of every
-# worker, in oneDNN and in torch's layer above it. A step needs about fifty. Read at their first use in a process.
+# worker, in oneDNN and in torch's layer above it. A step needs about fifty. Read at first use in a process.
 for _name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
     os.environ.setdefault(_name, "128")
 
