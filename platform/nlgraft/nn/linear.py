@@ -10,11 +10,17 @@ Shape letters: R rows, K inputs, N outputs.
 
 from __future__ import annotations
 
+import os
 from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+# A kernel of 0.4 MB is kept for every shape, of which batches have many: by default 1024, 450 MB of every
+# worker, in oneDNN and in torch's layer above it. A step needs about fifty. Read at first use in a process.
+for _name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(_name, "128")
 
 _MIN_PRODUCTS = 2**22
 """Multiplications below which calls cost more than they save (without gradients both are even at 2^20)."""
