@@ -111,7 +111,9 @@ PLAIN_SWITCHES = {
     "fine_encoder.norm": ({**TWO, **fine()}, fine(norm="pre")),
     "fine_encoder.activation": ({**TWO, **fine()}, fine(activation="gelu")),
     "fine_encoder.dropout": ({**TWO, **fine()}, fine(dropout=0.5)),
+    "fine_encoder.init": ({**TWO, **fine()}, fine(init="zero")),
     "fusion.side": (fused(), fused(side="target")),
+    "fusion.init": (fused(), fused(init="zero")),
     "fusion.site": (fused(), fused(site="self")),
     "fusion.merge": (fused(), fused(merge="average")),
     "fusion.dropnet_probability": (fused(merge="dropnet"), fused(merge="dropnet", dropnet_probability=0.1)),
@@ -195,6 +197,7 @@ UNREAD_SWITCHES = {
     ),
     "fine_encoder.activation": (TWO | fine(num_layers=0), fine(num_layers=0, activation="gelu")),
     "fine_encoder.dropout": (TWO | fine(num_layers=0), fine(num_layers=0, dropout=0.5)),
+    "fine_encoder.init": (TWO | fine(num_layers=0), fine(num_layers=0, init="zero")),
 }
 """Settings where the conditions under which they are read do not hold."""
 

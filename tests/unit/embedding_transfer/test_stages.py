@@ -293,6 +293,7 @@ def test_calibration_and_other_measures_are_asked_for(store):
         "reference_length",
         "length_saved",
         "sentences_per_s",
+        "tokens_per_s",
     }
     segments = load_file(store.fetch(graph.find("translation_test")) / "segments-test.safetensors")
     sums = segments["ece"].sum(0).reshape(-1, 3)
