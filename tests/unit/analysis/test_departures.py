@@ -184,6 +184,13 @@ def test_too_few_seeds_for_any_time_are_named(study_file):
     assert "too few" not in CliRunner().invoke(main, [*arguments, "seeds=[1, 2, 3, 4, 5]"]).output
 
 
+def test_a_margin_is_said_not_to_be_simulated(study_file):
+    arguments = ["validity", study_file, "--simulations", "100", "--json"]
+    found = json.loads(CliRunner().invoke(main, [*arguments, "analysis.margin={test/bleu: 0.5}"]).output)
+    assert [note for note in found["notes"] if "the margin of 0.5 is not simulated" in note]
+    assert json.loads(CliRunner().invoke(main, arguments).output)["notes"] == []
+
+
 @pytest.mark.parametrize("option", [("--collapse", "1"), ("--pretraining", "-1"), ("--tries", "1")])
 def test_the_command_refuses_what_cannot_be(study_file, option):
     assert CliRunner().invoke(main, ["validity", study_file, *option]).exit_code == 2

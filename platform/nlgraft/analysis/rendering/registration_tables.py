@@ -66,8 +66,9 @@ def registered_table(registration: Registration) -> Table:
 
 def _before(registration: Registration) -> str:
     num = len(registration.analyses)
-    seen = f"{num or 'no'} {'analysis' if num == 1 else 'analyses'} of its test segments"
-    return f"{seen}; {registration.num_finished} of {count(registration.num_planned, 'replicate')} finished"
+    seen = count(num, "analysis", "analyses") if num else "no analyses"
+    replicates = count(registration.num_planned, "replicate")
+    return f"{seen} of its test segments; {registration.num_finished} of {replicates} finished"
 
 
 def _claim(claim: dict[str, Any]) -> str:

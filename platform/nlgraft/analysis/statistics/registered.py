@@ -74,7 +74,7 @@ class Standing:
 
     def _when(self) -> str:
         num, finished = len(self.seen), self.registration.num_finished
-        text = f"after {num} {'analysis' if num == 1 else 'analyses'} of its test segments"
+        text = f"after {count(num, 'analysis', 'analyses')} of its test segments"
         if not num:
             text = "before any analysis of its test segments in this store"
         if finished:
