@@ -68,10 +68,10 @@ class Validity:
         """What the simulation leaves out, and reasons why the design can decide nothing."""
         design, num_seeds = self.design, self.design.looks[-1]
         notes = []
-        if design.margin is not None:
+        if design.has_margin:
             notes.append(
-                f"the margin of {design.margin:g} is not simulated: with it a difference is found a little "
-                "less often, and how often cells are called equal is not estimated"
+                "the margin is not simulated: with it a difference is found a little less often, and how "
+                "often cells are called equal is not estimated"
             )
         if design.fall == 0:
             notes.append(
@@ -135,7 +135,7 @@ def design_of(result: ComparedResults) -> Design:
         not known,
         _fall(result) if known else _FALL,
         study.is_anytime,
-        result.margin(metric),
+        bool(study.analysis.margin),
     )
 
 
