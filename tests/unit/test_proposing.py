@@ -35,14 +35,14 @@ from nlgraft.study.reading.system_import import load_system
 def sweep_here(run: Run, grant: Callable[[], Mapping[str, int]], note: Callable[[], str]) -> SweepOutcome:
     """Do what a sweep does, one trial after another in this process."""
     driver = Driver(run.on_event, grant=grant, splits=("dev",))
-    queue = TrialQueue(run.study, run._store, list(run._cells), lambda _: None, driver, 1)
+    queue = TrialQueue(run.study, run.store, list(run._cells), lambda _: None, driver, 1)
     queue.open()
     while not queue.is_done and (trial := queue.take()) is not None:
         settings = {"reporter": NullReporter(), "config": dict(trial.config), "is_waiting": True}
         try:
-            record = run_trial(trial.graph, run._store, **settings)
+            record = run_trial(trial.graph, run.store, **settings)
         except TrialFailed:
-            record = trial_record(run._store, trial.fingerprint)
+            record = trial_record(run.store, trial.fingerprint)
         queue.end(trial, record)
     assert note()
     return SweepOutcome(queue.num_run, queue.num_reused, queue.num_failed, queue.stop_reason)
