@@ -69,6 +69,7 @@ def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study: Stu
     assert not {*kept.again.seeds, *study.seeds} & {*kept.first.seeds}
     worse = api.propose(study, ["steps=1"])
     assert (worse.decision, worse.number, worse.against) == ("DISCARD", 2, "1")
+    assert "unlikely; harm is not shown" in repr(worse)
     assert worse.overrides == ("gain=1.0", "steps=1")
     assert {*worse.first.seeds} <= {*kept.again.seeds}, "the kept config's scores are used again"
     assert worse.first.mean == pytest.approx(-2.0)
@@ -168,6 +169,7 @@ def test_what_never_decides_is_discarded_with_the_last_seed(
     assert api.propose(study, ["noise=1.0"], max_seeds=LIMIT - 1).decision == "MORE"
     found = api.propose(study, ["noise=1.0"])
     assert (found.decision, len(found.first.seeds)) == ("DISCARD", LIMIT)
+    assert f"{LIMIT} seeds have too little evidence" in repr(found)
 
 
 @pytest.mark.parametrize(

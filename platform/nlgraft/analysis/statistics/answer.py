@@ -179,13 +179,23 @@ class Answer:
                 f"  measured again on {len(self.again.seeds)} fresh seeds: {self.again.mean:+.3g}{ends} "
                 f"{self.unit}; this is the gain to report"
             )
-        lines += [f"  {self.reason}"] if self.reason else []
+        if reason := self.reason or self._given_up:
+            lines.append(f"  {reason}")
         lines += [f"  note: {note}" for note in self.notes]
         lines.append(
             f"  {count(self.num_proposals, 'proposal')} so far, {self.num_kept} kept; of all that is kept, "
             f"{100 * self.alpha:g} % at most is expected to be no gain"
         )
         return [*lines, f"next: {self._next}"]
+
+    @property
+    def _given_up(self) -> str:
+        """Say what a discard by the evidence means; empty otherwise."""
+        if self.decision != "DISCARD":
+            return ""
+        if len(self.first.seeds) >= LIMIT:
+            return f"given up: {LIMIT} seeds have too little evidence of a gain"
+        return "given up: a gain of one standard deviation between seeds is unlikely; harm is not shown"
 
     @property
     def _next(self) -> str:
