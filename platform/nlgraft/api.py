@@ -138,22 +138,25 @@ def propose(
         study: The study; its first objective decides, on dev.
         changes: ``key=value``, on top of what is kept.
         against: Number of the kept proposal to compare with, or ``baseline``; None for what was kept last.
-        max_seeds: Answer MORE if so many seeds have not decided; None for the most that a proposal gets.
+        max_seeds: Answer MORE if so many seeds, 3 to 24, have not decided; None for 24.
         address: A running Ray cluster; None starts a local one if there is something to run.
         tracking_uri: MLflow tracking URI; for the default see `nlgraft.run.tracking_uri`.
         on_event: Receives every event of the sweeps.
 
     Raises:
         StudyError: The change is no valid config, changes nothing, or changes what is measured.
-        NlgraftError: Nothing was kept under that number.
+        NlgraftError: Nothing was kept under that number, or ``max_seeds`` is out of range.
         CapacityError: A trial can never fit the cluster; nothing was started.
         StudyLockedError: Another driver runs this proposal on this store.
     """
-    from nlgraft.analysis.statistics.proposals import LIMIT
+    from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, LIMIT
     from nlgraft.proposing import Place, Trying
 
+    most = LIMIT if max_seeds is None else max_seeds
+    if not FIRST_SEEDS <= most <= LIMIT:
+        raise NlgraftError(f"max_seeds: {most} given; a proposal gets {FIRST_SEEDS} to {LIMIT} seeds")
     place = Place(open_store(study), address, tracking_uri, on_event)
-    return Trying(study, changes, against, place).answer(LIMIT if max_seeds is None else max_seeds)
+    return Trying(study, changes, against, place).answer(most)
 
 
 def find_study(study: str | os.PathLike[str], storage: str | None = None) -> Study:
@@ -272,12 +275,12 @@ def validity(
     Raises:
         NlgraftError: The study has no comparison, or one seed.
     """
-    from nlgraft.analysis.statistics.departures import Settings
+    from nlgraft.analysis.statistics.departures import Departure
     from nlgraft.analysis.statistics.validity import design_of, estimate_validity
 
-    settings = Settings(collapse, pretraining, tries)
+    departure = Departure(collapse, pretraining, tries)
     try:
-        return estimate_validity(design_of(load(study).alone()), num_simulations, settings)
+        return estimate_validity(design_of(load(study).alone()), num_simulations, departure)
     except ValueError as error:
         raise NlgraftError(f"{study.name}: {error}") from error
 

@@ -103,16 +103,20 @@ def validity(
     storage: str | None,
     **settings: Any,
 ) -> None:
-    """Simulate how often this design errs and what it finds, also if the study is not run as declared."""
+    """Simulate how often this design errs and what it finds.
+
+    As declared, and if seeds collapse, share one pretraining, or cells, seeds and variants are added after
+    looking.
+    """
     from nlgraft import api
     from nlgraft.terminal import validity_table
 
     study = read_study(study_file, overrides, storage)
     found = api.validity(study, simulations, **settings)
     if is_json:
-        print_json({"study": study.name, **found.to_json()})
+        print_json({"study": study.variant, **found.to_json()})
     else:
-        validity_table(study.name, found.to_json())
+        validity_table(study.variant, found.to_json())
 
 
 @main.command("replay")

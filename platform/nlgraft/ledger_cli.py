@@ -14,9 +14,9 @@ from nlgraft.study_command import find_study, print_json, progress_of, read_stud
 @click.option("--storage", help="Artifact store: directory or URI.")
 @fails_politely
 def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
-    """List the analyses that were shown from a store, of one study or of all, and the proposals of `try`.
+    """List the analyses shown from a store, and the proposals tried.
 
-    Verdicts are corrected over the analyses of the same test segments.
+    Of one study, or of all. Verdicts are corrected over the analyses of the same test segments.
     """
     from dataclasses import asdict
 
@@ -41,9 +41,9 @@ def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
 def register(
     study_file: str, overrides: tuple[str, ...], is_shown: bool, is_json: bool, storage: str | None
 ) -> None:
-    """Freeze claims, cells, seeds, looks, metrics, analysis and data, with a date and a digest to quote.
+    """Freeze what a study asks, with a date and a digest to quote.
 
-    Reports then say that the study ran as registered, or list every deviation. What is registered already
+    Frozen are claims, cells, seeds, looks, metrics, analysis and data. Reports then say that the study ran as registered, or list every deviation. What is registered already
     keeps its date.
     """
     from dataclasses import asdict
@@ -70,7 +70,7 @@ def register(
     type=click.IntRange(min=3, max=24),
     default=24,
     show_default=True,
-    help="Answer MORE if so many have not decided; the same command goes on.",
+    help="Answer MORE if so many have not decided; the same command then continues.",
 )
 @click.option("--json", "is_json", is_flag=True, help="Print the answer as JSON, as the last line of stdout.")
 @click.option("--address", help="A running Ray cluster, e.g. auto. Default: start a local one.")
@@ -86,11 +86,11 @@ def try_proposal(
     storage: str | None,
     tracking_uri: str | None,
 ) -> None:
-    """Try a change of the study's baseline, or of what was kept of it: KEEP, DISCARD or MORE.
+    """Try one change against what is kept: KEEP, DISCARD or MORE.
 
-    key=value are put on top of what is kept; @scale chooses the study. Seeds are added until the evidence
+    key=value are put on top of what is kept, at first the study's baseline; @scale chooses the study. Seeds are added until the evidence
     decides, on dev. What is kept is measured again on fresh seeds. Of all that is kept, at most the study's
-    alpha (5 %) is expected to be no gain. The same command again repeats its answer, or goes on.
+    alpha (5 %) is expected to be no gain. The same command again repeats its answer, or continues.
     """
     from nlgraft import api
     from nlgraft.execution.cluster import prepare_process

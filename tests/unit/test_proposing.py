@@ -15,12 +15,13 @@ from click.testing import CliRunner
 from nlgraft import api
 from nlgraft.analysis.data.stream import Step, Stream, append, open_streams, read_streams
 from nlgraft.analysis.statistics.answer import Answer
-from nlgraft.analysis.statistics.proposals import FRESH_SEEDS, LIMIT, stream_level
+from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, FRESH_SEEDS, LIMIT, stream_level
 from nlgraft.cli import main
 from nlgraft.errors import NlgraftError, StudyError, TrialFailed
 from nlgraft.execution.events import Driver
 from nlgraft.execution.sweep import SweepOutcome
 from nlgraft.execution.trial_queue import TrialQueue
+from nlgraft.ledger_cli import try_proposal
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial, trial_record
@@ -157,6 +158,14 @@ def test_a_failing_proposal_runs_once_more_and_is_then_discarded(study: Study) -
     second = api.propose(study, ["behaviour=raise"])
     assert (second.decision, second.number) == ("DISCARD", 1)
     assert "lost seed 3000000000, which what is kept did not" in second.reason
+
+
+@pytest.mark.parametrize("num", [FIRST_SEEDS - 1, LIMIT + 1])
+def test_numbers_of_seeds_that_no_proposal_gets_are_refused(study: Study, num: int) -> None:
+    with pytest.raises(NlgraftError, match=f"max_seeds: {num} given; a proposal gets 3 to 24 seeds"):
+        api.propose(study, ["gain=1.0"], max_seeds=num)
+    [option] = [one for one in try_proposal.params if one.name == "max_seeds"]
+    assert option.type.to_info_dict().items() >= {"min": FIRST_SEEDS, "max": LIMIT}.items()
 
 
 def test_what_never_decides_is_discarded_with_the_last_seed(

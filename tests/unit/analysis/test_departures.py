@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from scipy import stats
 
 from nlgraft.analysis.statistics import departures
-from nlgraft.analysis.statistics.departures import Rate, Settings, outcomes
+from nlgraft.analysis.statistics.departures import Departure, Rate, outcomes
 from nlgraft.analysis.statistics.simulated_store import SimulatedStore
 from nlgraft.analysis.statistics.simulated_studies import Design, SimulatedStudies, Trouble
 from nlgraft.cli import main
@@ -112,8 +112,8 @@ def test_collapsed_seeds_hide_effects_as_t_tests_of_such_scores_do(share):
 
 
 def test_settings_take_effect():
-    one = {o.course.name: o for o in outcomes(design(), 120, 5.0, Settings(0.1, 1.0, 2))}
-    other = {o.course.name: o for o in outcomes(design(), 120, 5.0, Settings(0.4, 9.0, 5))}
+    one = {o.course.name: o for o in outcomes(design(), 120, 5.0, Departure(0.1, 1.0, 2))}
+    other = {o.course.name: o for o in outcomes(design(), 120, 5.0, Departure(0.4, 9.0, 5))}
     assert other["collapse"].finds["file"].value < one["collapse"].finds["file"].value - 0.2
     assert other["one pretraining"].errs["file"].value > one["one pretraining"].errs["file"].value + 0.15
     assert other["variants"].errs["file"].value > one["variants"].errs["file"].value + 0.04
@@ -122,7 +122,7 @@ def test_settings_take_effect():
 
 
 def test_the_ledger_holds_the_level_where_files_do_not():
-    found = {o.course.name: o for o in outcomes(design(2), 300, 5.0, Settings(tries=4))}
+    found = {o.course.name: o for o in outcomes(design(2), 300, 5.0, Departure(tries=4))}
     for name in ("cells added", "more seeds", "variants"):
         assert found[name].errs["file"].value > 0.065
     for outcome in found.values():

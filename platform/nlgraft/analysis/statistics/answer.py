@@ -47,7 +47,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """What follows from the present seeds.
 
     Attributes:
@@ -65,7 +65,7 @@ class Verdict:
     evidence: float
 
 
-def judge(found: Pairs, level: float, lost: Collection[tuple[Arm, int]], is_last: bool) -> Verdict:
+def judge(found: Pairs, level: float, lost: Collection[tuple[Arm, int]], is_last: bool) -> Judgement:
     """Decide on a proposal.
 
     A seed lost by what is kept is left out, which flatters what is kept. A proposal that loses a seed on
@@ -83,8 +83,8 @@ def judge(found: Pairs, level: float, lost: Collection[tuple[Arm, int]], is_last
     evidence = float(log_evidence_of_gain(np.array(gains, dtype=float)))
     failed_now = tuple(one for one in found.failed if one not in lost)
 
-    def verdict(decision: Decision, reason: str = "", now: tuple[tuple[Arm, int], ...] = ()) -> Verdict:
-        return Verdict(decision, reason, now, gain, evidence)
+    def verdict(decision: Decision, reason: str = "", now: tuple[tuple[Arm, int], ...] = ()) -> Judgement:
+        return Judgement(decision, reason, now, gain, evidence)
 
     if found.why_not:
         return verdict("DISCARD", found.why_not)

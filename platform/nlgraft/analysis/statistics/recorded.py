@@ -20,7 +20,7 @@ from nlgraft.analysis.statistics.comparison import Comparison
 from nlgraft.analysis.statistics.effects import Effect
 from nlgraft.analysis.statistics.equivalence import equal_p_at_any_time
 from nlgraft.analysis.statistics.question import Question
-from nlgraft.analysis.statistics.registered import Standing, standing_of
+from nlgraft.analysis.statistics.registered import Conformance, conformance_of
 from nlgraft.errors import StoreError
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.study.data.design import gain_cells
@@ -78,12 +78,12 @@ class RecordedResults(ComparedResults):
         return {entry.metrics[0]: self._enter(entry) for entry in self._entries()}
 
     @cached_property
-    def registration(self) -> Standing | None:
-        """How they stand to the registration of their study; None if it is not registered."""
+    def registration(self) -> Conformance | None:
+        """How they relate to the registration of their study; None if it is not registered."""
         if self.store is None:
             return None
         past = history(self.store, self._segments_of(self.main_metric))
-        return standing_of(self, self.store, self._keys, past)
+        return conformance_of(self, self.store, self._keys, past)
 
     def register(self) -> Registration:
         """Register the study, or find the registration that froze the same.

@@ -17,7 +17,7 @@ import numpy as np
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.statistics.anytime import half_width
 from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.analysis.statistics.departures import Outcome, Rate, Settings, outcomes
+from nlgraft.analysis.statistics.departures import Departure, Outcome, Rate, outcomes
 from nlgraft.analysis.statistics.power import smallest_detectable
 from nlgraft.analysis.statistics.question import SIGNS
 from nlgraft.analysis.statistics.simulated_studies import Design, SimulatedStudies
@@ -139,13 +139,13 @@ def design_of(result: ComparedResults) -> Design:
     )
 
 
-def estimate_validity(design: Design, num_simulations: int, settings: Settings | None = None) -> Validity:
+def estimate_validity(design: Design, num_simulations: int, departure: Departure | None = None) -> Validity:
     """Simulate studies of a design without an effect, and with effects of several sizes.
 
     Args:
         design: The design.
         num_simulations: Number of simulated studies of each kind.
-        settings: How far they depart from what is declared; None if they do not.
+        departure: How far they depart from what is declared; None if they do not.
 
     Raises:
         ValueError: The design has no comparison, fewer than two seeds, or scores that do not vary.
@@ -170,7 +170,7 @@ def estimate_validity(design: Design, num_simulations: int, settings: Settings |
         powers,
         detectable,
         float(nothing.num_seeds.mean()),
-        tuple(outcomes(design, num_simulations, detectable, settings)),
+        tuple(outcomes(design, num_simulations, detectable, departure)),
     )
 
 
