@@ -43,8 +43,8 @@ def register(
 ) -> None:
     """Freeze what a study asks, with a date and a digest to quote.
 
-    Frozen are claims, cells, seeds, looks, metrics, analysis and data. Reports then say that the study ran as registered, or list every deviation. What is registered already
-    keeps its date.
+    Frozen are claims, cells, seeds, looks, metrics, analysis and data. Reports then say that the study
+    ran as registered, or list every deviation. What is registered already keeps its date.
     """
     from dataclasses import asdict
 
@@ -88,9 +88,10 @@ def try_proposal(
 ) -> None:
     """Try one change against what is kept: KEEP, DISCARD or MORE.
 
-    key=value are put on top of what is kept, at first the study's baseline; @scale chooses the study. Seeds are added until the evidence
-    decides, on dev. What is kept is measured again on fresh seeds. Of all that is kept, at most the study's
-    alpha (5 %) is expected to be no gain. The same command again repeats its answer, or continues.
+    key=value are put on top of what is kept, at first the study's baseline; @scale chooses the study.
+    Seeds are added until the evidence decides, on dev. What is kept is measured again on fresh seeds. Of
+    all that is kept, at most the study's alpha (5 %) is expected to be no gain. The same command again
+    repeats its answer, or continues.
     """
     from nlgraft import api
     from nlgraft.execution.cluster import prepare_process
