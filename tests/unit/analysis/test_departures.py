@@ -1,13 +1,15 @@
 """Studies that do not go as declared: simulated stores decide as real ones, and rates agree with theory."""
 
+import inspect
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from scipy import stats
 
+from nlgraft import api
 from nlgraft.analysis.statistics import departures
 from nlgraft.analysis.statistics.departures import Departure, Rate, outcomes
 from nlgraft.analysis.statistics.simulated_store import SimulatedStore
@@ -182,6 +184,14 @@ def test_too_few_seeds_for_any_time_are_named(study_file):
     assert ran.exit_code == 0, ran.output
     assert "2 seeds are too few for any verdict at any time on 1 question" in ran.output
     assert "too few" not in CliRunner().invoke(main, [*arguments, "seeds=[1, 2, 3, 4, 5]"]).output
+
+
+def test_command_and_api_have_the_same_defaults():
+    expected = asdict(Departure())
+    options = {one.name: one.default for one in main.commands["validity"].params}
+    parameters = {name: one.default for name, one in inspect.signature(api.validity).parameters.items()}
+    assert {name: options[name] for name in expected} == expected
+    assert {name: parameters[name] for name in expected} == expected
 
 
 def test_a_margin_is_said_not_to_be_simulated(study_file):
