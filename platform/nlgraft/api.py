@@ -6,15 +6,14 @@ import importlib
 import json
 import os
 import pkgutil
-import queue
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from nlgraft import run as places
 from nlgraft.errors import NlgraftError
 from nlgraft.execution.cluster import local_capacity
+from nlgraft.handle import Handle
 from nlgraft.pipeline.stage import Reporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.run import Run
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from nlgraft.analysis.statistics.answer import Answer
     from nlgraft.analysis.statistics.validity import Validity
     from nlgraft.analysis.study_result import StudyResult
-    from nlgraft.execution.events import Event, Observer
+    from nlgraft.execution.events import Observer
     from nlgraft.execution.replay import CellReplay
     from nlgraft.pipeline.trial_record import TrialRecord
 
@@ -139,22 +138,25 @@ def propose(
         study: The study; its first objective decides, on dev.
         changes: ``key=value``, on top of what is kept.
         against: Number of the kept proposal to compare with, or ``baseline``; None for what was kept last.
-        max_seeds: Answer MORE if so many seeds have not decided; None for the most that a proposal gets.
+        max_seeds: Answer MORE if so many seeds, 3 to 24, have not decided; None for 24.
         address: A running Ray cluster; None starts a local one if there is something to run.
         tracking_uri: MLflow tracking URI; for the default see `nlgraft.run.tracking_uri`.
         on_event: Receives every event of the sweeps.
 
     Raises:
         StudyError: The change is no valid config, changes nothing, or changes what is measured.
-        NlgraftError: Nothing was kept under that number.
+        NlgraftError: Nothing was kept under that number, or ``max_seeds`` is out of range.
         CapacityError: A trial can never fit the cluster; nothing was started.
         StudyLockedError: Another driver runs this proposal on this store.
     """
-    from nlgraft.analysis.statistics.proposals import LIMIT
+    from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, LIMIT
     from nlgraft.proposing import Place, Trying
 
+    most = LIMIT if max_seeds is None else max_seeds
+    if not FIRST_SEEDS <= most <= LIMIT:
+        raise NlgraftError(f"max_seeds: {most} given; a proposal gets {FIRST_SEEDS} to {LIMIT} seeds")
     place = Place(open_store(study), address, tracking_uri, on_event)
-    return Trying(study, changes, against, place).answer(LIMIT if max_seeds is None else max_seeds)
+    return Trying(study, changes, against, place).answer(most)
 
 
 def find_study(study: str | os.PathLike[str], storage: str | None = None) -> Study:
@@ -273,12 +275,12 @@ def validity(
     Raises:
         NlgraftError: The study has no comparison, or one seed.
     """
-    from nlgraft.analysis.statistics.departures import Settings
+    from nlgraft.analysis.statistics.departures import Departure
     from nlgraft.analysis.statistics.validity import design_of, estimate_validity
 
-    settings = Settings(collapse, pretraining, tries)
+    departure = Departure(collapse, pretraining, tries)
     try:
-        return estimate_validity(design_of(load(study).alone()), num_simulations, settings)
+        return estimate_validity(design_of(load(study).alone()), num_simulations, departure)
     except ValueError as error:
         raise NlgraftError(f"{study.name}: {error}") from error
 
@@ -354,68 +356,3 @@ def schema(system: str | None = None) -> dict[str, Any]:
 
 def _import_path(name: str) -> str:
     return name if "." in name else f"{SYSTEMS_PACKAGE}.{name}"
-
-
-class Handle:
-    """A study that runs in a thread of this process; made by `launch` with ``wait=False``."""
-
-    def __init__(self, run: Run) -> None:
-        self._run = run
-        self._events: queue.Queue[Event | None] = queue.Queue()
-        self._outcome: StudyResult | BaseException | None = None
-        passed_on = run.on_event
-
-        def observe(event: Event) -> None:
-            self._events.put(event)
-            if passed_on is not None:
-                passed_on(event)
-
-        run.on_event = observe
-        self._thread = threading.Thread(target=self._work, name=f"nlgraft-{run.study.variant}", daemon=True)
-        self._thread.start()
-
-    def __repr__(self) -> str:
-        state = "runs" if self._thread.is_alive() else "has ended"
-        return (
-            f"Handle of {self._run.study.variant}, which {state} in a thread of this process\n"
-            "  next: .events() yields events; .status() counts trials; .stop(); .result() waits"
-        )
-
-    def _work(self) -> None:
-        try:
-            self._outcome = self._run.result()
-        except BaseException as error:  # raised again by `result`, in the thread that asks for it
-            self._outcome = error
-        finally:
-            self._events.put(None)
-
-    def events(self) -> Iterator[Event]:
-        """Yield the sweep's events as they come, until it ends; each event is yielded once."""
-        while (event := self._events.get()) is not None:
-            yield event
-        self._events.put(None)  # the end stays, for whoever iterates again
-
-    def status(self) -> dict[str, Any]:
-        """Count the trials of each cell by state."""
-        return status(self._run.study)
-
-    def stop(self) -> None:
-        """Start no further trial and ask the running ones to end at their next report."""
-        self._run.stop()
-
-    def result(self, timeout_s: float | None = None) -> StudyResult:
-        """Wait for the end and return the result.
-
-        Args:
-            timeout_s: Seconds to wait at most; None waits without limit.
-
-        Raises:
-            NlgraftError: The sweep is still running after ``timeout_s``.
-        """
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            raise NlgraftError(f"{self._run.study.variant} is still running after {timeout_s:g} s")
-        if isinstance(self._outcome, BaseException):
-            raise self._outcome
-        assert self._outcome is not None
-        return self._outcome

@@ -7,50 +7,16 @@ import gc
 import json
 import logging
 import sys
-from collections.abc import Callable
-from contextlib import redirect_stdout, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED, fails_politely
-from nlgraft.stream_cli import try_proposal
+from nlgraft.ledger_cli import ledger, register, try_proposal
+from nlgraft.study_command import find_study, print_json, progress_of, read_study, takes_study
 from nlgraft.vocab_cli import vocab
 from nlgraft.wording import count
-
-if TYPE_CHECKING:
-    from nlgraft.study.public import Study
-
-
-def _study_command(name: str, metavar: str = "STUDY.yaml") -> Callable[[Callable[..., None]], click.Command]:
-    """Declare a command that takes a study file and overrides."""
-
-    def declare(function: Callable[..., None]) -> click.Command:
-        command = fails_politely(function)
-        command = click.argument("overrides", nargs=-1)(command)
-        command = click.argument("study_file", metavar=metavar)(command)
-        return main.command(name)(command)
-
-    return declare
-
-
-def _read(study_file: str, overrides: tuple[str, ...], storage: str | None = None) -> Study:
-    from nlgraft.study.public import Study
-
-    extra = [] if storage is None else [f"storage.path={json.dumps(storage)}"]
-    return Study.from_yaml(study_file, overrides=[*overrides, *extra])
-
-
-def _find(study: str, overrides: tuple[str, ...], storage: str | None) -> Study:
-    """Read a study file, or a study that was run on the store by its name."""
-    from nlgraft import api
-
-    return _read(study, overrides, storage) if overrides else api.find_study(study, storage)
-
-
-def _print_json(document: Any) -> None:
-    click.echo(json.dumps(document, ensure_ascii=False))
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,17 +34,19 @@ def main() -> None:
         sys.path.insert(0, str(Path.cwd()))
 
 
-@_study_command("validate")
+@main.command("validate")
+@takes_study()
 def validate(study_file: str, overrides: tuple[str, ...]) -> None:
     """Check a study; print every problem and what is allowed."""
     from nlgraft.study.data.design import cells
 
-    study = _read(study_file, overrides)
+    study = read_study(study_file, overrides)
     found = f"{count(len(cells(study)), 'cell')}, {count(len(study.seeds), 'seed')}"
     click.echo(f"{study_file}: valid; {found}", err=True)
 
 
-@_study_command("plan")
+@main.command("plan")
+@takes_study()
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.option("--storage", help="Artifact store: directory or URI.")
 def plan(study_file: str, overrides: tuple[str, ...], is_json: bool, storage: str | None) -> None:
@@ -86,9 +54,9 @@ def plan(study_file: str, overrides: tuple[str, ...], is_json: bool, storage: st
     from nlgraft import api
     from nlgraft.terminal import plan_table
 
-    found = api.plan(_read(study_file, overrides, storage))
+    found = api.plan(read_study(study_file, overrides, storage))
     if is_json:
-        _print_json(found.to_json())
+        print_json(found.to_json())
     else:
         plan_table(found)
     for note in found.notes:
@@ -101,7 +69,8 @@ def plan(study_file: str, overrides: tuple[str, ...], is_json: bool, storage: st
         raise SystemExit(EXIT_DOES_NOT_FIT)
 
 
-@_study_command("validity")
+@main.command("validity")
+@takes_study()
 @click.option("--simulations", default=1000, show_default=True, type=click.IntRange(min=100))
 @click.option(
     "--collapse",
@@ -134,19 +103,24 @@ def validity(
     storage: str | None,
     **settings: Any,
 ) -> None:
-    """Simulate how often this design errs and what it finds, also if the study is not run as declared."""
+    """Simulate how often this design errs and what it finds.
+
+    As declared, and if seeds collapse, share one pretraining, or cells, seeds and variants are added after
+    looking.
+    """
     from nlgraft import api
     from nlgraft.terminal import validity_table
 
-    study = _read(study_file, overrides, storage)
+    study = read_study(study_file, overrides, storage)
     found = api.validity(study, simulations, **settings)
     if is_json:
-        _print_json({"study": study.name, **found.to_json()})
+        print_json({"study": study.variant, **found.to_json()})
     else:
-        validity_table(study.name, found.to_json())
+        validity_table(study.variant, found.to_json())
 
 
-@_study_command("replay", metavar="STUDY")
+@main.command("replay")
+@takes_study("STUDY")
 @click.option(
     "--simulations",
     default=100,
@@ -166,7 +140,7 @@ def replay(
     from nlgraft import api
     from nlgraft.terminal import replay_tables
 
-    study = _find(study_file, overrides, storage)
+    study = find_study(study_file, overrides, storage)
     found = [cell.to_json() for cell in api.replay(study, simulations)]
     document = {
         "study": study.variant,
@@ -175,12 +149,13 @@ def replay(
         "cells": found,
     }
     if is_json:
-        _print_json(document)
+        print_json(document)
     else:
         replay_tables(document)
 
 
-@_study_command("run")
+@main.command("run")
+@takes_study()
 @click.option("--json", "is_json", is_flag=True, help="Print the result as JSON, as the last line of stdout.")
 @click.option("--only", multiple=True, metavar="FACTOR=LEVEL", help="Run only these cells and the baseline.")
 @click.option("--address", help="A running Ray cluster, e.g. auto. Default: start a local one.")
@@ -198,25 +173,17 @@ def run(
     """Run what the store does not hold yet; end with the comparison."""
     from nlgraft import api
     from nlgraft.execution.cluster import prepare_process
-    from nlgraft.execution.interruption import Interrupted
-    from nlgraft.progress import Progress
     from nlgraft.terminal import show_result
 
     prepare_process(address)
-    study = _read(study_file, overrides, storage)
-    try:
-        # stdout is for the result alone: whatever libraries print goes to stderr
-        with redirect_stdout(sys.stderr), Progress(sys.stderr, study.main_metrics) as progress:
-            result = api.launch(
-                study, address=address, only=only, tracking_uri=tracking_uri, on_event=progress.show
-            )
-    except Interrupted as interrupted:
-        with suppress(OSError):  # SIGHUP: the terminal is gone
-            click.echo(f"{interrupted}; run the same command again to resume", err=True)
-        raise SystemExit(128 + interrupted.signum) from None
+    study = read_study(study_file, overrides, storage)
+    with progress_of(study.main_metrics) as progress:
+        result = api.launch(
+            study, address=address, only=only, tracking_uri=tracking_uri, on_event=progress.show
+        )
     document = result.to_json()
     if is_json:
-        _print_json(document)
+        print_json(document)
     else:
         show_result(result)
     stop_reason = None if result.invocation is None else result.invocation.stop_reason
@@ -228,7 +195,8 @@ def run(
         raise SystemExit(EXIT_FAILED)
 
 
-@_study_command("trial")
+@main.command("trial")
+@takes_study()
 @click.option(
     "--cell",
     multiple=True,
@@ -257,10 +225,10 @@ def trial(
     logging.basicConfig(stream=sys.stderr, format="%(message)s")
     logging.getLogger("nlgraft.pipeline").setLevel(logging.INFO)
     record = api.run_one(
-        _read(study_file, overrides, storage), ", ".join(cell), seed, LineReporter(sys.stderr)
+        read_study(study_file, overrides, storage), ", ".join(cell), seed, LineReporter(sys.stderr)
     )
     if is_json:
-        _print_json(record.to_json())
+        print_json(record.to_json())
     else:
         for name, value in sorted(record.metrics.items()):
             click.echo(f"{name}\t{value:g}")
@@ -269,7 +237,8 @@ def trial(
         raise SystemExit(EXIT_FAILED)
 
 
-@_study_command("status", metavar="STUDY")
+@main.command("status")
+@takes_study("STUDY")
 @click.option("--json", "is_json", is_flag=True, help="Print JSON.")
 @click.option("--watch", is_flag=True, help="Refresh every two seconds until nothing runs.")
 @click.option("--storage", help="Artifact store: directory or URI.")
@@ -283,16 +252,17 @@ def status(
     from nlgraft import api
     from nlgraft.terminal import status_table, watch_status
 
-    study = _find(study_file, overrides, storage)
+    study = find_study(study_file, overrides, storage)
     if watch:
         watch_status(lambda: api.status(study))
     elif is_json:
-        _print_json(api.status(study))
+        print_json(api.status(study))
     else:
         status_table(api.status(study))
 
 
-@_study_command("report", metavar="STUDY")
+@main.command("report")
+@takes_study("STUDY")
 @click.option(
     "--format",
     "formats",
@@ -319,7 +289,7 @@ def report(
     """
     from nlgraft import api
 
-    result = api.load(_find(study_file, overrides, storage))
+    result = api.load(find_study(study_file, overrides, storage))
     wanted = list(formats) or ["md"]
     if out is None:
         for name in wanted:
@@ -329,60 +299,8 @@ def report(
         click.echo(str(path))
 
 
-@main.command("ledger")
-@click.argument("study", required=False)
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@click.option("--storage", help="Artifact store: directory or URI.")
-@fails_politely
-def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
-    """List the analyses that were shown from a store, of one study or of all, and the proposals of `try`.
-
-    Verdicts are corrected over the analyses of the same test segments.
-    """
-    from dataclasses import asdict
-
-    from nlgraft import api
-    from nlgraft.terminal import ledger_list
-
-    entries, streams = api.ledger(study, storage), api.streams(study, storage)
-    if is_json:
-        from nlgraft.analysis.rendering.stream_tables import streams_document
-
-        analyses = [{"number": number, **asdict(one)} for number, one in entries.items()]
-        _print_json({"analyses": analyses, "streams": streams_document(streams)})
-    else:
-        ledger_list(entries, streams)
-
-
-@_study_command("register", metavar="STUDY")
-@click.option("--show", "is_shown", is_flag=True, help="Register nothing; print what is registered.")
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@click.option("--storage", help="Artifact store: directory or URI.")
-def register(
-    study_file: str, overrides: tuple[str, ...], is_shown: bool, is_json: bool, storage: str | None
-) -> None:
-    """Freeze claims, cells, seeds, looks, metrics, analysis and data, with a date and a digest to quote.
-
-    Reports then say that the study ran as registered, or list every deviation. What is registered already
-    keeps its date.
-    """
-    from dataclasses import asdict
-
-    from nlgraft import api
-    from nlgraft.terminal import registrations_list
-
-    study = _find(study_file, overrides, storage)
-    found = api.registrations(study) if is_shown else [api.register(study)]
-    if is_json:
-        documents = [asdict(one) for one in found]
-        _print_json(documents if is_shown else documents[0])
-    elif found:
-        registrations_list(found)
-    else:
-        click.echo(f"{study.name} is not registered in {study.storage.path}", err=True)
-
-
-@_study_command("submit")
+@main.command("submit")
+@takes_study()
 @click.option("--address", help="Job server, e.g. http://HEAD:8265. Default: RAY_API_SERVER_ADDRESS.")
 @click.option("--storage", help="Artifact store: directory or URI that the cluster can reach.")
 @click.option("--tracking-uri", help="MLflow tracking URI that the cluster can reach.")
@@ -399,7 +317,7 @@ def submit(
     """
     from nlgraft.execution.job import next_commands, submit_run
 
-    _read(study_file, overrides, storage)
+    read_study(study_file, overrides, storage)
     options = [] if storage is None else ["--storage", storage]
     options += [] if tracking_uri is None else ["--tracking-uri", tracking_uri]
     job_id = submit_run(study_file, overrides, address, options)
@@ -420,13 +338,13 @@ def systems(name: str | None, is_json: bool) -> None:
     if name is None:
         found = api.systems()
         if is_json:
-            _print_json(found)
+            print_json(found)
         else:
             systems_table(found)
         return
     knobs = api.knobs(name)
     if is_json:
-        _print_json(knobs)
+        print_json(knobs)
     else:
         knobs_table(knobs)
 
@@ -444,5 +362,6 @@ def schema(system: str | None) -> None:
     click.echo(json.dumps(api.schema(system), indent=2))
 
 
-main.add_command(try_proposal)
+for command in (ledger, register, try_proposal):
+    main.add_command(command)
 main.add_command(vocab)

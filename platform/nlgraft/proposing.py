@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from nlgraft.analysis.data.pairs import read_pairs
 from nlgraft.analysis.data.stream import BASELINE, Proposal, Step, Stream, append, read_stream
-from nlgraft.analysis.statistics.answer import Answer, Gain, Verdict, first_gain, gain_again, judge
+from nlgraft.analysis.statistics.answer import Answer, Gain, Judgement, first_gain, gain_again, judge
 from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, FRESH_SEEDS, LIMIT, stream_level
 from nlgraft.analysis.statistics.seen_on_dev import enter_seen
 from nlgraft.execution.events import Event, Observer, SweepStarted
@@ -128,7 +128,7 @@ class Trying:
         run = Run(pair, place.store, cells(pair), uri, place.address, looks.observe)
         return run.sweep(looks.grant, note).stop_reason
 
-    def _decide(self, proposal: Proposal, max_seeds: int) -> tuple[Verdict, str | None]:
+    def _decide(self, proposal: Proposal, max_seeds: int) -> tuple[Judgement, str | None]:
         entered = proposal.entered
         pair = self._pair(entered.number, entered.against, LIMIT, FIRST_SEEDS)
         looks = _Looks(pair, self._place, proposal, max_seeds)
@@ -138,7 +138,7 @@ class Trying:
         enter_seen(pair, self._study.variant, verdict.gain, self._place.store)
         return verdict, stopped
 
-    def _take(self, verdict: Verdict, number: int) -> Stream:
+    def _take(self, verdict: Judgement, number: int) -> Stream:
         """Enter what was found in the stream."""
         key = self._key
         if verdict.decision == "MORE":
@@ -182,7 +182,7 @@ class Trying:
         return append(self._place.store, key, _Once(measured)), None
 
     def _answer(
-        self, stream: Stream, verdict: Verdict | None, stopped: str | None, is_repeated: bool
+        self, stream: Stream, verdict: Judgement | None, stopped: str | None, is_repeated: bool
     ) -> Answer:
         proposal = self._found(stream)
         entered, decided, measured = proposal.entered, proposal.decided, proposal.measured
@@ -251,7 +251,7 @@ class _Looks:
         if self.place.on_event is not None:
             self.place.on_event(event)
 
-    def verdict(self) -> Verdict:
+    def verdict(self) -> Judgement:
         """Judge the seeds granted so far."""
         found = read_pairs(self.pair, self.place.store, self.num)
         is_last = self.num >= len(self.pair.seeds)

@@ -88,7 +88,7 @@ class Run:
     ) -> None:
         self.study = study
         self.on_event = on_event
-        self._store = store
+        self.store = store
         self._cells = cells
         self._uri = tracking_uri
         self._address = address
@@ -136,13 +136,13 @@ class Run:
         from nlgraft.execution.study_lock import StudyLock
         from nlgraft.tracking.mlflow_tracker import MlflowTracker
 
-        for warning in check_cells(self.study, self._cells, self._store).warnings:
+        for warning in check_cells(self.study, self._cells, self.store).warnings:
             self._notify(f"warning: {warning}")
-        with raising_interrupted(), StudyLock(self.study, self._store) as lock:
+        with raising_interrupted(), StudyLock(self.study, self.store) as lock:
             # Under the lock, and before any trial of this run has leases or checkpoints.
-            self._store.remove_abandoned()
+            self.store.remove_abandoned()
             tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.variant)
-            running = RunningRecord(self.study, self._store)
+            running = RunningRecord(self.study, self.store)
             try:
                 return work(tracker, running, lock)
             except (Interrupted, ClusterError) as ended:
@@ -177,7 +177,7 @@ class Run:
         self._notify(f"opening MLflow at {without_credentials(self._uri)}")
         is_read = load_system(self.study.system).is_read
         tracker.start_study(self.study, self.study.fingerprint, self._cells, lock.is_held, is_read)
-        track = tracking_observer(tracker, self._store)
+        track = tracking_observer(tracker, self.store)
 
         def observe(event: Event) -> None:
             running.observe(event)
@@ -191,7 +191,7 @@ class Run:
             return "stopped by Handle.stop" if self._is_stopping.is_set() else None
 
         driver = Driver(observe, poll, grant, splits=splits)
-        outcome = run_sweep(self.study, self._store, self._cells, driver, self._address)
+        outcome = run_sweep(self.study, self.store, self._cells, driver, self._address)
         lock.check()
         return outcome
 
@@ -202,14 +202,14 @@ class Run:
 
         def grant() -> dict[str, int]:
             is_planned = self.study.planned_looks is not None
-            return read_result(self.study, self._store).granted if is_planned else {}
+            return read_result(self.study, self.store).granted if is_planned else {}
 
-        self.study.record(self._store)
+        self.study.record(self.store)
         outcome = self._sweep(tracker, running, lock, grant, REPLICATE_SPLITS)
         self._notify("comparing the cells and writing the report")
         # A look counts once it is shown, so it is recorded before the report is written.
-        result = read_result(self.study, self._store)
-        directory = report_directory(self.study, self._store)
+        result = read_result(self.study, self.store)
+        directory = report_directory(self.study, self.store)
         result.invocation = Invocation(
             outcome.num_run,
             outcome.num_reused,

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import time
 
-def count(number: int, noun: str) -> str:
-    """Format a number of things: ``1 seed``, ``3 seeds``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+def count(number: int, noun: str, plural: str | None = None) -> str:
+    """Format a number of things: ``1 seed``, ``3 seeds``; with ``plural`` where it is not noun + s."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def timestamp() -> str:
+    """Return the present time, UTC, ISO 8601 to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
 
 
 def duration(seconds: float) -> str:

@@ -41,7 +41,7 @@ def test_a_killed_proposal_goes_on_at_its_level(toy_document: dict[str, Any], tm
     killed.send_signal(signal.SIGTERM)
     _, err = killed.communicate(timeout=120)
     assert killed.returncode == 143, err
-    assert "the same command again to go on" in err
+    assert "the same command again to resume" in err
     (tmp_path / "hold").unlink()
     process = start(path, "gain=1.0", "--json")
     out, err = process.communicate(timeout=240)

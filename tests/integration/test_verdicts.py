@@ -73,7 +73,7 @@ def verdicts(result: StudyResult) -> dict[str, tuple[float | None, str]]:
 def test_a_study_keeps_its_own_p_values_also_after_a_launch_with_fewer_seeds(
     document: dict[str, Any],
 ) -> None:
-    """README's example in Python runs two seeds after the demo's three: no earlier look, but a later one."""
+    """Two seeds after three are no earlier look, but a later one."""
     first = launched(document)
     before, expected = verdicts(first), by_hand()
     assert {name: p for name, (p, _) in before.items()} == pytest.approx(expected, rel=1e-9)

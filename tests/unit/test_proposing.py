@@ -15,12 +15,13 @@ from click.testing import CliRunner
 from nlgraft import api
 from nlgraft.analysis.data.stream import Step, Stream, append, open_streams, read_streams
 from nlgraft.analysis.statistics.answer import Answer
-from nlgraft.analysis.statistics.proposals import FRESH_SEEDS, LIMIT, stream_level
+from nlgraft.analysis.statistics.proposals import FIRST_SEEDS, FRESH_SEEDS, LIMIT, stream_level
 from nlgraft.cli import main
 from nlgraft.errors import NlgraftError, StudyError, TrialFailed
 from nlgraft.execution.events import Driver
 from nlgraft.execution.sweep import SweepOutcome
 from nlgraft.execution.trial_queue import TrialQueue
+from nlgraft.ledger_cli import try_proposal
 from nlgraft.pipeline.stage import NullReporter, StageGraph
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import run_trial, trial_record
@@ -35,14 +36,14 @@ from nlgraft.study.reading.system_import import load_system
 def sweep_here(run: Run, grant: Callable[[], Mapping[str, int]], note: Callable[[], str]) -> SweepOutcome:
     """Do what a sweep does, one trial after another in this process."""
     driver = Driver(run.on_event, grant=grant, splits=("dev",))
-    queue = TrialQueue(run.study, run._store, list(run._cells), lambda _: None, driver, 1)
+    queue = TrialQueue(run.study, run.store, list(run._cells), lambda _: None, driver, 1)
     queue.open()
     while not queue.is_done and (trial := queue.take()) is not None:
         settings = {"reporter": NullReporter(), "config": dict(trial.config), "is_waiting": True}
         try:
-            record = run_trial(trial.graph, run._store, **settings)
+            record = run_trial(trial.graph, run.store, **settings)
         except TrialFailed:
-            record = trial_record(run._store, trial.fingerprint)
+            record = trial_record(run.store, trial.fingerprint)
         queue.end(trial, record)
     assert note()
     return SweepOutcome(queue.num_run, queue.num_reused, queue.num_failed, queue.stop_reason)
@@ -69,6 +70,7 @@ def test_what_gains_is_kept_and_measured_again_and_then_compared_with(study: Stu
     assert not {*kept.again.seeds, *study.seeds} & {*kept.first.seeds}
     worse = api.propose(study, ["steps=1"])
     assert (worse.decision, worse.number, worse.against) == ("DISCARD", 2, "1")
+    assert "unlikely; harm is not shown" in repr(worse)
     assert worse.overrides == ("gain=1.0", "steps=1")
     assert {*worse.first.seeds} <= {*kept.again.seeds}, "the kept config's scores are used again"
     assert worse.first.mean == pytest.approx(-2.0)
@@ -158,6 +160,14 @@ def test_a_failing_proposal_runs_once_more_and_is_then_discarded(study: Study) -
     assert "lost seed 3000000000, which what is kept did not" in second.reason
 
 
+@pytest.mark.parametrize("num", [FIRST_SEEDS - 1, LIMIT + 1])
+def test_numbers_of_seeds_that_no_proposal_gets_are_refused(study: Study, num: int) -> None:
+    with pytest.raises(NlgraftError, match=f"max_seeds: {num} given; a proposal gets 3 to 24 seeds"):
+        api.propose(study, ["gain=1.0"], max_seeds=num)
+    [option] = [one for one in try_proposal.params if one.name == "max_seeds"]
+    assert option.type.to_info_dict().items() >= {"min": FIRST_SEEDS, "max": LIMIT}.items()
+
+
 def test_what_never_decides_is_discarded_with_the_last_seed(
     study: Study, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,6 +178,7 @@ def test_what_never_decides_is_discarded_with_the_last_seed(
     assert api.propose(study, ["noise=1.0"], max_seeds=LIMIT - 1).decision == "MORE"
     found = api.propose(study, ["noise=1.0"])
     assert (found.decision, len(found.first.seeds)) == ("DISCARD", LIMIT)
+    assert f"{LIMIT} seeds have too little evidence" in repr(found)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from nlgraft.analysis.data.ledger import Asked, Entry, History, Segments, history, open_ledger
-from nlgraft.analysis.statistics.budget import Answer, Budget, corrected, record
+from nlgraft.analysis.statistics.budget import Budget, LedgerAnswer, corrected, record
 from nlgraft.analysis.statistics.resampling import holm
 from nlgraft.pipeline import journal
 from nlgraft.pipeline.store import ArtifactStore
@@ -59,7 +59,7 @@ def question(
     return replace(asked, **changes)
 
 
-def answers(*entries: Entry) -> list[Answer]:
+def answers(*entries: Entry) -> list[LedgerAnswer]:
     """Answers of the last analysis."""
     return corrected(entries[-1], History(dict(enumerate(entries[:-1], 1)), len(entries) - 1))
 

@@ -1,15 +1,17 @@
 """Studies that do not go as declared: simulated stores decide as real ones, and rates agree with theory."""
 
+import inspect
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 from scipy import stats
 
+from nlgraft import api
 from nlgraft.analysis.statistics import departures
-from nlgraft.analysis.statistics.departures import Rate, Settings, outcomes
+from nlgraft.analysis.statistics.departures import Departure, Rate, outcomes
 from nlgraft.analysis.statistics.simulated_store import SimulatedStore
 from nlgraft.analysis.statistics.simulated_studies import Design, SimulatedStudies, Trouble
 from nlgraft.cli import main
@@ -112,8 +114,8 @@ def test_collapsed_seeds_hide_effects_as_t_tests_of_such_scores_do(share):
 
 
 def test_settings_take_effect():
-    one = {o.course.name: o for o in outcomes(design(), 120, 5.0, Settings(0.1, 1.0, 2))}
-    other = {o.course.name: o for o in outcomes(design(), 120, 5.0, Settings(0.4, 9.0, 5))}
+    one = {o.course.name: o for o in outcomes(design(), 120, 5.0, Departure(0.1, 1.0, 2))}
+    other = {o.course.name: o for o in outcomes(design(), 120, 5.0, Departure(0.4, 9.0, 5))}
     assert other["collapse"].finds["file"].value < one["collapse"].finds["file"].value - 0.2
     assert other["one pretraining"].errs["file"].value > one["one pretraining"].errs["file"].value + 0.15
     assert other["variants"].errs["file"].value > one["variants"].errs["file"].value + 0.04
@@ -122,7 +124,7 @@ def test_settings_take_effect():
 
 
 def test_the_ledger_holds_the_level_where_files_do_not():
-    found = {o.course.name: o for o in outcomes(design(2), 300, 5.0, Settings(tries=4))}
+    found = {o.course.name: o for o in outcomes(design(2), 300, 5.0, Departure(tries=4))}
     for name in ("cells added", "more seeds", "variants"):
         assert found[name].errs["file"].value > 0.065
     for outcome in found.values():
@@ -182,6 +184,21 @@ def test_too_few_seeds_for_any_time_are_named(study_file):
     assert ran.exit_code == 0, ran.output
     assert "2 seeds are too few for any verdict at any time on 1 question" in ran.output
     assert "too few" not in CliRunner().invoke(main, [*arguments, "seeds=[1, 2, 3, 4, 5]"]).output
+
+
+def test_command_and_api_have_the_same_defaults():
+    expected = asdict(Departure())
+    options = {one.name: one.default for one in main.commands["validity"].params}
+    parameters = {name: one.default for name, one in inspect.signature(api.validity).parameters.items()}
+    assert {name: options[name] for name in expected} == expected
+    assert {name: parameters[name] for name in expected} == expected
+
+
+def test_a_margin_is_said_not_to_be_simulated(study_file):
+    arguments = ["validity", study_file, "--simulations", "100", "--json"]
+    found = json.loads(CliRunner().invoke(main, [*arguments, "analysis.margin={test/bleu: 0.5}"]).output)
+    assert [note for note in found["notes"] if "the margin is not simulated" in note]
+    assert json.loads(CliRunner().invoke(main, arguments).output)["notes"] == []
 
 
 @pytest.mark.parametrize("option", [("--collapse", "1"), ("--pretraining", "-1"), ("--tries", "1")])

@@ -264,6 +264,10 @@ EDITS = {
         "analysis.test: paired_bootstrap → approximate_randomisation",
     ),
     "samples": (put("analysis/samples", 5000), "analysis.samples: 1000 → 5000"),
+    "margin": (
+        put("analysis/margin", {"test/bleu": 0.5}),
+        "analysis.margin.test/bleu: none → 0.5",
+    ),
     "looks planned": (
         both(put("sequential", {"looks": [3, 4]}), put("seeds", [1, 2, 3, 4])),
         "sequential.looks: none → [3, 4]",
@@ -396,11 +400,25 @@ def test_another_system_is_shown(finished, monkeypatch):
 def test_a_new_setting_of_the_analysis_is_compared_without_further_code(here, monkeypatch):
     """A field that is added, and is off, changes no digest; one that is on is a deviation."""
     nlgraft.register(here.study())
-    added = {**Analysis().model_dump(mode="json"), "margin": {}}
+    added = {**Analysis().model_dump(mode="json"), "trimmed": {}}
     monkeypatch.setattr(Analysis, "model_dump", lambda *_, **__: added)
     assert here.registration().is_as_registered
-    added["margin"] = {"test/bleu": 0.5}
-    assert here.deviations() == ["analysis.margin.test/bleu: none → 0.5"]
+    added["trimmed"] = {"test/bleu": 0.5}
+    assert here.deviations() == ["analysis.trimmed.test/bleu: none → 0.5"]
+
+
+@pytest.mark.parametrize(
+    ("margin", "expected"),
+    [
+        ({"test/bleu": 2.0}, "analysis.margin.test/bleu: 0.5 → 2.0"),
+        ({}, "analysis.margin.test/bleu: 0.5 → none"),
+    ],
+)
+def test_a_registered_margin_that_is_widened_or_dropped_is_shown(here, margin, expected):
+    put("analysis/margin", {"test/bleu": 0.5})(here)
+    nlgraft.register(here.study())
+    put("analysis/margin", margin)(here)
+    assert here.deviations() == [expected]
 
 
 HARMLESS = {

@@ -144,10 +144,11 @@ def test_nothing_learned_is_said_first_and_nothing_is_decided(build):
     found = with_texts(build(BASE, GOOD), junk)
     trivial = segment_score(segment_rows("bleu", frequent, REFERENCES)[0])
     assert found.headline().startswith(
-        "No cell has learned: a trivial output (the most frequent reference for every line) "
-        f"scores {trivial:.2f} on test/bleu"
+        "No cell has learned: not more than 1 better on test/bleu than a trivial output (the most frequent "
+        f"reference for every line), which scores {trivial:.2f}"
     )
     assert found.standing(found.compare("patt_eg")) == "open"
+    assert found.compare("patt_eg").open_because == "neither cell has learned"
     row = next(row for row in found.comparison().plain() if row[0] == "arm=patt_eg")
     assert row[-1] == "–", "no number of seeds is advised"
     assert "seeds more" not in found.claims[0].text
@@ -158,9 +159,11 @@ def test_copying_the_source_is_a_trivial_output(build):
     drafts = [line.replace("haus", "maus") for line in REFERENCES]
     worse = [line.replace("baum", "raum") for line in drafts]
     found = with_texts(build(BASE, GOOD), {"baseline": worse, "arm=patt_eg": REFERENCES}, drafts)
-    assert found.headline().startswith("Nothing learned in baseline: a trivial output (source 0, copied)")
+    assert found.headline().startswith(
+        "Nothing learned in baseline: not more than 1 better on test/bleu than a trivial output (source 0, "
+    )
     assert found.standing(found.compare("patt_eg")) != "worse"
-    assert "no cell of it has learned" not in found.compare("patt_eg").open_because
+    assert "has learned" not in found.compare("patt_eg").open_because
 
 
 def test_a_classifier_at_chance_has_not_learned(build):
@@ -182,7 +185,8 @@ def test_a_classifier_at_chance_has_not_learned(build):
     objective = study.objectives[0].model_copy(update={"metric": "test/accuracy"})
     result.study = study.model_copy(update={"objective": objective})
     assert result.headline().startswith(
-        "No cell has learned: a trivial output (the most frequent class for every line) scores 60.00"
+        "No cell has learned: not more than 1 better on test/accuracy than a trivial output (the most "
+        "frequent class for every line), which scores 60.00"
     )
 
 

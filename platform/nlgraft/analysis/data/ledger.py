@@ -6,9 +6,10 @@ An entry is about one set of test segments; a study that is scored on two sets l
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from nlgraft.pipeline.journal import Journal
 from nlgraft.pipeline.store import ArtifactStore
@@ -178,6 +179,12 @@ def scored_lines(sources: Sequence[str], references: Sequence[str]) -> list[str]
     if len(sources) != len(references):
         return list(references)
     return ["\t".join(pair) for pair in zip(sources, references, strict=True)]
+
+
+def segments_of(lines: Sequence[str], split: str, data: Mapping[str, Any]) -> Segments:
+    """Describe the lines of a split or, where they are not stored, the settings of the data."""
+    settings = json.dumps(data, sort_keys=True, ensure_ascii=False)
+    return Segments.of(lines or [f"{split} {settings}"])
 
 
 def open_ledger(store: ArtifactStore) -> Journal[Entry]:

@@ -5,7 +5,6 @@ They are documents of a journal of the store, as the ledger's are: numbered, dat
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,6 +13,7 @@ from nlgraft.analysis.data.ledger import Segments, open_ledger
 from nlgraft.analysis.data.results import Results
 from nlgraft.pipeline.journal import Journal
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.wording import timestamp
 
 SHOWN_DIGITS = 12
 """Digits of a digest in reports."""
@@ -94,7 +94,7 @@ def register(
         past = open_ledger(store).read()
         replicates = [trial for cell in results.cells for trial in cell.trials]
         entry = Registration(
-            time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            time=timestamp(),
             study=study.name,
             variant=study.variant,
             digest=content.digest,

@@ -7,7 +7,6 @@ any of its results is seen, and once: whoever asks again finds the entry.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -18,6 +17,7 @@ from nlgraft.errors import NlgraftError, nearest
 from nlgraft.pipeline.journal import Journal
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.variant import Overrides
+from nlgraft.wording import timestamp
 
 BASELINE = 0
 """Number of the study's baseline among what is kept."""
@@ -218,6 +218,6 @@ def append(store: ArtifactStore, key: str, next_step: Callable[[Stream], Step | 
         step = next_step(stream)
         if step is None:
             return stream
-        step = replace(step, time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+        step = replace(step, time=timestamp())
         if journal.append(pages.last + 1, step):
             return Stream(key, [*pages.documents.values(), step], lost)

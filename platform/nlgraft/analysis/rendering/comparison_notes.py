@@ -20,10 +20,12 @@ def comparison_notes(result: ComparedResults, compared: Sequence[tuple[str, Comp
     marks += _margin_note(result, compared)
     if any(found.scope == "segments" for _, found in compared):
         marks.append(f"† {ONE_SEED}; nothing is decided.")
+    has_margin = any(found.margin is not None for _, found in compared)
     if any(found.smallest_detectable is not None for _, found in compared):
         marks.append(
             "Detectable: the true difference that so many seeds find in four of five such studies; below "
-            f"{FEW_SEEDS} seeds only a range is known. Seeds needed: that many find the observed one."
+            f"{FEW_SEEDS} seeds only a range is known. Seeds needed: that many find the observed one"
+            f"{', or that it is within the margin' if has_margin else ''}."
         )
     notes: dict[str, list[str]] = {}
     for label, found in compared:
@@ -53,8 +55,8 @@ def _margin_note(result: ComparedResults, compared: Sequence[tuple[str, Comparis
     return [
         f"Equal: the true difference is smaller than {margin:g} {result.system.metrics[name].unit}, which "
         "the study declares too small to matter; p (equal) is the probability to see so small a difference "
-        "if the true one were as large as that. Not known yet: neither a difference nor equality is shown; "
-        "so many seeds more would decide it in four of five studies if the observed difference were true."
+        "if the true one were as large as that. Not known yet: neither a difference nor equality is shown. "
+        "Seeds more, where given, would decide in four of five studies if the observed difference were true."
         for name, margin in margins.items()
     ]
 

@@ -52,27 +52,35 @@ def result_document(result: RecordedResults) -> dict[str, Any]:
         "trivial": None if result.trivial is None else vars(result.trivial),
         "stability": {one.label: one.to_json() for one in result.stabilities},
         "cells": [_cell(result, cell) for cell in result.cells],
-        "effects": [
-            {
-                "effect": effect.contrast.label,
-                "levels": dict(effect.contrast.levels),
-                "kind": "interaction" if effect.is_interaction else "main",
-                "metric": effect.comparison.metric,
-                **effect.comparison.to_json(),
-            }
-            for effect in result.effects()
-        ],
-        "gains": [
-            {"gain": curve.label, "at": level, "metric": found.metric, **found.to_json()}
-            for curve in result.gains()
-            for level, found in curve.gains
-        ],
+        "effects": _effects(result),
+        "gains": _gains(result),
         "claims": [claim.to_json() for claim in result.claims],
         "report_dir": None if run is None else run.report_dir,
         "tracking_uri": without_credentials((run and run.tracking_uri) or study.tracking.uri or "") or None,
         "experiment": (run and run.experiment) or study.tracking.experiment or study.variant,
         "trials": trials,
     }
+
+
+def _effects(result: RecordedResults) -> list[dict[str, Any]]:
+    return [
+        {
+            "effect": effect.contrast.label,
+            "levels": dict(effect.contrast.levels),
+            "kind": "interaction" if effect.is_interaction else "main",
+            "metric": effect.comparison.metric,
+            **effect.comparison.to_json(),
+        }
+        for effect in result.effects()
+    ]
+
+
+def _gains(result: RecordedResults) -> list[dict[str, Any]]:
+    return [
+        {"gain": curve.label, "at": level, "metric": found.metric, **found.to_json()}
+        for curve in result.gains()
+        for level, found in curve.gains
+    ]
 
 
 def _cell(result: RecordedResults, cell: CellResult) -> dict[str, Any]:

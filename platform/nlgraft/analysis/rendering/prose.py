@@ -75,7 +75,10 @@ def _unlearned(result: ComparedResults) -> str:
         return ""
     who = "No cell has learned" if len(blind) == len(scored) else f"Nothing learned in {'; '.join(blind)}"
     value = number(trivial.value, num_decimals([trivial.value]))
-    return f"{who}: a trivial output ({trivial.output}) scores {value} on {main}, within {NEAR:g} or better. "
+    return (
+        f"{who}: not more than {NEAR:g} better on {main} than a trivial output ({trivial.output}), which "
+        f"scores {value}. "
+    )
 
 
 def _unstable(result: ComparedResults) -> str:

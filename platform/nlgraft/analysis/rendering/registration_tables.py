@@ -1,4 +1,4 @@
-"""What reports say of a registration: how the study stands to it, and what was registered."""
+"""What reports say of a registration: how the study relates to it, and what was registered."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from nlgraft.wording import count
 
 
 def registration_sentence(result: RecordedResults) -> str:
-    """Say how the study stands to its registration; empty if it is not registered."""
+    """Say how the study relates to its registration; empty if it is not registered."""
     return "" if result.registration is None else str(result.registration)
 
 
@@ -28,12 +28,12 @@ def deviations_table(result: RecordedResults) -> Table | None:
 
 
 def registration_document(result: RecordedResults) -> dict[str, Any] | None:
-    """Return how the study stands to its registration as JSON values."""
+    """Return how the study relates to its registration as JSON values."""
     return None if result.registration is None else result.registration.to_json()
 
 
 def registered_entry(entry: Entry) -> str:
-    """Say in a few words how an analysis of the ledger stood to its registration."""
+    """Say in a few words how an analysis of the ledger related to its registration."""
     if not entry.registration:
         return NOTHING
     if not entry.deviations:
@@ -66,8 +66,9 @@ def registered_table(registration: Registration) -> Table:
 
 def _before(registration: Registration) -> str:
     num = len(registration.analyses)
-    seen = f"{num or 'no'} {'analysis' if num == 1 else 'analyses'} of its test segments"
-    return f"{seen}; {registration.num_finished} of {count(registration.num_planned, 'replicate')} finished"
+    seen = count(num, "analysis", "analyses") if num else "no analyses"
+    replicates = count(registration.num_planned, "replicate")
+    return f"{seen} of its test segments; {registration.num_finished} of {replicates} finished"
 
 
 def _claim(claim: dict[str, Any]) -> str:

@@ -84,19 +84,8 @@ def describe(result: RecordedResults) -> dict[str, Any]:
     """Gather the tables and sentences of a report by their names in the templates."""
     main = result.main_metric
     known = result.metrics
-    lengths = [name for name in known if "length" in name.rpartition("/")[2]]
-    on_test = [name for name in lengths if known[name].split == "test"]
-    split = known[main].split if main in known else "test"
-    beside = [
-        name
-        for name, metric in known.items()
-        if metric.is_derived or (metric.split == split and not metric.is_time)
-    ]
-    groups = {
-        title: [name for name, metric in known.items() if metric.split == split]
-        for title, split in (("Test", "test"), ("Dev", "dev"), ("Without a split", None))
-    }
     return {
+        **_metrics_beside(result),
         "result": result,
         "study": result.study,
         "system": result.system,
@@ -109,13 +98,6 @@ def describe(result: RecordedResults) -> dict[str, Any]:
         "comparison": tables.comparison_table(result, main),
         "effects": tables.effects_table(result, main) if main in known else None,
         "gains": tables.gains_table(result, main) if main in known else None,
-        "other_comparisons": [
-            (name, tables.comparison_table(result, name)) for name in beside if name not in (main, *lengths)
-        ],
-        "metric_tables": [
-            (title, tables.metrics_table(result, names)) for title, names in groups.items() if names
-        ],
-        "lengths": tables.length_table(result, on_test or lengths) if lengths else None,
         "claims": tables.claims_table(result) if result.claims else None,
         "search": search_tables.search_table(result) if result.study.search else None,
         "expected_best": search_tables.expected_best_table(result) if result.study.search else None,
@@ -134,6 +116,32 @@ def describe(result: RecordedResults) -> dict[str, Any]:
         "counts": _counts(result),
         "sharing": prose.sharing(result),
         "environment": _environment(result),
+    }
+
+
+def _metrics_beside(result: RecordedResults) -> dict[str, Any]:
+    """Gather the tables of metrics beside the main one."""
+    main, known = result.main_metric, result.metrics
+    lengths = [name for name in known if "length" in name.rpartition("/")[2]]
+    on_test = [name for name in lengths if known[name].split == "test"]
+    split = known[main].split if main in known else "test"
+    beside = [
+        name
+        for name, metric in known.items()
+        if metric.is_derived or (metric.split == split and not metric.is_time)
+    ]
+    groups = {
+        title: [name for name, metric in known.items() if metric.split == split]
+        for title, split in (("Test", "test"), ("Dev", "dev"), ("Without a split", None))
+    }
+    return {
+        "other_comparisons": [
+            (name, tables.comparison_table(result, name)) for name in beside if name not in (main, *lengths)
+        ],
+        "metric_tables": [
+            (title, tables.metrics_table(result, names)) for title, names in groups.items() if names
+        ],
+        "lengths": tables.length_table(result, on_test or lengths) if lengths else None,
     }
 
 

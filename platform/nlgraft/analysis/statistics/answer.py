@@ -47,7 +47,7 @@ class Gain:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Judgement:
     """What follows from the present seeds.
 
     Attributes:
@@ -65,10 +65,10 @@ class Verdict:
     evidence: float
 
 
-def judge(found: Pairs, level: float, lost: Collection[tuple[Arm, int]], is_last: bool) -> Verdict:
+def judge(found: Pairs, level: float, lost: Collection[tuple[Arm, int]], is_last: bool) -> Judgement:
     """Decide on a proposal.
 
-    A seed that what is kept loses is left out, which flatters what is kept. A proposal that loses a seed on
+    A seed lost by what is kept is left out, which flatters what is kept. A proposal that loses a seed on
     which what is kept succeeds is discarded: without its worst seed it would look better than it is. A trial
     that fails for the first time is not lost yet.
 
@@ -83,8 +83,8 @@ def judge(found: Pairs, level: float, lost: Collection[tuple[Arm, int]], is_last
     evidence = float(log_evidence_of_gain(np.array(gains, dtype=float)))
     failed_now = tuple(one for one in found.failed if one not in lost)
 
-    def verdict(decision: Decision, reason: str = "", now: tuple[tuple[Arm, int], ...] = ()) -> Verdict:
-        return Verdict(decision, reason, now, gain, evidence)
+    def verdict(decision: Decision, reason: str = "", now: tuple[tuple[Arm, int], ...] = ()) -> Judgement:
+        return Judgement(decision, reason, now, gain, evidence)
 
     if found.why_not:
         return verdict("DISCARD", found.why_not)
@@ -98,7 +98,7 @@ def judge(found: Pairs, level: float, lost: Collection[tuple[Arm, int]], is_last
         reason = f"seed {seed} of the {arm} config failed: {found.failed[arm, seed]}; it is run once more"
         return verdict("MORE", reason, failed_now)
     if found.open:
-        return verdict("MORE", f"{len(found.open)} seeds have not ended")
+        return verdict("MORE", f"not ended yet: {count(len(found.open), 'seed')}")
     if len(gains) >= FIRST_SEEDS and not any(gains):
         return verdict("DISCARD", f"it changes nothing: equal values with all {len(gains)} seeds")
     limit = len(gains) if is_last else max(LIMIT, len(gains) + 1)
@@ -166,12 +166,11 @@ class Answer:
         before = ", as decided before" if self.is_repeated else ""
         named = f"proposal {self.number} of {self.study}, {' '.join(self.changes)}"
         lines = [f"{self.decision}: {named}, against {what}{before}"]
-        num = len(self.first.seeds)
         if self.first.mean is not None:
-            seeds = f"{num} seed{'' if num == 1 else 's'}"
+            seeds = count(len(self.first.seeds), "seed")
             lines.append(
-                f"  {self.metric}: {self.first.mean:+.3g} {self.unit} over {seeds}; evidence of a gain "
-                f"{self.evidence:,.3g}, {self.needed:,.0f} needed to keep it"
+                f"  {self.metric}: {self.first.mean:+.3g} {self.unit} over {seeds}; "
+                f"evidence of a gain {self.evidence:,.3g}, {self.needed:,.0f} needed to keep it"
             )
         if self.again is not None and self.again.mean is not None:
             interval = self.again.interval
@@ -180,13 +179,23 @@ class Answer:
                 f"  measured again on {len(self.again.seeds)} fresh seeds: {self.again.mean:+.3g}{ends} "
                 f"{self.unit}; this is the gain to report"
             )
-        lines += [f"  {self.reason}"] if self.reason else []
+        if reason := self.reason or self._given_up:
+            lines.append(f"  {reason}")
         lines += [f"  note: {note}" for note in self.notes]
         lines.append(
             f"  {count(self.num_proposals, 'proposal')} so far, {self.num_kept} kept; of all that is kept, "
-            f"{self.alpha:.0%} at most is expected to be no gain"
+            f"{100 * self.alpha:g} % at most is expected to be no gain"
         )
         return [*lines, f"next: {self._next}"]
+
+    @property
+    def _given_up(self) -> str:
+        """Say what a discard by the evidence means; empty otherwise."""
+        if self.decision != "DISCARD":
+            return ""
+        if len(self.first.seeds) >= LIMIT:
+            return f"given up: {LIMIT} seeds have too little evidence of a gain"
+        return "given up: a gain of one standard deviation between seeds is unlikely; harm is not shown"
 
     @property
     def _next(self) -> str:

@@ -38,7 +38,7 @@ Slot = tuple[Hashable, ...]
 
 
 @dataclass(frozen=True)
-class Answer:
+class LedgerAnswer:
     """The answer to a question over the ledger.
 
     Attributes:
@@ -184,39 +184,41 @@ class Budget:
                 self._of_slot[slot].take(slot, one)
             self._seen.setdefault(_cells(one), set()).update(one.seeds)
 
-    def answer(self, entry: Entry, asked: Asked) -> Answer:
+    def answer(self, entry: Entry, asked: Asked) -> LedgerAnswer:
         """Answer a question of an entry that has been added."""
         slot = _slot(entry, asked)
         frozen = self._of_slot.get(slot)
         if self._is_other(asked):
-            return Answer(None, "described", reason=f"{asked.metric} was computed in another way before")
+            return LedgerAnswer(
+                None, "described", reason=f"{asked.metric} was computed in another way before"
+            )
         if frozen is not None:
             if slot not in frozen.p_values and slot not in frozen.certain:
-                return Answer(None, "declared", reason="not all declared seeds have finished")
+                return LedgerAnswer(None, "declared", reason="not all declared seeds have finished")
             p, p_equal = frozen.adjusted(entry.alpha)[slot]
             share, reason = frozen.level / entry.alpha, f"as declared by {frozen.entry.variant}"
-            found = Answer(p, "declared", share, reason, p_equal)
+            found = LedgerAnswer(p, "declared", share, reason, p_equal)
             if asked.equal_margin is None or frozen.margins.get(slot, math.inf) <= asked.equal_margin:
                 return found  # what is within the declared margin is within a wider one
             late = self._afterthought(entry, asked)
             return replace(found, p_equal=late.p_equal, equal_reason=f"the margin was {_LATE}")
         if asked.difference is None:  # an entry of such questions alone is not added: its cells are unknown
-            return Answer(None, "described", reason="no seed has finished in both cells")
+            return LedgerAnswer(None, "described", reason="no seed has finished in both cells")
         return self._afterthought(entry, asked)
 
-    def _afterthought(self, entry: Entry, asked: Asked) -> Answer:
+    def _afterthought(self, entry: Entry, asked: Asked) -> LedgerAnswer:
         share = self._share(asked)
         if share is None:
-            return Answer(None, "described", reason=_LATE)
+            return LedgerAnswer(None, "described", reason=_LATE)
         missing = {*asked.left_out, *self._seen[_cells(asked)]} - set(asked.seeds)
         if missing:
             listed = ", ".join(map(str, sorted(missing)))
-            return Answer(None, "described", reason=f"seeds that were seen are left out: {listed}")
+            return LedgerAnswer(None, "described", reason=f"seeds that were seen are left out: {listed}")
         level = float(share) * AFTERTHOUGHTS * self.alpha / entry.alpha
         if asked.p_anytime is None:
-            return Answer(None, "described", level, _LATE)
+            return LedgerAnswer(None, "described", level, _LATE)
         p_equal = None if asked.p_equal_anytime is None else min(1.0, asked.p_equal_anytime / level)
-        return Answer(min(1.0, asked.p_anytime / level), "afterthought", level, _LATE, p_equal)
+        return LedgerAnswer(min(1.0, asked.p_anytime / level), "afterthought", level, _LATE, p_equal)
 
     def _share(self, asked: Asked) -> Fraction | None:
         if len(asked.cells) != 2 or asked.second_metric is not None:
@@ -270,7 +272,7 @@ class Budget:
             self._arrived |= dict.fromkeys(new, arrival)
 
 
-def corrected(entry: Entry, past: History) -> list[Answer]:
+def corrected(entry: Entry, past: History) -> list[LedgerAnswer]:
     """Answer the questions of an analysis over everything that was asked of its segments before."""
     budget = Budget(past.entries)
     budget.add(past.last + 1, entry)
@@ -308,7 +310,7 @@ def answered(entry: Entry, past: History) -> Entry:
     return replace(entry, asked=tuple(asked))
 
 
-def _verdict(entry: Entry, asked: Asked, answer: Answer) -> Literal["significant", "equal", "open"]:
+def _verdict(entry: Entry, asked: Asked, answer: LedgerAnswer) -> Literal["significant", "equal", "open"]:
     if asked.is_judged and answer.p is not None and answer.p <= entry.alpha:
         return "significant"
     is_equal = asked.is_judged and answer.p_equal is not None and answer.p_equal <= entry.alpha

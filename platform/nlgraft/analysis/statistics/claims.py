@@ -161,29 +161,17 @@ def judge(
     """
     verdict: Verdict = "undecided" if has_run else "not run"
     seeds_more = None
-    if comparison.difference is None:
-        explanation = "; ".join(comparison.notes)
-    elif comparison.is_significant(alpha, is_corrected=is_corrected):
-        is_claimed, side = _side(claim, comparison, comparison.difference, direction)
+    difference = comparison.difference
+    if difference is not None and comparison.is_significant(alpha, is_corrected=is_corrected):
+        is_claimed, side = _side(claim, comparison, difference, direction)
         verdict = "supported" if is_claimed else "contradicted"
         certainty = "identical for every seed" if comparison.is_exact else f"significant at {alpha:g}"
         explanation = f"{side}, {certainty}"
     elif comparison.standing == "equal":
         verdict = "equal"
         explanation = f"the difference is significantly below the margin of {comparison.margin:g}"
-    elif comparison.open_because:
-        explanation = comparison.open_because
-    elif comparison.num_seeds < _FEW:
-        seeds_more, explanation = _FEW - comparison.num_seeds, "one seed decides nothing"
-    elif not claim.is_ordering:
-        explanation = f"not certain to be within or beyond {claim.margin:g} of the published figure"
-    elif comparison.seeds_needed is not None:
-        seeds_more = max(1, comparison.seeds_needed - comparison.num_seeds)
-        explanation = f"not significant with {comparison.num_seeds} seeds at {alpha:g}"
-    elif comparison.p is None:
-        explanation = "; ".join(comparison.notes)
     else:
-        explanation = f"more than {MAX_SEEDS:,} seeds needed for so small a difference on this test set"
+        seeds_more, explanation = _lacking(claim, comparison, alpha)
     return ClaimResult(
         claim=claim,
         verdict=_ON_OTHER_DATA[verdict] if other_data else verdict,
@@ -194,6 +182,23 @@ def judge(
         other_data=other_data,
         why_not_comparable=why_not if claim.published else "no published figures",
     )
+
+
+def _lacking(claim: Claim, comparison: Comparison, alpha: float) -> tuple[int | None, str]:
+    """Return how many seeds more would tell, and why nothing is decided."""
+    if comparison.difference is None:
+        return None, "; ".join(comparison.notes)
+    if comparison.open_because:
+        return None, comparison.open_because
+    if comparison.num_seeds < _FEW:
+        return _FEW - comparison.num_seeds, "one seed decides nothing"
+    if not claim.is_ordering:
+        return None, f"not certain to be within or beyond {claim.margin:g} of the published figure"
+    if comparison.seeds_more is not None:
+        return comparison.seeds_more, f"not significant with {comparison.num_seeds} seeds at {alpha:g}"
+    if comparison.p is None:
+        return None, "; ".join(comparison.notes)
+    return None, f"more than {MAX_SEEDS:,} seeds needed for so small a difference on this test set"
 
 
 def _side(

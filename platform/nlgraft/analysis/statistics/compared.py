@@ -16,7 +16,7 @@ from nlgraft.analysis.statistics.comparison import Comparison, Standing
 from nlgraft.analysis.statistics.effects import Contrast, Effect, GainCurve, contrasts
 from nlgraft.analysis.statistics.limits import Term, limited
 from nlgraft.analysis.statistics.planned import last_level, over_looks
-from nlgraft.analysis.statistics.question import Question
+from nlgraft.analysis.statistics.question import SIGNS, Question
 from nlgraft.analysis.statistics.resampling import holm_either
 from nlgraft.analysis.statistics.searched_settings import CellSettings, searched_settings
 from nlgraft.analysis.statistics.stability import Stability, stability
@@ -187,7 +187,7 @@ class ComparedResults(Results):
         cells = map(self.cell, question.cells)
         return [
             Term(weight, cell, metric)
-            for weight, cell, metric in zip((1.0, -1.0, -1.0, 1.0), cells, question.metrics, strict=False)
+            for weight, cell, metric in zip(SIGNS, cells, question.metrics, strict=False)
         ]
 
     def _limited(self, found: Comparison, terms: Sequence[Term]) -> Comparison:
@@ -197,7 +197,8 @@ class ComparedResults(Results):
         is_blind = found.metric == self.main_metric and terms
         if found.open_because or not is_blind or not all(self.unlearned(term.cell) for term in terms):
             return found
-        return replace(found, open_because="no cell of it has learned")
+        which = "neither cell has" if len(terms) == 2 else "none of its cells has"
+        return replace(found, open_because=f"{which} learned")
 
     @cached_property
     def trivial(self) -> Trivial | None:
@@ -241,7 +242,7 @@ class ComparedResults(Results):
             case (a, b):
                 return self._comparer.compare(metric, a, measured[0], b, measured[1], null)
             case (a, b, c, d):
-                terms = list(zip((1.0, -1.0, -1.0, 1.0), measured, strict=True))
+                terms = list(zip(SIGNS, measured, strict=True))
                 return self._comparer.contrast(metric, f"{a} over {b}", f"{c} over {d}", terms, null)
         raise ValueError(question.cells)
 

@@ -28,7 +28,7 @@ Way = Callable[[SimulatedStore, StudyFile, int], None]
 
 
 @dataclass(frozen=True)
-class Settings:
+class Departure:
     """How far a study departs from what it declares.
 
     Attributes:
@@ -110,41 +110,41 @@ class Outcome:
         }
 
 
-def outcomes(design: Design, num: int, effect: float, settings: Settings | None) -> list[Outcome]:
+def outcomes(design: Design, num: int, effect: float, departure: Departure | None) -> list[Outcome]:
     """Simulate the courses of events that a design allows, the declared one first.
 
     Args:
         design: The design.
         num: Number of simulated studies of each kind.
         effect: Size of the effect, in the unit of the scores.
-        settings: How far the study departs; None for the declared course alone.
+        departure: How far the study departs; None for the declared course alone.
     """
     declared = _with_trouble(design, num, effect, Course("as declared", "run once, as declared"), Trouble())
-    if settings is None:
+    if departure is None:
         return [declared]
-    trainings = [_with_trouble(design, num, effect, *one) for one in _troubles(settings)]
-    ways = [_repeated(design, num, effect, *one) for one in _ways(design, settings.tries)]
+    trainings = [_with_trouble(design, num, effect, *one) for one in _troubles(departure)]
+    ways = [_repeated(design, num, effect, *one) for one in _ways(design, departure.tries)]
     return [declared, *ways, *trainings]
 
 
-def _troubles(settings: Settings) -> list[tuple[Course, Trouble]]:
+def _troubles(departure: Departure) -> list[tuple[Course, Trouble]]:
     return [
         (
             Course(
                 "collapse",
-                f"{100 * settings.collapse:g} % of the seeds collapse to a trivial score",
+                f"{100 * departure.collapse:g} % of the seeds collapse to a trivial score",
                 "a report names the seeds that diverged; where cells are unstable, plan more seeds",
             ),
-            Trouble(collapse=settings.collapse),
+            Trouble(collapse=departure.collapse),
         ),
         (
             Course(
                 "one pretraining",
                 "all seeds share one pretraining, which suits some cells "
-                f"(variance {settings.pretraining:g} times the seeds')",
+                f"(variance {departure.pretraining:g} times the seeds')",
                 "a report says 'for this one pretraining'; with is_per_seed: true every seed has its own",
             ),
-            Trouble(pretraining=settings.pretraining),
+            Trouble(pretraining=departure.pretraining),
         ),
     ]
 
@@ -207,7 +207,9 @@ def _ways(design: Design, tries: int) -> Iterator[tuple[Course, Way]]:
     if np.count_nonzero(design.weights[:, 1:].any(axis=0)) > 1:
         yield (
             Course(
-                "only", "cells run one by one (--only), a report after each", "the family stays as declared"
+                "only",
+                "cells run one by one (--only), a report after each",
+                "costs nothing, since the correction counts all cells of the file from the start",
             ),
             _only,
         )

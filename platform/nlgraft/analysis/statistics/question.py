@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass
 
+SIGNS = (1.0, -1.0, -1.0, 1.0)
+"""Weights of the cells of a question: a difference of two cells, or of two such differences."""
+
 
 @dataclass(frozen=True)
 class Question:

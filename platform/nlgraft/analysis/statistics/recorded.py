@@ -6,14 +6,12 @@ asked already, with the same answers, is not entered again.
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from nlgraft.analysis.data.ledger import Asked, Entry, History, Segments, history
+from nlgraft.analysis.data.ledger import Asked, Entry, History, Segments, history, segments_of
 from nlgraft.analysis.data.registration import SHOWN_DIGITS, Registration, register
 from nlgraft.analysis.statistics.anytime import anytime_p
 from nlgraft.analysis.statistics.budget import Budget, answered, record
@@ -22,11 +20,12 @@ from nlgraft.analysis.statistics.comparison import Comparison
 from nlgraft.analysis.statistics.effects import Effect
 from nlgraft.analysis.statistics.equivalence import equal_p_at_any_time
 from nlgraft.analysis.statistics.question import Question
-from nlgraft.analysis.statistics.registered import Standing, standing_of
+from nlgraft.analysis.statistics.registered import Conformance, conformance_of
 from nlgraft.errors import StoreError
 from nlgraft.pipeline.fingerprint import fingerprint
 from nlgraft.study.data.design import gain_cells
 from nlgraft.study.planning.looks import cell_key
+from nlgraft.wording import timestamp
 
 _FEW = 2
 
@@ -79,12 +78,12 @@ class RecordedResults(ComparedResults):
         return {entry.metrics[0]: self._enter(entry) for entry in self._entries()}
 
     @cached_property
-    def registration(self) -> Standing | None:
-        """How they stand to the registration of their study; None if it is not registered."""
+    def registration(self) -> Conformance | None:
+        """How they relate to the registration of their study; None if it is not registered."""
         if self.store is None:
             return None
         past = history(self.store, self._segments_of(self.main_metric))
-        return standing_of(self, self.store, self._keys, past)
+        return conformance_of(self, self.store, self._keys, past)
 
     def register(self) -> Registration:
         """Register the study, or find the registration that froze the same.
@@ -195,7 +194,7 @@ class RecordedResults(ComparedResults):
             if metric.split is not None and not metric.is_time and self._segments_of(name) == segments
         ]
         return Entry(
-            time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+            time=timestamp(),
             study=self.study.name,
             variant=self.study.variant,
             system=self.study.system,
@@ -311,16 +310,12 @@ class RecordedResults(ComparedResults):
         place = metric.partition("/")[0] if self.system.metrics[metric].split else split
         if (metric_place := (place, split)) not in self._lines:
             found = self._read_lines(place) or self._read_lines(split)
-            self._lines[metric_place] = Segments.of(found or [f"{split} {self._data}"])
+            self._lines[metric_place] = segments_of(found, split, self.study.data)
         return self._lines[metric_place]
 
     @cached_property
     def _lines(self) -> dict[tuple[str, str], Segments]:
         return {}
-
-    @property
-    def _data(self) -> str:
-        return json.dumps(self.study.data, sort_keys=True, ensure_ascii=False)
 
     def _read_lines(self, split: str) -> list[str]:
         """Read the lines that a trial was scored on, the first of the first cell that has them stored."""

@@ -1,4 +1,4 @@
-"""How results stand to the registration of their study."""
+"""How results relate to the registration of their study."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _MIN_SHARED = 2
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
-    """How a study and its results stand to a registration.
+class Conformance:
+    """How a study and its results relate to a registration.
 
     Attributes:
         registration: The registration: of the same content; else the newest of the variant or of the study;
@@ -74,7 +74,7 @@ class Standing:
 
     def _when(self) -> str:
         num, finished = len(self.seen), self.registration.num_finished
-        text = f"after {num} {'analysis' if num == 1 else 'analyses'} of its test segments"
+        text = f"after {count(num, 'analysis', 'analyses')} of its test segments"
         if not num:
             text = "before any analysis of its test segments in this store"
         if finished:
@@ -101,9 +101,9 @@ class Standing:
         }
 
 
-def standing_of(
+def conformance_of(
     results: Results, store: ArtifactStore, keys: Mapping[str, str], past: History
-) -> Standing | None:
+) -> Conformance | None:
     """Compare a study and its results with its registration.
 
     Args:
@@ -127,7 +127,7 @@ def standing_of(
     except DataError as error:  # text that was edited, on a hub that is away: the results can be shown
         unreadable = (Deviation(what="text", registered="readable", now=f"cannot be read: {error}"),)
     found = _chosen(own, study, now)
-    return Standing(
+    return Conformance(
         registration=found,
         number=own.index(found) + 1,
         num_registrations=len(own),
@@ -151,14 +151,14 @@ def _chosen(own: Sequence[Registration], study: Study, now: Content | None) -> R
     return (same or of_variant or plain or own)[-1]
 
 
-def _related(registrations: Iterable[Registration], variant: str, keys: set[str]) -> Standing | None:
+def _related(registrations: Iterable[Registration], variant: str, keys: set[str]) -> Conformance | None:
     """Find the registration of another study that has most of the cells."""
     known = list(registrations)
     found = max(known, key=lambda one: len(keys & set(one.keys)), default=None)
     if found is None or (num_shared := len(keys & set(found.keys))) < _MIN_SHARED:
         return None
     own = [one for one in known if one.study == found.study]
-    return Standing(
+    return Conformance(
         registration=found,
         number=own.index(found) + 1,
         num_registrations=len(own),

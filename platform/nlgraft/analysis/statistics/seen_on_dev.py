@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import time
-
-from nlgraft.analysis.data.ledger import Asked, Entry, Segments
+from nlgraft.analysis.data.ledger import Asked, Entry, segments_of
 from nlgraft.analysis.data.loading import load_dev_lines
 from nlgraft.analysis.statistics.answer import Gain
 from nlgraft.analysis.statistics.budget import record
@@ -14,6 +11,7 @@ from nlgraft.study.data.design import cells
 from nlgraft.study.data.study import Study
 from nlgraft.study.planning.looks import cell_key
 from nlgraft.study.reading.system_import import load_system
+from nlgraft.wording import timestamp
 
 
 def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> None:
@@ -45,11 +43,11 @@ def enter_seen(pair: Study, variant: str, gain: Gain, store: ArtifactStore) -> N
     )
     lines = load_dev_lines(pair, kept, gain.seeds[0], store)
     entry = Entry(
-        time=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        time=timestamp(),
         study=pair.name.removesuffix("-stream"),
         variant=variant,
         system=pair.system,
-        segments=Segments.of(lines or [f"dev {json.dumps(pair.data, sort_keys=True, ensure_ascii=False)}"]),
+        segments=segments_of(lines, "dev", pair.data),
         baseline=keys[kept.label],
         cells=tuple(keys.values()),
         metrics=tuple(dict.fromkeys([objective.metric, *scored])),

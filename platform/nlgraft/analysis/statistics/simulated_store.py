@@ -21,13 +21,13 @@ from nlgraft.analysis.statistics.budget import corrected
 from nlgraft.analysis.statistics.comparer import Comparer
 from nlgraft.analysis.statistics.comparison import Comparison
 from nlgraft.analysis.statistics.equivalence import equal_p, equal_p_at_any_time, equal_p_over_looks
+from nlgraft.analysis.statistics.question import SIGNS
 from nlgraft.analysis.statistics.resampling import Either, holm_either, normal_p
 from nlgraft.analysis.statistics.spending import overall_p
 
 Judge = Literal["finished", "file", "ledger"]
 
 _FEW = 2
-_SIGNS = (1.0, -1.0, -1.0, 1.0)
 _SEGMENTS = Segments.of([f"segment {number}" for number in range(200)])
 
 
@@ -195,7 +195,7 @@ class SimulatedStore:
             self.equalities[judge] = self.equalities.get(judge, set()) | equal
 
     def _difference(self, cells: tuple[str, ...]) -> float:
-        return sum(sign * self._mean(cell) for sign, cell in zip(_SIGNS, cells, strict=False))
+        return sum(sign * self._mean(cell) for sign, cell in zip(SIGNS, cells, strict=False))
 
     def _mean(self, cell: str) -> float:
         return self.effects.get(_original(cell), 0.0)
@@ -260,7 +260,7 @@ class SimulatedStore:
             if len(cells) == _FEW:
                 found = self._comparer.compare(metric, cells[0], sides[0], cells[1], sides[1])
             else:
-                terms = list(zip(_SIGNS, sides, strict=True))
+                terms = list(zip(SIGNS, sides, strict=True))
                 found = self._comparer.contrast(metric, cells[0], cells[1], terms)
             self._compared[key] = self._with_segments(found, len(cells))
         return self._compared[key]

@@ -37,6 +37,7 @@ class Design:
         is_assumed: True if the variances are assumed.
         fall: Distance from a cell's mean to the score of a collapsed seed.
         is_anytime: True if the tests hold at every number of seeds.
+        has_margin: True if the study declares a difference too small to matter, which is not simulated.
     """
 
     weights: Array
@@ -48,6 +49,7 @@ class Design:
     is_assumed: bool
     fall: float = 20.0
     is_anytime: bool = False
+    has_margin: bool = False
 
     @property
     def changed(self) -> int:

@@ -17,15 +17,15 @@ import numpy as np
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.statistics.anytime import half_width
 from nlgraft.analysis.statistics.compared import ComparedResults
-from nlgraft.analysis.statistics.departures import Outcome, Rate, Settings, outcomes
+from nlgraft.analysis.statistics.departures import Departure, Outcome, Rate, outcomes
 from nlgraft.analysis.statistics.power import smallest_detectable
+from nlgraft.analysis.statistics.question import SIGNS
 from nlgraft.analysis.statistics.simulated_studies import Design, SimulatedStudies
 from nlgraft.analysis.statistics.spending import look_levels
 from nlgraft.study.data.claim import claims_of
 from nlgraft.study.data.study import Study
 from nlgraft.wording import count
 
-_SIGNS = (1.0, -1.0, -1.0, 1.0)
 _FEW = 2
 _FALL = 20.0
 
@@ -65,14 +65,25 @@ class Validity:
 
     @property
     def notes(self) -> list[str]:
-        """Reasons why the design can decide little or nothing."""
+        """What the simulation leaves out, and reasons why the design can decide nothing."""
         design, num_seeds = self.design, self.design.looks[-1]
-        if not design.is_anytime:
-            return []
+        notes = []
+        if design.has_margin:
+            notes.append(
+                "the margin is not simulated: with it a difference is found a little less often, and how "
+                "often cells are called equal is not estimated"
+            )
+        if design.fall == 0:
+            notes.append(
+                "collapsed seeds lose nothing here: no cell scores better than a trivial output, so train "
+                "longer before you rely on this simulation"
+            )
         num_open = len(design.weights) if design.is_corrected else 1
-        if np.isfinite(half_width(num_seeds, 1.0, 0.0, math.log(design.alpha / num_open))):
-            return []
-        return [f"{num_seeds} seeds are too few for any verdict at any time on {count(num_open, 'question')}"]
+        level = math.log(design.alpha / num_open)
+        if design.is_anytime and not np.isfinite(half_width(num_seeds, 1.0, 0.0, level)):
+            questions = count(num_open, "question")
+            notes.append(f"{num_seeds} seeds are too few for any verdict at any time on {questions}")
+        return notes
 
     def to_json(self) -> dict[str, Any]:
         """Return the rates as JSON values."""
@@ -124,16 +135,17 @@ def design_of(result: ComparedResults) -> Design:
         not known,
         _fall(result) if known else _FALL,
         study.is_anytime,
+        bool(study.analysis.margin),
     )
 
 
-def estimate_validity(design: Design, num_simulations: int, settings: Settings | None = None) -> Validity:
+def estimate_validity(design: Design, num_simulations: int, departure: Departure | None = None) -> Validity:
     """Simulate studies of a design without an effect, and with effects of several sizes.
 
     Args:
         design: The design.
         num_simulations: Number of simulated studies of each kind.
-        settings: How far they depart from what is declared; None if they do not.
+        departure: How far they depart from what is declared; None if they do not.
 
     Raises:
         ValueError: The design has no comparison, fewer than two seeds, or scores that do not vary.
@@ -158,7 +170,7 @@ def estimate_validity(design: Design, num_simulations: int, settings: Settings |
         powers,
         detectable,
         float(nothing.num_seeds.mean()),
-        tuple(outcomes(design, num_simulations, detectable, settings)),
+        tuple(outcomes(design, num_simulations, detectable, departure)),
     )
 
 
@@ -178,7 +190,7 @@ def _weights(result: ComparedResults) -> Array:
     asked = _asked(result, result.study, labels)
     weights = np.zeros((len(asked), len(labels)))
     for row, cells in zip(weights, asked, strict=True):
-        for sign, label in zip(_SIGNS, cells, strict=False):
+        for sign, label in zip(SIGNS, cells, strict=False):
             row[labels.index(label)] += sign
     return weights
 

@@ -1,0 +1,118 @@
+"""Commands about what a store remembers: analyses shown, registrations, and proposals of a stream."""
+
+from __future__ import annotations
+
+import click
+
+from nlgraft.exits import EXIT_FAILED, fails_politely
+from nlgraft.study_command import find_study, print_json, progress_of, read_study, takes_study
+
+
+@click.command("ledger")
+@click.argument("study", required=False)
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@click.option("--storage", help="Artifact store: directory or URI.")
+@fails_politely
+def ledger(study: str | None, is_json: bool, storage: str | None) -> None:
+    """List the analyses shown from a store, and the proposals tried.
+
+    Of one study, or of all. Verdicts are corrected over the analyses of the same test segments.
+    """
+    from dataclasses import asdict
+
+    from nlgraft import api
+    from nlgraft.terminal import ledger_list
+
+    entries, streams = api.ledger(study, storage), api.streams(study, storage)
+    if is_json:
+        from nlgraft.analysis.rendering.stream_tables import streams_document
+
+        analyses = [{"number": number, **asdict(one)} for number, one in entries.items()]
+        print_json({"analyses": analyses, "streams": streams_document(streams)})
+    else:
+        ledger_list(entries, streams)
+
+
+@click.command("register")
+@takes_study("STUDY")
+@click.option("--show", "is_shown", is_flag=True, help="Register nothing; print what is registered.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@click.option("--storage", help="Artifact store: directory or URI.")
+def register(
+    study_file: str, overrides: tuple[str, ...], is_shown: bool, is_json: bool, storage: str | None
+) -> None:
+    """Freeze what a study asks, with a date and a digest to quote.
+
+    Frozen are claims, cells, seeds, looks, metrics, analysis and data. Reports then say that the study
+    ran as registered, or list every deviation. What is registered already keeps its date.
+    """
+    from dataclasses import asdict
+
+    from nlgraft import api
+    from nlgraft.terminal import registrations_list
+
+    study = find_study(study_file, overrides, storage)
+    found = api.registrations(study) if is_shown else [api.register(study)]
+    if is_json:
+        documents = [asdict(one) for one in found]
+        print_json(documents if is_shown else documents[0])
+    elif found:
+        registrations_list(found)
+    else:
+        click.echo(f"{study.name} is not registered in {study.storage.path}", err=True)
+
+
+@click.command("try")
+@takes_study()
+@click.option("--against", metavar="KEPT", help="A kept proposal's number, or baseline. Default: kept last.")
+@click.option(
+    "--max-seeds",
+    type=click.IntRange(min=3, max=24),
+    default=24,
+    show_default=True,
+    help="Answer MORE if so many have not decided; the same command then continues.",
+)
+@click.option("--json", "is_json", is_flag=True, help="Print the answer as JSON, as the last line of stdout.")
+@click.option("--address", help="A running Ray cluster, e.g. auto. Default: start a local one.")
+@click.option("--storage", help="Artifact store: directory or URI.")
+@click.option("--tracking-uri", help="MLflow tracking URI. Default: a SQLite file beside the store.")
+def try_proposal(
+    study_file: str,
+    overrides: tuple[str, ...],
+    against: str | None,
+    max_seeds: int,
+    is_json: bool,
+    address: str | None,
+    storage: str | None,
+    tracking_uri: str | None,
+) -> None:
+    """Try one change against what is kept: KEEP, DISCARD or MORE.
+
+    key=value are put on top of what is kept, at first the study's baseline; @scale chooses the study.
+    Seeds are added until the evidence decides, on dev. What is kept is measured again on fresh seeds. Of
+    all that is kept, at most the study's alpha (5 %) is expected to be no gain. The same command again
+    repeats its answer, or continues.
+    """
+    from nlgraft import api
+    from nlgraft.execution.cluster import prepare_process
+    from nlgraft.study.planning.proposed import split_overrides
+
+    prepare_process(address)
+    chosen, changes = split_overrides(overrides)
+    study = read_study(study_file, chosen, storage)
+    with progress_of([study.objectives[0].metric]) as progress:
+        answer = api.propose(
+            study,
+            changes,
+            against=against,
+            max_seeds=max_seeds,
+            address=address,
+            tracking_uri=tracking_uri,
+            on_event=progress.show,
+        )
+    if is_json:
+        print_json(answer.to_json())
+    else:
+        click.echo("\n".join(answer.lines()))
+    if answer.has_failed:
+        raise SystemExit(EXIT_FAILED)

@@ -1,0 +1,65 @@
+"""What commands on a study share: their arguments, JSON on stdout, progress on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nlgraft.exits import fails_politely
+
+if TYPE_CHECKING:
+    from nlgraft.progress import Progress
+    from nlgraft.study.public import Study
+
+
+def takes_study(metavar: str = "STUDY.yaml") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Declare the arguments of a command that takes a study and overrides."""
+
+    def declare(function: Callable[..., None]) -> Callable[..., None]:
+        command = click.argument("overrides", nargs=-1)(fails_politely(function))
+        return click.argument("study_file", metavar=metavar)(command)
+
+    return declare
+
+
+def read_study(study_file: str, overrides: Sequence[str], storage: str | None = None) -> Study:
+    """Read a study file, with another store if one is given."""
+    from nlgraft.study.public import Study
+
+    extra = [] if storage is None else [f"storage.path={json.dumps(storage)}"]
+    return Study.from_yaml(study_file, overrides=[*overrides, *extra])
+
+
+def find_study(study: str, overrides: Sequence[str], storage: str | None) -> Study:
+    """Read a study file, or a study that was run on the store by its name."""
+    from nlgraft import api
+
+    return read_study(study, overrides, storage) if overrides else api.find_study(study, storage)
+
+
+def print_json(document: Any) -> None:
+    """Print a document as one line."""
+    click.echo(json.dumps(document, ensure_ascii=False))
+
+
+@contextmanager
+def progress_of(metrics: Sequence[str]) -> Iterator[Progress]:
+    """Show the progress of a run on stderr; one that is interrupted exits with 128 + the signal.
+
+    stdout is for the result alone: whatever libraries print goes to stderr.
+    """
+    from nlgraft.execution.interruption import Interrupted
+    from nlgraft.progress import Progress
+
+    try:
+        with redirect_stdout(sys.stderr), Progress(sys.stderr, metrics) as progress:
+            yield progress
+    except Interrupted as interrupted:
+        with suppress(OSError):  # SIGHUP: the terminal is gone
+            click.echo(f"{interrupted}; run the same command again to resume", err=True)
+        raise SystemExit(128 + interrupted.signum) from None
