@@ -61,7 +61,7 @@ def measure_gain(device: str) -> float:
 def _has_bf16(device: str) -> bool:
     if torch.device(device).type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _training_step(device: str) -> Callable[[bool], None]:
