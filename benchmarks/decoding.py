@@ -24,8 +24,8 @@ from benchmarks.measure import Rates, interleave, table
 from benchmarks.peers import ctranslate2_translator, exported_marian, token_names
 from nlgraft.evaluation.artifact import read_lines
 from nlgraft.nn.batch import Tokens
-from nlgraft.nn.fast_linears import fast_linears
 from nlgraft.nn.generation import beam_search
+from nlgraft.nn.linear import packed_weights
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.stages import seq2seq_graph
@@ -152,7 +152,7 @@ def _limit(chunks: Sequence[Tokens], vocab_size: int) -> Callable[[], list[list[
     repeated = [*[*step] * SIZE["num_decoder_layers"], vocabulary]
 
     def work() -> list[list[int]]:
-        with torch.inference_mode(), fast_linears(nn.ModuleList([step, cross, vocabulary])):
+        with torch.inference_mode(), packed_weights(nn.ModuleList([step, cross, vocabulary])):
             for chunk in chunks:
                 inputs = {size: torch.zeros(chunk.ids.numel(), size) for size in (width, inner)}
                 for layer in once:

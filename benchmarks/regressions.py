@@ -74,7 +74,7 @@ def _figure(column: str, cell: str) -> Figure | None:
     if column.startswith("ratio to"):
         found = _RANGED.match(cell)
         return None if found is None else Figure(*map(float, found.groups()), is_ratio=True)
-    if column.endswith("CPU-s") and re.match(r"[\d.]+", cell):
+    if column.endswith("CPU-s") and not column.endswith("per CPU-s") and re.match(r"[\d.]+", cell):
         value = float(cell.split()[0])
         return Figure(value, value, value, is_ratio=False)
     return None

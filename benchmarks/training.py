@@ -31,6 +31,7 @@ from nlgraft.stages.kinds.seq2seq_kinds import TRAIN, TrainSettings
 from nlgraft.stages.run.seq2seq_stages import batches, train
 from nlgraft.training import loop
 from nlgraft.training.data import Seq2SeqData
+from nlgraft.training.precision import has_bf16
 from nlgraft.training.train_config import SmoothedTrainConfig
 
 BATCH_TOKENS = 4096
@@ -113,11 +114,6 @@ def ours(material: Material, stage: Stage, inputs: Mapping[str, Path] | None = N
     )
 
 
-def has_bf16() -> bool:
-    """Tell if the CPU computes in bfloat16; where it does not, bf16 was measured twenty times slower."""
-    return torch.ops.mkldnn._is_mkldnn_bf16_supported()
-
-
 def _optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.98), fused=True)
 
@@ -190,7 +186,7 @@ def measure(material: Material) -> Rates:
         MARIAN: _marian(endless(data_of(material, stage)), size),
         TRAINER: _trainer(material),
     }
-    if has_bf16():
+    if has_bf16("cpu"):
         settings = TrainSettings(train=training_config(precision="bf16"), model=our_config())
         contestants[f"{OURS}, bf16"] = ours(material, training_stage(material, settings))
     if has_joeynmt():
@@ -204,7 +200,7 @@ def report() -> list[str]:
     """Write what was measured, on Multi30k and, with a small vocabulary, on the constructed language."""
     lines = _report(": a study's own stage", load_material())
     lines += ["", *_report(", on the constructed language", load_material(is_constructed=True))]
-    if not has_bf16():
+    if not has_bf16("cpu"):
         lines.append("- bf16: left out, this CPU has no instructions for it")
     if not has_joeynmt():
         lines.append("- JoeyNMT is not installed: `make bench` installs it")

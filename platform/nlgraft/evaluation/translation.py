@@ -13,8 +13,8 @@ from nlgraft.errors import DataError
 from nlgraft.evaluation.inputs import Inputs
 from nlgraft.evaluation.scores import evaluate_text
 from nlgraft.evaluation.scripts import choose_tokenizers
-from nlgraft.nn.fast_linears import fast_linears
 from nlgraft.nn.generation import Hypothesis, beam_search
+from nlgraft.nn.linear import packed_weights
 from nlgraft.nn.model_config import GenerationConfig
 from nlgraft.text.tokenizers import Tokenizer
 
@@ -49,7 +49,7 @@ def translate(model: Any, inputs: Inputs, config: GenerationConfig) -> Translati
     order = np.argsort(-inputs.lengths, kind="stable")
     hypotheses: list[list[Hypothesis]] = [[] for _ in range(len(inputs))]
     started = time.perf_counter()
-    with fast_linears(model):
+    with packed_weights(model):
         for start in range(0, len(order), config.batch_sentences):
             rows = order[start : start + config.batch_sentences]
             sources, contexts = inputs.pack(rows)

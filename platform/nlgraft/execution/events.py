@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from nlgraft.pipeline.stage import StageGraph
-from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.pipeline.trial_record import TrialRecord, TrialState
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.system import REPLICATE_SPLITS
 
@@ -47,6 +48,20 @@ class SweepTrial:
         """Name shown to people: cell and seed, or cell and number of the proposal."""
         tail = f"seed {self.seed}" if self.number is None else f"search {self.number}"
         return f"{self.cell.label}, {tail}"
+
+    def record_of_end(self, state: TrialState, reason: str) -> TrialRecord:
+        """Make the record of an end that the trial's own process has not recorded."""
+        now = time.time()
+        return TrialRecord(
+            fingerprint=self.fingerprint,
+            config=dict(self.config),
+            seed=self.seed,
+            state=state,
+            reason=reason,
+            started_at=now,
+            ended_at=now,
+            host=socket.gethostname(),
+        )
 
 
 @dataclass(frozen=True)
@@ -132,14 +147,12 @@ class Outlook:
 
     Attributes:
         num_running: Trials that run.
-        num_waiting: Trials that are queued.
-        held_back: How many of these wait for a stage that a running trial computes, by the stage's name.
+        held_back: How many trials wait for a stage that a running trial computes, by the stage's name.
         left_s: Estimate of the time to the end, in seconds; None while nothing like it has been timed.
         is_bound: True if that is a lower bound, since some kinds of stages have not been timed.
     """
 
     num_running: int
-    num_waiting: int
     held_back: Mapping[str, int]
     left_s: float | None
     is_bound: bool

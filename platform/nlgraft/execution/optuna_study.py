@@ -239,9 +239,6 @@ class OptunaStudy:
             proposals: Params of every proposal on record, by number.
             ended: Records of the proposals that have ended, by number.
         """
-        for number, index in self._numbers.items():
-            if number not in proposals and self.trials[index].state == TrialState.RUNNING:
-                self._study.tell(index, state=TrialState.FAIL)  # it was never put on record
         for number, params in sorted(proposals.items()):
             if number not in self._numbers:
                 self._add(self._running(number, params))

@@ -6,13 +6,8 @@ running trial is computing waits here and so occupies no worker; a trial whose s
 
 from __future__ import annotations
 
-import math
-import socket
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any
 
 from nlgraft.errors import StoreError
 from nlgraft.execution.cell_searches import CellSearches
@@ -21,7 +16,6 @@ from nlgraft.execution.events import (
     Driver,
     LookTaken,
     Notice,
-    Outlook,
     SweepStarted,
     SweepTrial,
     TrialEnded,
@@ -30,17 +24,17 @@ from nlgraft.execution.events import (
 )
 from nlgraft.execution.forecast import Forecast
 from nlgraft.execution.optuna_study import OptunaStudy
+from nlgraft.execution.outlooks import Outlooks
+from nlgraft.execution.replicates import Built, Replicates
 from nlgraft.execution.short_trials import ShortTrials
-from nlgraft.execution.stage_claims import LOOK_SHARE, StageClaims
+from nlgraft.execution.stage_claims import StageClaims
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial import finished_record, trial_record
-from nlgraft.pipeline.trial_record import TrialRecord, TrialState
+from nlgraft.pipeline.trial_record import TrialRecord
 from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
-from nlgraft.study.reading.resolving import resolve_cell
 
 _BUSY_PAUSE_S = 5.0
-_OUTLOOK_PAUSE_S = 2.0
 
 
 class TrialQueue:
@@ -73,16 +67,15 @@ class TrialQueue:
         self._max_concurrent = max_concurrent
         self._clock = driver.clock
         self._waiting: list[SweepTrial] = []
-        self._granted = {cell.key: study.first_seeds for cell in cells}
-        self._params: dict[str, Mapping[str, Any]] = {}
+        self._replicates = Replicates(study, store, cells, driver.splits)
         self._not_before: dict[str, float] = {}
         self._running: dict[str, SweepTrial] = {}
         self._following: set[str] = set()
         self._short = ShortTrials()
         # In an object store each manifest that durations are read from is a request.
         self._forecast = Forecast(max_concurrent, store.durations() if store.is_local else {})
-        self._next_outlook_s = -math.inf
         self._stages = StageClaims(store, driver.clock)
+        self._outlooks = Outlooks(self._forecast, self._stages, driver.clock)
         self._loans = CpuLoans(self._stages, driver.clock)
         self._searches = (
             CellSearches(study, study.search, store, cells, open_optuna) if study.search is not None else None
@@ -106,7 +99,7 @@ class TrialQueue:
             num_unproposed = self._searches.num_unproposed
         else:
             for cell in self._cells:
-                reused += self._enqueue_replicates(cell, {}, 0)
+                reused += self._enqueue(self._replicates.begin(cell, {}))
         planned = len(self._waiting) + len(reused) + num_unproposed
         self._driver.observe(SweepStarted(planned, len(reused), self._max_concurrent))
         for trial, record in reused:
@@ -312,14 +305,17 @@ class TrialQueue:
         self._release(trial)
         record = trial_record(self._store, trial.fingerprint)
         if record is None or (record.state, record.reason) != ("killed", reason):
-            record = _new_record(trial, "killed", reason)
+            record = trial.record_of_end("killed", reason)
             with suppress(StoreError):
                 self._store_record(record)
         self._driver.observe(TrialEnded(trial, record))
 
     def lost(self, trial: SweepTrial, reason: str) -> TrialRecord:
-        """Record a trial as failed whose process died without leaving a record."""
-        record = _new_record(trial, "failed", reason)
+        """Record a trial as failed whose process died, unless it had finished before; return the record."""
+        finished = finished_record(trial.graph, self._store)
+        if finished is not None:
+            return finished
+        record = trial.record_of_end("failed", reason)
         self._store_record(record)
         return record
 
@@ -327,25 +323,10 @@ class TrialQueue:
         self._driver.poll()
         self._store.write_record("trials", record.fingerprint, record.to_json())
 
-    def _enqueue_replicates(
-        self, cell: Cell, params: Mapping[str, Any], start: int
-    ) -> list[tuple[SweepTrial, TrialRecord]]:
-        """Queue the replicates of a cell from a seed on; return the finished ones, with their records."""
-        resolved = resolve_cell(self._study, cell, params)
-        document = resolved.config.model_dump(mode="json")
-        self._params[cell.key] = params
-        finished = []
-        for seed in self._study.seeds[start : self._granted[cell.key]]:
-            graph = resolved.graph(seed, self._driver.splits)
-            trial = SweepTrial(
-                kind="replicate", cell=cell, seed=seed, config=document, graph=graph, params=dict(params)
-            )
-            record = finished_record(graph, self._store)
-            if record is None:
-                self._waiting.append(trial)
-            else:
-                finished.append((trial, record))
-        return finished
+    def _enqueue(self, built: Built) -> list[tuple[SweepTrial, TrialRecord]]:
+        """Queue the replicates that are missing; return the finished ones, with their records."""
+        self._waiting += built.missing
+        return built.finished
 
     def _take_reused(self, trial: SweepTrial, record: TrialRecord) -> None:
         self.num_reused += 1
@@ -358,7 +339,7 @@ class TrialQueue:
         for searched in self._searches.newly_over() if self._searches is not None else ():
             self._driver.observe(searched)
             if searched.params is not None:
-                for trial, record in self._enqueue_replicates(searched.cell, searched.params, 0):
+                for trial, record in self._enqueue(self._replicates.begin(searched.cell, searched.params)):
                     self._take_reused(trial, record)
 
     def _take_look(self) -> None:
@@ -366,17 +347,11 @@ class TrialQueue:
         is_searching = self._searches is not None and not self._searches.is_over
         # Again and again: if all that a look grants is stored already, the next look is due at once.
         while not (self._waiting or self._running or is_searching or self._stop_reason is not None):
-            granted = self._driver.grant()
-            finished: list[tuple[SweepTrial, TrialRecord]] = []
-            for cell in self._cells:
-                start = self._granted[cell.key]
-                if cell.key in self._params and granted.get(cell.key, 0) > start:
-                    self._granted[cell.key] = granted[cell.key]
-                    finished += self._enqueue_replicates(cell, self._params[cell.key], start)
+            finished = self._enqueue(self._replicates.grant(self._driver.grant()))
             num_new = len(self._waiting) + len(finished)
             if num_new == 0:
                 return
-            self._driver.observe(LookTaken(dict(self._granted), num_new))
+            self._driver.observe(LookTaken(dict(self._replicates.granted), num_new))
             for trial, record in finished:
                 self._take_reused(trial, record)
 
@@ -385,20 +360,10 @@ class TrialQueue:
 
     def _tell_outlook(self) -> None:
         """Tell the observer, every few seconds, what waits for what and how long it all takes."""
-        now_s = self._clock()
-        if now_s < self._next_outlook_s:
-            return
         num_unproposed = 0 if self._searches is None else self._searches.num_unproposed
-        running = list(self._running.values())
-        left_s, is_bound = self._forecast.left(
-            running, self._waiting, self._stages.present, num_unproposed, now_s
-        )
-        awaited = [self._stages.awaited(trial) for trial in self._waiting]
-        held_back = Counter(stage.name for stage in awaited if stage is not None)
-        num_waiting = len(self._waiting) + num_unproposed
-        self._driver.observe(Outlook(len(running), num_waiting, held_back, left_s or None, is_bound))
-        took_s = self._clock() - now_s
-        self._next_outlook_s = self._clock() + max(_OUTLOOK_PAUSE_S, took_s / LOOK_SHARE)
+        outlook = self._outlooks.take(list(self._running.values()), self._waiting, num_unproposed)
+        if outlook is not None:
+            self._driver.observe(outlook)
 
     def _start(self, trial: SweepTrial) -> SweepTrial:
         self._running[trial.key] = trial
@@ -429,17 +394,3 @@ class TrialQueue:
                 f"{self.num_failed} of {ended} ended trials failed, "
                 f"more than budget.max_failed_fraction = {limit:g}"
             )
-
-
-def _new_record(trial: SweepTrial, state: TrialState, reason: str) -> TrialRecord:
-    now = time.time()
-    return TrialRecord(
-        fingerprint=trial.fingerprint,
-        config=dict(trial.config),
-        seed=trial.seed,
-        state=state,
-        reason=reason,
-        started_at=now,
-        ended_at=now,
-        host=socket.gethostname(),
-    )

@@ -20,7 +20,7 @@ from torch import Tensor
 from nlgraft.nn.batch import Tokens
 from nlgraft.nn.decoder_state import DecoderState
 from nlgraft.nn.decoding_rules import forbid_repeats, length_limits, penalty, top_candidates
-from nlgraft.nn.fast_linears import fast_linears
+from nlgraft.nn.linear import packed_weights
 from nlgraft.nn.model import Seq2Seq
 from nlgraft.nn.model_config import GenerationConfig
 
@@ -102,7 +102,7 @@ def _evaluating(model: Seq2Seq) -> Iterator[None]:
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
-        with torch.inference_mode(), fast_linears(model):
+        with torch.inference_mode(), packed_weights(model):
             yield
     finally:
         for module, is_training in modes:

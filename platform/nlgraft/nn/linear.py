@@ -2,8 +2,8 @@
 
 torch multiplies fp32 matrices with MKL, which runs its AVX2 kernels on AMD's CPUs. oneDNN, which torch brings
 along for other operations, runs AVX-512 there: 240 to 270 GFLOP/s a thread instead of 105 to 120 on Zen 5.
-Results differ by rounding. Which of them computes depends on shapes alone, so a resumed training repeats its
-bits.
+Results differ by rounding. Which of them computes depends on the kind of CPU and on shapes, never on a
+measurement, so a resumed training repeats its bits, and so does a search.
 
 Shape letters: R rows, K inputs, N outputs.
 """
@@ -11,7 +11,9 @@ Shape letters: R rows, K inputs, N outputs.
 from __future__ import annotations
 
 import os
-from typing import Any, cast
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeGuard, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,13 +26,15 @@ for _name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
 
 _MIN_PRODUCTS = 2**22
 """Multiplications below which calls cost more than they save (without gradients both are even at 2^20)."""
+_PACKED_ROWS = 256
+"""Rows for which weights are packed; any number of rows may come."""
 
 
 def _has_fast_kernels() -> bool:
     return (
         torch.backends.mkldnn.is_available()
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and all(hasattr(torch.ops.mkldnn, name) for name in ("_linear_pointwise", "_reorder_linear_weight"))
     )
 
 
@@ -55,12 +59,11 @@ def transposed_product(a_RN: Tensor, b_RK: Tensor) -> Tensor:
 
 
 def _is_worthwhile(a_RK: Tensor, b_NK: Tensor) -> bool:
-    return (
-        _IS_AVAILABLE
-        and a_RK.dtype == b_NK.dtype == torch.float32
-        and a_RK.device.type == "cpu"
-        and a_RK.numel() * len(b_NK) >= _MIN_PRODUCTS
-    )
+    return _is_possible(a_RK, b_NK) and a_RK.numel() * len(b_NK) >= _MIN_PRODUCTS
+
+
+def _is_possible(*tensors: Tensor) -> bool:
+    return _IS_AVAILABLE and all(t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
 
 
 def _by_onednn(a_RK: Tensor, b_NK: Tensor, bias_N: Tensor | None) -> Tensor:
@@ -86,6 +89,44 @@ def use_fast_products(model: nn.Module) -> None:
         # Subclasses may compute something else.
         if type(module) is nn.Linear:
             module.__class__ = Linear
+
+
+@contextmanager
+def packed_weights(model: nn.Module) -> Iterator[None]:
+    """Keep the weights of a model's linear maps in oneDNN's layout inside, for the many products of a search.
+
+    Nothing may need gradients meanwhile or change the weights, which are in memory twice (tied ones once
+    more for each layer). Layers that an outer call has packed stay as they are.
+    """
+    packed = [layer for layer in model.modules() if _is_packable(layer)]
+    try:
+        for layer in packed:
+            vars(layer)["forward"] = _Packed(layer)
+        yield
+    finally:
+        for layer in packed:
+            vars(layer).pop("forward", None)
+
+
+def _is_packable(module: nn.Module) -> TypeGuard[nn.Linear]:
+    # Other subclasses may compute something else.
+    is_linear = type(module) in (nn.Linear, Linear)
+    return is_linear and "forward" not in vars(module) and _is_possible(cast("Tensor", module.weight))
+
+
+class _Packed:
+    """The map of a layer whose weights have been packed."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self._layer = layer
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach(), _PACKED_ROWS)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        layer = self._layer
+        # Autocast chooses another precision, and an empty input has nothing to multiply.
+        if not _is_possible(x) or not x.numel() or torch.is_autocast_enabled("cpu"):
+            return F.linear(x, layer.weight, layer.bias)
+        return _by_onednn(x, self._weight, layer.bias)
 
 
 class _Linear(torch.autograd.Function):

@@ -16,7 +16,7 @@ _LIST_SHARE = 0.02
 
 
 class KnownManifests:
-    """The newest manifests by stage name, each read once: an artifact never changes.
+    """The newest manifests by stage name (any, in an object store), each read once: artifacts never change.
 
     What other processes publish is seen at the next listing, what this one publishes at once.
 
@@ -44,7 +44,7 @@ class KnownManifests:
             known.appendleft(manifest)
 
     def of(self, name: str) -> list[Manifest]:
-        """Return manifests of a stage name, newest first."""
+        """Return manifests of a stage name, newest first on a local store."""
         now_s = self._clock()
         if now_s >= self._next_look_s.get(name, now_s):
             self._known[name] = self._listed(name)

@@ -2,6 +2,7 @@
 
 import pytest
 
+from benchmarks.__main__ import RESULTS
 from benchmarks.measure import Rates, table
 from benchmarks.regressions import figures, regressions
 
@@ -83,6 +84,16 @@ def test_other_processors_are_left_out(folder):
 def test_short_times_are_noise(tmp_path):
     (tmp_path / "2026-01-01.md").write_text(result("1.00 (0.90-1.10)", cpu_s="0.2"))
     assert regressions(result("1.00 (0.90-1.10)", cpu_s="0.6"), tmp_path, before="2026-01-04") == []
+
+
+def test_before_and_after_and_rates_are_no_figures_of_a_date():
+    table = ["| what | before | sentences per CPU-s | CPU-s |", "|---|---|---|---|"]
+    row = "| nlgraft | 0.49 (0.48-0.50) | 91 | 3.0 |"
+    assert [place[2] for place in figures("\n".join(["## Decoding", *table, row]))] == ["CPU-s"]
+    dated = RESULTS / "2026-11-24.md"
+    places = figures(dated.read_text("utf-8"))
+    assert {place[1] for place in places if place[0].startswith("Training")} == {"nlgraft"}
+    assert not [place for place in places if "before" in " ".join(place)]
 
 
 def test_tables_of_measurements_are_read():

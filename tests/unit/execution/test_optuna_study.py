@@ -103,14 +103,6 @@ def test_optuna_hears_how_each_proposal_ended() -> None:
     assert trials[3].user_attrs["nlgraft.reason"] == "no memory"
 
 
-def test_what_the_store_does_not_know_is_failed() -> None:
-    study = open_study()
-    for number in range(2):
-        study.propose(number, {})
-    study.reconcile({1: {"gain": 0.5}}, {})
-    assert [trial.state.name for trial in study.trials] == ["FAIL", "RUNNING"]
-
-
 def test_a_damaged_database_is_named_and_made_again_from_the_proposals(tmp_path: Path) -> None:
     database = tmp_path / "optuna.db"
     url = f"sqlite:///{database}"

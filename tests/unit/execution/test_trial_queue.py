@@ -142,7 +142,7 @@ def test_a_stage_in_work_holds_back_those_who_need_it(toy_document: dict[str, An
     trial = bench.take()
     assert trial is not None
     assert bench.take() is None, "the others need the upstream stage that the first one computes"
-    assert bench.events[-1] == Outlook(1, 3, {"upstream": 3}, left_s=None, is_bound=True)
+    assert bench.events[-1] == Outlook(1, {"upstream": 3}, left_s=None, is_bound=True)
     upstream = trial.graph.find("upstream")
     scratch = bench.store.new_scratch(upstream)
     (scratch / "upstream.json").write_text("0")
@@ -510,6 +510,17 @@ def seeds(trials: Iterable[SweepTrial]) -> list[int]:
     return [trial.seed for trial in trials]
 
 
+def after_four_short_ones(bench: Bench) -> SweepTrial:
+    """The next trial, once there are durations to expect of it."""
+    for _ in range(4):
+        trial = bench.take()
+        assert trial is not None
+        timed(bench, trial, 0.001)
+    trial = bench.take()
+    assert trial is not None
+    return trial
+
+
 def test_trials_are_handed_out_several_at_a_time_once_some_like_them_were_short(
     toy_document: dict[str, Any],
 ) -> None:
@@ -551,22 +562,12 @@ def test_one_long_trial_ends_batches(toy_document: dict[str, Any], seconds: floa
 
 def test_what_waits_is_divided_among_the_workers_and_a_budget_holds(toy_document: dict[str, Any]) -> None:
     bench = Bench(short_study(toy_document, 10))
-    for _ in range(4):
-        trial = bench.take()
-        assert trial is not None
-        timed(bench, trial, 0.001)
-    first = bench.take()
-    assert first is not None
+    first = after_four_short_ones(bench)
     assert seeds(bench.queue.take_following(first)) == [6, 7, 8], "5 are left for 2 workers"
     toy_document["budget"] = {"trials": 6}
     toy_document["storage"]["path"] += "-two"
     bench = Bench(short_study(toy_document, 10))
-    for _ in range(4):
-        trial = bench.take()
-        assert trial is not None
-        timed(bench, trial, 0.001)
-    first = bench.take()
-    assert first is not None
+    first = after_four_short_ones(bench)
     assert seeds(bench.queue.take_following(first)) == [6], "a budget of 6 trials"
 
 
@@ -589,6 +590,21 @@ def test_an_interrupted_sweep_keeps_what_its_workers_have_finished_before_it_hea
     stored = [trial_record(bench.store, trial.fingerprint) for trial in (finished, lost)]
     assert [record.state for record in stored if record is not None] == ["finished", "killed"]
     assert Bench(toy_document).queue.num_reused == 2
+
+
+def test_a_trial_whose_process_dies_after_its_end_has_finished(toy_document: dict[str, Any]) -> None:
+    bench = Bench(short_study(toy_document, 3))
+    shared = bench.take()
+    assert shared is not None
+    bench.run(shared)
+    finished, lost = bench.take(), bench.take()
+    assert finished is not None
+    assert lost is not None
+    record = bench.run_only(finished)
+    assert bench.queue.lost(finished, "out of memory") == record
+    assert bench.queue.lost(lost, "out of memory").state == "failed"
+    stored = [trial_record(bench.store, trial.fingerprint) for trial in (finished, lost)]
+    assert [one.state for one in stored if one is not None] == ["finished", "failed"]
 
 
 def test_a_trial_that_the_others_wait_for_borrows_the_cpus_of_an_idle_worker(

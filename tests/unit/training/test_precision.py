@@ -35,7 +35,7 @@ AUTO = TrainConfig(
 def times(monkeypatch, fp32_s, bf16_s):
     """Let the CPU have bf16, and steps take these times."""
     taken = []
-    monkeypatch.setattr(precision, "_has_bf16", lambda device: True)
+    monkeypatch.setattr(precision, "has_bf16", lambda device: True)
 
     def timed(step, is_bf16, device):
         step(is_bf16)
@@ -69,7 +69,7 @@ def test_bf16_is_chosen_where_it_pays(tmp_path, monkeypatch, bf16_s, choice):
 
 def test_a_cpu_without_bf16_is_not_measured(tmp_path, monkeypatch):
     taken = times(monkeypatch, 1.0, 0.1)
-    monkeypatch.setattr(precision, "_has_bf16", lambda device: False)
+    monkeypatch.setattr(precision, "has_bf16", lambda device: False)
     _, written, _ = chosen(tmp_path, monkeypatch)
     assert (written["precision"], written["bf16_gain"], taken) == ("fp32", 0.0, [])
 
