@@ -125,6 +125,14 @@ def vocab() -> None:
     show_default=True,
     help="Tokens rarer than this have no vector.",
 )
+@click.option(
+    "--keep-special",
+    type=click.Choice(["named", "all", "none"]),
+    default="named",
+    show_default=True,
+    help="Append old special tokens that the new tokenizer lacks: those that a configuration, the chat "
+    "template or the old tokenizer's own lists name, or all. The plan lists those that are lost.",
+)
 @_json_option
 @fails_politely
 @_names_files
@@ -175,14 +183,15 @@ def plan(
     "--pad-to-multiple-of",
     "multiple",
     type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Add rows without a token up to a multiple of this number.",
+    show_default="the old table's",
+    help="Add rows without a token up to a multiple of this number; 1 for none.",
 )
 @_json_option
 @fails_politely
 @_names_files
-def apply(plan_directory: Path, model: str, out: Path, sides: Any, multiple: int, is_json: bool) -> None:
+def apply(
+    plan_directory: Path, model: str, out: Path, sides: Any, multiple: int | None, is_json: bool
+) -> None:
     """Write a checkpoint with the planned vocabulary; transformers loads it, tokenizer included."""
     from nlgraft.terminal import vocab_applied
 
