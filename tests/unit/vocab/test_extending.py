@@ -6,6 +6,7 @@ import json
 
 import pytest
 import tokenizers
+import torch
 import transformers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -19,7 +20,7 @@ from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab_tool.doctor import unreachable_tokens
 from nlgraft.vocab_tool.extend import extend
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
-from tests.tiny_checkpoints import sentencepiece_bpe_tokenizer
+from tests.tiny_checkpoints import gpt2_tokenizer, qwen3, run, sentencepiece_bpe_tokenizer
 
 
 def test_merges_by_hand():
@@ -73,6 +74,32 @@ def test_every_new_token_is_reachable_and_old_ids_stay(kind, tmp_path):
     plan = plan_transfer(PlanRequest(str(tmp_path / "old"), str(tmp_path / "new"), method="vipi")).plan
     assert plan.counts()["composed"] == 150
     assert set(plan.counts()) <= {"copy", "special", "composed"}
+
+
+def test_old_rows_stay_bit_equal(tmp_path):
+    """As Qwen's, whose normalisation (NFC) changes some of its own tokens into others."""
+    gpt2_tokenizer(
+        tmp_path / "old", ["\u212bngstr\u00f6m \u00c5sa \u03a9 \u2126 e\u0301t\u00e9 \u00e9t\u00e9"] * 5
+    )
+    file = tmp_path / "old" / "tokenizer.json"
+    document = json.loads(file.read_text("utf-8"))
+    file.write_text(json.dumps(document | {"normalizer": {"type": "NFC"}}), "utf-8")
+    ids = transformers.AutoTokenizer.from_pretrained(tmp_path / "old").get_vocab()
+    torch.manual_seed(0)
+    before = qwen3(ids).to(torch.bfloat16)
+    before.save_pretrained(tmp_path / "old")
+    (tmp_path / "text").write_text("another language \u00c5ngstr\u00f6m\n" * 3, "utf-8")
+    extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=9)
+    for method in ("avg", "mean"):
+        plan = tmp_path / method / "plan"
+        run("plan", "--old", tmp_path / "old", "--new", tmp_path / "new", "--method", method, "--out", plan)
+        run("apply", "--plan", plan, "--model", tmp_path / "old", "--out", tmp_path / method / "out")
+        after = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / method / "out", dtype="auto")
+        for one, other in (
+            (before.get_input_embeddings(), after.get_input_embeddings()),
+            (before.get_output_embeddings(), after.get_output_embeddings()),
+        ):
+            assert torch.equal(one.weight[: len(ids)], other.weight[: len(ids)])
 
 
 @pytest.mark.parametrize("has_bytes", [True, False])
