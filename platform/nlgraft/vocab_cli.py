@@ -251,7 +251,11 @@ def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
 @click.option("--text", type=_FILE, multiple=True, required=True, help="Text in which tokens are counted.")
 @click.option("--out", required=True, type=_DIRECTORY, help="Directory of the new tokenizer.")
 @click.option(
-    "--min-count", type=click.IntRange(1), default=1, show_default=True, help="Drop tokens rarer than this."
+    "--min-count",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Drop tokens rarer than this; single characters only where the tokenizer has bytes for them.",
 )
 @click.option("--size", type=click.IntRange(1), help="Keep at most this many tokens, the most frequent ones.")
 @_json_option
