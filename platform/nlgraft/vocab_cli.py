@@ -284,7 +284,10 @@ def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bo
 @fails_politely
 @_names_files
 def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
-    """Write a BPE tokenizer with further tokens of a text; its old ids stay."""
+    """Write a BPE or Unigram tokenizer with further tokens of a text; its old ids stay.
+
+    BPE goes on merging; a Unigram model gets the pieces that raise the likelihood of the text most.
+    """
     from nlgraft.vocab_tool.extend import extend
 
     extended = extend(tokenizer, text, out, **options)

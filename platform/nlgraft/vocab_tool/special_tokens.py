@@ -61,7 +61,8 @@ def find_lost(old: Vocabulary, new: Vocabulary, path: Path, model: Path | None) 
     for identity, surface in enumerate(old.surfaces):
         if not surface or surface in new.ids_by_surface:
             continue
-        if surface not in added and old.token(identity).kind is not Kind.SPECIAL:
+        # A tokenizer.json lists its special tokens; other forms have them by their usual names.
+        if surface not in added and (added or old.token(identity).kind is not Kind.SPECIAL):
             continue
         own = [role for role, place in old.roles.items() if place == identity]
         if surface not in template and any(_has_role(new, role) for role in own):
