@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nlgraft.errors import DataError
 from nlgraft.vocab.plans.norms import NormReport
 from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
@@ -117,7 +119,7 @@ def apply_plan(
         _check_tokenizer(plan, old_tokenizers[0 if sides == "encoder" else 1], model)
     side = "encoder" if sides == "encoder" else "decoder"
     with written_at_once(out) as directory, in_safetensors(model, out) as checkpoint:
-        plan = complete_roles(plan, checkpoint.model.config)
+        planned, plan = plan, complete_roles(plan, checkpoint.model.config)
         if multiple is None:
             multiple = padding_multiple(len(input_table(checkpoint.model, side)), len(plan.old_surfaces))
         # Warnings become notes, so that they also reach readers of the JSON.
@@ -129,6 +131,11 @@ def apply_plan(
             notes.append(
                 "the weights are in PyTorch's old format: the whole model was loaded to convert them"
             )
+        notes += [
+            f"'{plan.new_surfaces[row]}' gets the row of '{plan.old_surfaces[plan.matrix[row].indices[0]]}', "
+            "to which the configuration gives its role"
+            for row in np.flatnonzero(planned.provenance != plan.provenance).tolist()
+        ]
         notes += _record_lost(checkpoint.model, changed, plan, directory)
         notes += _dense_note(plan, checkpoint.model)
         notes += _save_tokenizers(plan_directory, plan, old_tokenizers, directory, sides)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nlgraft.vocab.surgery.token_ids import LISTS, ONE_ID, flat_ids
-from nlgraft.vocab.tokenizers.directories import processing_steps
+from nlgraft.vocab.tokenizers.directories import CHAT_TEMPLATE, processing_steps
 from nlgraft.vocab.tokenizers.legacy import added_token, read_json, read_specials
 from nlgraft.vocab.tokenizers.tokens import Kind
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary
@@ -80,7 +80,7 @@ def _has_role(vocabulary: Vocabulary, role: str) -> bool:
 
 def chat_template(directory: Path) -> str:
     """Read the chat templates of a tokenizer; "" when it has none."""
-    file = directory / "chat_template.jinja"
+    file = directory / CHAT_TEMPLATE
     if file.is_file():
         return file.read_text("utf-8")
     found = read_specials(directory).get("chat_template") or ""

@@ -98,11 +98,13 @@ def test_old_rows_stay_bit_equal(tmp_path):
     document = json.loads(file.read_text("utf-8"))
     file.write_text(json.dumps(document | {"normalizer": {"type": "NFC"}}), "utf-8")
     ids = transformers.AutoTokenizer.from_pretrained(tmp_path / "old").get_vocab()
+    (tmp_path / "old" / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
     torch.manual_seed(0)
     before = qwen3(ids).to(torch.bfloat16)
     before.save_pretrained(tmp_path / "old")
     (tmp_path / "text").write_text("another language \u00c5ngstr\u00f6m\n" * 3, "utf-8")
     extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=9)
+    assert (tmp_path / "new" / "chat_template.jinja").is_file()
     for method in ("avg", "mean"):
         plan = tmp_path / method / "plan"
         run("plan", "--old", tmp_path / "old", "--new", tmp_path / "new", "--method", method, "--out", plan)

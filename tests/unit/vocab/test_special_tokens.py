@@ -168,7 +168,11 @@ def test_a_role_that_only_the_configuration_knows(tmp_path):
     model = marian(json.loads((tmp_path / "old" / "vocab.json").read_text()))
     model.config.bos_token_id = model.generation_config.bos_token_id = 0
     model.save_pretrained(tmp_path / "old")
-    _, out = exchange(tmp_path / "old", train_spm(tmp_path / "new", OTHER_LINES), tmp_path)
+    plan = tmp_path / "plan"
+    run("plan", "--old", tmp_path / "old", "--new", train_spm(tmp_path / "new", OTHER_LINES), "--out", plan)
+    out = tmp_path / "out"
+    applied = run("apply", "--plan", plan, "--model", tmp_path / "old", "--out", out)
+    assert "'<s>' gets the row of '</s>', to which the configuration gives its role" in applied.stderr
     run("verify", out)
     after, tokenizer = load(out)
     assert after.config.bos_token_id == after.generation_config.bos_token_id == tokenizer.bos_token_id == 2

@@ -28,12 +28,13 @@ from nlgraft.vocab.tokenizers.loading import CODES_FILE, load_vocabulary
 from nlgraft.vocab.tokenizers.spm import sentencepiece_json
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
+CHAT_TEMPLATE = "chat_template.jinja"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "chat_template.jinja",
+    CHAT_TEMPLATE,
     "vocab.txt",
     "vocab.json",
     "target_vocab.json",
@@ -185,7 +186,7 @@ def finish_tokenizer(directory: Path, old: Path, successor: Mapping[int, int]) -
 
 def _take_chat_template(directory: Path, before: Any, vocabulary: Vocabulary) -> list[str]:
     """Take the old chat template over, unless there is a new one or tokens that it writes are lost."""
-    file, template = directory / "chat_template.jinja", before.chat_template
+    file, template = directory / CHAT_TEMPLATE, before.chat_template
     if file.is_file() or not isinstance(template, str):
         return []
     written = [token for token in before.get_added_vocab() if token in template]
