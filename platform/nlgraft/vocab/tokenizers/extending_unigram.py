@@ -76,17 +76,21 @@ def learn_pieces(
 
 def _seeds(words: Mapping[str, int], old: Scores, size: int, min_count: int) -> Scores:
     """Find frequent strings within words, those first that cover most of the text."""
-    counts: Counter[str] = Counter()
-    for word, count in words.items():
-        for start in range(len(word)):
-            for end in range(start + 1, min(len(word), start + MAX_PIECE_CHARACTERS) + 1):
-                counts[word[start:end]] += count
+    counts: dict[str, int] = {}
+    shorter: dict[str, int] = {}
+    for length in range(1, MAX_PIECE_CHARACTERS + 1):
+        found: Counter[str] = Counter()
+        for word, count in words.items():
+            for start in range(len(word) - length + 1):
+                piece = word[start : start + length]
+                # What is frequent has frequent parts; the others would fill the memory.
+                if length == 1 or (piece[:-1] in shorter and piece[1:] in shorter):
+                    found[piece] += count
+        shorter = {piece: count for piece, count in found.items() if count >= min_count}
+        counts |= shorter
     total = sum(count * len(word) for word, count in words.items())
-    found = [
-        piece for piece, count in counts.items() if count >= min_count and piece not in old and piece != MARK
-    ]
-    found.sort(key=lambda piece: (-counts[piece] * len(piece), piece))
-    return {piece: math.log(counts[piece] / total) for piece in found[:size]}
+    new = sorted(counts.keys() - {*old, MARK}, key=lambda piece: (-counts[piece] * len(piece), piece))
+    return {piece: math.log(counts[piece] / total) for piece in new[:size]}
 
 
 def expected_counts(words: Mapping[str, int], scores: Mapping[str, float]) -> dict[str, float]:
