@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nlgraft.vocab.surgery.token_ids import LISTS, ONE_ID, flat_ids
-from nlgraft.vocab.tokenizers.directories import CHAT_TEMPLATE, processing_steps
+from nlgraft.vocab.tokenizers.directories import CHAT_TEMPLATE, processing_steps, writes_token
 from nlgraft.vocab.tokenizers.legacy import added_token, read_json, read_specials
 from nlgraft.vocab.tokenizers.tokens import Kind
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary
@@ -62,14 +62,16 @@ def find_lost(old: Vocabulary, new: Vocabulary, path: Path, model: Path | None) 
         if not surface or surface in new.ids_by_surface:
             continue
         # A tokenizer.json lists its special tokens; other forms have them by their usual names.
-        if surface not in added and (added or old.token(identity).kind is not Kind.SPECIAL):
+        is_special = old.token(identity).kind is Kind.SPECIAL and (surface in added or not added)
+        is_written = writes_token(template, surface)
+        if not is_special and not (is_written and surface in added):
             continue
         own = [role for role, place in old.roles.items() if place == identity]
-        if surface not in template and any(_has_role(new, role) for role in own):
+        if not is_written and any(_has_role(new, role) for role in own):
             continue
         entries.append(added.get(surface) or added_token(identity, surface))
         roles |= dict.fromkeys(own, surface)
-        if surface in template or (not own and surface in names):
+        if is_written or (not own and surface in names):
             named.add(surface)
     return LostTokens(tuple(entries), frozenset(named), roles)
 

@@ -129,7 +129,7 @@ def chat_checkpoint(directory):
     tokenizer = transformers.AutoTokenizer.from_pretrained(directory)
     tokenizer.add_special_tokens({"eos_token": "<|im_end|>"})
     tokenizer.add_tokens(["<|im_start|>", "<|box|>"], special_tokens=True)
-    tokenizer.add_tokens(["<think>"])
+    tokenizer.add_tokens(["<think>", "\n", "<unused7>", "<table>"])  # text, as some of Gemma's
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(directory)
     model = checkpoint(directory, qwen3)

@@ -184,13 +184,18 @@ def finish_tokenizer(directory: Path, old: Path, successor: Mapping[int, int]) -
     return notes + _put_around(directory / "tokenizer.json", vocabulary, _pattern(before), successor)
 
 
+def writes_token(template: str, token: str) -> bool:
+    """Return True if a chat template writes a token; white space, which may be a token too, is text."""
+    return token in template and not token.isspace()
+
+
 def _take_chat_template(directory: Path, before: Any, vocabulary: Vocabulary) -> list[str]:
     """Take the old chat template over, unless there is a new one or tokens that it writes are lost."""
     file, template = directory / CHAT_TEMPLATE, before.chat_template
     if file.is_file() or not isinstance(template, str):
         return []
-    written = [token for token in before.get_added_vocab() if token in template]
-    if lost := sorted({*written} - vocabulary.ids_by_surface.keys()):
+    written = {token for token in before.get_added_vocab() if writes_token(template, token)}
+    if lost := sorted(written - vocabulary.ids_by_surface.keys()):
         return [f"the chat template is not taken over, as the new vocabulary lacks {', '.join(lost)}"]
     file.write_text(template, "utf-8")
     return []
