@@ -125,6 +125,14 @@ def vocab() -> None:
     show_default=True,
     help="Tokens rarer than this have no vector.",
 )
+@click.option(
+    "--keep-special",
+    type=click.Choice(["named", "all", "none"]),
+    default="named",
+    show_default=True,
+    help="Append old special tokens that the new tokenizer lacks: those that a configuration, the chat "
+    "template or the old tokenizer's own lists name, or all. The plan lists those that are lost.",
+)
 @_json_option
 @fails_politely
 @_names_files
@@ -175,14 +183,15 @@ def plan(
     "--pad-to-multiple-of",
     "multiple",
     type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Add rows without a token up to a multiple of this number.",
+    show_default="the old table's",
+    help="Add rows without a token up to a multiple of this number; 1 for none.",
 )
 @_json_option
 @fails_politely
 @_names_files
-def apply(plan_directory: Path, model: str, out: Path, sides: Any, multiple: int, is_json: bool) -> None:
+def apply(
+    plan_directory: Path, model: str, out: Path, sides: Any, multiple: int | None, is_json: bool
+) -> None:
     """Write a checkpoint with the planned vocabulary; transformers loads it, tokenizer included."""
     from nlgraft.terminal import vocab_applied
 
@@ -204,7 +213,10 @@ def apply(plan_directory: Path, model: str, out: Path, sides: Any, multiple: int
 @fails_politely
 @_names_files
 def verify(model: str, is_json: bool) -> None:
-    """Check a checkpoint: rows, ids, ties, permutation test, generation; exit 1 when a check fails."""
+    """Check a checkpoint: rows, ids, ties, permutation test, generation; exit 1 when a check fails.
+
+    Also fails while a setting that named a token before an exchange has none (lost_token_ids.json).
+    """
     _quieten()
     from nlgraft.vocab_tool.verify import verify_checkpoint
 
@@ -242,7 +254,11 @@ def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
 @click.option("--text", type=_FILE, multiple=True, required=True, help="Text in which tokens are counted.")
 @click.option("--out", required=True, type=_DIRECTORY, help="Directory of the new tokenizer.")
 @click.option(
-    "--min-count", type=click.IntRange(1), default=1, show_default=True, help="Drop tokens rarer than this."
+    "--min-count",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Drop tokens rarer than this; single characters only where the tokenizer has bytes for them.",
 )
 @click.option("--size", type=click.IntRange(1), help="Keep at most this many tokens, the most frequent ones.")
 @_json_option
@@ -271,7 +287,10 @@ def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bo
 @fails_politely
 @_names_files
 def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bool, **options: Any) -> None:
-    """Write a BPE tokenizer with further tokens of a text; its old ids stay."""
+    """Write a BPE or Unigram tokenizer with further tokens of a text; its old ids stay.
+
+    BPE goes on merging; a Unigram model gets the pieces that raise the likelihood of the text most.
+    """
     from nlgraft.vocab_tool.extend import extend
 
     extended = extend(tokenizer, text, out, **options)

@@ -76,7 +76,9 @@ class NewLayersSettings(TrainSettings):
 GENERATOR = StageKind(
     f"{_STAGES}.generator:train_generator", GeneratorSettings, GeneratorInputs, is_distributed=True
 )
-GENERATED_PLAN = StageKind(f"{_STAGES}.generator:plan_by_generator", PlanSettings, GeneratedPlanInputs)
+GENERATED_PLAN = StageKind(
+    f"{_STAGES}.generator:plan_by_generator", PlanSettings, GeneratedPlanInputs, version=2
+)
 NEW_LAYERS = StageKind(
     f"{_STAGES}.independent:attach_embeddings", NewLayersSettings, TrainInputs, is_distributed=True
 )

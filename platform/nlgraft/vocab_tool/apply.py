@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from nlgraft.errors import DataError
 from nlgraft.vocab.plans.norms import NormReport
 from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from nlgraft.vocab.surgery.tensors import count_embedding_parameters, input_table
-from nlgraft.vocab.surgery.token_ids import Sides, id_settings, successors, vocabulary_parts
+from nlgraft.vocab.surgery.token_ids import (
+    LISTS,
+    Sides,
+    complete_roles,
+    flat_ids,
+    id_settings,
+    successors,
+    vocabulary_parts,
+)
 from nlgraft.vocab.tokenizers.directories import (
     DECODER_DIRECTORY,
     copy_tokenizer,
@@ -21,8 +32,8 @@ from nlgraft.vocab.tokenizers.directories import (
     tokenizer_files,
 )
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from nlgraft.vocab_tool.exchange_stored import exchange_stored
-from nlgraft.vocab_tool.outputs import TOKENIZER_DIRECTORY, refuse_used, written_at_once
+from nlgraft.vocab_tool.exchange_stored import ExchangedCheckpoint, exchange_stored
+from nlgraft.vocab_tool.outputs import LOST_IDS, TOKENIZER_DIRECTORY, refuse_used, written_at_once
 from nlgraft.vocab_tool.stored_checkpoints import has_safetensors, in_safetensors
 
 SENTENCE_ENCODER_FILES = (
@@ -32,6 +43,10 @@ SENTENCE_ENCODER_FILES = (
     "[0-9]*_*",
 )
 """Files of sentence-transformers beside a checkpoint: the layers that follow it, and their settings."""
+
+
+UNLIKELY_MULTIPLE, LARGEST_MULTIPLE = 64, 128
+"""Power of two that few numbers have by chance; the largest that is kept (Megatron-LM's and Qwen's)."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +96,7 @@ class Applied:
 
 
 def apply_plan(
-    plan_directory: Path, model: str, out: Path, sides: Sides = "both", multiple: int = 1
+    plan_directory: Path, model: str, out: Path, sides: Sides = "both", multiple: int | None = None
 ) -> Applied:
     """Exchange the vocabulary of a checkpoint, file by file, and save it with its tokenizer.
 
@@ -90,7 +105,8 @@ def apply_plan(
         model: A ``transformers`` checkpoint: a directory or a name on the hub.
         out: Directory of the new checkpoint; missing or empty.
         sides: Side whose vocabulary is exchanged, of an encoder-decoder.
-        multiple: Exchanged tables get rows without a token, up to a multiple of this number.
+        multiple: Exchanged tables get rows without a token, up to a multiple of this number; None for the
+            one that the old table has (``padding_multiple``).
 
     Raises:
         DataError: Plan, model and sides do not belong together, or ``out`` is in use.
@@ -101,7 +117,11 @@ def apply_plan(
     if old_tokenizers is not None:
         # A plan has one vocabulary; that of the decoder counts unless only the encoder's is exchanged.
         _check_tokenizer(plan, old_tokenizers[0 if sides == "encoder" else 1], model)
+    side = "encoder" if sides == "encoder" else "decoder"
     with written_at_once(out) as directory, in_safetensors(model, out) as checkpoint:
+        planned, plan = plan, complete_roles(plan, checkpoint.model.config)
+        if multiple is None:
+            multiple = padding_multiple(len(input_table(checkpoint.model, side)), len(plan.old_surfaces))
         # Warnings become notes, so that they also reach readers of the JSON.
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -111,7 +131,12 @@ def apply_plan(
             notes.append(
                 "the weights are in PyTorch's old format: the whole model was loaded to convert them"
             )
-        notes += _lost_ids(checkpoint.model.config, changed.config)
+        notes += [
+            f"'{plan.new_surfaces[row]}' gets the row of '{plan.old_surfaces[plan.matrix[row].indices[0]]}', "
+            "to which the configuration gives its role"
+            for row in np.flatnonzero(planned.provenance != plan.provenance).tolist()
+        ]
+        notes += _record_lost(checkpoint.model, changed, plan, directory)
         notes += _dense_note(plan, checkpoint.model)
         notes += _save_tokenizers(plan_directory, plan, old_tokenizers, directory, sides)
         if Path(model).is_dir():
@@ -122,13 +147,24 @@ def apply_plan(
         model=type(old).__name__,
         sides=sides,
         method=plan.method,
-        old_rows=len(input_table(old, "encoder" if sides == "encoder" else "decoder")),
+        old_rows=len(input_table(old, side)),
         new_rows=changed.new_rows,
         old_parameters=count_embedding_parameters(old),
         new_parameters=changed.new_parameters,
         norms=changed.norms,
         notes=tuple(notes),
     )
+
+
+def padding_multiple(num_rows: int, num_tokens: int) -> int:
+    """Find the multiple up to which a table was filled with rows without a token: a power of two, or 1.
+
+    A number of rows that chance explains as well (a small power, and more rows than it asks for) gives 1.
+    """
+    if num_rows <= num_tokens:
+        return 1
+    power = min(num_rows & -num_rows, LARGEST_MULTIPLE)
+    return power if num_rows - num_tokens < power or power >= UNLIKELY_MULTIPLE else 1
 
 
 def _old_tokenizers(model: str) -> tuple[Path, Path] | None:
@@ -161,17 +197,32 @@ def _check_tokenizer(plan: TransferPlan, directory: Path, model: str) -> None:
         )
 
 
-def _lost_ids(old: Any, new: Any) -> list[str]:
-    lost = [
-        f"{name} {value}"
-        for one, other in zip(vocabulary_parts(old), vocabulary_parts(new), strict=True)
+def _record_lost(old: Any, new: ExchangedCheckpoint, plan: TransferPlan, directory: Path) -> list[str]:
+    """Tell which settings of the configurations lost ids, and record them beside the weights."""
+    pairs = [*zip(vocabulary_parts(old.config), vocabulary_parts(new.config), strict=True)]
+    if new.generation_config is not None:
+        pairs.append((old.generation_config, new.generation_config))
+    lost = {
+        name: value
+        for one, other in pairs
         for name, value in id_settings(one).items()
         if (found := getattr(other, name, None)) is None
         or (isinstance(value, list) and len(found) < len(value))
-    ]
+    }
     if not lost:
         return []
-    return [f"the new vocabulary has no token for {', '.join(dict.fromkeys(lost))} of the configuration"]
+    kept, ids = successors(plan), range(len(plan.old_surfaces))
+    record = {
+        # ids that no token had (-1 for no padding) named nothing
+        name: {"tokens": tokens, "num_ids": len(flat_ids(value))}
+        for name, value in lost.items()
+        if name not in LISTS
+        and (tokens := [plan.old_surfaces[i] for i in flat_ids(value) if i in ids and i not in kept])
+    }
+    if record:
+        (directory / LOST_IDS).write_text(json.dumps(record, ensure_ascii=False, indent=1), "utf-8")
+    named = ", ".join(f"{name} {value}" for name, value in lost.items())
+    return [f"the new vocabulary has no token for {named} of the configuration"]
 
 
 def _dense_note(plan: TransferPlan, model: Any) -> list[str]:

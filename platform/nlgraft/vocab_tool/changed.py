@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from nlgraft.errors import DataError
-from nlgraft.vocab.tokenizers.directories import find_tokenizer
+from nlgraft.vocab.tokenizers.directories import CHAT_TEMPLATE, find_tokenizer
 from nlgraft.vocab.tokenizers.information import self_information
 from nlgraft.vocab.tokenizers.legacy import SPECIAL_FILES, read_json
 
@@ -107,6 +108,8 @@ def count_tokens(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> NDArr
 
 def copy_settings(source: Path, directory: Path, new_ids: Mapping[int, int] | None = None) -> None:
     """Copy the files that name special tokens; ``new_ids`` are their new ids, where these change."""
+    if (source / CHAT_TEMPLATE).is_file():
+        shutil.copyfile(source / CHAT_TEMPLATE, directory / CHAT_TEMPLATE)
     for name in SPECIAL_FILES:
         if not (source / name).is_file():
             continue

@@ -37,12 +37,14 @@ class ExchangedCheckpoint:
 
     Attributes:
         config: Its configuration.
+        generation_config: Its generation configuration; None if the model has none.
         new_rows: Rows of the exchanged input table, those without a token included.
         new_parameters: Parameters of all vocabulary tables, tied ones once.
         norms: Row norms of the exchanged input table.
     """
 
     config: Any
+    generation_config: Any
     new_rows: int
     new_parameters: int
     norms: NormReport
@@ -101,7 +103,11 @@ def exchange_stored(
         changes.generation_config.save_pretrained(out)
     assert norms is not None, "the table of the side is among the changed tensors"
     return ExchangedCheckpoint(
-        changes.config, len(input_table(new, side)), _count_parameters(model, new, changes.tensors), norms
+        changes.config,
+        changes.generation_config,
+        len(input_table(new, side)),
+        _count_parameters(model, new, changes.tensors),
+        norms,
     )
 
 

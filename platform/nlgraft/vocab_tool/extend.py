@@ -14,6 +14,7 @@ import tokenizers
 
 from nlgraft.errors import DataError
 from nlgraft.vocab.tokenizers.extending import continue_merges, extend_tokenizer
+from nlgraft.vocab.tokenizers.extending_unigram import complete_unigram, learn_pieces
 from nlgraft.vocab_tool.changed import ChangedTokenizer, copy_settings, find_document
 from nlgraft.vocab_tool.outputs import refuse_used, written_at_once
 from nlgraft.vocab_tool.plan_exchange import read_text
@@ -25,7 +26,7 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 def extend(
     tokenizer: str, text: Sequence[Path], out: Path, *, num_tokens: int, min_count: int = 2
 ) -> ChangedTokenizer:
-    """Write a BPE tokenizer with further tokens, learned on a text behind its own merges; its ids stay.
+    """Write a BPE or Unigram tokenizer with further tokens, learned on a text behind its own; its ids stay.
 
     Args:
         tokenizer: A tokenizer.json, a directory with one, or a hub name.
@@ -35,31 +36,32 @@ def extend(
         min_count: Occurrences that a new token needs.
 
     Raises:
-        DataError: There is no tokenizer.json of such a BPE, or ``out`` is in use.
+        DataError: There is no tokenizer.json of such a tokenizer, or ``out`` is in use.
     """
     refuse_used(out)
     file, document = find_document(tokenizer)
-    extend_tokenizer(document, [])  # refuse before the text is read
+    is_unigram = document["model"].get("type") == "Unigram"
+    made = complete_unigram(document) if is_unigram else extend_tokenizer(document, [])  # or refuse
     lines = read_text(text)
     old = tokenizers.Tokenizer.from_file(str(file))
-    merges = continue_merges(
-        _words(old, document["model"], lines), set(old.get_vocab()), num_tokens, min_count
-    )
+    words = _words(old, lines)
+    if is_unigram:
+        made["model"]["vocab"] += [*learn_pieces(made["model"], words, num_tokens, min_count).items()]
+    else:
+        spelled = _spelled(old, document["model"], words)
+        made = extend_tokenizer(
+            document, continue_merges(spelled, set(old.get_vocab()), num_tokens, min_count)
+        )
     with written_at_once(out) as directory:
         written = directory / "tokenizer.json"
-        written.write_text(json.dumps(extend_tokenizer(document, merges), ensure_ascii=False), "utf-8")
+        written.write_text(json.dumps(made, ensure_ascii=False), "utf-8")
         copy_settings(file.parent, directory)
         new = tokenizers.Tokenizer.from_file(str(written))
     return ChangedTokenizer.measured(out, old, new, lines)
 
 
-def _words(
-    tokenizer: tokenizers.Tokenizer, model: Mapping[str, Any], lines: Sequence[str]
-) -> Counter[tuple[str, ...]]:
-    """Count the words of a text as the tokenizer separates them, each as its tokens.
-
-    A word ends at SentencePiece's mark of the next one, and at tokens without text of their own: unknown
-    tokens and single bytes.
+def _words(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> Counter[str]:
+    """Count the words of a text as the tokenizer separates them; SentencePiece's mark begins one.
 
     Raises:
         DataError: Words are not separated.
@@ -72,6 +74,13 @@ def _words(
         words.update(word for part in parts for word in _MARKED_WORD.findall(part))
         if pre is None and " " in text:
             raise DataError("the tokenizer does not separate words, so new tokens would run over spaces")
+    return words
+
+
+def _spelled(
+    tokenizer: tokenizers.Tokenizer, model: Mapping[str, Any], words: Mapping[str, int]
+) -> Counter[tuple[str, ...]]:
+    """Count words as their tokens; one ends at tokens without text: unknown tokens and single bytes."""
     found: Counter[tuple[str, ...]] = Counter()
     for word, count in words.items():
         tokens = [token.value for token in tokenizer.model.tokenize(word)]

@@ -11,6 +11,8 @@ from nlgraft.errors import DataError
 
 TOKENIZER_DIRECTORY = "tokenizer"
 """Place of the new tokenizer in a plan's directory."""
+LOST_IDS = "lost_token_ids.json"
+"""Settings of the old configuration whose tokens the new vocabulary lacks, in a checkpoint's directory."""
 
 
 def refuse_used(directory: Path) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,15 @@ from nlgraft.vocab.methods.registry import find_method
 from nlgraft.vocab.methods.similar import DEFAULT_CAP, Order
 from nlgraft.vocab.plans.moments import Array
 from nlgraft.vocab.plans.norms import norm_report
-from nlgraft.vocab.plans.plan_report import PlanReport, report_plan
+from nlgraft.vocab.plans.plan_report import PlanReport, SpecialTokens, report_plan
 from nlgraft.vocab.plans.transfer_plan import NormMatch, TransferPlan
+from nlgraft.vocab.tokenizers.appending import append_tokens
 from nlgraft.vocab.tokenizers.directories import find_tokenizer, save_tokenizer
 from nlgraft.vocab.tokenizers.encoding import Encoder, text_encoder
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from nlgraft.vocab_tool.outputs import TOKENIZER_DIRECTORY, refuse_used, written_at_once
+from nlgraft.vocab_tool.special_tokens import Keep, LostTokens, find_lost
 
 if TYPE_CHECKING:
     from nlgraft.vocab.methods.token_vectors import VectorOptions
@@ -54,6 +57,8 @@ class PlanRequest:
         width: Width of token vectors; None for 100, or the model's where they become rows.
         epochs: Passes over the text when learning them.
         min_count: Tokens that occur less often have no vector.
+        keep_special: Lost special tokens to append to the new tokenizer: those that the model's files name,
+            all, or none.
     """
 
     old: str
@@ -72,6 +77,7 @@ class PlanRequest:
     width: int | None = None
     epochs: int = 5
     min_count: int = 1
+    keep_special: Keep = "named"
 
 
 @dataclass(frozen=True)
@@ -102,6 +108,7 @@ class _Material:
     paths: tuple[Path, Path]
     old: Vocabulary
     new: Vocabulary
+    lost: LostTokens
     lines: list[str]
     rows: Array | None
     encoders: tuple[Encoder, Encoder] | None
@@ -125,7 +132,11 @@ def plan_transfer(request: PlanRequest, out: Path | None = None) -> Planned:
     """
     if out is not None:
         refuse_used(out)
-    material = _gather(request)
+    with tempfile.TemporaryDirectory() as scratch:
+        return _plan(request, _gather(request, Path(scratch)), out)
+
+
+def _plan(request: PlanRequest, material: _Material, out: Path | None) -> Planned:
     choices = PlanChoices(
         cap=request.cap,
         order=request.order,
@@ -144,25 +155,34 @@ def plan_transfer(request: PlanRequest, out: Path | None = None) -> Planned:
     norms = None if material.rows is None else norm_report(plan, material.rows, plan.apply(material.rows))
     # Encoded at most once: frequencies, vectors and the report share these ids.
     encoded = (material.ids(0), material.ids(1)) if material.lines else None
-    report = report_plan(plan, text=material.lines, encoded=encoded, norms=norms)
+    kept = [entry["content"] for entry in material.lost.kept(request.keep_special)]
+    lost = [text for entry in material.lost.entries if (text := entry["content"]) not in kept]
+    specials = SpecialTokens(tuple(kept), tuple(lost))
+    report = report_plan(plan, text=material.lines, encoded=encoded, norms=norms, specials=specials)
     if out is not None:
         with written_at_once(out) as directory:
             plan.save(directory)
-            save_tokenizer(
-                material.paths[1], material.new, directory / TOKENIZER_DIRECTORY, request.new_codes
-            )
+            place = directory / TOKENIZER_DIRECTORY
+            save_tokenizer(material.paths[1], material.new, place, request.new_codes)
     return Planned(plan, report, out)
 
 
-def _gather(request: PlanRequest) -> _Material:
+def _gather(request: PlanRequest, scratch: Path) -> _Material:
+    """Read the inputs; ``scratch`` is an empty directory for a new tokenizer with appended tokens."""
     method = find_method(request.method)
     lines = read_text(request.text)
     _check_request(request, method, bool(lines))
     old_path, new_path = find_tokenizer(request.old), find_tokenizer(request.new)
     old, new = load_vocabulary(old_path, request.old_codes), load_vocabulary(new_path, request.new_codes)
+    lost = find_lost(old, new, old_path, None if request.model is None else Path(request.model))
+    if kept := lost.kept(request.keep_special):
+        save_tokenizer(new_path, new, scratch, request.new_codes)
+        texts = {entry["content"] for entry in kept}
+        append_tokens(scratch, kept, {role: text for role, text in lost.roles.items() if text in texts})
+        new_path, new = scratch, replace(load_vocabulary(scratch), name=new.name)
     encoders = (text_encoder(old_path, old), text_encoder(new_path, new)) if lines else None
     rows = None if request.model is None else _embedding_rows(request.model)
-    return _Material(request, method, (old_path, new_path), old, new, lines, rows, encoders)
+    return _Material(request, method, (old_path, new_path), old, new, lost, lines, rows, encoders)
 
 
 def _check_request(request: PlanRequest, method: Method, has_text: bool) -> None:

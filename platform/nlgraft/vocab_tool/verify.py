@@ -20,11 +20,13 @@ from scipy.sparse import csr_matrix
 from nlgraft.errors import DataError, PaddingError
 from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from nlgraft.vocab.surgery.tensors import find_vocabulary_tensors, input_table, is_encoder_decoder
-from nlgraft.vocab.surgery.token_ids import id_settings, vocabulary_parts
+from nlgraft.vocab.surgery.token_ids import flat_ids, id_settings, vocabulary_parts
 from nlgraft.vocab.tokenizers.directories import DECODER_DIRECTORY, find_tokenizer
+from nlgraft.vocab.tokenizers.legacy import read_json
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 from nlgraft.vocab_tool.lazy_models import LazyModel
+from nlgraft.vocab_tool.outputs import LOST_IDS
 from nlgraft.vocab_tool.stored_checkpoints import in_safetensors
 
 PERMUTATION_TOLERANCE = 1e-4
@@ -73,7 +75,26 @@ def verify_checkpoint(directory: str | Path) -> list[Check]:
         checks += [check_rows(lazy, num_ids), check_ties(model, len(places) == 2), check_permutation(lazy)]
         if hasattr(model, "generate") and getattr(model, "can_generate", lambda: False)():
             checks.append(_check_generation(lazy))
-        return checks
+        return [*checks, _check_named_ids(model, Path(directory) / LOST_IDS)]
+
+
+def _check_named_ids(model: Any, record: Path) -> Check:
+    """Compare the settings of the configurations with those that an exchange is recorded to have emptied."""
+    lost = read_json(record) if record.is_file() else {}
+    configs = [*vocabulary_parts(model.config), getattr(model, "generation_config", None)]
+    gone = [
+        f"{name}: {', '.join(found['tokens'])}"
+        for name, found in lost.items()
+        if not any(
+            len(flat_ids(value)) >= found["num_ids"]
+            for config in configs
+            if (value := getattr(config, name, None)) is not None
+        )
+    ]
+    detail = (
+        f"without a token since the exchange: {'; '.join(gone)}; plan with --keep-special all, or set them"
+    )
+    return Check("named ids have tokens", not gone, detail if gone else "none was lost in an exchange")
 
 
 def _check_weights(lazy: LazyModel) -> Check:
@@ -184,14 +205,9 @@ def check_special_ids(model: Any, vocabulary: Vocabulary) -> Check:
         for config in (model.config, getattr(model, "generation_config", None))
         for role, identity in vocabulary.roles.items()
         if (configured := getattr(config, f"{role}_token_id", None)) is not None
-        and identity not in _flat(configured)
+        and identity not in flat_ids(configured)
     ]
     return Check("special ids agree", not wrong, "; ".join(wrong) or "with the tokenizer")
-
-
-def _flat(ids: Any) -> list[int]:
-    """List the ids of a setting: one, a list (several ends of a sequence), or lists of lists."""
-    return [i for each in ids for i in _flat(each)] if isinstance(ids, (list, tuple)) else [ids]
 
 
 def _num_rows(model: Any, side: str = "decoder") -> int:
@@ -310,7 +326,7 @@ def _check_generation(lazy: LazyModel) -> Check:
         name
         for part in vocabulary_parts(model.config)
         for name, value in id_settings(part).items()
-        if name.endswith("_token_id") and max(_flat(value), default=0) >= _num_rows(model)
+        if name.endswith("_token_id") and max(flat_ids(value), default=0) >= _num_rows(model)
     ]
     if unset:
         return Check("generates", False, f"ids beyond the vocabulary: {', '.join(unset)}")

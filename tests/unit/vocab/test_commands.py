@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, BertConfig, BertModel, GPT2Config, GPT2L
 from nlgraft.errors import DataError
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
-from nlgraft.vocab_tool.apply import apply_plan
+from nlgraft.vocab_tool.apply import apply_plan, padding_multiple
 from nlgraft.vocab_tool.outputs import written_at_once
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer, read_text
 from nlgraft.vocab_tool.stored_checkpoints import load_checkpoint
@@ -83,6 +83,37 @@ def test_a_checkpoint_in_the_old_format_is_converted(places):
     assert {path.name for path in places.iterdir()} == {"model", "new", "plan", "out", "out2"}
 
 
+@pytest.mark.parametrize(
+    ("rows", "tokens", "multiple"),
+    [
+        (151_936, 151_669, 128),
+        (32_128, 32_100, 128),
+        (32_064, 32_011, 64),
+        (32_000, 32_000, 1),
+        (65_536, 65_000, 128),
+        (360, 350, 1),
+        (360, 353, 8),
+    ],
+)
+def test_the_multiple_of_a_table_is_found(rows, tokens, multiple):
+    """Qwen3, T5 and Phi-3; Llama-2 has no row without a token."""
+    assert padding_multiple(rows, tokens) == multiple
+
+
+def test_a_filled_table_stays_filled(places):
+    """Seven tokens in 16 rows become six tokens in 16 rows, unless told otherwise."""
+    sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    BertModel(BertConfig(vocab_size=16, max_position_embeddings=32, **sizes)).save_pretrained(
+        places / "model"
+    )
+    plan_transfer(PlanRequest(old=str(places / "model"), new=str(places / "new")), places / "plan")
+    rows = {
+        name: apply_plan(places / "plan", str(places / "model"), places / name, multiple=multiple).new_rows
+        for name, multiple in (("kept", None), ("none", 1), ("eight", 8))
+    }
+    assert rows == {"kept": 16, "none": 6, "eight": 8}
+
+
 def test_a_plan_made_in_python_has_no_tokenizer(places):
     plan = build_plan(load_vocabulary(places / "model"), load_vocabulary(places / "new"), "avg")
     plan.save(places / "plan")
@@ -121,8 +152,19 @@ def test_a_lost_padding_token_is_reported_and_fails_verification(places):
     ]
     apply_plan(places / "plan", str(places / "model"), places / "out")
     checks = {check.name: check for check in verify_checkpoint(places / "out")}
-    assert [name for name, check in checks.items() if not check.is_good] == ["pads a batch"]
+    bad = [name for name, check in checks.items() if not check.is_good]
+    assert bad == ["pads a batch", "named ids have tokens"]
+    assert "pad_token_id: [PAD]" in checks["named ids have tokens"].detail
     assert "no padding token" in checks["pads a batch"].detail
+
+
+def test_a_lost_padding_token_is_appended_when_asked(places):
+    (places / "new" / "vocab.txt").write_text("\n".join(["[CLS]", "[SEP]", "[UNK]", "motor", "##s"]))
+    request = PlanRequest(old=str(places / "model"), new=str(places / "new"), keep_special="all")
+    assert plan_transfer(request, places / "plan").report.warnings == []
+    apply_plan(places / "plan", str(places / "model"), places / "out")
+    assert all(check.is_good for check in verify_checkpoint(places / "out"))
+    assert AutoTokenizer.from_pretrained(places / "out").pad_token == "[PAD]"
 
 
 def test_a_substituted_role_is_not_lost(places):

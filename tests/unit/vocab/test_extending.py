@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
+from collections import Counter
+from itertools import combinations, pairwise
 
 import pytest
 import tokenizers
+import torch
 import transformers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -15,11 +19,21 @@ from nlgraft.text.corpus_config import ConlangConfig
 from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.text.word_tokenizers import learn_tokenizer
 from nlgraft.vocab.tokenizers.extending import continue_merges
+from nlgraft.vocab.tokenizers.extending_unigram import expected_counts, learn_pieces
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab_tool.doctor import unreachable_tokens
 from nlgraft.vocab_tool.extend import extend
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
-from tests.tiny_checkpoints import sentencepiece_bpe_tokenizer
+from tests.tiny_checkpoints import (
+    LANGUAGES,
+    LINES,
+    OTHER_LINES,
+    gpt2_tokenizer,
+    qwen3,
+    run,
+    sentencepiece_bpe_tokenizer,
+    unigram_tokenizer,
+)
 
 
 def test_merges_by_hand():
@@ -75,6 +89,34 @@ def test_every_new_token_is_reachable_and_old_ids_stay(kind, tmp_path):
     assert set(plan.counts()) <= {"copy", "special", "composed"}
 
 
+def test_old_rows_stay_bit_equal(tmp_path):
+    """As Qwen's, whose normalisation (NFC) changes some of its own tokens into others."""
+    gpt2_tokenizer(
+        tmp_path / "old", ["\u212bngstr\u00f6m \u00c5sa \u03a9 \u2126 e\u0301t\u00e9 \u00e9t\u00e9"] * 5
+    )
+    file = tmp_path / "old" / "tokenizer.json"
+    document = json.loads(file.read_text("utf-8"))
+    file.write_text(json.dumps(document | {"normalizer": {"type": "NFC"}}), "utf-8")
+    ids = transformers.AutoTokenizer.from_pretrained(tmp_path / "old").get_vocab()
+    (tmp_path / "old" / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    torch.manual_seed(0)
+    before = qwen3(ids).to(torch.bfloat16)
+    before.save_pretrained(tmp_path / "old")
+    (tmp_path / "text").write_text("another language \u00c5ngstr\u00f6m\n" * 3, "utf-8")
+    extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=9)
+    assert (tmp_path / "new" / "chat_template.jinja").is_file()
+    for method in ("avg", "mean"):
+        plan = tmp_path / method / "plan"
+        run("plan", "--old", tmp_path / "old", "--new", tmp_path / "new", "--method", method, "--out", plan)
+        run("apply", "--plan", plan, "--model", tmp_path / "old", "--out", tmp_path / method / "out")
+        after = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / method / "out", dtype="auto")
+        for one, other in (
+            (before.get_input_embeddings(), after.get_input_embeddings()),
+            (before.get_output_embeddings(), after.get_output_embeddings()),
+        ):
+            assert torch.equal(one.weight[: len(ids)], other.weight[: len(ids)])
+
+
 @pytest.mark.parametrize("has_bytes", [True, False])
 def test_marked_words_are_extended_within_themselves(has_bytes, tmp_path):
     """As Gemma's, whose marks are letters to its pre-tokenizer; bytes and what is unknown join nothing."""
@@ -110,3 +152,77 @@ def test_a_wordpiece_vocabulary_is_refused(tmp_path):
     (tmp_path / "text").write_text("text", "utf-8")
     with pytest.raises(DataError, match="only BPE whose tokens have no prefix"):
         extend(str(tmp_path), [tmp_path / "text"], tmp_path / "new", num_tokens=2)
+
+
+def segmentations(text):
+    """All ways to cut a text."""
+    ways = (way for number in range(len(text)) for way in combinations(range(1, len(text)), number))
+    return [[text[a:b] for a, b in pairwise([0, *way, len(text)])] for way in ways]
+
+
+def best_score(text, scores):
+    return max(sum(scores.get(piece, -99.0) for piece in way) for way in segmentations(text))
+
+
+def test_expected_counts_are_those_over_all_segmentations():
+    scores = {"a": -2.0, "b": -1.5, "ab": -2.5, "ba": -3.0, "aba": -4.0}
+    words = {"ababa": 3, "bab": 2, "a": 1}
+    expected = Counter()
+    for word, count in words.items():
+        ways = [way for way in segmentations(word) if {*way} <= scores.keys()]
+        weights = [math.exp(sum(map(scores.get, way))) for way in ways]
+        for way, weight in zip(ways, weights, strict=True):
+            for piece in way:
+                expected[piece] += count * weight / sum(weights)
+    assert expected_counts(words, scores) == pytest.approx(dict(expected))
+
+
+def test_pieces_by_likelihood_by_hand():
+    """`c` was unknown and gains 5 (log 5/14 + 12), `ab` at most 9 (log 9/14 + 4)."""
+    vocab = [["<unk>", 0.0], ["a", -2.0], ["b", -2.0]]
+    model = {"type": "Unigram", "unk_id": 0, "vocab": vocab}
+    words = {"ab": 9, "c": 5}
+    (score,) = learn_pieces(model, {"c": 5, "a": 5}, 1, 1).values()
+    assert score == pytest.approx(math.log(5 / 10))
+    assert [*learn_pieces(model, words, 2, 1)] == ["c", "ab"]
+    assert learn_pieces(model, words, 2, 10) == {}
+
+
+@pytest.mark.parametrize("specials", [(), LANGUAGES])
+def test_unigram_gets_pieces_behind_its_own(specials, tmp_path):
+    """Old pieces, scores and ids stay; the likelihood of the text rises; each new piece reads itself."""
+    (tmp_path / "old").mkdir()
+    unigram_tokenizer(tmp_path / "old", LINES, specials)
+    fast = transformers.AutoTokenizer.from_pretrained(tmp_path / "old")
+    fast.add_special_tokens({"extra_special_tokens": ["<extra_id_0>"]})
+    fast.save_pretrained(tmp_path / "old")
+    text = [f"{line} zweite Sprache z" for line in OTHER_LINES]
+    (tmp_path / "text").write_text("\n".join(text), "utf-8")
+    done = extend(str(tmp_path / "old"), [tmp_path / "text"], tmp_path / "new", num_tokens=15)
+    assert done.old_size + 10 <= done.new_size <= done.old_size + 15
+    assert done.new_tokens < 0.7 * done.old_tokens
+    before, after = (
+        tokenizers.Tokenizer.from_file(str(tmp_path / name / "tokenizer.json")) for name in ("old", "new")
+    )
+    assert before.get_vocab().items() <= after.get_vocab().items()
+    old, new = (
+        dict(json.loads((tmp_path / name / "tokenizer.json").read_text("utf-8"))["model"]["vocab"])
+        for name in ("old", "new")
+    )
+    assert old.items() <= new.items()
+    made = {piece: score for piece, score in new.items() if piece not in before.get_vocab()}
+    assert len(made) == done.new_size - done.old_size
+    for piece, score in made.items():
+        others = {other: value for other, value in new.items() if other != piece}
+        assert len(piece) > 12 or score > best_score(piece, others)
+    assert "z" in made
+    assert {*made}.isdisjoint(piece for piece in made if "\u2581" in piece[1:])
+    reading = transformers.AutoTokenizer.from_pretrained(tmp_path / "new")
+    assert reading.decode(reading(text[0])["input_ids"], skip_special_tokens=True) == text[0]
+    vocabulary = load_vocabulary(tmp_path / "new")
+    unread = {vocabulary.surfaces[i] for i in unreachable_tokens(vocabulary)}
+    assert unread.isdisjoint(made)
+    plan = plan_transfer(PlanRequest(str(tmp_path / "old"), str(tmp_path / "new"), method="vipi")).plan
+    assert [plan.old_surfaces[plan.matrix[i].indices[0]] for i in range(done.old_size)] == [
+        *plan.new_surfaces[: done.old_size]
+    ]

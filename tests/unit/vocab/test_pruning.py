@@ -6,6 +6,7 @@ import json
 import random
 
 import pytest
+import sentencepiece
 import tokenizers
 import transformers
 from click.testing import CliRunner
@@ -18,6 +19,7 @@ from nlgraft.text.tokenizer_config import WordTokenizerConfig
 from nlgraft.text.word_tokenizers import learn_tokenizer
 from nlgraft.vocab.tokenizers.loading import load_vocabulary
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
+from nlgraft.vocab.tokenizers.spm import sentencepiece_json
 from nlgraft.vocab_cli import vocab
 from nlgraft.vocab_tool.doctor import unreachable_tokens
 from nlgraft.vocab_tool.plan_exchange import PlanRequest, plan_transfer
@@ -155,3 +157,43 @@ def test_padding_is_not_counted_and_its_id_follows(lines, tmp_path):
     )
     assert after.encode(lines[0][0]).tokens[-1] == "<fill>"
     assert after.encode(lines[0][0]).ids[-1] == after.token_to_id("<fill>") < last
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram"])
+def test_rare_characters_go_where_bytes_spell_them(kind, tmp_path):
+    """As Gemma's: dropped characters are written in bytes, and no text is lost."""
+    letters = "".join(chr(0x4E00 + number) for number in range(40))
+    lines = ["a dog and a cat", f"rare {letters}"]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter([*lines[:1] * 20, lines[1]]),
+        model_prefix=str(tmp_path / "x"),
+        model_type=kind,
+        byte_fallback=True,
+        minloglevel=2,
+        vocab_size=330,
+        hard_vocab_limit=False,
+        character_coverage=1.0,
+    )
+    document = sentencepiece_json(tmp_path / "x.model")
+    (tmp_path / "tokenizer.json").write_text(json.dumps(document), "utf-8")
+    (tmp_path / "text").write_text("a dog and a cat\n" * 6 + "a cat and a 丁\n" * 3, "utf-8")
+    left = {}
+    for min_count in (1, 4):
+        out = tmp_path / str(min_count)
+        prune(str(tmp_path / "tokenizer.json"), [tmp_path / "text"], out, min_count=min_count)
+        before, after = (
+            tokenizers.Tokenizer.from_file(str(path / "tokenizer.json")) for path in (tmp_path, out)
+        )
+        kept = after.get_vocab().keys()
+        left[min_count] = [letter for letter in letters if letter in kept]
+        assert {f"<0x{byte:02X}>" for byte in range(256)} <= kept
+        assert after.encode("a dog and a cat").tokens == before.encode("a dog and a cat").tokens
+        assert (
+            after.decode(after.encode(lines[1]).ids) == before.decode(before.encode(lines[1]).ids) == lines[1]
+        )
+    assert left == {1: ["丁"], 4: []}
+    document["model"]["byte_fallback"] = False
+    counts = [0] * len(document["model"]["vocab"])
+    whole = prune_tokenizer(document, counts).document["model"]["vocab"]
+    names = {*whole} if isinstance(whole, dict) else {piece for piece, _ in whole}
+    assert {*letters} <= names

@@ -78,5 +78,5 @@ class ExchangeInputs(Inputs[T]):
 
 
 VECTORS = StageKind("nlgraft.stages.run.exchange_stages:learn_token_vectors", VectorSettings, VectorInputs)
-PLAN = StageKind("nlgraft.stages.run.exchange_stages:plan", PlanSettings, PlanInputs)
+PLAN = StageKind("nlgraft.stages.run.exchange_stages:plan", PlanSettings, PlanInputs, version=2)
 EXCHANGE = StageKind("nlgraft.stages.run.exchange_stages:exchange", NoSettings, ExchangeInputs)

@@ -23,7 +23,7 @@ from nlgraft.vocab.methods.registry import find_method
 from nlgraft.vocab.plans.moments import Array
 from nlgraft.vocab.plans.transfer_plan import Noise, NormMatch, Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.tokens import Kind, Tok
-from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary
+from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES, Vocabulary, role_of
 
 
 def build_plan(
@@ -128,6 +128,11 @@ class _Draft:
         identity = self.old.ids_by_surface.get(self.new.surfaces[row])
         if identity is not None:
             return self.put(row, Provenance.SPECIAL, {identity: 1.0}, "same special token")
+        role = role_of(self.new.surfaces[row])
+        if role in self.old.roles:
+            # A token that had a role until the old token of that role was appended to the new vocabulary.
+            reason = f"usual name of role {role}, served by '{self.old.surfaces[self.old.roles[role]]}'"
+            return self.put(row, Provenance.SPECIAL, {self.old.roles[role]: 1.0}, reason)
         return self.put(row, Provenance.NOISE, {}, "special token without a counterpart")
 
     def _match_unused(self, row: int) -> None:
@@ -138,7 +143,12 @@ class _Draft:
 
     def _match_text(self, row: int, tok: Tok, has_copies: bool) -> None:
         normalised = self.old.normalised(tok)
-        identity = self.old.find(normalised)
+        identity = self.old.ids_by_surface.get(self.new.surfaces[row])
+        if identity is not None and self.old.tokens[identity] == tok:
+            # The very same token comes first: its text may normalise to that of another one (NFC).
+            normalised = tok
+        else:
+            identity = self.old.find(normalised)
         if identity is not None and tok.kind is Kind.NORMAL:
             self.shared.append((row, identity))
         if identity is None or not has_copies:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,8 @@ Encoded = Sequence[Sequence[int]]
 """Ids of every line of a text, without special tokens."""
 NUM_REASONS = 8
 """Reasons listed in the text report; the JSON has all."""
+NUM_LISTED = 10
+"""Special tokens listed likewise."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,19 @@ class TextReport:
 
 
 @dataclass(frozen=True)
+class SpecialTokens:
+    """Old special tokens whose role, if they have one, no new token takes over.
+
+    Attributes:
+        kept: Those that were appended to the new vocabulary.
+        lost: The others.
+    """
+
+    kept: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class PlanReport:
     """A plan in numbers.
 
@@ -72,6 +87,7 @@ class PlanReport:
         norms: Row norms before and after, if a model was provided.
         worst: The most doubtful rows, in words.
         lost_roles: Role -> old special token, of roles that no new token takes over.
+        specials: Old special tokens that were appended or are lost.
     """
 
     method: str
@@ -85,6 +101,7 @@ class PlanReport:
     norms: NormReport | None
     worst: tuple[str, ...]
     lost_roles: dict[str, str]
+    specials: SpecialTokens = field(default_factory=SpecialTokens)
 
     def to_json(self) -> dict[str, Any]:
         """Convert the report to JSON values."""
@@ -94,11 +111,17 @@ class PlanReport:
     def warnings(self) -> list[str]:
         """Consequences of the new vocabulary that the model's users should know."""
         consequences = {"pad": ": batches cannot be padded", "mask": ": masked-LM training needs one"}
-        return [
+        found = [
             f"the new tokenizer has no {role} token, the old one has '{token}'{consequences.get(role, '')}; "
             "add one to the new tokenizer if the model needs it"
             for role, token in self.lost_roles.items()
         ]
+        if lost := [token for token in self.specials.lost if token not in self.lost_roles.values()]:
+            found.append(
+                f"the new tokenizer lacks {len(lost)} special tokens of the old one: {_listed(lost)}; "
+                "--keep-special all appends them"
+            )
+        return found
 
     @property
     def summary(self) -> str:
@@ -122,6 +145,8 @@ class PlanReport:
                 f"tokens per word, {text.old_bits_per_byte:.2f} -> {text.new_bits_per_byte:.2f} bits per "
                 f"byte, {text.compression - 1:+.1%} tokens"
             )
+        if kept := self.specials.kept:
+            lines.append(f"  appended {len(kept)} special tokens of the old tokenizer: {_listed(kept)}")
         lines += [f"  {count:>8}  {reason}" for reason, count in [*self.reasons.items()][:NUM_REASONS]]
         if self.norms is not None:
             medians = ", ".join(f"{kind} {norm:.3g}" for kind, norm in self.norms.medians.items())
@@ -137,6 +162,7 @@ def report_plan(
     text: Sequence[str] = (),
     encoded: tuple[Encoded, Encoded] | None = None,
     norms: NormReport | None = None,
+    specials: SpecialTokens | None = None,
     num_worst: int = 10,
 ) -> PlanReport:
     """Summarise a plan.
@@ -146,6 +172,7 @@ def report_plan(
         text: Lines on which sequence lengths are measured, if any.
         encoded: The lines under the old and the new tokenizer; needed with text.
         norms: Row norms, if a model was given.
+        specials: Special tokens that were appended or are lost.
         num_worst: Number of rows to describe in words: those of the worst provenance first, and with text the
             most frequent ones.
     """
@@ -176,7 +203,13 @@ def report_plan(
             for role, identity in plan.old_roles.items()
             if not {role, SUBSTITUTE_ROLES.get(role, role)} & plan.new_roles.keys()
         },
+        specials=specials or SpecialTokens(),
     )
+
+
+def _listed(tokens: Sequence[str]) -> str:
+    more = f" and {len(tokens) - NUM_LISTED} more" if len(tokens) > NUM_LISTED else ""
+    return ", ".join(tokens[:NUM_LISTED]) + more
 
 
 def _describe(plan: TransferPlan, row: int, count: int) -> str:

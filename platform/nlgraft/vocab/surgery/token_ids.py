@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal
+
+import numpy as np
+from scipy.sparse import csr_matrix
 
 from nlgraft.vocab.plans.transfer_plan import Provenance, TransferPlan
 from nlgraft.vocab.tokenizers.vocabulary import SUBSTITUTE_ROLES
@@ -25,6 +29,11 @@ def id_settings(config: Any) -> dict[str, Any]:
     }
 
 
+def flat_ids(ids: Any) -> list[int]:
+    """List the ids of a setting: one, a list (several ends of a sequence), or lists of lists."""
+    return [i for each in ids for i in flat_ids(each)] if isinstance(ids, (list, tuple)) else [ids]
+
+
 def vocabulary_parts(config: Any) -> Iterator[Any]:
     """Yield a configuration and those of its parts that may have a vocabulary of their own."""
     yield config
@@ -32,6 +41,39 @@ def vocabulary_parts(config: Any) -> Iterator[Any]:
         part = getattr(config, name, None)
         if part is not None and hasattr(part, "to_dict"):
             yield part
+
+
+def complete_roles(plan: TransferPlan, config: Any) -> TransferPlan:
+    """Let a new token of a role that only the configuration knows take the row that it names there.
+
+    OPUS-MT's configuration names ``</s>`` as the beginning of a sequence, for which its tokenizer has no
+    token; a new tokenizer may have one.
+    """
+    rows, columns, roles = [], [], dict(plan.old_roles)
+    for name, value in id_settings(config).items():
+        role = name.removesuffix("_token_id")
+        row = plan.new_roles.get(role)
+        is_known = role in plan.old_roles or not isinstance(value, int)
+        if row is None or is_known or not 0 <= value < len(plan.old_surfaces):
+            continue
+        roles[role] = value
+        if plan.provenance[row] == Provenance.NOISE:
+            rows.append(row)
+            columns.append(value)
+    if roles == plan.old_roles:
+        return plan
+    provenance, reasons = plan.provenance.copy(), [*plan.reasons]
+    for row, column in zip(rows, columns, strict=True):
+        provenance[row] = int(Provenance.SPECIAL)
+        reasons[row] = f"role of the configuration, served by '{plan.old_surfaces[column]}'"
+    added = csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), shape=plan.matrix.shape)
+    return replace(
+        plan,
+        matrix=csr_matrix(plan.matrix + added),
+        provenance=provenance,
+        reasons=tuple(reasons),
+        old_roles=roles,
+    )
 
 
 def update_token_ids(config: Any, plan: TransferPlan, sides: Sides) -> None:

@@ -28,12 +28,13 @@ from nlgraft.vocab.tokenizers.loading import CODES_FILE, load_vocabulary
 from nlgraft.vocab.tokenizers.spm import sentencepiece_json
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
+CHAT_TEMPLATE = "chat_template.jinja"
 TOKENIZER_FILES = (
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
-    "chat_template.jinja",
+    CHAT_TEMPLATE,
     "vocab.txt",
     "vocab.json",
     "target_vocab.json",
@@ -176,29 +177,61 @@ def finish_tokenizer(directory: Path, old: Path, successor: Mapping[int, int]) -
     if before.model_max_length < VERY_LONG:
         config["model_max_length"] = before.model_max_length
     _write_json(config_file, config)
-    file = directory / "tokenizer.json"
-    if not file.is_file():
+    vocabulary = load_vocabulary(directory)
+    notes = _take_chat_template(directory, before, vocabulary) if "chat_template" not in config else []
+    if not (directory / "tokenizer.json").is_file():
+        return notes
+    return notes + _put_around(directory / "tokenizer.json", vocabulary, _pattern(before), successor)
+
+
+def writes_token(template: str, token: str) -> bool:
+    """Return True if a chat template writes a token; white space, which may be a token too, is text."""
+    return token in template and not token.isspace()
+
+
+def _take_chat_template(directory: Path, before: Any, vocabulary: Vocabulary) -> list[str]:
+    """Take the old chat template over, unless there is a new one or tokens that it writes are lost."""
+    file, template = directory / CHAT_TEMPLATE, before.chat_template
+    if file.is_file() or not isinstance(template, str):
         return []
-    document = read_json(file)
-    names = {step.get("type") for step in _processors(document.get("post_processor"))}
-    if names & {*ADDING_PROCESSORS} or document["model"].get("type") == "WordLevel":
-        return []
-    template, lost = _template(_pattern(before), successor, load_vocabulary(directory).surfaces)
-    if template["special_tokens"]:
-        own = document.get("post_processor")
-        both = {"type": "Sequence", "processors": [own, template]}
-        document["post_processor"] = both if own else template
-        _write_json(file, document)
-    if lost:
-        return [f"special tokens around a sentence that the new tokenizer lacks: {lost}"]
+    written = {token for token in before.get_added_vocab() if writes_token(template, token)}
+    if lost := sorted(written - vocabulary.ids_by_surface.keys()):
+        return [f"the chat template is not taken over, as the new vocabulary lacks {', '.join(lost)}"]
+    file.write_text(template, "utf-8")
     return []
 
 
-def _processors(part: Any) -> Iterable[Mapping[str, Any]]:
+def _put_around(
+    file: Path, vocabulary: Vocabulary, pattern: Mapping[str, Sequence[Any]], successor: Mapping[int, int]
+) -> list[str]:
+    """Let a ``tokenizer.json`` put special tokens around a sentence as the old tokenizer did.
+
+    A rule of its own stays, unless it lacks a token that has no role (mBART's languages).
+    """
+    document = read_json(file)
+    if document["model"].get("type") == "WordLevel":
+        return []
+    template, lost = _template(pattern, successor, vocabulary.surfaces)
+    steps = [step for step in processing_steps(document.get("post_processor")) if "processors" not in step]
+    own = [step for step in steps if step.get("type") in ADDING_PROCESSORS]
+    present = {text for step in own for text in step.get("special_tokens") or {}}
+    in_roles = {vocabulary.surfaces[i] for i in vocabulary.roles.values()}
+    if own and not template["special_tokens"].keys() - in_roles - present:
+        return []
+    if template["special_tokens"]:
+        kept = [step for step in steps if step not in own]
+        both = {"type": "Sequence", "processors": [*kept, template]}
+        document["post_processor"] = both if kept else template
+        _write_json(file, document)
+    return [f"special tokens around a sentence that the new tokenizer lacks: {lost}"] if lost else []
+
+
+def processing_steps(part: Any) -> Iterable[Mapping[str, Any]]:
+    """Yield the steps of a post-processor, sequences and their parts."""
     if isinstance(part, Mapping):
         yield part
         for inner in part.get("processors") or []:
-            yield from _processors(inner)
+            yield from processing_steps(inner)
 
 
 def _load(directory: Path) -> Any:

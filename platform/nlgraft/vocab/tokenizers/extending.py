@@ -91,8 +91,8 @@ def extend_tokenizer(document: Mapping[str, Any], merges: Sequence[Pair]) -> dic
     model = document["model"]
     if "merges" not in model or model.get("continuing_subword_prefix"):
         raise DataError(
-            "only BPE whose tokens have no prefix of inner tokens can be extended; learn a new vocabulary "
-            "and plan its rows instead"
+            "only BPE whose tokens have no prefix of inner tokens, and Unigram, can be extended; learn a new "
+            "vocabulary and plan its rows instead"
         )
     made = copy.deepcopy(dict(document))
     model = made["model"]

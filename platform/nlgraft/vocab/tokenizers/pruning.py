@@ -9,6 +9,9 @@ from typing import Any
 
 from nlgraft.errors import DataError
 
+BYTES = frozenset(f"<0x{byte:02X}>" for byte in range(256))
+"""Tokens of single bytes, in which SentencePiece spells unknown characters."""
+
 
 @dataclass(frozen=True)
 class Pruned:
@@ -28,8 +31,9 @@ def prune_tokenizer(
 ) -> Pruned:
     """Drop tokens that occur less than ``min_count`` times; then the rarest, until ``size`` are left.
 
-    Special and added tokens, single characters and bytes are kept, and with BPE all intermediate tokens of
-    the merges that lead to a kept token. Text whose old tokens are all kept is encoded as before.
+    Special and added tokens and bytes are kept, and with BPE all parts of which merges make a kept token.
+    Single characters are kept too, unless the tokenizer spells unknown ones in bytes: then rare ones go.
+    Text whose old tokens are all kept is encoded as before.
 
     Args:
         document: A parsed ``tokenizer.json`` of BPE, WordPiece or Unigram.
@@ -51,12 +55,15 @@ def prune_tokenizer(
         tuple(merge.split(" ", 1) if isinstance(merge, str) else merge) for merge in model.get("merges") or []
     ]
     parts = _Parts(merges, model.get("continuing_subword_prefix") or "")
-    kept = {piece for piece in ids if _must_stay(piece, model, parts)} | set(added)
+    has_all_bytes = bool(model.get("byte_fallback")) and ids.keys() >= BYTES
+    kept = {piece for piece in ids if _must_stay(piece, model, parts, has_all_bytes)} | set(added)
     if (padding := document.get("padding")) and padding["pad_token"] in ids:
         # The padding token need not be an added one.
         kept.add(padding["pad_token"])
     if size is not None and len(kept) > size:
-        raise DataError(f"size is {size}, but {len(kept)} special tokens and single characters must stay")
+        raise DataError(
+            f"size is {size}, but {len(kept)} special tokens, bytes and single characters must stay"
+        )
     everything = ids | added
     for piece in sorted(ids, key=lambda piece: (-counts[ids[piece]], ids[piece])):
         if piece in kept or counts[ids[piece]] < min_count:
@@ -69,14 +76,14 @@ def prune_tokenizer(
     return Pruned(_renumbered(document, kept, new_ids, merges), tuple(old_ids))
 
 
-def _must_stay(piece: str, model: Mapping[str, Any], parts: _Parts) -> bool:
+def _must_stay(piece: str, model: Mapping[str, Any], parts: _Parts, has_all_bytes: bool) -> bool:
     """Return True for tokens of which all others are made: bytes, characters, the unknown token."""
-    if piece == model.get("unk_token") or (piece.startswith("<0x") and model.get("byte_fallback")):
+    if piece in (model.get("unk_token"), _unknown(model)) or (model.get("byte_fallback") and piece in BYTES):
         return True
-    if model.get("merges"):
-        return piece not in parts.results
     core = piece.removeprefix(model.get("continuing_subword_prefix") or "") or piece
-    return len(core) == 1 or piece == _unknown(model)
+    if len(core) == 1 and has_all_bytes:
+        return False
+    return piece not in parts.results if model.get("merges") else len(core) == 1
 
 
 def _unknown(model: Mapping[str, Any]) -> str | None:
@@ -106,8 +113,9 @@ class _Parts:
         return left + right.removeprefix(self._prefix)
 
     def of(self, piece: str) -> Iterator[str]:
-        """Yield the symbols that stand for parts of a token while its text is merged."""
+        """Yield the symbols that stand for parts of a token while its text is merged, characters first."""
         symbols = [*self._characters(piece)]
+        yield from symbols
         while len(symbols) > 1:
             ranked = [
                 (rank, index)
