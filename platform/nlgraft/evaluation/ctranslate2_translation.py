@@ -54,7 +54,7 @@ def translate_by_ctranslate2(
             hypotheses[row] = best
     pad = model.config.pad_id
     left = [row for row in order if any(len(h.ids) >= limits[row] or pad in h.ids for h in hypotheses[row])]
-    again = translate(model, Inputs([Ragged.of([sources[int(row)] for row in left])]), config)
+    again = translate(model, Inputs([Ragged.of([sources[int(row)].tolist() for row in left])]), config)
     for row, best in zip(left, again.hypotheses, strict=True):
         hypotheses[row] = best
     kept = [found[: config.num_return] for found in hypotheses]

@@ -200,7 +200,7 @@ class OptunaStudy:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._search = search
         self._objectives = list(objectives)
-        directions = [objective.direction for objective in self._objectives]
+        directions: list[Any] = [objective.direction for objective in self._objectives]
         self._study = optuna.create_study(study_name=name, directions=directions)
         self._database: optuna.Study | None = None
         if storage_url is not None:

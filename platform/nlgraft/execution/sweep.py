@@ -153,7 +153,7 @@ class _TuneSweep:
         )
         self.can_lend = self._group.can_borrow
         # On the driver's own node: while the driver lives, trials must be able to reach the board.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        here: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         board: Any = ray.remote(num_cpus=0, scheduling_strategy=here)(SweepBoard)
         self._board: Any = board.remote()
         self._watch = ClusterWatch(places_of_driver(), address)
@@ -293,10 +293,11 @@ class _TuneSweep:
     def outcomes(self, batch_id: str) -> list[dict[str, str]]:
         """Take a batch off the board; return how its trials ended, nothing if the board is lost."""
         import ray
+        from ray.exceptions import RayError
 
         try:
             return ray.get(self._board.remove.remote(batch_id))
-        except ray.exceptions.RayError:
+        except RayError:
             return []
 
     def request_stop(self, batch_id: str, reason: str) -> None:

@@ -185,7 +185,7 @@ def run_tune_trial(config: dict[str, Any], board: Any) -> None:
             _lend(board, batch_id, node, config[LEAST_IDLE])
             tune.report({OUTCOME: "returned"})
             return
-        text = ray.get(board.current.remote(batch_id, node))
+        text: Any = ray.get(board.current.remote(batch_id, node))
         while text is not None:
             spec = TrialSpec.from_text(text)
             reporter = TuneReporter(spec, board)

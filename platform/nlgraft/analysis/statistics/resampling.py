@@ -181,7 +181,7 @@ def spread(differences: Array, segment_draws: Array | None, num_samples: int) ->
 @lru_cache(maxsize=32)
 def _t_draws(dof: int, num_samples: int) -> Array:
     """Return evenly spaced quantiles of Student's t in random order, the same at every call."""
-    quantiles = stdtrit(dof, (np.arange(num_samples) + 0.5) / num_samples)
+    quantiles: Array = stdtrit(dof, (np.arange(num_samples) + 0.5) / num_samples)
     draws = np.random.default_rng(RANDOM_SEED).permutation(quantiles)
     draws.setflags(write=False)
     return draws

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nlgraft.analysis.data.trials import Array
 from nlgraft.analysis.statistics.anytime import half_width
@@ -131,7 +132,7 @@ class SimulatedStudies:
             self.is_significant |= self._beyond(look)
             is_open &= ~self.is_significant
 
-    def _beyond(self, look: int) -> Array:
+    def _beyond(self, look: int) -> NDArray[np.bool_]:
         """Decide by Holm's procedure: the smallest p-value of m open ones at alpha / m, and so on."""
         design, size = self._design, np.abs(self._moments(look)[0])
         if not design.is_corrected:
@@ -139,7 +140,7 @@ class SimulatedStudies:
         num = size.shape[1]
         # The number of open comparisons at which each one would still be decided.
         most = sum(size >= self._widths(look, design.alpha / number) for number in range(1, num + 1))
-        found = np.zeros_like(self.is_significant)
+        found: NDArray[np.bool_] = np.zeros(size.shape, dtype=bool)
         for _ in range(num):
             found = most >= num - found.sum(axis=1, keepdims=True)
         return found

@@ -85,7 +85,8 @@ def _spec(model: Seq2Seq, config: GenerationConfig, num_positions: int) -> Any:
     if output.bias is not None:
         spec.decoder.projection.bias = _array(output.bias)
     _name_tokens(spec, model, config)
-    spec.config.layer_norm_epsilon = ours.norm_eps
+    settings: Any = spec.config
+    settings.layer_norm_epsilon = ours.norm_eps
     spec.validate()
     spec.optimize(quantization=None)
     return spec
