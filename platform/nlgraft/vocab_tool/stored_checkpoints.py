@@ -16,6 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from nlgraft.errors import DataError
+from nlgraft.file_names import is_inside
 from nlgraft.vocab.plans.moments import Array
 from nlgraft.vocab.surgery.exchange import untie
 from nlgraft.vocab.surgery.tensors import input_table, named_tensors
@@ -23,6 +24,8 @@ from nlgraft.vocab.tokenizers.directories import find_files
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 """Weights in one file; places of weights in several files."""
+OLD_INDEX = "pytorch_model.bin.index.json"
+"""The same for weights in PyTorch's old format."""
 CHECKPOINT_FILES = ("config.json", "generation_config.json", INDEX, "model*.safetensors")
 
 
@@ -36,6 +39,9 @@ def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
             name the class of the weights.
     """
     config, model_type = _class_of(directory)
+    for name in (INDEX, OLD_INDEX):
+        if (Path(directory) / name).is_file():
+            _read_index(Path(directory) / name)
     try:
         model, info = model_type.from_pretrained(
             directory, dtype="auto" if keeps_dtype else torch.float32, output_loading_info=True
@@ -185,11 +191,25 @@ def _files(directory: Path) -> tuple[dict[str, str], dict[str, Any] | None]:
             return dict.fromkeys(file.keys(), SINGLE), None
     if not (directory / INDEX).is_file():
         raise DataError(f"{directory}: no weights in safetensors ({SINGLE} or {INDEX})")
+    index = _read_index(directory / INDEX)
+    return dict(index["weight_map"]), index
+
+
+def _read_index(path: Path) -> dict[str, Any]:
+    """Read the index of weights in several files.
+
+    Raises:
+        DataError: It is none, or names a file outside its directory, where nothing may be read or written.
+    """
     try:
-        index = json.loads((directory / INDEX).read_text("utf-8"))
-        return dict(index["weight_map"]), index
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{directory / INDEX}: not an index of weights ({error})") from error
+        index = json.loads(path.read_text("utf-8"))
+        names = set(dict(index["weight_map"]).values())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: not an index of weights ({error})") from error
+    foreign = sorted(str(name) for name in names if not is_inside(name))
+    if foreign:
+        raise DataError(f"{path}: {foreign[0]!r} is no file of this directory; fetch the checkpoint again")
+    return index
 
 
 @contextmanager
