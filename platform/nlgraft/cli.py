@@ -365,14 +365,20 @@ def submit(
 ) -> None:
     """Submit a run to a Ray cluster; print the id of the job.
 
-    The commands to follow and to stop it are printed on stderr.
+    What is sent of the working directory, and the commands to follow and to stop the job, are printed on
+    stderr. Secrets, data, results and large files stay here; `excludes` of runtime_env.yaml names more, or
+    with a leading ! what is sent all the same.
     """
     from nlgraft.execution.job import next_commands, submit_run
 
-    _read(study_file, overrides, storage)
+    study = _read(study_file, overrides, storage)
     options = [] if storage is None else ["--storage", storage]
     options += [] if tracking_uri is None else ["--tracking-uri", tracking_uri]
-    job_id = submit_run(study_file, overrides, address, options)
+
+    def tell(line: str) -> None:
+        click.echo(line, err=True)
+
+    job_id = submit_run(study_file, overrides, address, options, tell, study.storage.path)
     click.echo(job_id)
     for meaning, command in next_commands(job_id, address).items():
         click.echo(f"{meaning}: {command}", err=True)
