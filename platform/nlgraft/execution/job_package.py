@@ -15,8 +15,8 @@ from nlgraft.errors import NlgraftError
 from nlgraft.wording import count, size
 
 LEFT_OUT = (
-    ".env", ".env.*", ".envrc", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*", ".aws/", ".ssh/", ".git",
-    ".venv/", "venv/", "__pycache__/", "*.egg-info/", ".pytest_cache/", ".ruff_cache/", ".mypy_cache/",
+    ".env", ".env.*", ".envrc", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*", ".aws/", ".ssh/",
+    ".git", ".venv/", "venv/", "__pycache__/", "*.egg-info/", ".pytest_cache/", ".ruff_cache/", ".mypy_cache/",
     "node_modules/", "/data/", "/datasets/", "/checkpoints/", "/nlgraft_store/", "/reports/", "/mlruns/",
     "/mlartifacts/", "*.db",
 )  # fmt: skip
@@ -59,8 +59,8 @@ class JobPackage:
         total = sum(package.files.values())
         if total > MAX_BYTES:
             raise NlgraftError(
-                f"{directory}: {size(total)} would be sent, Ray takes {size(MAX_BYTES)}; the largest parts are "
-                f"{package._largest()}. Leave out what the job does not need by `excludes` of "
+                f"{directory}: {size(total)} would be sent, Ray takes {size(MAX_BYTES)}; the largest parts "
+                f"are {package._largest()}. Leave out what the job does not need by `excludes` of "
                 "runtime_env.yaml, or submit from a smaller directory above the study"
             )
         return package

@@ -46,9 +46,9 @@ def test_a_password_is_refused_since_ray_shows_the_command_line_of_a_job(
 def project(tmp_path, monkeypatch):
     """A directory of somebody's, with everything that gets into one."""
     names = [
-        "study.yaml", "my_system/graph.py", ".env", "deploy/.env.production", ".git/config", ".venv/bin/python",
-        "data/train.txt", "mlruns/0/meta.yaml", "mlflow.db", "my_store/artifacts/x", "certificate.pem",
-        "my_system/__pycache__/graph.pyc", "ignored/notes.txt", "my_system/local.txt",
+        "study.yaml", "my_system/graph.py", ".env", "deploy/.env.production", ".git/config",
+        ".venv/bin/python", "data/train.txt", "mlruns/0/meta.yaml", "mlflow.db", "my_store/artifacts/x",
+        "certificate.pem", "my_system/__pycache__/graph.pyc", "ignored/notes.txt", "my_system/local.txt",
     ]  # fmt: skip
     for name in names:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
