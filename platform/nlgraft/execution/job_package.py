@@ -16,7 +16,8 @@ from nlgraft.wording import count, size
 
 LEFT_OUT = (
     ".env", ".env.*", ".envrc", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*", ".aws/", ".ssh/",
-    ".git", ".venv/", "venv/", "__pycache__/", "*.egg-info/", ".pytest_cache/", ".ruff_cache/", ".mypy_cache/",
+    ".git",
+    ".venv/", "venv/", "__pycache__/", "*.egg-info/", ".pytest_cache/", ".ruff_cache/", ".mypy_cache/",
     "node_modules/", "/data/", "/datasets/", "/checkpoints/", "/nlgraft_store/", "/reports/", "/mlruns/",
     "/mlartifacts/", "*.db",
 )  # fmt: skip

@@ -58,6 +58,7 @@ def project(tmp_path, monkeypatch):
     (tmp_path / "weights.bin").write_bytes(bytes(10_000_001))
     (tmp_path / "link").symlink_to("/etc/hostname")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")  # else it stays set, for all tests of this process
     return tmp_path
 
 
