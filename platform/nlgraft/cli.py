@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from nlgraft.errors import DataError
 from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED, fails_politely
 from nlgraft.vocab_cli import vocab
 from nlgraft.wording import count
@@ -298,7 +299,11 @@ def report(
         for name in wanted:
             click.echo(result.render(name))
         return
-    for path in result.report(out, formats=wanted):
+    try:
+        paths = result.report(out, formats=wanted)
+    except OSError as error:
+        raise DataError(f"--out {out}: cannot be written ({error}); give another directory") from error
+    for path in paths:
         click.echo(str(path))
 
 

@@ -16,6 +16,7 @@ from nlgraft.errors import DataError
 from nlgraft.vocab.tokenizers.directories import find_tokenizer
 from nlgraft.vocab.tokenizers.information import self_information
 from nlgraft.vocab.tokenizers.legacy import SPECIAL_FILES, read_json
+from nlgraft.vocab.tokenizers.tokenizer_json import read_ids, tokens_by_id
 
 CHUNK_LINES = 10_000
 """Lines encoded at once, to bound memory."""
@@ -80,7 +81,7 @@ def find_document(tokenizer: str) -> tuple[Path, dict[str, Any]]:
     """Find a ``tokenizer.json`` and read it: a file, a directory with one, or a hub name.
 
     Raises:
-        DataError: There is none.
+        DataError: There is none, or an id in it cannot be one.
     """
     path = find_tokenizer(tokenizer)
     file = path / "tokenizer.json" if path.is_dir() else path
@@ -89,7 +90,11 @@ def find_document(tokenizer: str) -> tuple[Path, dict[str, Any]]:
             f"{tokenizer}: no tokenizer.json; load it with transformers.AutoTokenizer and save_pretrained, "
             "which writes one"
         )
-    return file, read_json(file)
+    document = read_json(file)
+    if not isinstance(document.get("model"), dict) or "vocab" not in document["model"]:
+        raise DataError(f"{file}: not a tokenizer.json (no model with a vocab)")
+    tokens_by_id(read_ids(document), str(file))
+    return file, document
 
 
 def count_tokens(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> NDArray[np.int64]:

@@ -13,6 +13,7 @@ from typing import Any
 import tokenizers
 
 from nlgraft.errors import DataError
+from nlgraft.vocab.tokenizers.encoding import open_tokenizer
 from nlgraft.vocab.tokenizers.extending import continue_merges, extend_tokenizer
 from nlgraft.vocab_tool.changed import ChangedTokenizer, copy_settings, find_document
 from nlgraft.vocab_tool.outputs import refuse_used, written_at_once
@@ -41,7 +42,7 @@ def extend(
     file, document = find_document(tokenizer)
     extend_tokenizer(document, [])  # refuse before the text is read
     lines = read_text(text)
-    old = tokenizers.Tokenizer.from_file(str(file))
+    old = open_tokenizer(file)
     merges = continue_merges(
         _words(old, document["model"], lines), set(old.get_vocab()), num_tokens, min_count
     )

@@ -20,12 +20,15 @@ from nlgraft.file_names import is_inside
 from nlgraft.vocab.plans.moments import Array
 from nlgraft.vocab.surgery.exchange import untie
 from nlgraft.vocab.surgery.tensors import input_table, named_tensors
+from nlgraft.vocab.surgery.token_ids import vocabulary_parts
 from nlgraft.vocab.tokenizers.directories import find_files
+from nlgraft.vocab.tokenizers.tokenizer_json import MAX_TOKENS
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 """Weights in one file; places of weights in several files."""
 OLD_INDEX = "pytorch_model.bin.index.json"
 """The same for weights in PyTorch's old format."""
+_MAX_REASON_CHARACTERS = 300
 CHECKPOINT_FILES = ("config.json", "generation_config.json", INDEX, "model*.safetensors")
 
 
@@ -46,7 +49,7 @@ def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
         model, info = model_type.from_pretrained(
             directory, dtype="auto" if keeps_dtype else torch.float32, output_loading_info=True
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # an old file of weights is a pickle: damaged, it may raise anything
         raise _not_a_checkpoint(directory, error) from error
     if not config.architectures:
         _refuse_lost(directory, model, info["unexpected_keys"])
@@ -60,13 +63,21 @@ def _class_of(directory: str | Path) -> tuple[Any, Any]:
     try:
         config = transformers.AutoConfig.from_pretrained(directory)
         names = config.architectures
-        return config, getattr(transformers, names[0]) if names else transformers.AutoModel
+        model_type = getattr(transformers, names[0]) if names else transformers.AutoModel
     except (OSError, ValueError, AttributeError) as error:
         raise _not_a_checkpoint(directory, error) from error
+    for part in vocabulary_parts(config):
+        size = getattr(part, "vocab_size", None)
+        if size is not None and not (isinstance(size, int) and 0 < size <= MAX_TOKENS):
+            raise DataError(
+                f"{directory}: vocab_size of config.json is {size!r}, allowed is 1 to {MAX_TOKENS:,}; "
+                "correct it, or fetch the checkpoint again"
+            )
+    return config, model_type
 
 
 def _not_a_checkpoint(directory: str | Path, error: Exception) -> DataError:
-    reason = " ".join(str(error).split())
+    reason = " ".join(str(error).split())[:_MAX_REASON_CHARACTERS]
     return DataError(f"{directory}: not a checkpoint that transformers can load ({reason})")
 
 
@@ -237,7 +248,7 @@ def _empty_model(directory: Path) -> Any:
     try:
         with without_values():
             model = model_type(config) if config.architectures else model_type.from_config(config)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError, MemoryError) as error:
         raise _not_a_checkpoint(directory, error) from error
     has_own = getattr(model, "generation_config", None) is not None
     if has_own and (directory / "generation_config.json").is_file():

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from nlgraft.errors import DataError
 from nlgraft.vocab.tokenizers.tokens import Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
@@ -27,9 +29,7 @@ def text_encoder(path: str | Path, vocabulary: Vocabulary) -> Encoder:
     # the tokenizer.json of a subword-nmt vocabulary expects text that is segmented already
     is_presegmented = bool(vocabulary.marking.joiner_suffix)
     if json_file.suffix == ".json" and json_file.is_file() and not is_presegmented:
-        import tokenizers  # imported here: most commands encode no text
-
-        fast = tokenizers.Tokenizer.from_file(str(json_file))
+        fast = open_tokenizer(json_file)
         # Settings stored in the file would cut and pad lines.
         fast.no_truncation()
         fast.no_padding()
@@ -40,6 +40,20 @@ def text_encoder(path: str | Path, vocabulary: Vocabulary) -> Encoder:
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
         return lambda lines: processor.encode([*lines])
     return lambda lines: [[i for word in line.split() for i in _pieces(vocabulary, word)] for line in lines]
+
+
+def open_tokenizer(file: Path) -> Any:
+    """Open a ``tokenizer.json`` with its own library.
+
+    Raises:
+        DataError: That does not take it, e.g. for a regular expression that is none.
+    """
+    import tokenizers  # imported here: most commands encode no text
+
+    try:
+        return tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises no other
+        raise DataError(f"{file}: the library `tokenizers` cannot read it ({error})") from error
 
 
 def _pieces(vocabulary: Vocabulary, word: str) -> list[int]:
