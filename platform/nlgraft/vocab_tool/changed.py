@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from nlgraft.errors import DataError
 from nlgraft.vocab.tokenizers.directories import find_tokenizer
+from nlgraft.vocab.tokenizers.encoding import encode_batch
 from nlgraft.vocab.tokenizers.information import self_information
 from nlgraft.vocab.tokenizers.legacy import SPECIAL_FILES, read_json
 from nlgraft.vocab.tokenizers.tokenizer_json import read_ids, tokens_by_id
@@ -103,10 +104,9 @@ def count_tokens(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> NDArr
     tokenizer.no_padding()
     counts = np.zeros(max(tokenizer.get_vocab().values()) + 1, dtype=np.int64)
     for start in range(0, len(lines), CHUNK_LINES):
-        chunk = list(lines[start : start + CHUNK_LINES])
-        for encoding in tokenizer.encode_batch(chunk, add_special_tokens=False):
+        for ids in encode_batch(tokenizer, lines[start : start + CHUNK_LINES]):
             # Unlike counts[ids] += 1, this counts repeated ids.
-            np.add.at(counts, encoding.ids, 1)
+            np.add.at(counts, ids, 1)
     return counts
 
 

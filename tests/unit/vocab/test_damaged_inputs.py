@@ -90,6 +90,14 @@ def test_a_regular_expression_that_is_none(checkpoint, tmp_path):
         assert isinstance(done.exception, SystemExit | None), done.exception
 
 
+def test_a_regular_expression_that_tries_too_many_ways(checkpoint, tmp_path):
+    pattern = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated", "invert": False}
+    edit(checkpoint / "tokenizer.json", pre_tokenizer=pattern)
+    (tmp_path / "text").write_text("a" * 40 + "!\n")
+    message = refused("prune", checkpoint, "--text", tmp_path / "text", "--out", tmp_path / "pruned")
+    assert "regular expression that tries too many ways" in message
+
+
 def test_what_turns_a_terminal_s_text_around_is_escaped(checkpoint):
     path = checkpoint / "tokenizer.json"
     model = json.loads(path.read_text())["model"]

@@ -33,7 +33,7 @@ def text_encoder(path: str | Path, vocabulary: Vocabulary) -> Encoder:
         # Settings stored in the file would cut and pad lines.
         fast.no_truncation()
         fast.no_padding()
-        return lambda lines: [e.ids for e in fast.encode_batch([*lines], add_special_tokens=False)]
+        return lambda lines: encode_batch(fast, lines)
     if path.suffix in (".model", ".spm") and not (path.parent / "vocab.json").is_file():
         import sentencepiece
 
@@ -54,6 +54,24 @@ def open_tokenizer(file: Path) -> Any:
         return tokenizers.Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises no other
         raise DataError(f"{file}: the library `tokenizers` cannot read it ({error})") from error
+
+
+def encode_batch(tokenizer: Any, lines: Sequence[str]) -> list[list[int]]:
+    """Encode lines by the library ``tokenizers``, without special tokens.
+
+    Raises:
+        DataError: A regular expression of the tokenizer takes too many steps on them.
+    """
+    try:
+        return [found.ids for found in tokenizer.encode_batch([*lines], add_special_tokens=False)]
+    except BaseException as error:
+        # Where the library's search gives up, Rust panics; Python has no name for the class of that.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise DataError(
+            f"the tokenizer cannot encode the text ({error}): its pre-tokenizer or normalizer has a regular "
+            "expression that tries too many ways; simplify it"
+        ) from error
 
 
 def _pieces(vocabulary: Vocabulary, word: str) -> list[int]:
