@@ -42,6 +42,11 @@ def report_directory(study: Study, store: ArtifactStore) -> Path:
     return root / "reports" / study.variant
 
 
+def artifact_root(store: ArtifactStore) -> str:
+    """Return where MLflow's artifacts go if it writes to a database without a server: beside the store's."""
+    return store.child_uri("mlflow-artifacts").partition("?")[0]
+
+
 class Run:
     """One run of a study; a second run reuses everything that the first one completed.
 
@@ -94,7 +99,8 @@ class Run:
             # Under the lock, and before any trial of this run has leases or checkpoints.
             self._store.remove_abandoned()
             self.study.record(self._store)
-            tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.variant)
+            experiment = self.study.tracking.experiment or self.study.variant
+            tracker = MlflowTracker(self._uri, experiment, artifact_root=artifact_root(self._store))
             running = RunningRecord(self.study, self._store)
             try:
                 return self._sweep_and_report(tracker, running.observe, lock)
