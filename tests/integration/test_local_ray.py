@@ -10,7 +10,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,33 +21,10 @@ from nlgraft.execution import local_ray
 from nlgraft.execution.cluster import connected
 from nlgraft.execution.local_ray import LocalRay
 from nlgraft.study.data.study import Resources
+from tests.processes import descendants, listening, patient
 
 DEFAULT_PORTS = {6379, 8265, 10001, 52365}
 """Of the GCS, the dashboard, the client server and the agent that a head needs to accept jobs."""
-
-
-def descendants(pid: int) -> list[int]:
-    """Processes that a process started, and those that they started."""
-    parents = {}
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
-    found = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return found[1:]
-
-
-def listening(pids: list[int]) -> set[int]:
-    """Ports on which processes listen."""
-    sockets = set()
-    for pid in pids:
-        with suppress(OSError):  # it may have ended
-            sockets |= {str(file.readlink()) for file in Path(f"/proc/{pid}/fd").iterdir()}
-    tables = "".join(Path("/proc/net", table).read_text() for table in ("tcp", "tcp6"))
-    rows = [line.split() for line in tables.splitlines()]
-    places = {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets}
-    return {int(place.partition(":")[2], 16) for place in places}
 
 
 @pytest.fixture
@@ -62,7 +38,7 @@ def short_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_local_ray_takes_no_port_that_a_head_needs(short_tmp: Path) -> None:
     with connected(None, Resources()):
         assert ray.get(ray.remote(lambda: os.getpid()).remote()) != os.getpid()
-        ports = listening([os.getpid(), *descendants(os.getpid())])
+        ports = {port for _, port in listening(os.getpid())}
         logs = "".join(path.read_text() for path in short_tmp.rglob("dashboard_agent.log"))
     assert ports
     assert not DEFAULT_PORTS & ports
@@ -82,10 +58,10 @@ def test_a_local_ray_ends_with_a_driver_that_is_killed(short_tmp: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment) as driver:
         assert driver.stdout is not None
         assert driver.stdout.readline() == b"up\n"
-        started = descendants(driver.pid)
+        started = [*descendants(driver.pid)]
         driver.kill()
     assert len(started) > 2
-    end_s = time.monotonic() + 120
+    end_s = time.monotonic() + patient(60)
     while any(Path(f"/proc/{pid}").exists() for pid in started):
         assert time.monotonic() < end_s
         time.sleep(0.2)
