@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from nlgraft.errors import DataError
 from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED, fails_politely
 from nlgraft.ledger_cli import ledger, register, try_proposal
 from nlgraft.study_command import find_study, print_json, progress_of, read_study, takes_study
@@ -295,7 +296,11 @@ def report(
         for name in wanted:
             click.echo(result.render(name))
         return
-    for path in result.report(out, formats=wanted):
+    try:
+        paths = result.report(out, formats=wanted)
+    except OSError as error:
+        raise DataError(f"--out {out}: cannot be written ({error}); give another directory") from error
+    for path in paths:
         click.echo(str(path))
 
 
@@ -313,14 +318,20 @@ def submit(
 ) -> None:
     """Submit a run to a Ray cluster; print the id of the job.
 
-    The commands to follow and to stop it are printed on stderr.
+    What is sent of the working directory, and the commands to follow and to stop the job, are printed on
+    stderr. Secrets, data, results and large files stay here; `excludes` of runtime_env.yaml names more, or
+    with a leading ! what is sent all the same.
     """
     from nlgraft.execution.job import next_commands, submit_run
 
-    read_study(study_file, overrides, storage)
+    study = read_study(study_file, overrides, storage)
     options = [] if storage is None else ["--storage", storage]
     options += [] if tracking_uri is None else ["--tracking-uri", tracking_uri]
-    job_id = submit_run(study_file, overrides, address, options)
+
+    def tell(line: str) -> None:
+        click.echo(line, err=True)
+
+    job_id = submit_run(study_file, overrides, address, options, tell, study.storage.path)
     click.echo(job_id)
     for meaning, command in next_commands(job_id, address).items():
         click.echo(f"{meaning}: {command}", err=True)

@@ -8,6 +8,7 @@ NlgraftError
 ├── StudyLockedError    another driver runs this study on this store                   (exit 4)
 ├── ClusterError        a Ray cluster cannot be reached, or was lost
 ├── StoreError          an artifact cannot be written or read
+│   └── PlaceError      a place can be no store                                        (exit 2)
 ├── StageBusy           another live process computes the stage; try again later
 ├── TrialFailed         a stage of a trial failed; carries stage and reason
 └── ContractError       a system breaks the contract of trainables/README.md
@@ -81,6 +82,10 @@ class StudyLockedError(NlgraftError):
 
 class StoreError(NlgraftError):
     """An artifact cannot be written or read."""
+
+
+class PlaceError(StoreError):
+    """A place can be no artifact store."""
 
 
 class StageBusy(NlgraftError):

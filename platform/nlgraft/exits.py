@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from nlgraft.errors import CapacityError, DataError, NlgraftError, StudyError, StudyLockedError
+from nlgraft.errors import CapacityError, DataError, NlgraftError, PlaceError, StudyError, StudyLockedError
+from nlgraft.wording import visible
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -18,6 +19,7 @@ EXIT_LOCKED = 4
 _EXIT_CODES: list[tuple[type[NlgraftError], int]] = [
     (StudyError, EXIT_BAD_INPUT),
     (DataError, EXIT_BAD_INPUT),
+    (PlaceError, EXIT_BAD_INPUT),
     (CapacityError, EXIT_DOES_NOT_FIT),
     (StudyLockedError, EXIT_LOCKED),
 ]
@@ -31,7 +33,7 @@ def fails_politely(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*args, **kwargs)
         except NlgraftError as error:
-            click.echo(str(error), err=True)
+            click.echo(visible(str(error)), err=True)
             code = next((code for kind, code in _EXIT_CODES if isinstance(error, kind)), EXIT_FAILED)
             raise SystemExit(code) from None
         except KeyboardInterrupt:

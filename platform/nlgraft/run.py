@@ -49,6 +49,11 @@ def report_directory(study: Study, store: ArtifactStore) -> Path:
     return root / "reports" / study.variant
 
 
+def artifact_root(store: ArtifactStore) -> str:
+    """Return where MLflow's artifacts go if it writes to a database without a server: beside the store's."""
+    return store.child_uri("mlflow-artifacts").partition("?")[0]
+
+
 def read_result(study: Study, store: ArtifactStore) -> StudyResult:
     """Read the results that a store holds of a study, able to tell which searched setting mattered."""
     from nlgraft.analysis.study_result import StudyResult
@@ -141,7 +146,8 @@ class Run:
         with raising_interrupted(), StudyLock(self.study, self.store) as lock:
             # Under the lock, and before any trial of this run has leases or checkpoints.
             self.store.remove_abandoned()
-            tracker = MlflowTracker(self._uri, self.study.tracking.experiment or self.study.variant)
+            experiment = self.study.tracking.experiment or self.study.variant
+            tracker = MlflowTracker(self._uri, experiment, artifact_root=artifact_root(self.store))
             running = RunningRecord(self.study, self.store)
             try:
                 return work(tracker, running, lock)

@@ -13,6 +13,7 @@ import click
 
 from nlgraft.errors import DataError
 from nlgraft.exits import EXIT_FAILED, fails_politely
+from nlgraft.wording import visible
 
 _DIRECTORY = click.Path(file_okay=False, path_type=Path)
 _FILE = click.Path(dir_okay=False, path_type=Path)
@@ -39,6 +40,11 @@ def _cap(_context: click.Context, _parameter: click.Parameter, value: str) -> in
     if not value.isdigit() or int(value) < 1:
         raise click.BadParameter(f"{value!r}; give a number from 1, or all")
     return int(value)
+
+
+def _echo(text: str, err: bool = False) -> None:
+    """Print text for reading: surfaces of tokens may hold anything."""
+    click.echo(visible(text), err=err)
 
 
 def _echo_json(document: Any) -> None:
@@ -156,14 +162,14 @@ def plan(
     request = PlanRequest(old=old, new=new, method=method, is_case_matched=match_case, text=text, **options)
     planned = plan_transfer(request, out)
     for warning in planned.report.warnings:
-        click.echo(f"warning: {warning}", err=True)
+        _echo(f"warning: {warning}", err=True)
     if is_json:
         _echo_json(planned.to_json())
     else:
         if out is None or is_reported:
             vocab_plan(planned.report.to_json(), planned.report.to_text())
         if out is not None:
-            click.echo(f"{out}: {planned.report.summary}")
+            _echo(f"{out}: {planned.report.summary}")
 
 
 @vocab.command("apply")
@@ -200,7 +206,7 @@ def apply(
 
     applied = apply_plan(plan_directory, model, out, sides, multiple)
     for note in [*applied.notes, *applied.norms.warnings]:
-        click.echo(f"note: {note}", err=True)
+        _echo(f"note: {note}", err=True)
     if is_json:
         _echo_json(applied.to_json())
     else:
@@ -244,7 +250,7 @@ def _echo_checks(model: str, checks: Sequence[Any], is_json: bool) -> None:
     if is_json:
         _echo_json({"model": model, "is_good": is_good, "checks": rows})
     else:
-        vocab_checks(rows)
+        vocab_checks([{**row, "detail": visible(str(row["detail"]))} for row in rows])
     if not is_good:
         raise SystemExit(EXIT_FAILED)
 
@@ -272,7 +278,7 @@ def prune_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: bo
     if is_json:
         _echo_json(pruned.to_json())
     else:
-        click.echo(pruned.to_text())
+        _echo(pruned.to_text())
 
 
 @vocab.command("extend")
@@ -297,7 +303,7 @@ def extend_command(tokenizer: str, text: tuple[Path, ...], out: Path, is_json: b
     if is_json:
         _echo_json(extended.to_json())
     else:
-        click.echo(extended.to_text())
+        _echo(extended.to_text())
 
 
 @vocab.command("diff")
@@ -316,8 +322,8 @@ def diff(one: Path, other: Path, limit: int, is_json: bool) -> None:
         _echo_json({"different": len(found), "rows": [{"one": a, "other": b} for a, b in found[:limit]]})
     else:
         for here, there in found[:limit]:
-            click.echo("\n".join([f"- {here}"] * bool(here) + [f"+ {there}"] * bool(there)))
-        click.echo(f"{len(found)} rows differ", err=True)
+            _echo("\n".join([f"- {here}"] * bool(here) + [f"+ {there}"] * bool(there)))
+        _echo(f"{len(found)} rows differ", err=True)
     if found:
         raise SystemExit(EXIT_FAILED)
 

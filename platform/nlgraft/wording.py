@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import time
+import unicodedata
+
+_DIRECTIONS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
+"""Characters that change the order in which a terminal shows those around them."""
 
 
 def count(number: int, noun: str, plural: str | None = None) -> str:
@@ -27,3 +31,14 @@ def duration(seconds: float) -> str:
 def size(num_bytes: float) -> str:
     """Format a number of bytes: ``0.4 MB``, ``1.2 GB``."""
     return f"{num_bytes / 1e6:.1f} MB" if num_bytes < 1e9 else f"{num_bytes / 1e9:.1f} GB"
+
+
+def visible(text: str) -> str:
+    """Escape what would move the cursor, colour a terminal or turn its text around, but for ends of lines."""
+    return "".join(
+        f"\\u{ord(character):04x}"
+        if character in _DIRECTIONS
+        or (unicodedata.category(character) in ("Cc", "Zl", "Zp") and character not in "\n\t")
+        else character
+        for character in text
+    )

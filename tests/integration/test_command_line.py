@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -14,6 +13,8 @@ from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
+
+from tests.processes import descendants, listening, patient
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def start(*arguments: str | Path) -> subprocess.Popen[str]:
 def finish(process: subprocess.Popen[str], timeout_s: float) -> tuple[str, str]:
     """Output of a process that ends in time; one that does not tells where each of its threads is."""
     try:
-        return process.communicate(timeout=timeout_s)
+        return process.communicate(timeout=patient(timeout_s))
     except subprocess.TimeoutExpired:
         state = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0]
         process.send_signal(signal.SIGABRT)
@@ -51,40 +52,11 @@ def finish(process: subprocess.Popen[str], timeout_s: float) -> tuple[str, str]:
 
 def call(*arguments: str | Path, timeout_s: float = 150) -> subprocess.CompletedProcess[str]:
     process = start(*arguments)
-    out, err = process.communicate(timeout=timeout_s)
+    out, err = process.communicate(timeout=patient(timeout_s))
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
 
 
-def descendants(pid: int) -> dict[int, str]:
-    """Command lines of a process and of all that it has started, by process number."""
-    processes = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
-            processes[int(path.name)] = (parent, (path / "cmdline").read_text())
-
-    def is_below(process: int) -> bool:
-        while process in processes and process != pid:
-            process = processes[process][0]
-        return process == pid
-
-    return {process: command for process, (_, command) in processes.items() if is_below(process)}
-
-
 LOOPBACK_IN_IPV6 = "0000000000000000FFFF00000100007F"
-
-
-def listening(pid: int) -> list[str]:
-    """Local addresses, as the kernel writes them, on which a process and its descendants listen."""
-    sockets = set()
-    for process in descendants(pid):
-        with contextlib.suppress(OSError):
-            for link in Path(f"/proc/{process}/fd").iterdir():
-                with contextlib.suppress(OSError):
-                    sockets.add(str(link.readlink()))
-    lines = "".join(Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")).splitlines()
-    rows = [line.split() for line in lines]
-    return [row[1].split(":")[0] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
 
 
 def mlflow_runs(database: Path) -> list[Any]:
@@ -106,7 +78,7 @@ def without_times(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def wait_for(path: Path, word: str, timeout_s: float = 90) -> list[str]:
-    end_s = time.monotonic() + timeout_s
+    end_s = time.monotonic() + patient(timeout_s)
     while time.monotonic() < end_s:
         lines = path.read_text().splitlines() if path.exists() else []
         found = [line for line in lines if line.startswith(word)]
@@ -224,7 +196,7 @@ def test_a_second_driver_is_refused_and_a_signal_ends_the_first(
     assert status["counts"]["running"] >= 1
     # To the whole process group, as `timeout` and batch schedulers send it: Ray's processes are in it.
     os.killpg(first.pid, signal.SIGTERM)
-    _, err = first.communicate(timeout=40)
+    _, err = first.communicate(timeout=patient(40))
     assert first.returncode == 143, err
     assert err.endswith("interrupted by SIGTERM; run the same command again to resume\n")
     records = [json.loads(path.read_text()) for path in tmp_path.glob("store/records/trials/*.json")]
@@ -234,13 +206,13 @@ def test_a_second_driver_is_refused_and_a_signal_ends_the_first(
 
 def test_a_signal_while_ray_starts_ends_the_driver_without_a_dump(study_file: Path, tmp_path: Path) -> None:
     driver = start("run", study_file)
-    end_s = time.monotonic() + 90
+    end_s = time.monotonic() + patient(90)
     while not any("gcs_server" in command for command in descendants(driver.pid).values()):
         assert driver.poll() is None, driver.stderr.read()
         assert time.monotonic() < end_s
         time.sleep(0.01)
     os.killpg(driver.pid, signal.SIGTERM)
-    _, err = driver.communicate(timeout=60)
+    _, err = driver.communicate(timeout=patient(60))
     assert driver.returncode == 143, err
     assert err.splitlines()[-1] == "interrupted by SIGTERM; run the same command again to resume"
     assert "***" not in err
@@ -259,7 +231,7 @@ def test_a_ray_that_is_killed_ends_the_driver_with_a_sentence(
     commands = descendants(driver.pid).items()
     [pid] = [pid for pid, command in commands if Path(command.split("\0")[0]).name == name]
     os.kill(pid, signal.SIGKILL)
-    _, err = driver.communicate(timeout=50)
+    _, err = driver.communicate(timeout=patient(50))
     assert driver.returncode == 1, err
     assert "lost Ray on this machine" in err
     assert "Run the same command again to resume" in err
@@ -278,7 +250,7 @@ def test_a_driver_that_lost_its_lock_ends_and_leaves_everything_to_the_other(
     taken_over = json.loads(lease.read_text()) | {"token": "another driver", "pid": os.getpid()}
     lease.write_text(json.dumps(taken_over))
     os.kill(first.pid, signal.SIGCONT)
-    _, err = first.communicate(timeout=90)
+    _, err = first.communicate(timeout=patient(90))
     assert first.returncode == 4, err
     assert "another driver has taken over toy" in err
     assert "Traceback" not in err
@@ -301,7 +273,7 @@ def test_a_driver_listens_on_loopback_refuses_another_version_of_its_search_and_
     }
     first = start("run", write(tmp_path / "one.yaml", toy_document))
     wait_for(tmp_path / "log", "training")
-    addresses = listening(first.pid)
+    addresses = [address for address, _ in listening(first.pid)]
     assert len(addresses) > 3
     assert [address for address in addresses if address not in ("0100007F", LOOPBACK_IN_IPV6)] == []
     extended = write(tmp_path / "two.yaml", {**toy_document, "seeds": [1, 2, 3]})

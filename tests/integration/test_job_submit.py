@@ -19,6 +19,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from tests.processes import patient
+
 ROOT = Path(__file__).parents[2]
 BIN = Path(sys.executable).parent
 
@@ -73,7 +75,7 @@ def job_server(environment: dict[str, str]) -> Iterator[str]:
 
 
 def wait_until_it_answers(url: str, head: subprocess.Popen[bytes], timeout_s: float = 120) -> None:
-    end_s = time.monotonic() + timeout_s
+    end_s = time.monotonic() + patient(timeout_s)
     while time.monotonic() < end_s:
         assert head.poll() is None, "the head ended by itself"
         try:
@@ -150,7 +152,7 @@ def test_nlgraft_submit_prints_the_job_id(
     assert job_id in shown.stdout + shown.stderr
     assert shown.returncode == 0, shown.stderr
     token = {"Authorization": f"Bearer {Path(environment['RAY_AUTH_TOKEN_PATH']).read_text()}"}
-    end_s = time.monotonic() + 240
+    end_s = time.monotonic() + patient(120)
     status = ""
     while time.monotonic() < end_s and status not in ("SUCCEEDED", "FAILED", "STOPPED"):
         with urlopen(Request(f"{job_server}/api/jobs/{job_id}", headers=token), timeout=10) as answer:

@@ -338,3 +338,43 @@ def test_two_workers_share_one_trial(toy_document: dict[str, Any]) -> None:
     toy_document["resources"] = {"workers": 2}
     two = Sweep(toy_document)
     assert [r.metrics for r in two.records().values()] == [r.metrics for r in one.records().values()]
+
+
+@pytest.fixture
+def two_workers(toy_document: dict[str, Any]) -> dict[str, Any]:
+    toy_document["factors"] = {}
+    toy_document["seeds"] = [1]
+    toy_document["base"]["steps"] = 5
+    toy_document["resources"] = {"workers": 2, "max_failures": 1}
+    return toy_document
+
+
+def test_a_lost_worker_of_a_group_is_replaced_whatever_the_others_raise(
+    two_workers: dict[str, Any], tmp_path: Path
+) -> None:
+    """The survivor's collective fails as well; that is no error of the stage."""
+    two_workers["base"]["num_losses"] = 1
+    [record] = Sweep(two_workers).records().values()
+    assert record.state == "finished", record.reason
+    assert log_of(tmp_path).count("lost") == 1
+    assert log_of(tmp_path).count("training") == 2
+    assert record.metrics["test/score"] == pytest.approx(5 + 0.1 + 0.5)
+
+
+def test_workers_lost_more_often_than_allowed_fail_the_trial(
+    two_workers: dict[str, Any], tmp_path: Path
+) -> None:
+    two_workers["base"]["num_losses"] = 9
+    [record] = Sweep(two_workers).records().values()
+    assert (record.state, log_of(tmp_path).count("lost")) == ("failed", 2)
+    assert "a worker was lost 2 times, resources.max_failures allows 1" in record.reason
+
+
+def test_an_error_in_one_worker_is_the_stage_s_own_and_is_not_tried_again(
+    two_workers: dict[str, Any], tmp_path: Path
+) -> None:
+    two_workers["base"]["behaviour"] = "raise"
+    [record] = Sweep(two_workers).records().values()
+    assert record.state == "failed"
+    assert "this arm cannot work" in record.reason
+    assert log_of(tmp_path).count("training") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,7 @@ from click.testing import CliRunner
 
 from nlgraft import api
 from nlgraft.cli import main
+from nlgraft.wording import visible
 
 STUDY = "examples/minimal_system/study.yaml"
 
@@ -41,3 +43,29 @@ def test_python_ends_without_a_last_collection() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "True"
+
+
+@pytest.mark.parametrize("command", ["status", "report", "trial", "run"])
+@pytest.mark.parametrize("place", ["/proc", "/proc/store", "loop", "loop/store"])
+def test_a_place_that_can_be_no_store_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, place: str
+) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "pool")
+    (tmp_path / "pool").symlink_to(tmp_path / "loop")
+    storage = str(tmp_path / place)  # an absolute place stays as it is
+    done = CliRunner().invoke(main, [command, STUDY, "--storage", storage], catch_exceptions=False)
+    assert done.exit_code == 2, done.output
+    assert f"storage {storage}: " in done.output
+
+
+def test_a_report_that_cannot_be_written_is_told_in_a_sentence(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "reports"
+    arguments = ["report", STUDY, "--storage", str(tmp_path / "store"), "--out", str(out)]
+    done = CliRunner().invoke(main, arguments, catch_exceptions=False)
+    assert done.exit_code == 2
+    assert f"--out {out}: cannot be written" in done.output
+
+
+def test_messages_hold_no_character_that_turns_their_text_around() -> None:
+    assert visible("a\u202eb\x1b[0m\u2028\n\tc é 日") == "a\\u202eb\\u001b[0m\\u2028\n\tc é 日"

@@ -14,6 +14,7 @@ from typing import Any
 
 from nlgraft.errors import CapacityError, ClusterError
 from nlgraft.execution.interruption import signals_kept_from_ray
+from nlgraft.execution.local_ray import MANY_MACHINES, LocalRay
 from nlgraft.study.data.study import Resources
 from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
 
@@ -22,9 +23,8 @@ from nlgraft.study.planning.capacity import capacity_problems, max_concurrent
 HEAD_RESOURCE = "node:__internal_head__"
 DRIVER_SHARE = 0.001
 
-_NUM_STARTS = 3
-# Off, Ray takes this machine's address to be 127.0.0.1 and listens there alone; read when ray is imported.
-_MANY_MACHINES = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+# Under `uv run` Ray builds an environment for each worker; read when ray is imported.
+_UV_ENVIRONMENT = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ def prepare_process(address: str | None) -> None:
     several machines can be joined.
     """
     if is_local(address):
-        os.environ.setdefault(_MANY_MACHINES, "0")
+        os.environ.setdefault(MANY_MACHINES, "0")
 
 
 def num_local_gpus() -> int:
@@ -122,8 +122,16 @@ def connected(address: str | None, resources: Resources) -> Iterator[dict[str, f
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     address = address or os.environ.get("RAY_ADDRESS")
-    if address is not None:
+    if address is None:
+        os.environ.setdefault(_UV_ENVIRONMENT, "0")  # its workers have this one
+    else:
         use_token_if_present()
+        if "UV" in os.environ and _UV_ENVIRONMENT not in os.environ:
+            _log.warning(
+                "this process was started by uv: Ray builds an environment for each worker from this "
+                "project. If nlgraft is installed on the nodes of the cluster, set %s=0",
+                _UV_ENVIRONMENT,
+            )
     import ray
 
     # Connected by the caller, e.g. a notebook: the connection is used, and left open.
@@ -133,15 +141,17 @@ def connected(address: str | None, resources: Resources) -> Iterator[dict[str, f
     threads = {"OMP_NUM_THREADS": str(max(1, int(resources.cpus_per_worker)))}
     # Unix sockets below it must stay under 108 characters: a short name in a short place.
     directory = Path(tempfile.mkdtemp(prefix="nlg-"))
+    local = LocalRay(directory, local_capacity())
     try:
         with signals_kept_from_ray():
             if address is None:
-                _start_local(ray, directory, threads)
+                local.start(ray, {**threads, "PYTHONPATH": _import_path()})
             else:
                 _join(ray, address, threads)
         yield dict(ray.cluster_resources())
     finally:
         ray.shutdown()
+        local.end()
         shutil.rmtree(directory, ignore_errors=True)
 
 
@@ -175,39 +185,3 @@ def use_token_if_present() -> None:
 
 def _first_line(error: BaseException) -> str:
     return str(error).strip().partition("\n")[0] or type(error).__name__
-
-
-def _start_local(ray: Any, directory: Path, threads: Mapping[str, str]) -> None:
-    """Start a cluster of this machine alone.
-
-    Ray gives its own processes 30 s to start, too little on a busy machine: hence several attempts.
-    """
-    capacity = local_capacity()
-    for attempt in range(1, _NUM_STARTS + 1):
-        try:
-            ray.init(
-                address="local",
-                num_cpus=int(capacity["CPU"]),
-                num_gpus=int(capacity["GPU"]),
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                _node_ip_address="127.0.0.1",
-                _temp_dir=str(directory),
-                runtime_env={"env_vars": {**threads, "PYTHONPATH": _import_path()}},
-            )
-        except Exception as error:
-            ray.shutdown()
-            if attempt == _NUM_STARTS:
-                raise ClusterError(f"Ray did not start on this machine: {_first_line(error)}") from error
-            _log.warning("Ray did not start, attempt %d of %d: %s", attempt, _NUM_STARTS, error)
-        else:
-            break
-    node = ray.util.get_node_ip_address()
-    if node != "127.0.0.1":
-        _log.warning(
-            "Ray listens on all network interfaces of this machine (%s), though only with the token of "
-            "~/.ray/auth_token. To keep it on 127.0.0.1, set %s=0 before ray is imported",
-            node,
-            _MANY_MACHINES,
-        )

@@ -7,6 +7,7 @@ mailbox actor, because only the process that started the group can report to Tun
 
 from __future__ import annotations
 
+import logging
 import pickle
 import threading
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from typing import Any, cast
 
 import ray
 import ray.train
+from ray.exceptions import GetTimeoutError, RayActorError
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 from ray.train.torch import TorchConfig, TorchTrainer, get_device
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -24,16 +26,26 @@ from nlgraft.pipeline.stage import Reporter, Stage, TrialStopped, Worker
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.threads import THREADS
 
+_log = logging.getLogger(__name__)
+
 _POLL_S = 0.2
+_ANSWER_S = 60.0
 
 
 class _Mailbox:
-    """Messages between rank 0 and the process that started the group."""
+    """Messages between the workers of a group and the process that started it."""
 
     def __init__(self) -> None:
+        self._workers: list[Any] = []
         self._reports: list[tuple[str, int, dict[str, float]]] = []
         self._stop_reason: str | None = None
         self._error: bytes | None = None
+
+    def join(self, worker: Any) -> None:
+        self._workers.append(worker)
+
+    def workers(self) -> list[Any]:
+        return self._workers
 
     def post(self, stage: str, step: int, metrics: dict[str, float]) -> None:
         self._reports.append((stage, step, metrics))
@@ -80,6 +92,7 @@ def _train_loop(config: dict[str, Any]) -> None:
     stage: Stage = pickle.loads(config["stage"])
     THREADS.set(config["num_threads"])
     rank = context.get_world_rank()
+    ray.get(mailbox.join.remote(ray.get_runtime_context().current_actor))
     try:
         execute_stage(
             stage,
@@ -95,8 +108,19 @@ def _train_loop(config: dict[str, Any]) -> None:
         if rank == 0:
             ray.get(mailbox.post_error.remote(pickle.dumps(stopped.reason)))
     except Exception as error:
-        ray.get(mailbox.post_error.remote(pickle.dumps((type(error).__name__, str(error)))))
+        # If a worker is lost, the collectives of the others fail as well, in the words of their library.
+        if _are_alive(ray.get(mailbox.workers.remote())):
+            ray.get(mailbox.post_error.remote(pickle.dumps((type(error).__name__, str(error)))))
         raise
+
+
+def _are_alive(workers: list[Any]) -> bool:
+    """Return True if all actors answer; Ray answers for a dead one at once, for one out of reach never."""
+    try:
+        ray.get([worker.__ray_ready__.remote() for worker in workers], timeout=_ANSWER_S)
+    except (RayActorError, GetTimeoutError):
+        return False
+    return True
 
 
 class WorkerStageError(RuntimeError):
@@ -132,7 +156,11 @@ def run_on_workers(stage: Stage, store_uri: str, group: WorkerGroup, reporter: R
             raise WorkerStageError(f"{error[0]}: {error[1]}")
         if failure is None:
             return
-    raise RuntimeError(f"a worker was lost {group.max_failures + 1} times; the last time: {failure}")
+        _log.warning("stage %s: a worker was lost, %d times so far: %s", stage.name, attempt + 1, failure)
+    raise RuntimeError(
+        f"a worker was lost {group.max_failures + 1} times, resources.max_failures allows "
+        f"{group.max_failures}; the last time: {failure}"
+    )
 
 
 def _fit(

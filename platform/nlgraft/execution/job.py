@@ -4,30 +4,41 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from nlgraft.errors import NlgraftError
 from nlgraft.execution.cluster import use_token_if_present
+from nlgraft.execution.job_package import JobPackage
 from nlgraft.pipeline.credentials import without_credentials
 
 RUNTIME_ENV_FILE = "runtime_env.yaml"
 
 
 def submit_run(
-    study_file: str, overrides: Sequence[str], address: str | None, options: Sequence[str] = ()
+    study_file: str,
+    overrides: Sequence[str],
+    address: str | None,
+    options: Sequence[str] = (),
+    tell: Callable[[str], object] = print,
+    store: str | None = None,
 ) -> str:
     """Submit ``nlgraft run`` of a study to a Ray cluster's job server and return the job id.
+
+    The working directory is sent, but for what `JobPackage` leaves out.
 
     Args:
         study_file: The study, by its path below the working directory.
         address: The job server, e.g. ``http://HEAD:8265``; None uses ``RAY_API_SERVER_ADDRESS``.
         options: Further options of ``nlgraft run``.
+        tell: Receives, before anything is sent, what is sent.
+        store: The study's artifact store, which stays here if it lies in the working directory.
 
     Raises:
-        NlgraftError: The study lies outside the working directory, an override or option holds a password,
-            or the job server cannot be reached.
+        NlgraftError: The study lies outside the working directory or is left out, an override or option holds
+            a password, the files are too many, or the job server cannot be reached.
     """
     _refuse_credentials([*overrides, *options])
     directory = Path.cwd()
@@ -37,15 +48,28 @@ def submit_run(
             f"{study_file}: lies outside {directory}, the directory that is uploaded to the cluster; "
             "run `nlgraft submit` in a directory above the study"
         )
+    relative = path.relative_to(directory).as_posix()
+    environment = runtime_env(directory)
+    own_store = [] if store is None else _patterns_of(Path(store), directory)
+    package = JobPackage.collect(directory, [*own_store, *environment.pop("excludes", ())])
+    if relative not in package.files:
+        reason = package.left_out.get(relative, "its directory is left out")
+        raise NlgraftError(
+            f"{study_file}: would not be sent ({reason}); move it, or include it in {RUNTIME_ENV_FILE} by "
+            f"`excludes: ['!/{relative}']`"
+        )
+    for line in package.describe():
+        tell(line)
     use_token_if_present()
     from ray.exceptions import RayError
     from ray.job_submission import JobSubmissionClient
 
-    relative = path.relative_to(directory).as_posix()
     entrypoint = shlex.join(["python", "-m", "nlgraft", "run", relative, *overrides, *options])
     try:
         client = JobSubmissionClient(address)
-        return client.submit_job(entrypoint=entrypoint, runtime_env=runtime_env(directory))
+        with tempfile.TemporaryDirectory(prefix="nlg-job-") as copy:
+            package.copy_to(Path(copy))
+            return client.submit_job(entrypoint=entrypoint, runtime_env={**environment, "working_dir": copy})
     except (ConnectionError, RuntimeError, RayError) as error:
         raise NlgraftError(
             f"the job server at {address or 'the default address'} accepts no job: {error}. Start a cluster "
@@ -77,7 +101,7 @@ def next_commands(job_id: str, address: str | None) -> dict[str, str]:
 
 
 def runtime_env(directory: Path) -> dict[str, Any]:
-    """Read ``runtime_env.yaml`` of the job's directory, with the directory as ``working_dir``.
+    """Read ``runtime_env.yaml`` of the job's directory.
 
     Without that file, the environment makes the directory importable.
     """
@@ -85,7 +109,11 @@ def runtime_env(directory: Path) -> dict[str, Any]:
 
     file = directory / RUNTIME_ENV_FILE
     if file.is_file():
-        environment = dict(YAML(typ="safe").load(file))
-    else:
-        environment = {"env_vars": {"PYTHONPATH": "platform:."}}
-    return {**environment, "working_dir": str(directory)}
+        return dict(YAML(typ="safe").load(file))
+    return {"env_vars": {"PYTHONPATH": "platform:."}}
+
+
+def _patterns_of(store: Path, directory: Path) -> list[str]:
+    place = (directory / store).resolve()
+    is_below = place != directory and place.is_relative_to(directory)
+    return [f"/{place.relative_to(directory).as_posix()}"] if is_below else []

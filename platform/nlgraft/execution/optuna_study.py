@@ -23,7 +23,7 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.exceptions import StorageInternalError
-from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+from optuna.trial import BaseTrial, FrozenTrial, Trial, TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
 
 from nlgraft.errors import StoreError
@@ -146,11 +146,13 @@ def _suggest(trial: Trial, path: str, domain: Domain) -> Any:
     )
 
 
-def suggest_params(trial: Trial, space: Mapping[str, Domain], config: Mapping[str, Any]) -> dict[str, Any]:
+def suggest_params(
+    trial: BaseTrial, space: Mapping[str, Domain], config: Mapping[str, Any]
+) -> dict[str, Any]:
     """Ask a trial for the values of a space.
 
     Args:
-        trial: A trial that runs.
+        trial: A trial that runs, or one whose values are known.
         space: Domains by dotted path.
         config: The cell's config by dotted path, for conditions on paths that are not searched.
 
@@ -256,7 +258,13 @@ class OptunaStudy:
         )
 
     def propose(self, number: int, config: Mapping[str, Any]) -> dict[str, Any]:
-        """Ask for the params of proposal ``number``; see `suggest_params`."""
+        """Ask for the params of proposal ``number``; see `suggest_params`.
+
+        One that Optuna holds a result of is the same again: only its record in the store was lost.
+        """
+        known = self._find(number)
+        if known is not None and known.state in (TrialState.COMPLETE, TrialState.PRUNED):
+            return suggest_params(known, self._search.space, config)
         # A new sampler for each proposal: its state would depend on what this process sampled before.
         self._study.sampler = sampler_of(self._search, number)
         trial = self._study.ask()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from nlgraft.file_names import is_inside
 from nlgraft.text.files import expand
 
 Reader = Literal["mbart", "bert", "masked_lm", "encoder"]
@@ -108,7 +109,12 @@ def _weight_problems(directory: Path) -> Iterator[str]:
     if not isinstance(index, dict) or not isinstance(index.get("weight_map"), dict):
         yield f"{found}: no list of weights (weight_map); download it again"
         return
-    for name in sorted(set(index["weight_map"].values())):
+    names = set(index["weight_map"].values())
+    foreign = sorted(str(name) for name in names if not is_inside(name))
+    if foreign:
+        yield f"{found}: {foreign[0]!r} is no file of this directory; download the checkpoint again"
+        return
+    for name in sorted(names):
         if (directory / name).is_file():
             yield from _file_problems(directory / name)
         else:

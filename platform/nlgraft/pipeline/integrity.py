@@ -8,11 +8,12 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
-from pydantic import AfterValidator, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from nlgraft.errors import ContractError, StoreError
+from nlgraft.file_names import is_inside
 
 _PICKLES = frozenset({".pkl", ".pickle", ".pt", ".pth", ".joblib"})
 
@@ -26,23 +27,6 @@ _Document = TypeVar("_Document")
 
 class ArtifactDamaged(StoreError):
     """Stored files are not what their manifest says."""
-
-
-def is_inside(name: str) -> bool:
-    """Return True if a relative POSIX path stays below the folder that it is joined to."""
-    if "\\" in name or "\0" in name:
-        return False
-    return all(part not in ("", ".", "..") for part in name.split("/"))
-
-
-def _checked(name: str) -> str:
-    if not is_inside(name):
-        raise ValueError(f"the name {name!r} leads outside the folder")
-    return name
-
-
-# Whoever can write to the store can write a manifest, so every name in one is checked when it is read.
-FileName = Annotated[str, AfterValidator(_checked)]
 
 
 @dataclass(frozen=True)
@@ -126,6 +110,9 @@ def find_damage(directory: Path, entries: Mapping[str, FileEntry]) -> str | None
             return f"{name} has {status.st_size} bytes, the manifest says {entry.bytes}"
         if (os.fspath(path), status.st_size, status.st_mtime_ns, entry.sha256) in _verified:
             continue
+        # In a store that others write to, a link could lead to any file that this process may read.
+        if not path.resolve().is_relative_to(directory.resolve()):
+            return f"{name} is a symbolic link that leads outside"
         actual = file_sha256(path)
         if actual != entry.sha256:
             return f"{name} has checksum {actual[:12]}, the manifest says {entry.sha256[:12]}"

@@ -10,9 +10,10 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from nlgraft.file_names import FileName
 from nlgraft.pipeline.environment import environment
 from nlgraft.pipeline.fingerprint import canonical_json
-from nlgraft.pipeline.integrity import FileEntry, FileName, read_document
+from nlgraft.pipeline.integrity import FileEntry, read_document
 from nlgraft.pipeline.stage import Stage
 
 MANIFEST = "manifest.json"

@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlparse, urlsplit, urlunsplit
 
 from pydantic import TypeAdapter
 
-from nlgraft.errors import ContractError, StoreError
+from nlgraft.errors import ContractError, PlaceError, StoreError
 from nlgraft.pipeline.artifacts import Artifacts, manifest_key
 from nlgraft.pipeline.checkpoints import Checkpoints
 from nlgraft.pipeline.clock import PlaceClock
@@ -84,7 +84,8 @@ class ArtifactStore:
             expiry_s: Seconds without a renewal after which a lease may be taken over.
 
         Raises:
-            StoreError: The URI is not understood, or is a file.
+            StoreError: The URI is not understood.
+            PlaceError: It is a file, a loop of symbolic links, or belongs to the kernel.
         """
         text = os.fspath(uri)
         if text.startswith("file://"):
@@ -92,8 +93,7 @@ class ArtifactStore:
         if _SCHEME.match(text):
             return cls(text, ObjectFiles.from_uri(text, cache), expiry_s=expiry_s)
         root = Path(text).expanduser().absolute()
-        if root.exists() and not root.is_dir():
-            raise StoreError(f"storage {root}: is a file; give a directory or a URI")
+        _refuse_impossible(root)
         return cls(str(root), LocalFiles(root), expiry_s=expiry_s)
 
     def child_uri(self, name: str) -> str:
@@ -284,3 +284,17 @@ class ArtifactStore:
 
 def _fingerprint(stage: Stage | str) -> str:
     return stage if isinstance(stage, str) else stage.fingerprint
+
+
+def _refuse_impossible(root: Path) -> None:
+    try:
+        place = root.resolve()
+        is_file = root.exists() and not root.is_dir()
+    except (OSError, RuntimeError) as error:  # RuntimeError: a loop, before Python 3.13
+        raise PlaceError(
+            f"storage {root}: cannot be followed ({error}); give a directory or a URI"
+        ) from error
+    if is_file:
+        raise PlaceError(f"storage {root}: is a file; give a directory or a URI")
+    if place.is_relative_to("/proc") or place.is_relative_to("/sys"):
+        raise PlaceError(f"storage {root}: holds no files but the kernel's; give a directory or a URI")

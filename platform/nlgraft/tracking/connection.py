@@ -18,7 +18,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from nlgraft.tracking.backend import MlflowBackend
-from nlgraft.tracking.uri import sqlite_path
+from nlgraft.tracking.uri import is_database, sqlite_path
 
 _log = logging.getLogger("nlgraft.tracking")
 
@@ -26,7 +26,11 @@ _SCHEMA_LOCK_TIMEOUT_S = 120.0
 
 
 def connect(
-    uri: str, experiment: str, study_fingerprint: str, experiment_tags: dict[str, str]
+    uri: str,
+    experiment: str,
+    study_fingerprint: str,
+    experiment_tags: dict[str, str],
+    artifact_root: str | None = None,
 ) -> MlflowBackend:
     """Open a tracking store, creating its database and the experiment if they are missing.
 
@@ -34,6 +38,7 @@ def connect(
         uri: Tracking URI, checked by `nlgraft.tracking.uri.check_uri`.
         study_fingerprint: Fingerprint of the study that will be written.
         experiment_tags: Tags for the experiment if it is created.
+        artifact_root: Directory or URI for artifacts if a database is written without a server.
     """
     if "MLFLOW_LOGGING_LEVEL" not in os.environ:
         for name in ("mlflow", "alembic"):
@@ -44,11 +49,14 @@ def connect(
     warnings.filterwarnings("ignore", ".*Any type hint is inferred as AnyType")
     database = sqlite_path(uri)
     location = None
+    # MLflow's default is ./mlruns of whatever directory the driver was started in.
+    folder = re.sub(r"[^\w.-]+", "_", experiment)
+    if is_database(uri) and database is None and artifact_root is not None:
+        place = artifact_root if "://" in artifact_root else Path(artifact_root).absolute().as_uri()
+        location = f"{place}/{folder}"
     if database is not None:
         _ensure_schema(database)
         _relax_commits(database)
-        folder = re.sub(r"[^\w.-]+", "_", experiment)
-        # MLflow's default is ./mlruns of whatever directory the driver was started in.
         location = (database.parent / f"{database.stem}-artifacts" / folder).as_uri()
     client = MlflowClient(tracking_uri=uri)
     experiment_id = _experiment_id(client, experiment, location, experiment_tags)

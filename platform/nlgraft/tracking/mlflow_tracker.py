@@ -60,6 +60,7 @@ class MlflowTracker:
         experiment: Experiment name.
         start_timeout_s: Longest time that `start_study` waits for the database schema and the experiment.
         connect: Opens the store; replaced in tests.
+        artifact_root: Directory or URI below which artifacts go if a database is written without a server.
 
     Raises:
         StudyError: MLflow cannot write to such a URI.
@@ -72,11 +73,12 @@ class MlflowTracker:
         *,
         start_timeout_s: float = 30.0,
         connect: Connect | None = None,
+        artifact_root: str | None = None,
     ) -> None:
         self.uri = check_uri(uri)
         self.experiment = experiment
         self._start_timeout_s = start_timeout_s
-        self._connect = connect or _connect_mlflow
+        self._connect = connect or partial(_connect_mlflow, artifact_root)
         self._lock = threading.Lock()
         self._layout: StudyLayout | None = None
         self._writer: Writer | None = None
@@ -272,12 +274,14 @@ class MlflowTracker:
         return self._layout
 
 
-def _connect_mlflow(uri: str, experiment: str, fingerprint: str, tags: dict[str, str]) -> Backend:
+def _connect_mlflow(
+    artifact_root: str | None, uri: str, experiment: str, fingerprint: str, tags: dict[str, str]
+) -> Backend:
     for name, value in _MLFLOW_SETTINGS.items():  # MLflow reads them at import and at every call
         os.environ.setdefault(name, value)
     from nlgraft.tracking.connection import connect
 
     began_s = time.monotonic()
-    backend = connect(uri, experiment, fingerprint, tags)
+    backend = connect(uri, experiment, fingerprint, tags, artifact_root)
     _log.debug("connected to %s in %.1f s", public_text(uri), time.monotonic() - began_s)
     return backend

@@ -9,6 +9,7 @@ from nlgraft.errors import Problem, StudyError
 from nlgraft.pipeline.credentials import without_credentials
 
 _MESSAGE_CHARS = 400
+_DATABASES = ("postgresql", "mysql", "mssql", "sqlite")
 _FILE_STORE = (
     "{uri!r} is an MLflow file store, which MLflow no longer writes. Allowed: sqlite:///PATH.db, an "
     "http(s):// server, or another database. To keep its runs, run `mlflow migrate-filestore "
@@ -20,15 +21,45 @@ def check_uri(uri: str) -> str:
     """Return a tracking URI unless MLflow cannot write to it.
 
     Raises:
-        StudyError: It is empty, a path, or a ``file:`` store.
+        StudyError: It is empty, a path, a ``file:`` store, or a database whose driver is not installed.
     """
     if not uri.strip():
         raise StudyError([Problem("tracking.uri", "is empty. Give sqlite:///PATH.db or http://HOST:PORT")])
     scheme = urlsplit(uri).scheme.lower()
     if uri in ("databricks", "databricks-uc", "uc") or scheme not in ("", "file"):
+        if is_database(uri) and sqlite_path(uri) is None:
+            _check_driver(uri)
         return uri
     source = uri if scheme == "" else urlsplit(uri).path
     raise StudyError([Problem("tracking.uri", _FILE_STORE.format(uri=uri, source=source))])
+
+
+def is_database(uri: str) -> bool:
+    """Return True if MLflow writes to a database by this URI, without a server."""
+    return uri.partition("://")[0].partition("+")[0].lower() in _DATABASES
+
+
+def _check_driver(uri: str) -> None:
+    """Refuse a database without its driver: a server that is slow to respond looks alike for ever."""
+    from sqlalchemy.engine import make_url  # takes half a second
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+    try:
+        make_url(uri).get_dialect().import_dbapi()
+    except ImportError as error:
+        kind = uri.partition("://")[0].partition("+")[0].lower()
+        install = "pip install 'nlgraft[postgresql]'" if kind == "postgresql" else f"pip install {error.name}"
+        raise StudyError(
+            [
+                Problem(
+                    "tracking.uri", f"{kind} needs the driver {error.name}, which is not installed: {install}"
+                )
+            ]
+        ) from error
+    except (ArgumentError, NoSuchModuleError) as error:
+        raise StudyError(
+            [Problem("tracking.uri", f"is no database URI: {public_text(str(error))}")]
+        ) from error
 
 
 def sqlite_path(uri: str) -> Path | None:

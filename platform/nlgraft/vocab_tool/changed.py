@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from nlgraft.errors import DataError
 from nlgraft.vocab.tokenizers.directories import CHAT_TEMPLATE, find_tokenizer
+from nlgraft.vocab.tokenizers.encoding import encode_batch
 from nlgraft.vocab.tokenizers.information import self_information
 from nlgraft.vocab.tokenizers.legacy import SPECIAL_FILES, read_json
+from nlgraft.vocab.tokenizers.tokenizer_json import read_ids, tokens_by_id
 
 CHUNK_LINES = 10_000
 """Lines encoded at once, to bound memory."""
@@ -81,7 +83,7 @@ def find_document(tokenizer: str) -> tuple[Path, dict[str, Any]]:
     """Find a ``tokenizer.json`` and read it: a file, a directory with one, or a hub name.
 
     Raises:
-        DataError: There is none.
+        DataError: There is none, or an id in it cannot be one.
     """
     path = find_tokenizer(tokenizer)
     file = path / "tokenizer.json" if path.is_dir() else path
@@ -90,7 +92,11 @@ def find_document(tokenizer: str) -> tuple[Path, dict[str, Any]]:
             f"{tokenizer}: no tokenizer.json; load it with transformers.AutoTokenizer and save_pretrained, "
             "which writes one"
         )
-    return file, read_json(file)
+    document = read_json(file)
+    if not isinstance(document.get("model"), dict) or "vocab" not in document["model"]:
+        raise DataError(f"{file}: not a tokenizer.json (no model with a vocab)")
+    tokens_by_id(read_ids(document), str(file))
+    return file, document
 
 
 def count_tokens(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> NDArray[np.int64]:
@@ -99,10 +105,9 @@ def count_tokens(tokenizer: tokenizers.Tokenizer, lines: Sequence[str]) -> NDArr
     tokenizer.no_padding()
     counts = np.zeros(max(tokenizer.get_vocab().values()) + 1, dtype=np.int64)
     for start in range(0, len(lines), CHUNK_LINES):
-        chunk = list(lines[start : start + CHUNK_LINES])
-        for encoding in tokenizer.encode_batch(chunk, add_special_tokens=False):
+        for ids in encode_batch(tokenizer, lines[start : start + CHUNK_LINES]):
             # Unlike counts[ids] += 1, this counts repeated ids.
-            np.add.at(counts, encoding.ids, 1)
+            np.add.at(counts, ids, 1)
     return counts
 
 

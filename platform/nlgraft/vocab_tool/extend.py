@@ -13,6 +13,7 @@ from typing import Any
 import tokenizers
 
 from nlgraft.errors import DataError
+from nlgraft.vocab.tokenizers.encoding import open_tokenizer
 from nlgraft.vocab.tokenizers.extending import continue_merges, extend_tokenizer
 from nlgraft.vocab.tokenizers.extending_unigram import complete_unigram, learn_pieces
 from nlgraft.vocab_tool.changed import ChangedTokenizer, copy_settings, find_document
@@ -43,7 +44,7 @@ def extend(
     is_unigram = document["model"].get("type") == "Unigram"
     made = complete_unigram(document) if is_unigram else extend_tokenizer(document, [])  # or refuse
     lines = read_text(text)
-    old = tokenizers.Tokenizer.from_file(str(file))
+    old = open_tokenizer(file)
     words = _words(old, lines)
     if is_unigram:
         made["model"]["vocab"] += [*learn_pieces(made["model"], words, num_tokens, min_count).items()]

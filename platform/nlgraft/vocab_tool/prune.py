@@ -8,6 +8,7 @@ from pathlib import Path
 
 import tokenizers
 
+from nlgraft.vocab.tokenizers.encoding import open_tokenizer
 from nlgraft.vocab.tokenizers.pruning import prune_tokenizer
 from nlgraft.vocab_tool.changed import ChangedTokenizer, copy_settings, count_tokens, find_document
 from nlgraft.vocab_tool.outputs import refuse_used, written_at_once
@@ -32,7 +33,7 @@ def prune(
     refuse_used(out)
     file, document = find_document(tokenizer)
     lines = read_text(text)
-    old = tokenizers.Tokenizer.from_file(str(file))
+    old = open_tokenizer(file)
     pruned = prune_tokenizer(document, count_tokens(old, lines).tolist(), min_count=min_count, size=size)
     with written_at_once(out) as directory:
         written = directory / "tokenizer.json"

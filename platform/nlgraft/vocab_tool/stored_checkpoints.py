@@ -16,13 +16,19 @@ from safetensors import SafetensorError, safe_open
 from torch.nn.modules.module import register_module_parameter_registration_hook
 
 from nlgraft.errors import DataError
+from nlgraft.file_names import is_inside
 from nlgraft.vocab.plans.moments import Array
 from nlgraft.vocab.surgery.exchange import untie
 from nlgraft.vocab.surgery.tensors import input_table, named_tensors
+from nlgraft.vocab.surgery.token_ids import vocabulary_parts
 from nlgraft.vocab.tokenizers.directories import find_files
+from nlgraft.vocab.tokenizers.tokenizer_json import MAX_TOKENS
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 """Weights in one file; places of weights in several files."""
+OLD_INDEX = "pytorch_model.bin.index.json"
+"""The same for weights in PyTorch's old format."""
+_MAX_REASON_CHARACTERS = 300
 CHECKPOINT_FILES = ("config.json", "generation_config.json", INDEX, "model*.safetensors")
 
 
@@ -36,11 +42,14 @@ def load_checkpoint(directory: str | Path, *, keeps_dtype: bool = False) -> Any:
             name the class of the weights.
     """
     config, model_type = _class_of(directory)
+    for name in (INDEX, OLD_INDEX):
+        if (Path(directory) / name).is_file():
+            _read_index(Path(directory) / name)
     try:
         model, info = model_type.from_pretrained(
             directory, dtype="auto" if keeps_dtype else torch.float32, output_loading_info=True
         )
-    except (OSError, ValueError) as error:
+    except Exception as error:  # an old file of weights is a pickle: damaged, it may raise anything
         raise _not_a_checkpoint(directory, error) from error
     if not config.architectures:
         _refuse_lost(directory, model, info["unexpected_keys"])
@@ -54,13 +63,21 @@ def _class_of(directory: str | Path) -> tuple[Any, Any]:
     try:
         config = transformers.AutoConfig.from_pretrained(directory)
         names = config.architectures
-        return config, getattr(transformers, names[0]) if names else transformers.AutoModel
+        model_type = getattr(transformers, names[0]) if names else transformers.AutoModel
     except (OSError, ValueError, AttributeError) as error:
         raise _not_a_checkpoint(directory, error) from error
+    for part in vocabulary_parts(config):
+        size = getattr(part, "vocab_size", None)
+        if size is not None and not (isinstance(size, int) and 0 < size <= MAX_TOKENS):
+            raise DataError(
+                f"{directory}: vocab_size of config.json is {size!r}, allowed is 1 to {MAX_TOKENS:,}; "
+                "correct it, or fetch the checkpoint again"
+            )
+    return config, model_type
 
 
 def _not_a_checkpoint(directory: str | Path, error: Exception) -> DataError:
-    reason = " ".join(str(error).split())
+    reason = " ".join(str(error).split())[:_MAX_REASON_CHARACTERS]
     return DataError(f"{directory}: not a checkpoint that transformers can load ({reason})")
 
 
@@ -185,11 +202,25 @@ def _files(directory: Path) -> tuple[dict[str, str], dict[str, Any] | None]:
             return dict.fromkeys(file.keys(), SINGLE), None
     if not (directory / INDEX).is_file():
         raise DataError(f"{directory}: no weights in safetensors ({SINGLE} or {INDEX})")
+    index = _read_index(directory / INDEX)
+    return dict(index["weight_map"]), index
+
+
+def _read_index(path: Path) -> dict[str, Any]:
+    """Read the index of weights in several files.
+
+    Raises:
+        DataError: It is none, or names a file outside its directory, where nothing may be read or written.
+    """
     try:
-        index = json.loads((directory / INDEX).read_text("utf-8"))
-        return dict(index["weight_map"]), index
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{directory / INDEX}: not an index of weights ({error})") from error
+        index = json.loads(path.read_text("utf-8"))
+        names = set(dict(index["weight_map"]).values())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: not an index of weights ({error})") from error
+    foreign = sorted(str(name) for name in names if not is_inside(name))
+    if foreign:
+        raise DataError(f"{path}: {foreign[0]!r} is no file of this directory; fetch the checkpoint again")
+    return index
 
 
 @contextmanager
@@ -217,7 +248,7 @@ def _empty_model(directory: Path) -> Any:
     try:
         with without_values():
             model = model_type(config) if config.architectures else model_type.from_config(config)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError, MemoryError) as error:
         raise _not_a_checkpoint(directory, error) from error
     has_own = getattr(model, "generation_config", None) is not None
     if has_own and (directory / "generation_config.json").is_file():

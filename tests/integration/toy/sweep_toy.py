@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -37,6 +38,8 @@ class Config(StrictConfig):
     """The upstream training pauses no longer than until it computes with so many threads."""
     hold: str = ""
     """A file; no training passes its first step while it exists."""
+    num_losses: int = 0
+    """How often the last worker of a group is killed while the others wait for it; counted in ``log``."""
     num_bytes: int = 0
     """Bytes that the training leaves in the store."""
     log: str = ""
@@ -72,10 +75,15 @@ def stage_graph(config: Config, *, seed: int, splits: tuple[str, ...]) -> StageG
 
 
 def _note(context: StageContext) -> None:
+    if context.rank == 0:
+        _log(context, context.stage.name)
+
+
+def _log(context: StageContext, event: str) -> None:
     path = context.config["log"]
-    if path and context.rank == 0:
+    if path:
         with Path(path).open("a") as file:
-            file.write(f"{context.stage.name} {context.stage.fingerprint} {os.getpid()}\n")
+            file.write(f"{event} {context.stage.fingerprint} {os.getpid()}\n")
 
 
 def run_upstream(context: StageContext) -> None:
@@ -99,14 +107,17 @@ def run_training(context: StageContext) -> None:
     score = math.nan
     for step in range(first, config["steps"] + 1):
         _pause(context, config["pause_s"], config["hold"])
-        if config["behaviour"] == "raise" and step == 2:
+        is_last = context.rank == context.world_size - 1
+        if is_last and step == 3:
+            _be_lost(context)
+        if config["behaviour"] == "raise" and step == 2 and is_last:
             raise ValueError("this arm cannot work")
         if config["behaviour"] == "exit" and step == 2:
             os._exit(17)
         score = math.nan if config["behaviour"] == "nan" else 10 * config["gain"] + step + context.seed / 10
         if config["behaviour"] == "nan":
             raise FloatingPointError(f"loss is nan at step {step}")
-        context.report(step, {"dev/score": score, "train/loss": 1 / step})
+        context.report(step, {"dev/score": score, "train/loss": _mean_over_workers(context, 1 / step)})
         if reason := context.should_stop():
             raise TrialStopped(reason)
         context.checkpoints.save(step, lambda directory: (directory / "state.json").write_text("{}"))
@@ -126,6 +137,26 @@ def _pause(context: StageContext, pause_s: float, hold: str) -> None:
         time.sleep(0.01)
         if reason := context.should_stop():
             raise TrialStopped(reason)
+
+
+def _be_lost(context: StageContext) -> None:
+    """Die as a worker dies whose node is taken away, if that has not happened often enough."""
+    num_losses = context.config["num_losses"]
+    if num_losses and Path(context.config["log"]).read_text().count("lost ") < num_losses:
+        _log(context, "lost")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _mean_over_workers(context: StageContext, value: float) -> float:
+    """Wait for every worker, as a training does in each step."""
+    if context.world_size == 1:
+        return value
+    import torch
+    import torch.distributed as dist
+
+    total = torch.tensor(value, dtype=torch.float64)
+    dist.all_reduce(total)
+    return total.item() / context.world_size
 
 
 def run_scores(context: StageContext) -> None:

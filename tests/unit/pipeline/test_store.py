@@ -84,6 +84,19 @@ def test_damage_to_the_manifest(store: ArtifactStore):
         store.fetch(number(1))
 
 
+def test_a_link_out_of_an_artifact_is_not_followed(
+    store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = publish(store)
+    (tmp_path / "elsewhere.txt").write_text("1")  # the same bytes, so that checksums alone see nothing
+    path.chmod(0o755)
+    (path / "number.txt").unlink()
+    (path / "number.txt").symlink_to(tmp_path / "elsewhere.txt")
+    monkeypatch.setattr(integrity, "_verified", set())
+    verdict = store.verify(number(1))
+    assert (verdict.decision, "link that leads outside" in verdict.reason) == (Decision.CORRUPT, True)
+
+
 def test_manifest_of_another_artifact(store: ArtifactStore):
     path, other = publish(store, 1), publish(store, 2)
     (path.parent / "manifest.json").write_bytes((other.parent / "manifest.json").read_bytes())

@@ -1,14 +1,17 @@
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from nlgraft.errors import StudyError
+from nlgraft.tracking import connection
 from nlgraft.tracking.uri import check_uri, public_text, sqlite_path
 
 
 @pytest.mark.parametrize(
     "uri",
-    ["sqlite:///m.db", "http://h:5000", "https://h", "postgresql://u:p@h/d", "databricks", "databricks://p"],
+    ["sqlite:///m.db", "http://h:5000", "https://h", "databricks", "databricks://p"],
 )
 def test_what_mlflow_can_write_to_is_taken(uri):
     assert check_uri(uri) == uri
@@ -20,6 +23,54 @@ def test_a_file_store_is_refused_naming_the_way_out():
     (problem,) = caught.value.problems
     assert problem.path == "tracking.uri"
     assert "mlflow migrate-filestore --source /data/mlruns --target sqlite:///mlflow.db" in problem.message
+
+
+@pytest.mark.parametrize("uri", ["postgresql://u:geheim@h/d", "postgresql+psycopg2://u:geheim@h/d"])
+def test_a_database_without_its_driver_is_refused_with_what_to_install(uri, monkeypatch):
+    for driver in ("psycopg", "psycopg2"):  # of SQLAlchemy 2.1 by default, and of 2.0
+        monkeypatch.setitem(sys.modules, driver, None)
+    with pytest.raises(
+        StudyError, match=r"driver psycopg2?, .*pip install 'nlgraft\[postgresql\]'"
+    ) as caught:
+        check_uri(uri)
+    assert "geheim" not in str(caught.value)
+
+
+def test_a_database_with_its_driver_is_taken(monkeypatch):
+    monkeypatch.setitem(sys.modules, "psycopg2", ModuleType("psycopg2"))
+    assert check_uri("postgresql+psycopg2://u:p@h/d") == "postgresql+psycopg2://u:p@h/d"
+
+
+def test_a_driver_that_nobody_knows_is_refused():
+    with pytest.raises(StudyError, match="is no database URI"):
+        check_uri("postgresql+nothing://h/d")
+
+
+@pytest.mark.parametrize(
+    ("uri", "root", "location"),
+    [
+        ("postgresql://h/d", "/store/mlflow-artifacts", "file:///store/mlflow-artifacts/a_study"),
+        ("postgresql://h/d", "s3://bucket/mlflow-artifacts", "s3://bucket/mlflow-artifacts/a_study"),
+        ("http://h:5000", "/store/mlflow-artifacts", None),  # the server's
+    ],
+)
+def test_artifacts_of_a_database_do_not_land_in_the_working_directory(uri, root, location, monkeypatch):
+    created = []
+
+    class Client:
+        def __init__(self, tracking_uri):
+            pass
+
+        def get_experiment_by_name(self, name):
+            return None
+
+        def create_experiment(self, name, artifact_location, tags):
+            created.append(artifact_location)
+            return "1"
+
+    monkeypatch.setattr(connection, "MlflowClient", Client)
+    connection.connect(uri, "a study", "0" * 64, {}, root)
+    assert created == [location]
 
 
 def test_an_empty_uri_is_refused():

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BertModel
 
 from nlgraft.errors import DataError
+from nlgraft.nn.checkpoint_files import checkpoint_problems
 from nlgraft.vocab.methods.building import build_plan
 from nlgraft.vocab.surgery.exchange import exchange_vocabulary
 from nlgraft.vocab.surgery.token_ids import id_settings
@@ -256,3 +257,18 @@ def test_names_that_no_architecture_claims_are_refused(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | {"architectures": None}))
     with pytest.raises(DataError, match="names no architecture, and BertModel has no 'cls"):
         StoredCheckpoint.open(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../../side.safetensors", "{tmp}/side.safetensors", "a/../../side", 7])
+def test_an_index_may_name_no_file_outside_its_directory(tmp_path, name):
+    """Else the exchange writes there: `vocab apply` keeps the names of the files."""
+    checkpoint = stored(made("llama_untied"), tmp_path, max_shard_size="1KB")
+    name = name.format(tmp=tmp_path) if isinstance(name, str) else name
+    (tmp_path / "side.safetensors").write_bytes(b"somebody's")
+    index = dict(checkpoint.index) | {"weight_map": dict.fromkeys(checkpoint.files, name)}
+    (tmp_path / "old" / INDEX).write_text(json.dumps(index))
+    for reader in (StoredCheckpoint.open, load_checkpoint):
+        with pytest.raises(DataError, match=f"{name}.* is no file of this directory"):
+            reader(tmp_path / "old")
+    assert "is no file of this directory" in checkpoint_problems(str(tmp_path / "old"), "encoder")[0]
+    assert (tmp_path / "side.safetensors").read_bytes() == b"somebody's"

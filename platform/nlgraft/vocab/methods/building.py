@@ -129,7 +129,7 @@ class _Draft:
         if identity is not None:
             return self.put(row, Provenance.SPECIAL, {identity: 1.0}, "same special token")
         role = role_of(self.new.surfaces[row])
-        if role in self.old.roles:
+        if role is not None and role in self.old.roles:
             # A token that had a role until the old token of that role was appended to the new vocabulary.
             reason = f"usual name of role {role}, served by '{self.old.surfaces[self.old.roles[role]]}'"
             return self.put(row, Provenance.SPECIAL, {self.old.roles[role]: 1.0}, reason)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
+from nlgraft.errors import DataError
 from nlgraft.vocab.tokenizers.tokens import Tok
 from nlgraft.vocab.tokenizers.vocabulary import Vocabulary
 
@@ -27,19 +29,49 @@ def text_encoder(path: str | Path, vocabulary: Vocabulary) -> Encoder:
     # the tokenizer.json of a subword-nmt vocabulary expects text that is segmented already
     is_presegmented = bool(vocabulary.marking.joiner_suffix)
     if json_file.suffix == ".json" and json_file.is_file() and not is_presegmented:
-        import tokenizers  # imported here: most commands encode no text
-
-        fast = tokenizers.Tokenizer.from_file(str(json_file))
+        fast = open_tokenizer(json_file)
         # Settings stored in the file would cut and pad lines.
         fast.no_truncation()
         fast.no_padding()
-        return lambda lines: [e.ids for e in fast.encode_batch([*lines], add_special_tokens=False)]
+        return lambda lines: encode_batch(fast, lines)
     if path.suffix in (".model", ".spm") and not (path.parent / "vocab.json").is_file():
         import sentencepiece
 
         processor = sentencepiece.SentencePieceProcessor(model_file=str(path))
         return lambda lines: processor.encode([*lines])
     return lambda lines: [[i for word in line.split() for i in _pieces(vocabulary, word)] for line in lines]
+
+
+def open_tokenizer(file: Path) -> Any:
+    """Open a ``tokenizer.json`` with its own library.
+
+    Raises:
+        DataError: That does not take it, e.g. for a regular expression that is none.
+    """
+    import tokenizers  # imported here: most commands encode no text
+
+    try:
+        return tokenizers.Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises no other
+        raise DataError(f"{file}: the library `tokenizers` cannot read it ({error})") from error
+
+
+def encode_batch(tokenizer: Any, lines: Sequence[str]) -> list[list[int]]:
+    """Encode lines by the library ``tokenizers``, without special tokens.
+
+    Raises:
+        DataError: A regular expression of the tokenizer takes too many steps on them.
+    """
+    try:
+        return [found.ids for found in tokenizer.encode_batch([*lines], add_special_tokens=False)]
+    except BaseException as error:
+        # Where the library's search gives up, Rust panics; Python has no name for the class of that.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise DataError(
+            f"the tokenizer cannot encode the text ({error}): its pre-tokenizer or normalizer has a regular "
+            "expression that tries too many ways; simplify it"
+        ) from error
 
 
 def _pieces(vocabulary: Vocabulary, word: str) -> list[int]:

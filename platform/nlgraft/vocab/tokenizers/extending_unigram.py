@@ -63,12 +63,14 @@ def learn_pieces(
     while True:
         size = max(num_pieces, int(size * KEPT_SHARE))
         fewest = min_count if size == num_pieces else MIN_EXPECTED
+        counts: dict[str, float] = {}
         for _ in range(NUM_COUNTS):
             counts = expected_counts(words, old | new)
             total = sum(counts.values())
             new = {piece: math.log(counts[piece] / total) for piece in new if counts[piece] >= fewest}
         gains = _gains(counts, new, old)
-        kept = sorted((piece for piece in new if gains[piece] > 0), key=lambda piece: (-gains[piece], piece))
+        gaining = [piece for piece in new if gains[piece] > 0]
+        kept = sorted(gaining, key=lambda piece: (-gains[piece], piece))
         if len(kept) == len(new) <= num_pieces:
             return {piece: new[piece] for piece in kept}
         new = {piece: new[piece] for piece in kept[:size]}

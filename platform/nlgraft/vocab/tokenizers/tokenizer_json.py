@@ -37,6 +37,8 @@ _CHINESE = (
     (0x2F800, 0x2FA1F),
 )
 """Unicode blocks that BERT puts spaces around (Devlin et al. 2019, released code)."""
+MAX_TOKENS = 1 << 24
+"""Far above the largest vocabulary there is: ids and sizes beyond it are damage and would fill memory."""
 ROLE_FIELDS = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 
 
@@ -65,12 +67,9 @@ def read_tokenizer_json(
     model = data.get("model")
     if not isinstance(model, Mapping) or "vocab" not in model:
         raise DataError(f"{name}: not a tokenizer.json (no model with a vocab)")
-    entries = _entries(model)
     added = {entry["content"]: entry for entry in data.get("added_tokens") or []}
-    ids = entries | {content: entry["id"] for content, entry in added.items()}
-    surfaces: list[str | None] = [None] * (max(ids.values()) + 1)
-    for surface, identity in ids.items():
-        surfaces[identity] = surface
+    ids = read_ids(data)
+    surfaces = tokens_by_id(ids, name)
     model_type = model.get("type") or _model_type(model)
     marking = _marking(model_type, data, name)
     is_isolated = _isolation(data) if model_type == "WordPiece" else _never
@@ -95,11 +94,41 @@ def read_tokenizer_json(
     )
 
 
+def read_ids(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the id of each token of a parsed ``tokenizer.json``, as they stand there."""
+    added = {entry["content"]: entry["id"] for entry in data.get("added_tokens") or []}
+    return _entries(data["model"]) | added
+
+
 def _entries(model: Mapping[str, Any]) -> dict[str, int]:
     vocab = model["vocab"]
     if isinstance(vocab, Mapping):
         return dict(vocab)
     return {piece: identity for identity, (piece, _) in enumerate(vocab)}
+
+
+def tokens_by_id(ids: Mapping[str, Any], name: str) -> list[str | None]:
+    """Order tokens by id, None at a gap.
+
+    Args:
+        name: Name of the file for messages.
+
+    Raises:
+        DataError: An id is no number of a row, or that of two tokens.
+    """
+    for surface, identity in ids.items():
+        if type(identity) is not int or not 0 <= identity < MAX_TOKENS:
+            raise DataError(
+                f"{name}: token {surface!r} has id {identity!r}, allowed is 0 to {MAX_TOKENS - 1:,}"
+            )
+    surfaces: list[str | None] = [None] * (max(ids.values(), default=-1) + 1)
+    for surface, identity in ids.items():
+        if surfaces[identity] is not None:
+            raise DataError(
+                f"{name}: tokens {surfaces[identity]!r} and {surface!r} have the same id {identity}"
+            )
+        surfaces[identity] = surface
+    return surfaces
 
 
 def _model_type(model: Mapping[str, Any]) -> str:

@@ -1,0 +1,131 @@
+"""The files that ``nlgraft submit`` sends to a cluster: code and studies, neither secrets nor data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pathspec
+
+from nlgraft.errors import NlgraftError
+from nlgraft.wording import count, size
+
+LEFT_OUT = (
+    ".env", ".env.*", ".envrc", ".netrc", "*.pem", "*.key", "id_rsa*", "id_ed25519*", ".aws/", ".ssh/",
+    ".git",
+    ".venv/", "venv/", "__pycache__/", "*.egg-info/", ".pytest_cache/", ".ruff_cache/", ".mypy_cache/",
+    "node_modules/", "/data/", "/datasets/", "/checkpoints/", "/nlgraft_store/", "/reports/", "/mlruns/",
+    "/mlartifacts/", "*.db",
+)  # fmt: skip
+"""Patterns as in .gitignore: passwords and keys, what a machine builds for itself, data and results."""
+MAX_FILE_BYTES = 10_000_000
+"""A larger file is left out: it is data or weights."""
+MAX_BYTES = 500_000_000
+"""Ray's job server takes no more."""
+_IGNORE_FILES = (".gitignore", ".rayignore")
+_NUM_NAMED = 8
+
+
+@dataclass(frozen=True)
+class JobPackage:
+    """What is sent of a directory.
+
+    Attributes:
+        files: Sizes in bytes by path below the directory.
+        left_out: Files and whole directories that are not sent, each with a reason.
+    """
+
+    directory: Path
+    files: dict[str, int]
+    left_out: dict[str, str]
+
+    @classmethod
+    def collect(cls, directory: Path, excludes: Sequence[str] = ()) -> JobPackage:
+        """Choose the files of a directory.
+
+        Args:
+            directory: The job's directory.
+            excludes: Further patterns; one that begins with ``!`` includes what others leave out.
+
+        Raises:
+            NlgraftError: They are more than Ray takes.
+        """
+        spec = pathspec.GitIgnoreSpec.from_lines([*LEFT_OUT, *excludes])
+        package = cls(directory, {}, {})
+        package._walk("", [("", spec)], can_return=any(one.startswith("!") for one in excludes))
+        total = sum(package.files.values())
+        if total > MAX_BYTES:
+            raise NlgraftError(
+                f"{directory}: {size(total)} would be sent, Ray takes {size(MAX_BYTES)}; the largest parts "
+                f"are {package._largest()}. Leave out what the job does not need by `excludes` of "
+                "runtime_env.yaml, or submit from a smaller directory above the study"
+            )
+        return package
+
+    def copy_to(self, target: Path) -> None:
+        """Copy the files, so that nothing else can be sent."""
+        for name in self.files:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(self.directory / name, target / name)
+
+    def describe(self) -> Iterator[str]:
+        """Describe in a few lines what is sent and what is not."""
+        total = size(sum(self.files.values()))
+        yield f"sending {count(len(self.files), 'file')}, {total}: {self._largest()}"
+        if self.left_out:
+            named = [f"{name} ({reason})" for name, reason in list(self.left_out.items())[:_NUM_NAMED]]
+            more = len(self.left_out) - len(named)
+            yield f"not sent: {', '.join(named)}{f' and {more:,} more' if more else ''}"
+
+    def _largest(self) -> str:
+        parts: Counter[str] = Counter()
+        for name, num_bytes in self.files.items():
+            top, slash, _ = name.partition("/")
+            parts[top + slash] += num_bytes
+        named = [f"{name} {size(num_bytes)}" for name, num_bytes in parts.most_common(_NUM_NAMED)]
+        return ", ".join(named) + (", ..." if len(parts) > len(named) else "")
+
+    def _walk(
+        self, folder: str, specs: list[tuple[str, pathspec.GitIgnoreSpec]], *, can_return: bool
+    ) -> None:
+        """Sort what lies in a folder (``""`` or ``a/b/``) into what is sent and what is not."""
+        place = self.directory / folder
+        for ignore in _IGNORE_FILES:
+            if (place / ignore).is_file():
+                lines = (place / ignore).read_text("utf-8", errors="replace").splitlines()
+                specs = [*specs, (folder, pathspec.GitIgnoreSpec.from_lines(lines))]
+        for entry in sorted(os.scandir(place), key=lambda entry: entry.name):
+            name = folder + entry.name
+            is_directory = entry.is_dir(follow_symlinks=False)
+            reason = self._reason(name + "/" * is_directory, specs)
+            if is_directory and (not reason or (can_return and entry.name not in (".git", ".venv"))):
+                self._walk(name + "/", specs, can_return=can_return)
+            elif reason or not is_directory:
+                self._take(name, entry, reason, is_wanted=specs[0][1].check_file(name).include is False)
+
+    def _take(self, name: str, entry: os.DirEntry[str], reason: str, *, is_wanted: bool) -> None:
+        if not reason and entry.is_symlink() and not self._is_below(name):
+            reason = "a link that leads outside"
+        elif not reason and not entry.is_file():
+            reason = "no file"
+        num_bytes = 0 if reason else entry.stat().st_size
+        if num_bytes > MAX_FILE_BYTES and not is_wanted:
+            reason = f"{size(num_bytes)}, more than {size(MAX_FILE_BYTES)}"
+        if reason:
+            self.left_out[name + "/" * entry.is_dir(follow_symlinks=False)] = reason
+        else:
+            self.files[name] = num_bytes
+
+    def _is_below(self, name: str) -> bool:
+        return (self.directory / name).resolve().is_relative_to(self.directory.resolve())
+
+    @staticmethod
+    def _reason(name: str, specs: list[tuple[str, pathspec.GitIgnoreSpec]]) -> str:
+        for number, (folder, spec) in enumerate(specs):
+            if spec.match_file(name.removeprefix(folder)):
+                return "left out" if number == 0 else "ignored by git"
+        return ""

@@ -1,0 +1,122 @@
+"""A local Ray beside others on one host: its ports, its start on a busy machine, its end."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+
+from nlgraft.errors import ClusterError
+from nlgraft.execution import local_ray
+from nlgraft.execution.cluster import connected
+from nlgraft.execution.local_ray import LocalRay
+from nlgraft.study.data.study import Resources
+from tests.processes import descendants, listening, patient
+
+DEFAULT_PORTS = {6379, 8265, 10001, 52365}
+"""Of the GCS, the dashboard, the client server and the agent that a head needs to accept jobs."""
+
+
+@pytest.fixture
+def short_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="nlg-t-"))
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    yield directory
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def test_a_local_ray_takes_no_port_that_a_head_needs(short_tmp: Path) -> None:
+    with connected(None, Resources()):
+        assert ray.get(ray.remote(lambda: os.getpid()).remote()) != os.getpid()
+        ports = {port for _, port in listening(os.getpid())}
+        logs = "".join(path.read_text() for path in short_tmp.rglob("dashboard_agent.log"))
+    assert ports
+    assert not DEFAULT_PORTS & ports
+    assert "failed to bind" not in logs, "it wanted a port that somebody else has"
+
+
+def test_a_local_ray_ends_with_a_driver_that_is_killed(short_tmp: Path) -> None:
+    code = (
+        "import time\n"
+        "from nlgraft.execution.cluster import connected\n"
+        "from nlgraft.study.data.study import Resources\n"
+        "with connected(None, Resources()):\n"
+        "    print('up', flush=True)\n"
+        "    time.sleep(600)\n"
+    )
+    environment = {**os.environ, "TMPDIR": str(short_tmp)}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=environment) as driver:
+        assert driver.stdout is not None
+        assert driver.stdout.readline() == b"up\n"
+        started = [*descendants(driver.pid)]
+        driver.kill()
+    assert len(started) > 2
+    end_s = time.monotonic() + patient(60)
+    while any(Path(f"/proc/{pid}").exists() for pid in started):
+        assert time.monotonic() < end_s
+        time.sleep(0.2)
+
+
+def test_workers_have_the_environment_of_a_driver_that_uv_runs(short_tmp: Path) -> None:
+    """Ray looks for `uv run` among the ancestors of the driver, and would have uv start each worker."""
+    project = short_tmp / "project"  # apart from Ray's files, since Ray would send it to the workers
+    project.mkdir()
+    (project / "driver.py").write_text(
+        "import sys\n"
+        "from nlgraft.execution.cluster import connected\n"
+        "from nlgraft.study.data.study import Resources\n"
+        "with connected(None, Resources()):\n"
+        "    import ray\n"
+        "    print('command of workers:', ray.get_runtime_context().runtime_env.get('py_executable'))\n"
+    )
+    # Python under the name of uv, whose argument `run` is a script.
+    (project / "run").write_text("import subprocess, sys; subprocess.run(sys.argv[1:], check=True)")
+    done = subprocess.run(
+        ["uv", "run", sys.executable, "driver.py"],
+        executable=sys.executable,
+        cwd=project,
+        env={**os.environ, "UV": "/usr/bin/uv", "TMPDIR": str(short_tmp)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "command of workers: None" in done.stdout, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("load", "num_starts"), [(0.0, 3), (8.0, 7), (1000.0, 12)])
+def test_a_busier_machine_gets_more_attempts_and_each_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any, load: float, num_starts: int
+) -> None:
+    attempts = []
+
+    def fail(*_: object) -> None:
+        attempts.append(1)
+        raise RuntimeError("timed out during startup")
+
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    monkeypatch.setattr(local_ray, "_QUICK_S", 0.0)
+    monkeypatch.setattr(LocalRay, "_start_once", fail)
+    local = LocalRay(tmp_path, {"CPU": 2.0, "GPU": 0.0})
+    with caplog.at_level(logging.WARNING), pytest.raises(ClusterError, match=f"in {num_starts} attempts"):
+        local.start(ray, {})
+    assert len(attempts) == num_starts
+    assert [record.getMessage()[:38] for record in caplog.records] == [
+        f"Ray did not start, attempt {attempt} of {num_starts} ({load / 2:.1f} processes"[:38]
+        for attempt in range(1, num_starts)
+    ]
+
+
+def test_a_command_that_fails_is_told_in_its_own_words(short_tmp: Path) -> None:
+    local = LocalRay(short_tmp, {"CPU": 1.0, "GPU": -1.0})
+    with pytest.raises(ClusterError, match=r"`ray start` ended with .*GPU"):
+        local._await_address(local._start_head(short_tmp, "127.0.0.1"), short_tmp)

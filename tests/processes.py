@@ -1,0 +1,42 @@
+"""What processes that a test started do, read from /proc, and how long a test waits for them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def patient(seconds: float) -> float:
+    """Lengthen a wait by the number of processes that each CPU of this machine is shared by."""
+    return seconds * max(1.0, os.getloadavg()[0] / len(os.sched_getaffinity(0)))
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Command lines of a process, of those that it started, and of those that they started."""
+    processes = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            parent = int((path / "stat").read_text().rpartition(")")[2].split()[1])
+            processes[int(path.name)] = (parent, (path / "cmdline").read_text())
+
+    def is_below(process: int) -> bool:
+        while process in processes and process != pid:
+            process = processes[process][0]
+        return process == pid
+
+    return {process: command for process, (_, command) in processes.items() if is_below(process)}
+
+
+def listening(pid: int) -> list[tuple[str, int]]:
+    """Local addresses, as the kernel writes them, and ports on which a process and its descendants listen."""
+    sockets = set()
+    for process in descendants(pid):
+        with contextlib.suppress(OSError):
+            for link in Path(f"/proc/{process}/fd").iterdir():
+                with contextlib.suppress(OSError):
+                    sockets.add(str(link.readlink()))
+    lines = "".join(Path(f"/proc/net/{name}").read_text() for name in ("tcp", "tcp6")).splitlines()
+    rows = [line.split() for line in lines]
+    places = [row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in sockets]
+    return [(address, int(port, 16)) for address, _, port in (place.partition(":") for place in places)]
