@@ -131,7 +131,7 @@ def distribution_of(domain: Domain) -> BaseDistribution:
     return FloatDistribution(domain.low, domain.high, log=domain.log, step=domain.step)
 
 
-def _suggest(trial: Trial, path: str, domain: Domain) -> Any:
+def _suggest(trial: BaseTrial, path: str, domain: Domain) -> Any:
     distribution = distribution_of(domain)
     if isinstance(domain, CategoricalDomain) and isinstance(distribution, CategoricalDistribution):
         chosen = trial.suggest_categorical(path, distribution.choices)
@@ -262,9 +262,10 @@ class OptunaStudy:
 
         One that Optuna holds a result of is the same again: only its record in the store was lost.
         """
-        known = self._find(number)
-        if known is not None and known.state in (TrialState.COMPLETE, TrialState.PRUNED):
-            return suggest_params(known, self._search.space, config)
+        if number in self._numbers:
+            known = self.trials[self._numbers[number]]
+            if known.state in (TrialState.COMPLETE, TrialState.PRUNED):
+                return suggest_params(known, self._search.space, config)
         # A new sampler for each proposal: its state would depend on what this process sampled before.
         self._study.sampler = sampler_of(self._search, number)
         trial = self._study.ask()

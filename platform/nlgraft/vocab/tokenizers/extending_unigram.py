@@ -70,7 +70,7 @@ def learn_pieces(
             new = {piece: math.log(counts[piece] / total) for piece in new if counts[piece] >= fewest}
         gains = _gains(counts, new, old)
         gaining = [piece for piece in new if gains[piece] > 0]
-        kept = sorted(gaining, key=lambda piece: (-gains[piece], piece))
+        kept: list[str] = sorted(gaining, key=lambda piece: (-gains[piece], piece))
         if len(kept) == len(new) <= num_pieces:
             return {piece: new[piece] for piece in kept}
         new = {piece: new[piece] for piece in kept[:size]}
