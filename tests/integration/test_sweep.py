@@ -108,6 +108,30 @@ def test_trials_start_side_by_side_and_not_one_after_another(
     assert has_begun == [False, False]
 
 
+def num_threads(found: Sweep) -> dict[str, set[int | None]]:
+    """Threads that the stages of a sweep computed with."""
+    threads: dict[str, set[int | None]] = {}
+    for event in found.events:
+        if isinstance(event, TrialEnded):
+            for stage in event.trial.graph.stages:
+                manifest = found.store.manifest(stage)
+                assert manifest is not None
+                threads.setdefault(stage.name, set()).add(manifest.num_threads)
+    return threads
+
+
+@pytest.mark.skipif(local_capacity()["CPU"] < 2, reason="no CPU is ever idle")
+def test_idle_cpus_stay_idle_where_a_study_says_so(
+    toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep, "_LEAST_IDLE", 0.0)
+    toy_document["base"] |= {"upstream_pause_s": 4.0}
+    toy_document["resources"] = {"use_idle_cpus": False}
+    found = Sweep(toy_document)
+    assert (found.outcome.num_run, found.outcome.num_failed) == (4, 0)
+    assert set().union(*num_threads(found).values()) == {1}
+
+
 @pytest.mark.skipif(local_capacity()["CPU"] < 2, reason="no CPU is ever idle")
 def test_a_stage_that_the_others_wait_for_gets_the_idle_cpus(
     toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
@@ -118,13 +142,7 @@ def test_a_stage_that_the_others_wait_for_gets_the_idle_cpus(
     found = Sweep(toy_document)
     assert (found.outcome.num_run, found.outcome.num_failed) == (4, 0)
     assert time.monotonic() - began_s < 120.0, "the upstream training got the threads that it waited for"
-    threads: dict[str, set[int | None]] = {}
-    for event in found.events:
-        if isinstance(event, TrialEnded):
-            for stage in event.trial.graph.stages:
-                manifest = found.store.manifest(stage)
-                assert manifest is not None
-                threads.setdefault(stage.name, set()).add(manifest.num_threads)
+    threads = num_threads(found)
     assert threads["upstream"] == {int(local_capacity()["CPU"])}
     assert threads["training"] == threads["scores"] == {1}, "nobody waits for these"
 

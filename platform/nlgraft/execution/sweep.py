@@ -151,7 +151,7 @@ class _TuneSweep:
             resources.max_failures,
             self._ray_directory,
         )
-        self.can_lend = self._group.can_borrow
+        self.can_lend = resources.use_idle_cpus and self._group.can_borrow
         # On the driver's own node: while the driver lives, trials must be able to reach the board.
         here: Any = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         board: Any = ray.remote(num_cpus=0, scheduling_strategy=here)(SweepBoard)
