@@ -8,12 +8,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from unittest.mock import patch
 
 from nlgraft.execution.cluster import local_capacity
 from nlgraft.execution.events import Driver, Event, TrialEnded, TrialStarted
 from nlgraft.execution.sweep import run_sweep
-from nlgraft.execution.worker_group import WorkerGroup
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.study.data.design import cells
 from nlgraft.study.public import Study
@@ -61,11 +59,10 @@ def run_once(overrides: Sequence[str], *, is_lending: bool) -> Course:
             num_threads = max(num_threads, *(one.num_threads or 0 for one in manifests if one is not None))
 
     with tempfile.TemporaryDirectory() as directory:
-        storage = f"storage.path={directory}"
-        study = Study.from_yaml(STUDY, overrides=[*overrides, storage])
+        own = [f"storage.path={directory}", f"resources.use_idle_cpus={str(is_lending).lower()}"]
+        study = Study.from_yaml(STUDY, overrides=[*overrides, *own])
         store = ArtifactStore.open(directory)
-        with patch.object(WorkerGroup, "can_borrow", is_lending):
-            run_sweep(study, store, cells(study), Driver(observe))
+        run_sweep(study, store, cells(study), Driver(observe))
     seconds = last_s - first_s
     return Course(seconds, 1 - busy_s / (seconds * local_capacity()["CPU"]), num_threads)
 
