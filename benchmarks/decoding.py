@@ -71,7 +71,7 @@ def searched(model: Seq2Seq, chunks: Sequence[Tokens], beam: int = BEAM) -> Call
 
 
 def ours(material: Material, model: Seq2Seq, directory: Path) -> Callable[[], float]:
-    """The translation stage of a study: sentences that it wrote."""
+    """The translation stage of a study: its translations."""
     write_model(model, directory)
     text = material.text
     # a stage that stands for the training: the artifact is handed over
