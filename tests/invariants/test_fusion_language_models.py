@@ -137,6 +137,29 @@ def test_extraction_sees_itself():
         assert bool((gradient[0].abs().amax(1) > 0).all())
 
 
+@pytest.mark.parametrize(("kind", "sees_itself"), [("output", True), ("cloze", False), ("towers", True)])
+def test_what_a_readout_sees(kind, sees_itself):
+    """Invariant F25, through the context that replaces a table: what changes if token 2 is another."""
+    config = ContextConfig(encoder=BI, pooling=PoolingConfig(kind=kind), is_frozen=False)
+    context = Context(config, make(BI)).double().eval()
+    other = Tokens.from_lists([[3, 9, 12, 11, 3]])
+    moved = (context(TOKENS).states - context(other).states).abs().amax(2)[0] > 1e-9
+    assert moved.tolist() == [True, True, sees_itself, True, True]
+
+
+def test_the_towers_are_added():
+    """The readout towers is the output plus both towers' last states."""
+    model = make(BI)
+    contexts = {
+        kind: Context(ContextConfig(encoder=BI, pooling=PoolingConfig(kind=kind)), model).double()
+        for kind in ("output", "towers")
+    }
+    ahead, back = model.towers(model.input(model.embedding(TOKENS)), TOKENS.valid)
+    torch.testing.assert_close(
+        contexts["towers"](TOKENS).states - contexts["output"](TOKENS).states, ahead[-1] + back[-1], **EXACT
+    )
+
+
 def test_towers_look_one_way():
     """Invariant F25: the forward tower never sees the right, the backward tower never the left."""
     model = make(BI)

@@ -30,6 +30,7 @@ from nlgraft.training.train_config import SmoothedTrainConfig
 
 Side = Literal["source", "target"]
 Vocabulary = Literal["language_model", "bitext"]
+Readout = Literal["output", "cloze", "towers"]
 SIDES: tuple[Side, ...] = ("source", "target")
 _USED = ("elmo", "finetuned")
 
@@ -46,6 +47,7 @@ def _conditions(side: Side) -> dict[str, tuple[Condition, ...]]:
         f"{side}.is_centred": (elmo,),
         f"{side}.dropout": (used,),
         f"{side}.lr_multiplier": ({f"{side}.use": ("finetuned",)},),
+        f"{side}.num_frozen_steps": ({f"{side}.use": ("finetuned",)},),
     }
 
 
@@ -53,6 +55,7 @@ READ_WHEN: ReadWhen = {
     **_conditions("source"),
     **_conditions("target"),
     "source.states": ({"source.use": ("elmo",)},),
+    "source.readout": ({"source.use": ("finetuned",)},),
     "has_lm_cache": ({"target.use": _USED},),
     "tokenizers.language_model": tuple({f"tokenizers.{side}": ("language_model",)} for side in SIDES),
     "tokenizers.bitext": tuple({f"tokenizers.{side}": ("bitext",)} for side in SIDES),
@@ -125,10 +128,17 @@ class RepresentationConfig(StrictConfig):
     """Dropout on the representation (tuned in section 4.1)."""
     lr_multiplier: float = Field(default=1.0, gt=0)
     """finetuned: learning rate of the language model relative to the rest (1 in the paper, section 2.2)."""
+    num_frozen_steps: int = Field(default=0, ge=0)
+    """finetuned: number of first steps in which the language model does not change (ours)."""
+
+    @property
+    def output(self) -> Readout:
+        """The state of a finetuned language model that replaces an embedding."""
+        return "output"
 
     def context(self, encoder: LanguageModelConfig, prepend_id: int | None) -> ContextConfig:
         """Express the language model as a context of the encoder-decoder."""
-        pooling = PoolingConfig(kind="output")
+        pooling = PoolingConfig(kind=self.output)
         if self.use == "elmo":
             pooling = PoolingConfig(
                 kind="scalar_mix",
@@ -152,6 +162,16 @@ class SourceConfig(RepresentationConfig):
     states: Literal["fp32", "fp16", "live"] = "live"
     """elmo: states of the training text are computed once and stored in fp32 or fp16, or computed anew in
     every step (live). Decoding always computes them live."""
+    readout: Readout = "output"
+    """finetuned, with a bi_lm: the state that replaces an embedding. output: that of the combiner, which may
+    attend to the towers' states at its own position, unlike in pretraining. cloze: as in pretraining,
+    so that it does not depend on its own token (``--bilm-mask-last-state`` in the released code). towers: the
+    first plus the last states of both towers (ours)."""
+
+    @property
+    def output(self) -> Readout:
+        """The state of a finetuned language model that replaces an embedding."""
+        return self.readout
 
 
 class LanguageModelsConfig(StrictConfig):
@@ -223,11 +243,8 @@ class Config(SystemConfig):
                 "no table; set model.tying to none"
             )
         source_model = self.language_models.source.model
-        if self.source.use == "finetuned" and getattr(source_model, "combiner", None) == "linear":
-            yield (
-                "source.use is finetuned with language_models.source.model.combiner linear, whose output "
-                "never reads the token at its own position; use attention, or source.use elmo"
-            )
+        if self.source.use == "finetuned":
+            yield from self._readout_problems(source_model)
         for side in SIDES:
             if self.representation(side).is_centred and self.representation(side).use == "finetuned":
                 yield (
@@ -236,6 +253,27 @@ class Config(SystemConfig):
                 )
         if self.target.use == "table" and not self.has_lm_cache:
             yield "has_lm_cache is false with target.use table: there is no language model; leave it out"
+
+    def _readout_problems(self, model: LanguageModelConfig) -> Iterator[str]:
+        readout = self.source.readout
+        if readout != "output" and not isinstance(model, BiLMConfig):
+            yield (
+                f"source.readout is {readout}, but language_models.source.model.kind is {model.kind}, "
+                "which has no combiner and no towers; set source.readout to output"
+            )
+        if readout == "output" and isinstance(model, BiLMConfig) and model.combiner == "linear":
+            yield (
+                "source.use is finetuned with language_models.source.model.combiner linear, whose output "
+                "never reads the token at its own position; use attention, source.readout towers, or "
+                "source.use elmo"
+            )
+        for side in SIDES:
+            frozen, steps = self.representation(side).num_frozen_steps, self.train.max_steps
+            if self.representation(side).use == "finetuned" and steps is not None and frozen >= steps:
+                yield (
+                    f"{side}.num_frozen_steps is {frozen} of train.max_steps {steps}: the language model "
+                    f"would never be finetuned; lower it, or set {side}.use to elmo"
+                )
 
     def _vocabulary_problems(self) -> Iterator[str]:
         for side in SIDES:

@@ -15,8 +15,8 @@ from nlgraft.stages import seq2seq_graph as pieces
 from nlgraft.stages.kinds.seq2seq_kinds import DecodingSettings, TrainSettings
 from nlgraft.stages.seq2seq_graph import ContextStages, EncodedText
 from nlgraft.text.corpus_config import EOS, TextConfig
+from nlgraft.training.train_config import ALL_LEARNED, LearnedParameters, ParameterGroup, View
 from nlgraft.training.train_config import Side as StreamSide
-from nlgraft.training.train_config import View
 from trainables.lm_augmentation.config import SIDES, Config, Side
 
 READ: dict[Side, StreamSide] = {
@@ -116,6 +116,19 @@ class _Builder:
         return self.config.model.transformer(contexts=self.contexts, **places)
 
     @property
+    def learned(self) -> LearnedParameters:
+        """Finetuned language models that stay as they are at first."""
+        groups = [
+            ParameterGroup(
+                pattern=f"^{side}_embedding.context.encoder.", lr_multiplier=1.0, num_frozen_steps=steps
+            )
+            for side in self.used
+            if self.config.representation(side).use == "finetuned"
+            and (steps := self.config.representation(side).num_frozen_steps)
+        ]
+        return LearnedParameters(groups=tuple(groups)) if groups else ALL_LEARNED
+
+    @property
     def states(self) -> dict[str, Stage]:
         """Stored states of the source's language model by stream; empty if they are computed live."""
         source = self.config.source
@@ -147,7 +160,7 @@ class _Builder:
         return pieces.train(
             "trained",
             self.text,
-            TrainSettings(train=self.config.train, model=self.model, view=VIEW),
+            TrainSettings(train=self.config.train, model=self.model, view=VIEW, learned=self.learned),
             seed=self.seed,
             contexts=ContextStages({**self.language_models}, self.states, self.means),
         )

@@ -9,14 +9,18 @@ from pydantic import Field, model_validator
 from nlgraft.strict_config import StrictConfig
 
 Precision = Literal["fp16", "fp32"]
-PoolingName = Literal["index", "output", "sum", "mean", "scalar_mix", "dynamic_cls", "dynamic_mean"]
+PoolingName = Literal[
+    "index", "output", "cloze", "towers", "sum", "mean", "scalar_mix", "dynamic_cls", "dynamic_mean"
+]
 
 
 class PoolingConfig(StrictConfig):
     """Pooling of an encoder's L+1 hidden states (Park and Zhao, Table 3a; Edunov et al., section 2.1)."""
 
     kind: PoolingName = "index"
-    """index: one hidden state; output: the last one before the softmax; sum, mean: of layers 1..L;
+    """index: one hidden state; output: the last one before the softmax; cloze: that of pretraining, which
+    does not see its own token (bi_lm); towers: the output plus the last states of both towers (bi_lm); sum,
+    mean: of layers 1..L;
     scalar_mix: ELMo's mixture of all states; dynamic_cls, dynamic_mean: layer weights predicted per sentence
     from the first token or from the mean of each layer. Sources in ``nlgraft.nn.pooling.POOLINGS``."""
     index: int = -2

@@ -256,7 +256,11 @@ class BiLM(nn.Module):
         combined_BTD = self.combiner(ahead[-1], back[-1], tokens.valid, sees_current=True)
         around = neighbours(combined_BTD, combined_BTD, tokens.valid)
         pairs = [(x_BTD, x_BTD), *zip(ahead, back, strict=True), around, (combined_BTD, combined_BTD)]
-        return LayerStates([torch.cat(pair, dim=2) for pair in pairs], combined_BTD)
+
+        def cloze() -> Tensor:
+            return self.combiner(ahead[-1], back[-1], tokens.valid, sees_current=False)
+
+        return LayerStates([torch.cat(pair, dim=2) for pair in pairs], combined_BTD, cloze)
 
 
 def _vocab_size(config: UniLMConfig | BiLMConfig) -> int:

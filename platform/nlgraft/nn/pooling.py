@@ -26,10 +26,13 @@ class LayerStates:
     Attributes:
         layers: The embeddings, then every layer, each [B, T, H].
         output: The input of the encoder's own softmax, [B, T, its width].
+        cloze: Computes that input as in pretraining, where it does not depend on the token that it predicts;
+            None for an encoder that is not pretrained so.
     """
 
     layers: list[Tensor]
     output: Tensor
+    cloze: Callable[[], Tensor] | None = None
 
 
 @dataclass(frozen=True)
@@ -104,6 +107,50 @@ class Output(LayerPooling):
 
     def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
         """Return the output, [B, T, its width]."""
+        return layers_LBTH[0]
+
+
+class Cloze(LayerPooling):
+    """The last state before the softmax as in pretraining: it does not depend on its own token.
+
+    Raises:
+        ContractError: The encoder is not pretrained to predict a token from all others.
+    """
+
+    def __init__(self, config: PoolingConfig, shape: EncoderShape) -> None:
+        super().__init__(shape.output_dim)
+
+    def select(self, states: LayerStates) -> Tensor:
+        """Compute that state, [1, B, T, its width]."""
+        if states.cloze is None:
+            raise ContractError("pooling.kind cloze needs a bi_lm, which predicts a token from all others")
+        return states.cloze()[None]
+
+    def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
+        """Return that state, [B, T, its width]."""
+        return layers_LBTH[0]
+
+
+class Towers(LayerPooling):
+    """The output plus the last states of both towers, which hold the token itself: a residual connection.
+
+    Raises:
+        ContractError: The encoder has no two towers.
+    """
+
+    def __init__(self, config: PoolingConfig, shape: EncoderShape) -> None:
+        super().__init__(shape.output_dim)
+        if shape.hidden_dim != 2 * shape.output_dim:
+            raise ContractError("pooling.kind towers needs a bi_lm, which has two towers")
+
+    def select(self, states: LayerStates) -> Tensor:
+        """Add the three, [1, B, T, its width]."""
+        # After the towers' layers come the combiner's neighbours and its own state.
+        ahead_BTD, back_BTD = states.layers[-3].chunk(2, dim=2)
+        return (states.output + ahead_BTD + back_BTD)[None]
+
+    def forward(self, layers_LBTH: Tensor, valid_BT: Tensor) -> Tensor:
+        """Return the sum, [B, T, its width]."""
         return layers_LBTH[0]
 
 
@@ -214,6 +261,8 @@ _DYNAMIC = "Park and Zhao (2021), Table 3a; the released weights mix sentences o
 POOLINGS: dict[PoolingName, PoolingStrategy] = {
     "index": PoolingStrategy(Index, "Park and Zhao (2021), Table 3a"),
     "output": PoolingStrategy(Output, "Edunov et al. (2019), section 2.2"),
+    "cloze": PoolingStrategy(Cloze, "flag bilm_mask_last_state in the released code of Edunov et al. (2019)"),
+    "towers": PoolingStrategy(Towers, "ours, with the towers of Edunov et al. (2019), section 3.2"),
     "sum": PoolingStrategy(partial(Reduce, reduction="sum"), "released code of Park and Zhao (2021)"),
     "mean": PoolingStrategy(partial(Reduce, reduction="mean"), "released code of Park and Zhao (2021)"),
     "scalar_mix": PoolingStrategy(

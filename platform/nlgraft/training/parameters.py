@@ -69,33 +69,34 @@ def parameter_groups(
     """Group the trained parameters by learning-rate multiplier and weight decay, for a torch optimiser.
 
     A model may have multipliers of its own (``lr_multipliers()``, by prefix of names: finetuned contexts);
-    they and those of ``learned`` multiply. Each group carries its ``lr_multiplier`` and the ``names`` of its
-    parameters.
+    they and those of ``learned`` multiply. Each group carries its ``lr_multiplier``, the number of its
+    ``frozen_steps`` and the ``names`` of its parameters.
 
     Raises:
         ContractError: A group's pattern matches no trained parameter.
     """
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-    multipliers = dict.fromkeys(trained, 1.0)
+    multipliers, frozen_steps = dict.fromkeys(trained, 1.0), dict.fromkeys(trained, 0)
     for group in reversed(learned.groups):  # the first matching group is applied last
         for name in match_names([group.pattern], list(trained), "groups"):
-            multipliers[name] = group.lr_multiplier
+            multipliers[name], frozen_steps[name] = group.lr_multiplier, group.num_frozen_steps
     own = model.lr_multipliers() if isinstance(model, _HasMultipliers) else {}
     for prefix, multiplier in own.items():
         for name in trained:
             if name.startswith(prefix):
                 multipliers[name] *= multiplier
-    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    groups: dict[tuple[float, int, float], dict[str, Any]] = {}
     for name, parameter in trained.items():
         # Biases and the gains of norms are vectors, and decay would only pull norms towards zero.
         decay = config.weight_decay if parameter.ndim >= 2 else 0.0
         group = groups.setdefault(
-            (multipliers[name], decay),
+            (multipliers[name], frozen_steps[name], decay),
             {
                 "params": [],
                 "names": [],
                 "lr": config.peak_lr * multipliers[name],
                 "lr_multiplier": multipliers[name],
+                "frozen_steps": frozen_steps[name],
                 "weight_decay": decay,
             },
         )

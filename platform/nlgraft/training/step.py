@@ -151,7 +151,9 @@ class Stepper:
         seen = self._measure(my_tokens, [sums.get(name, 0.0) for name in self._loss_names], step)
         self._scale_gradient(seen)
         for group in self.optimizer.param_groups:
-            group["lr"] = self._config.learning_rate(step) * group["lr_multiplier"]
+            rate = self._config.learning_rate(step) * group["lr_multiplier"]
+            # A checkpoint written before groups could be frozen at first has no such entry.
+            group["lr"] = rate if step > group.get("frozen_steps", 0) else 0.0
         if alone is None:
             self.optimizer.step()
         else:

@@ -65,6 +65,8 @@ class ParameterGroup(StrictConfig):
     """Regular expression searched for in parameter names; one that matches nothing is an error."""
     lr_multiplier: float = Field(gt=0)
     """Factor on the learning rate at every step, e.g. 10 for TRICE's fine encoder."""
+    num_frozen_steps: int = Field(default=0, ge=0)
+    """Number of first steps in which these parameters do not change."""
 
 
 class LearnedParameters(StrictConfig):

@@ -165,6 +165,23 @@ def test_groups_keep_their_ratio_at_all_steps_and_frozen_weights_their_bits(tmp_
     assert not torch.equal(model.mix.weight, ToyModel(1).mix.weight)
 
 
+def test_a_group_that_is_frozen_at_first_moves_only_afterwards(tmp_path):
+    """Frozen for five of twelve steps: as they were drawn at the evaluation of step 5, moved at that of 10."""
+    at = []
+
+    def evaluate(model):
+        at.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        return {"dev/loss": float(len(at))}
+
+    groups = (ParameterGroup(pattern="mix", lr_multiplier=1, num_frozen_steps=5),)
+    drawn = ToyModel(1).state_dict()
+    run(tmp_path, ToyModel(1), learned=LearnedParameters(groups=groups), evaluate=evaluate)
+    moved = [{name for name in drawn if not torch.equal(weights[name], drawn[name])} for weights in at[:2]]
+    assert {"mix.weight", "mix.bias"} & moved[0] == set()
+    assert {"mix.weight", "mix.bias"} <= moved[1]
+    assert "source.weight" in moved[0]
+
+
 def test_without_selection_the_last_weights_are_the_result_and_no_others_are_kept(tmp_path, monkeypatch):
     at, kept = [], []
     monkeypatch.setattr(Checkpoints, "save", lambda self, step, write: kept.append((step, write)))
