@@ -121,12 +121,11 @@ def num_threads(found: Sweep) -> dict[str, set[int | None]]:
 
 
 @pytest.mark.skipif(local_capacity()["CPU"] < 2, reason="no CPU is ever idle")
-def test_idle_cpus_stay_idle_where_a_study_says_so(
+def test_idle_cpus_stay_idle_by_default(
     toy_document: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep, "_LEAST_IDLE", 0.0)
     toy_document["base"] |= {"upstream_pause_s": 4.0}
-    toy_document["resources"] = {"use_idle_cpus": False}
     found = Sweep(toy_document)
     assert (found.outcome.num_run, found.outcome.num_failed) == (4, 0)
     assert set().union(*num_threads(found).values()) == {1}
@@ -138,6 +137,7 @@ def test_a_stage_that_the_others_wait_for_gets_the_idle_cpus(
 ) -> None:
     monkeypatch.setattr(sweep, "_LEAST_IDLE", 0.0)  # other processes may compute on this machine
     toy_document["base"] |= {"upstream_pause_s": 120.0, "upstream_threads": int(local_capacity()["CPU"])}
+    toy_document["resources"] = {"use_idle_cpus": True}
     began_s = time.monotonic()
     found = Sweep(toy_document)
     assert (found.outcome.num_run, found.outcome.num_failed) == (4, 0)

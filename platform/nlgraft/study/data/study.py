@@ -205,9 +205,10 @@ class Resources(Part):
     """Most trials at once; none: as many as fit."""
     max_failures: int = Field(default=2, ge=0)
     """Number of times that a trial is tried again after the loss of its worker or node."""
-    use_idle_cpus: bool = True
-    """If true, a stage that all other trials wait for computes on idle CPUs as well. Sums over more threads
-    differ by rounding; with false a study gives the same figures to the last digit on one machine."""
+    use_idle_cpus: bool = False
+    """If true, a stage that all other trials wait for computes on idle CPUs as well, which pays for wide models
+    on a machine without other work. Sums over more threads differ by rounding; with false a study gives the
+    same figures to the last digit on one machine."""
 
     @property
     def per_trial(self) -> dict[str, float]:
