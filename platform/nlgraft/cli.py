@@ -39,10 +39,13 @@ def main() -> None:
 @main.command("validate")
 @takes_study()
 def validate(study_file: str, overrides: tuple[str, ...]) -> None:
-    """Check a study; print every problem and what is allowed."""
+    """Check a study and its data; print every problem and what is allowed."""
     from nlgraft.study.data.design import cells
+    from nlgraft.study.planning.data_checks import check_cells
 
     study = read_study(study_file, overrides)
+    for warning in check_cells(study, cells(study)).warnings:
+        click.echo(f"warning: {warning}", err=True)
     found = f"{count(len(cells(study)), 'cell')}, {count(len(study.seeds), 'seed')}"
     click.echo(f"{study_file}: valid; {found}", err=True)
 
