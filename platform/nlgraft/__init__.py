@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nlgraft.shipped import make_importable
+
 if TYPE_CHECKING:
     from nlgraft.api import Handle, launch, load, propose, register
     from nlgraft.study.public import Study
@@ -11,6 +13,8 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = ["Handle", "Study", "launch", "load", "propose", "register"]
+
+make_importable()
 
 
 def __getattr__(name: str) -> Any:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
-import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from nlgraft import run as places
-from nlgraft.errors import NlgraftError
+from nlgraft.errors import NlgraftError, StudyError
 from nlgraft.execution.cluster import local_capacity
 from nlgraft.handle import Handle
 from nlgraft.pipeline.stage import Reporter
 from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.run import Run
+from nlgraft.shipped import STUDY_SUFFIXES, SYSTEMS_PACKAGE, studies, system_names
 from nlgraft.study.data.design import Cell, cells, find_cell, select_cells
 from nlgraft.study.data.plan import Plan
 from nlgraft.study.data.study import Storage
+from nlgraft.study.data.system import System
 from nlgraft.study.public import Study
-from nlgraft.study.reading.knobs import knobs as knobs_of
+from nlgraft.study.reading.catalogue import settings_of
 from nlgraft.study.reading.resolving import resolve_cell
 from nlgraft.study.reading.system_import import load_system
 
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from nlgraft.execution.events import Observer
     from nlgraft.execution.replay import CellReplay
     from nlgraft.pipeline.trial_record import TrialRecord
-
-SYSTEMS_PACKAGE = "trainables"
-_FILE_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def open_store(study: Study) -> ArtifactStore:
@@ -164,17 +161,22 @@ def find_study(study: str | os.PathLike[str], storage: str | None = None) -> Stu
 
     Args:
         study: A path; or a name such as ``demo`` or ``demo@tiny-1f0c6a2e``, if there is no such file and it
-            has no suffix of one.
+            has no suffix of one. If the store has none, of one that comes with nlgraft.
         storage: Store that holds the named study; None for the default.
 
     Raises:
         StudyError: The file has problems, or the store has no such study.
     """
     path = Path(study)
-    if path.exists() or len(path.parts) > 1 or path.suffix in _FILE_SUFFIXES:
-        extra = [] if storage is None else [f"storage.path={json.dumps(storage)}"]
+    extra = [] if storage is None else [f"storage.path={json.dumps(storage)}"]
+    if path.exists() or len(path.parts) > 1 or path.suffix in STUDY_SUFFIXES:
         return Study.from_yaml(path, overrides=extra)
-    return Study.from_store(str(study), ArtifactStore.open(storage or Storage().path))
+    try:
+        return Study.from_store(str(study), ArtifactStore.open(storage or Storage().path))
+    except StudyError:
+        if any(name.endswith(f"/{study}") for name in studies()):
+            return Study.from_yaml(path, overrides=extra)
+        raise
 
 
 def load(study: Study | str | os.PathLike[str]) -> StudyResult:
@@ -325,24 +327,30 @@ def status(study: Study) -> dict[str, Any]:
 
 def systems() -> list[dict[str, str]]:
     """List name, description and paper of the systems that come with nlgraft."""
-    package = importlib.import_module(SYSTEMS_PACKAGE)
-    names = [f"{SYSTEMS_PACKAGE}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
-    found = [load_system(name) for name in sorted(names)]
+    found = [load_system(name) for name in system_names()]
     return [{"name": s.name, "description": s.description, "paper": s.paper} for s in found]
 
 
-def knobs(name: str) -> list[dict[str, Any]]:
-    """List path, type, default, allowed values and description of every setting of a system.
+def knobs(name: str, prefix: str = "", *, is_essential: bool = False) -> list[dict[str, Any]]:
+    """Describe the settings of a system: path, type, default, allowed values, meaning.
 
-    ``read_when`` lists conditions; a setting has an effect if one of them holds, or if there are none.
+    ``kinds`` are the kinds of corpus that have a setting, if not all do. ``read_when`` lists conditions; a
+    setting has an effect if one of them holds, or if there are none.
 
     Args:
         name: Import path, or the name of a system that comes with nlgraft.
+        prefix: Only this setting, or those of this part; empty for all.
+        is_essential: Only those that many studies which come with nlgraft set.
+
+    Raises:
+        NlgraftError: No setting has this prefix.
     """
-    system = load_system(_import_path(name))
-    return [
-        {**knob.to_json(), "read_when": system.conditions(knob.path)} for knob in knobs_of(system.config_type)
-    ]
+    return settings_of(find_system(name), prefix, is_essential=is_essential)
+
+
+def find_system(name: str) -> System:
+    """Load a system by import path, or by name if it comes with nlgraft."""
+    return load_system(_import_path(name))
 
 
 def schema(system: str | None = None) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import json
 import logging
 import sys
 from pathlib import Path
@@ -13,8 +12,9 @@ from typing import Any
 import click
 
 from nlgraft.errors import DataError
-from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED, fails_politely
+from nlgraft.exits import EXIT_DOES_NOT_FIT, EXIT_FAILED
 from nlgraft.ledger_cli import ledger, register, try_proposal
+from nlgraft.start_cli import schema, studies, systems
 from nlgraft.study_command import find_study, print_json, progress_of, read_study, takes_study
 from nlgraft.vocab_cli import vocab
 from nlgraft.wording import count
@@ -25,8 +25,9 @@ from nlgraft.wording import count
 def main() -> None:
     """Ablations of pretrained language models grafted onto text generation.
 
-    STUDY.yaml may be followed by overrides: key=value, or @scale for a named set of them. They make it a
-    variant with a name of its own, which plan and run show and which status and report take instead.
+    STUDY.yaml is a file, or the name of a study that comes with nlgraft: see studies. It may be followed by
+    overrides: key=value, or @scale for a named set of them. They make it a variant with a name of its own,
+    which plan and run show and which status and report take instead.
     """
     # Otherwise Python examines every object of Ray, MLflow and pandas before it exits: 1.4 s of CPU.
     atexit.register(gc.freeze)
@@ -38,10 +39,13 @@ def main() -> None:
 @main.command("validate")
 @takes_study()
 def validate(study_file: str, overrides: tuple[str, ...]) -> None:
-    """Check a study; print every problem and what is allowed."""
+    """Check a study and its data; print every problem and what is allowed."""
     from nlgraft.study.data.design import cells
+    from nlgraft.study.planning.data_checks import check_cells
 
     study = read_study(study_file, overrides)
+    for warning in check_cells(study, cells(study)).warnings:
+        click.echo(f"warning: {warning}", err=True)
     found = f"{count(len(cells(study)), 'cell')}, {count(len(study.seeds), 'seed')}"
     click.echo(f"{study_file}: valid; {found}", err=True)
 
@@ -337,42 +341,6 @@ def submit(
         click.echo(f"{meaning}: {command}", err=True)
 
 
-@main.command("systems")
-@click.argument("name", required=False)
-@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
-@fails_politely
-def systems(name: str | None, is_json: bool) -> None:
-    """List the systems, or every setting of one."""
-    from nlgraft import api
-    from nlgraft.terminal import knobs_table, systems_table
-
-    if name is None:
-        found = api.systems()
-        if is_json:
-            print_json(found)
-        else:
-            systems_table(found)
-        return
-    knobs = api.knobs(name)
-    if is_json:
-        print_json(knobs)
-    else:
-        knobs_table(knobs)
-
-
-@main.command("schema")
-@click.argument("system", required=False)
-@fails_politely
-def schema(system: str | None) -> None:
-    """Print the JSON schema of a study, for editors.
-
-    With SYSTEM, it knows that system's settings and metrics, too.
-    """
-    from nlgraft import api
-
-    click.echo(json.dumps(api.schema(system), indent=2))
-
-
-for command in (ledger, register, try_proposal):
+for command in (systems, schema, studies, ledger, register, try_proposal):
     main.add_command(command)
 main.add_command(vocab)

@@ -12,7 +12,6 @@ from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -270,46 +269,6 @@ def watch_status(read: Callable[[], Mapping[str, Any]]) -> None:
             if not document["is_running"]:
                 return
             time.sleep(_WATCH_PAUSE_S)
-
-
-def systems_table(systems: Sequence[Mapping[str, str]]) -> None:
-    """Print name, description and paper of each system."""
-    for entry in systems:
-        _print(Text(entry["name"], "bold"), *_indented(entry["description"], entry["paper"]))
-
-
-def knobs_table(knobs: Sequence[Mapping[str, Any]]) -> None:
-    """Print every setting of a system, from the document of ``systems NAME --json``."""
-    for knob in knobs:
-        default = (
-            "required"
-            if knob["is_required"]
-            else f"= {'null' if knob['default'] is None else knob['default']}"
-        )
-        _print(Text.assemble((knob["path"], "bold"), f" {default}"))
-        kind = " ".join(
-            filter(None, (knob["type"].replace("one of or null", "null or one of"), knob["allowed"]))
-        )
-        meaning = " ".join(knob["description"].replace("``", "").split())
-        conditions = ", or ".join(map(_condition, knob["read_when"]))
-        condition = f"Read when {conditions}." if conditions else ""
-        _print(*_indented(*filter(None, (kind, meaning, condition))))
-
-
-def _indented(*lines: str) -> list[Padding]:
-    return [Padding(Text(line), (0, 0, 0, 4)) for line in lines]
-
-
-def _condition(condition: Mapping[str, Sequence[Any]]) -> str:
-    """Write a condition: ``transfer.sides is encoder or both``."""
-    texts = {
-        name: ["null" if value is None else str(value) for value in values]
-        for name, values in condition.items()
-    }
-    return " and ".join(
-        f"{name} is {' or '.join(filter(None, (', '.join(found[:-1]), found[-1])))}"
-        for name, found in texts.items()
-    )
 
 
 def _left(table: Table) -> Table:

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import zipfile
 from pathlib import Path
@@ -39,9 +40,10 @@ def metadata(wheel):
 
 
 def in_wheel(wheel, *arguments):
-    """What Python prints that finds the project in the wheel alone."""
-    environment = {**os.environ, "PYTHONPATH": str(wheel)}
-    command = [sys.executable, *arguments]
+    """What Python prints that finds the project in the wheel alone, not by a development install."""
+    packages = sysconfig.get_path("purelib")
+    environment = {**os.environ, "PYTHONPATH": f"{wheel}{os.pathsep}{packages}"}
+    command = [sys.executable, "-S", *arguments]
     run = subprocess.run(
         command, cwd=wheel.parent, env=environment, check=True, capture_output=True, text=True
     )
@@ -80,4 +82,25 @@ def test_the_wheel_alone_lists_the_systems_with_the_papers_of_its_metadata(wheel
     systems = json.loads(in_wheel(wheel, "-m", "nlgraft", "systems", "--json"))
     papers = {one["name"]: one["paper"].split()[-1] for one in systems}
     assert papers == dict(url.split(", ") for url in metadata.get_all("Project-URL"))
-    assert Path(in_wheel(wheel, "-c", "import trainables; print(trainables.__file__)")).is_relative_to(wheel)
+    found = in_wheel(wheel, "-c", "import nlgraft, trainables.multi_source as one; print(one.__file__)")
+    assert Path(found).is_relative_to(wheel / "nlgraft")
+
+
+def test_the_wheel_installs_one_package(wheel):
+    """Another distribution may have a top-level ``trainables``, too."""
+    assert {path.name for path in wheel.iterdir() if not path.name.endswith(".dist-info")} == {"nlgraft"}
+
+
+def test_the_studies_run_by_name_from_the_wheel(wheel):
+    studies = json.loads(in_wheel(wheel, "-m", "nlgraft", "studies", "--json"))
+    assert len(studies) == len([*ROOT.glob("search_spaces/*/*.yaml")])
+    overrides = [
+        "data.upstream={corpus: conlang, train: 200, dev: 8, test: 4}",
+        "data.downstream={corpus: conlang, domain: b, train: 150, dev: 8, test: 4}",
+        "upstream.train.max_steps=3",
+        "downstream.train.max_steps=3",
+        "generator.max_steps=2",
+        "decode={beam: 1, max_length_offset: 5}",
+    ]
+    done = in_wheel(wheel, "-m", "nlgraft", "trial", "demo", *overrides, "--cell", "arm=avg_eg", "--json")
+    assert json.loads(done)["state"] == "finished"

@@ -231,14 +231,15 @@ class Config(SystemConfig):
         return {"num_sources": len(self.read_sources), **self.sources.wiring()}
 
     def _problems(self) -> Iterator[str]:
-        if unread := list(self._source_problems()):
-            yield from unread
-            return
-        yield from self._phase_problems()
+        unread = list(self._index_problems())
+        yield from unread
+        yield from self._source_problems()
+        if not unread:
+            yield from self._phase_problems()
         if not self.tokenizer.is_shared:
             yield "tokenizer.is_shared is false: all languages have one vocabulary; leave it out"
 
-    def _source_problems(self) -> Iterator[str]:
+    def _index_problems(self) -> Iterator[str]:
         known = len(self.languages) - 1
         chosen = [("read", self.read_sources)]
         if self.single_source is not None and self.single_source.draws is not None:
@@ -246,6 +247,9 @@ class Config(SystemConfig):
         for name, sources in chosen:
             if max(sources) >= known or min(sources) < 0 or len(set(sources)) < len(sources):
                 yield f"{name} is {list(sources)}: an example has sources 0 to {known - 1}, each at most once"
+
+    def _source_problems(self) -> Iterator[str]:
+        known = len(self.languages) - 1
         if self.documents != "apart" and (
             self.data.num_sources > 1 or "document" not in self.data.task.roles
         ):

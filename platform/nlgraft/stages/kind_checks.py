@@ -6,7 +6,7 @@ Each takes all stages that name it and the findings so far, to which it adds; se
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from pydantic import TypeAdapter
 
@@ -25,6 +25,7 @@ from nlgraft.text.conlang.tasks import generate
 from nlgraft.text.corpora import Corpus, report_json
 from nlgraft.text.corpus_checks import (
     check_corpus,
+    is_swapped,
     normalization_warning,
     separator_problems,
     vocabulary_warning,
@@ -93,6 +94,7 @@ def _compare_corpora(stages: Sequence[Stage], findings: Findings) -> None:
         for stage in stages
         if stage.fingerprint in findings.read
     }
+    findings.warnings += _swapped([*texts.values()])
     for found in overlaps(texts, findings.stages):
         report = findings.corpora.get(found.corpus, {}).get(found.split)
         if report is not None:
@@ -102,6 +104,24 @@ def _compare_corpora(stages: Sequence[Stage], findings: Findings) -> None:
             findings.warnings.append(
                 f"{found.corpus}: {found.split}: {found.num_examples} of {number} examples have a line "
                 f"in the training text of {found.other}; scores on them measure memory, remove them there"
+            )
+
+
+def _swapped(texts: Sequence[tuple[str, Mapping[str, Corpus]]]) -> Iterator[str]:
+    """Warn of splits whose languages are the other way round than in train, or than in the first corpus."""
+    trains = [(name, splits["train"]) for name, splits in texts if "train" in splits]
+    pairs = [(name, "train", corpus, trains[0]) for name, corpus in trains[1:]]
+    pairs += [
+        (name, split, corpus, (name, splits["train"]))
+        for name, splits in texts
+        for split, corpus in splits.items()
+        if split != "train" and "train" in splits
+    ]
+    for name, split, corpus, (other, train) in pairs:
+        if is_swapped(corpus, train):
+            yield (
+                f"{name}: {split}: its source looks like the target of {other}, train, and its target like "
+                "the source there; swap sources and target, unless the directions differ on purpose"
             )
 
 

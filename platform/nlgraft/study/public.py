@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from nlgraft.pipeline.store import ArtifactStore
+from nlgraft.shipped import study_path
 from nlgraft.study.data import study
 from nlgraft.study.data.design import cells
 from nlgraft.study.data.plan import Plan
@@ -36,7 +37,8 @@ class Study(study.Study):
         """Read and check a study file.
 
         Args:
-            path: A YAML 1.2 file; relative paths in it start at its directory.
+            path: A YAML 1.2 file, or the name of a study that comes with nlgraft, ``demo``. Relative paths in
+                it start at its directory.
             overrides: ``@scale`` and ``key=value``; scales are applied first, each kind in the order given. A
                 key whose first part is no field of a study lies inside ``base``.
             environ: Where ``${env:NAME}`` is looked up; None for the environment of this process.
@@ -45,7 +47,7 @@ class Study(study.Study):
             StudyError: Lists all problems with their paths and lines.
         """
         environ = os.environ if environ is None else environ
-        path = Path(path)
+        path = study_path(path)
         return read_study(documents.read_file(path), overrides, environ, str(path), cls, path.parent)
 
     @classmethod

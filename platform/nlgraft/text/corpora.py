@@ -27,7 +27,8 @@ from nlgraft.text.corpus_config import (
     TextFiles,
     WordRule,
 )
-from nlgraft.text.files import read_lines
+from nlgraft.text.files import Lines, read_lines
+from nlgraft.text.tables import read_table, table_suffix
 
 _FileBased = FilesConfig | SacreBleuConfig
 _LOG = logging.getLogger(__name__)
@@ -141,7 +142,22 @@ def load_split_files(config: _FileBased, split: str, files: TextFiles) -> Corpus
 
 
 def _read(files: TextFiles, max_line_chars: int, split: str) -> tuple[dict[str, list[str]], int]:
-    read = {role: read_lines(path, max_line_chars) for role, path in files.streams().items()}
+    if files.table is not None:
+        return read_table(files.table, files.streams(), max_line_chars)
+    if tables := [path for path in dict.fromkeys(files.streams().values()) if table_suffix(path)]:
+        raise DataError(
+            f"{split}: {', '.join(tables)} would be read as lines, header and all; name columns: "
+            f"{split}: {{table: {Path(tables[0]).name}, sources: COLUMN, ...}}"
+        )
+    read: dict[str, Lines] = {}
+    problems: list[str] = []
+    for role, path in files.streams().items():
+        try:
+            read[role] = read_lines(path, max_line_chars)
+        except DataError as error:
+            problems.append(f"{split}: {error}")
+    if problems:
+        raise DataError("\n".join(problems))
     counts = {role: len(found.lines) for role, found in read.items()}
     if len(set(counts.values())) > 1:
         lengths = ", ".join(f"{files.streams()[role]} {count}" for role, count in counts.items())

@@ -2,26 +2,38 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import sentencepiece
+from pydantic import BaseModel
 
 from nlgraft.errors import DataError
+from nlgraft.text import hub
 from nlgraft.text.corpora import Corpus, SplitReport, corpus_report, load_split_files
 from nlgraft.text.corpus_config import (
     SPECIAL_PIECES,
     CorpusConfig,
     FilesConfig,
+    HuggingFaceConfig,
     SacreBleuConfig,
     TextFiles,
+    as_corpus,
+    word_tokens,
 )
+from nlgraft.text.corpus_digest import digest
 from nlgraft.text.tokenizer_config import LearnedTokenizerConfig
 from nlgraft.text.tokenizers import Tokenizer, normalised
 
 MIN_ROUND_TRIP = 99.5
 """BLEU below which text does not survive encoding and decoding."""
 _NUM_SHOWN = 3
+_NUM_COMPARED = 2000
+"""Lines by which the languages of two texts are compared."""
+_SWAPPED, _MIN_SHARED = 2.0, 0.2
+"""Sides are swapped that share so many times more running words crosswise, at least so large a part."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +58,10 @@ def check_corpus(config: CorpusConfig) -> CorpusCheck:
 
     Raises:
         DataError: Files are missing, empty, of unequal length, not UTF-8, broken, or nothing of a split is
-            left. The message has a line for each split with a problem.
+            left; or a package that reads the hub is not installed. The message has a line for each file.
     """
+    if isinstance(config, HuggingFaceConfig) and (reason := hub.missing_package()):
+        raise DataError(reason)
     if not isinstance(config, FilesConfig | SacreBleuConfig):
         return CorpusCheck()
     problems: list[str] = []
@@ -62,6 +76,54 @@ def check_corpus(config: CorpusConfig) -> CorpusCheck:
         raise DataError("\n".join(problems))
     reports = corpus_report(corpora)
     return CorpusCheck(corpora, reports, tuple(_empty_lines(corpora)), tuple(_overlaps(reports)))
+
+
+def corpora_in(data: Any, path: str = "data") -> Iterator[tuple[str, CorpusConfig]]:
+    """Find the corpora in ``data`` of a system's config, or in a part of it, with their paths."""
+    if hasattr(data, "corpus"):
+        yield path, as_corpus(data)
+    elif isinstance(data, BaseModel | Mapping):
+        for name, part in dict(data).items():
+            yield from corpora_in(part, f"{path}.{name}")
+
+
+def data_problems(data: BaseModel) -> list[str]:
+    """List what is wrong with all corpora in ``data`` of a system's config, each with its path."""
+    problems: list[str] = []
+    for path, corpus in corpora_in(data):
+        try:
+            check_corpus(corpus)
+            digest(corpus)
+        except DataError as error:
+            problems += [f"{path}: {line}" for line in str(error).split("\n")]
+    return problems
+
+
+def is_swapped(one: Corpus, other: Corpus) -> bool:
+    """Tell if the source of one corpus looks like the target of another, and the other way round.
+
+    The languages are told by their frequent words. Texts whose two sides look alike, or that share too few
+    words, are never swapped.
+    """
+    if one.target is None or other.target is None:
+        return False
+    mine, theirs = (
+        [_word_rates(side[:_NUM_COMPARED]) for side in (corpus.sources[0], corpus.target or [])]
+        for corpus in (one, other)
+    )
+    straight = _likeness(mine[0], theirs[0]) + _likeness(mine[1], theirs[1])
+    crossed = _likeness(mine[0], theirs[1]) + _likeness(mine[1], theirs[0])
+    return crossed > max(_SWAPPED * straight, _MIN_SHARED)
+
+
+def _word_rates(lines: Sequence[str]) -> dict[str, float]:
+    counts = Counter(word for line in lines for word in word_tokens(line))
+    return {word: number / counts.total() for word, number in counts.items()}
+
+
+def _likeness(mine: Mapping[str, float], theirs: Mapping[str, float]) -> float:
+    """Share of running words that two texts have in common."""
+    return sum(min(rate, theirs.get(word, 0.0)) for word, rate in mine.items())
 
 
 def _empty_lines(corpora: Mapping[str, Corpus]) -> list[str]:

@@ -157,15 +157,19 @@ class ConlangConfig(_Constructed):
 
 
 class TextFiles(StrictConfig):
-    """The files of one split. Plain or ``.gz``, UTF-8."""
+    """The files of one split, or the columns of its table. Plain or ``.gz``, UTF-8."""
 
+    table: InputPath | None = None
+    """A table (.csv, .tsv or .jsonl), whose columns or keys the other settings name; numbers from 1 name the
+    columns of one without a header. Null: they name files with an example per line."""
     sources: Paths = Field(min_length=1)
-    """One file per source, in order; or the only one."""
+    """One file or column per source, in order; or the only one."""
 
     def streams(self) -> dict[str, str]:
-        """Map role to path, ``source 0``, ``target``, ``label``, ``document``, absent ones left out."""
+        """Map role to file or column, ``source 0``, ``target``, ``label``, ``document``, as far as given."""
         named = {f"source {index}": path for index, path in enumerate(self.sources)}
-        others = {role: getattr(self, role) for role in type(self).model_fields if role != "sources"}
+        roles = [role for role in type(self).model_fields if role not in ("table", "sources")]
+        others = {role: getattr(self, role) for role in roles}
         return named | {role: path for role, path in others.items() if path is not None}
 
 

@@ -29,7 +29,9 @@ def digest(config: CorpusConfig) -> dict[str, Any]:
     # Further tests are among the splits below, by their files instead of their paths.
     content.pop("further_tests", None)
     for split, files in config.splits.items():
-        if isinstance(files, TextFiles):
+        if isinstance(files, TextFiles) and files.table is not None:
+            content[split] = {**files.streams(), "table": file_digest(files.table)}
+        elif isinstance(files, TextFiles):
             content[split] = {role: file_digest(path) for role, path in files.streams().items()}
         else:
             content[split] = {"test_set": files, "md5": _test_set_md5(files)}

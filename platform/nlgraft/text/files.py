@@ -19,6 +19,8 @@ from nlgraft.errors import DataError
 
 
 def _resolved(path: str, info: ValidationInfo) -> str:
+    if (info.data or {}).get("table") is not None:  # a column of that table
+        return path
     directory = (info.context or {}).get("directory")
     return path if directory is None else str(Path(directory, Path(path).expanduser()))
 
@@ -60,7 +62,7 @@ def read_lines(path: str, max_line_chars: int) -> Lines:
         DataError: The file is missing, unreadable, empty, not UTF-8, broken gzip, or plain but named .gz.
     """
     try:
-        with _open(path) as file:
+        with open_file(path) as file:
             found = _split(file, path, max_line_chars)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(f"{path}: broken gzip file ({error}); fetch or compress it again") from error
@@ -71,7 +73,13 @@ def read_lines(path: str, max_line_chars: int) -> Lines:
     return found
 
 
-def _open(path: str) -> IO[bytes]:
+def open_file(path: str) -> IO[bytes]:
+    """Open a file, plain or gzip, to read its uncompressed bytes.
+
+    Raises:
+        DataError: It is plain but named .gz.
+        OSError: It cannot be read.
+    """
     where = expand(path)
     with where.open("rb") as file:
         head = file.read(2)

@@ -2,10 +2,24 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from nlgraft.errors import DataError
 from nlgraft.text.corpus_config import HuggingFaceConfig, PairFiles
+
+
+def missing_package() -> str | None:
+    """Say what to do where the optional package that reads the hub is not installed; None where it is."""
+    found = sys.modules["datasets"] if "datasets" in sys.modules else find_spec("datasets")
+    if found is not None:
+        return None
+    return (
+        "corpus: huggingface needs the datasets package; pip install 'nlgraft[datasets]' "
+        "or export the text and use corpus: files"
+    )
 
 
 def load_split(config: HuggingFaceConfig, split: str) -> dict[str, list[str]]:
@@ -16,13 +30,10 @@ def load_split(config: HuggingFaceConfig, split: str) -> dict[str, list[str]]:
     Raises:
         DataError: The ``datasets`` package is missing, the dataset cannot be loaded, or a column is missing.
     """
-    try:
-        import datasets  # pyright: ignore[reportMissingImports]  # an optional extra
-    except ImportError as error:
-        raise DataError(
-            "corpus: huggingface needs the datasets package; pip install 'nlgraft[datasets]' "
-            "or export the text and use corpus: files"
-        ) from error
+    if reason := missing_package():
+        raise DataError(reason)
+    import datasets  # pyright: ignore[reportMissingImports]  # an optional extra
+
     theirs = config.splits[split]
     where = f"{config.path}{f' ({config.name})' if config.name else ''}, split {theirs}"
     try:
@@ -40,11 +51,25 @@ def _column(rows: Any, column: str, where: str, role: str) -> list[str]:
         raise DataError(f"{where}: no column {first!r} for {role}; it has {', '.join(rows.column_names)}")
     names = getattr(rows.features.get(first), "names", None) if role == "label" else None
     return [
-        _text(value, inside, names, f"{where}, {column}, example {n}") for n, value in enumerate(rows[first])
+        as_line(value, inside, names, f"{where}, {column}, example {n}")
+        for n, value in enumerate(rows[first])
     ]
 
 
-def _text(value: Any, inside: list[str], names: list[str] | None, where: str) -> str:
+def as_line(
+    value: Any, inside: Sequence[str] = (), names: Sequence[str] | None = None, where: str = ""
+) -> str:
+    """Turn a value of a row into a line of text; line feeds become spaces.
+
+    Args:
+        value: Text, a number, or nested mappings of these.
+        inside: Keys that lead to it.
+        names: Names of classes, for their numbers.
+        where: The place, for errors.
+
+    Raises:
+        DataError: A key is missing, or the value is no text.
+    """
     for key in inside:
         if not isinstance(value, dict) or key not in value:
             has = ", ".join(value) if isinstance(value, dict) else type(value).__name__

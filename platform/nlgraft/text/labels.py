@@ -54,7 +54,7 @@ def _useless(labels: Sequence[str]) -> Iterator[str]:
         yield (
             f"train: {len(labels)} examples have {len(distinct)} distinct labels, such as "
             f"{', '.join(map(repr, [*distinct][:_NUM_SHOWN]))}: labels repeat; give a file with one label on "
-            "each line and nothing else (a table needs its column cut out)"
+            "each line and nothing else, or a column of a table"
         )
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel
 
 from nlgraft.conditions import Condition, ReadWhen, are_met
-from nlgraft.errors import ContractError
+from nlgraft.errors import ContractError, DataError
 from nlgraft.pipeline.fingerprint import canonical_json
 from nlgraft.pipeline.stage import StageGraph
 from nlgraft.study.data.metric import Metric, further_metrics
@@ -57,11 +57,19 @@ class System:
 
         Raises:
             ContractError: The system returned something else.
-            DataError: A corpus is missing or unusable.
+            DataError: Corpora are missing or unusable; lists the problems of all.
         """
         if "test" in splits:
             splits = (*splits, *further_tests(dict(config)["data"]))
-        graph = self.build(config, seed=seed, splits=splits)
+        try:
+            graph = self.build(config, seed=seed, splits=splits)
+        except DataError as error:
+            from nlgraft.text.corpus_checks import data_problems
+
+            # The error names one file; there may be more.
+            problems = data_problems(dict(config)["data"])
+            own = [line for line in str(error).split("\n") if not any(line in found for found in problems)]
+            raise DataError("\n".join([*problems, *own])) from error
         if not isinstance(graph, StageGraph):
             raise ContractError(
                 f"{self.path}.stage_graph returned a {type(graph).__name__}, not a StageGraph"

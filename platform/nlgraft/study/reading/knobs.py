@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -55,6 +55,7 @@ class Knob:
         default: Its default as a JSON value, or `REQUIRED`.
         allowed: Range or choices; empty when the type implies them.
         description: Meaning, unit and section of the paper.
+        kinds: For a setting of some variants of its part alone, the choices that have it: ``corpus: files``.
     """
 
     path: str
@@ -62,6 +63,7 @@ class Knob:
     default: Any
     allowed: str
     description: str
+    kinds: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Turn the knob into JSON values; ``default`` is null where ``is_required``."""
@@ -72,6 +74,7 @@ class Knob:
             "is_required": self.default is REQUIRED,
             "allowed": self.allowed,
             "description": self.description,
+            "kinds": [*self.kinds],
         }
 
 
@@ -185,14 +188,17 @@ class Place:
         return f"{name} of {inner}" if inner not in ("", "anything") else name
 
 
-def knobs(model: type[BaseModel]) -> list[Knob]:
+def knobs(model: type[BaseModel], *, is_by_kind: bool = False) -> list[Knob]:
     """List every setting of a config, nested ones included, in the order of the fields.
 
-    Where variants of a config share a path, their types and ranges are joined.
+    Where variants of a config share a path, their types and ranges are joined; those that differ stay apart
+    if ``is_by_kind``.
     """
-    rows: dict[str, Knob] = {}
+    rows: dict[tuple[str, ...], Knob] = {}
     for knob in _rows(Place.root(model, is_described=True), "", REQUIRED, 0):
-        rows[knob.path] = _join(rows[knob.path], knob) if knob.path in rows else knob
+        differs = (knob.type, knob.allowed, knob.description) if is_by_kind and knob.kinds else ()
+        key = (knob.path, *differs)
+        rows[key] = _join(rows[key], knob) if key in rows else knob
     return list(rows.values())
 
 
@@ -232,11 +238,17 @@ def _rows(place: Place, parent: str, defaults: Any, depth: int) -> Iterator[Knob
     """The knobs inside a mapping; those of the variant that the defaults belong to come first."""
     if depth > _MAX_DEPTH:
         return
+    is_union = len(place.variants) > 1
     for schema in sorted(place.variants, key=lambda schema: not _agrees(schema, defaults)):
         own = defaults if _agrees(schema, defaults) else {}
+        kinds = _kinds([schema], place.variants) if is_union else ()
         for name, field in schema.get("properties", {}).items():
             default = own.get(name, field.get("default", REQUIRED))
-            yield from _field_rows(place.at([field]), paths.join(parent, name), default, field, depth)
+            rows = _field_rows(place.at([field]), paths.join(parent, name), default, field, depth)
+            has_all = all(field == other.get("properties", {}).get(name) for other in place.variants)
+            for knob in rows:
+                is_apart = kinds and not knob.kinds and "const" not in field and not has_all
+                yield replace(knob, kinds=kinds) if is_apart else knob
 
 
 def _field_rows(place: Place, path: str, default: Any, field: Schema, depth: int) -> Iterator[Knob]:
@@ -253,6 +265,15 @@ def _field_rows(place: Place, path: str, default: Any, field: Schema, depth: int
     if any(schema.get("type") != "null" for schema in leaves):
         leaf = place.at(leaves)
         yield Knob(path, leaf.type, default, leaf.allowed, field.get("description", ""))
+
+
+def _kinds(variants: Sequence[Schema], every: Sequence[Schema]) -> tuple[str, ...]:
+    """The choices by which some variants of a mapping differ from all others: ``corpus: files``."""
+    fields = [schema.get("properties", {}) for schema in every]
+    names = (
+        [name for name in fields[0] if all("const" in one.get(name, {}) for one in fields)] if fields else []
+    )
+    return tuple(f"{name}: {schema['properties'][name]['const']}" for schema in variants for name in names)
 
 
 def _inner(schema: Schema) -> list[Schema]:
@@ -287,4 +308,5 @@ def _join(left: Knob, right: Knob) -> Knob:
         right.default if left.default is REQUIRED else left.default,
         both(left.allowed, right.allowed, ", "),
         both(left.description, right.description, " / "),
+        tuple(dict.fromkeys((*left.kinds, *right.kinds))),
     )

@@ -16,6 +16,7 @@ from nlgraft.study.data.design import Cell
 from nlgraft.study.data.study import Study
 from nlgraft.study.data.system import REPLICATE_SPLITS, System
 from nlgraft.study.reading.faults import Fault, faults_of
+from nlgraft.study.reading.hidden_rules import hidden_problems
 from nlgraft.study.reading.system_import import load_system
 
 _MAX_REPAIRS = 5
@@ -72,7 +73,10 @@ class Resolver:
                 break
             # An unknown key hides the rules over several fields, which run last: look for those without it.
             values = _without(values, unknown)
-        return None, list(found.values())
+        has_rules = () in found
+        context = {"directory": self._directory}
+        hidden = [] if has_rules else hidden_problems(self._system.config_type, values, context)
+        return None, [*found.values(), *(Fault((), problem) for problem in hidden)]
 
     def place(self, fault: Fault, cell: Cell, params: Mapping[str, Any]) -> Problem:
         """Find the origin of a fault in the study file.

@@ -11,6 +11,7 @@ from types import ModuleType
 from pydantic import BaseModel
 
 from nlgraft.errors import ContractError, Problem, StudyError, nearest
+from nlgraft.shipped import system_names
 from nlgraft.study.data.metric import Metric, early_metrics
 from nlgraft.study.data.system import System
 from nlgraft.study.reading.knobs import miss
@@ -83,14 +84,11 @@ def _is_text(module: ModuleType, name: str) -> bool:
 
 def _neighbours(path: str) -> list[str]:
     """Import paths of the packages beside a missing one, or of the systems that come with nlgraft."""
-    for parent in (path.rpartition(".")[0], "trainables"):
-        try:
-            package = importlib.import_module(parent) if parent else None
-        except ImportError:
-            continue
-        locations = getattr(package, "__path__", None)
-        if locations is not None:
-            return sorted(
-                f"{parent}.{entry.name}" for entry in pkgutil.iter_modules(locations) if entry.ispkg
-            )
-    return []
+    parent = path.rpartition(".")[0]
+    try:
+        package = importlib.import_module(parent) if parent else None
+    except ImportError:
+        package = None
+    locations = getattr(package, "__path__", [])
+    beside = [f"{parent}.{entry.name}" for entry in pkgutil.iter_modules(locations) if entry.ispkg]
+    return sorted(beside) or system_names()

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from nlgraft.errors import ContractError, Problem, StudyError, nearest
+from nlgraft.shipped import SYSTEMS_PACKAGE, system_names
 from nlgraft.study.data import paths
 from nlgraft.study.data.design import MAX_CELLS, Axes, Cell, axes_of
 from nlgraft.study.data.space import Domain, alternatives, holds, same, whole_condition
@@ -24,18 +25,23 @@ _REPORTED = ("published", "claims", "analysis")
 def system_problems(draft: Draft, cells: Sequence[Cell]) -> Iterator[Problem]:
     """Find the problems of a study that only its system can tell, with their paths in the study file.
 
-    Where the system itself cannot be used, that is the only problem. ``cells`` are the `usable_cells`.
+    Where the system itself cannot be used, that is the only problem, unless its package alone was left out.
+    ``cells`` are the `usable_cells`.
     """
     if not draft.can_use("system"):
         return
     try:
-        system = load_system(draft.study.system).with_tests_of(draft.study.data)
+        system = load_system(draft.study.system)
     except StudyError as error:
         yield from error.problems
-        return
+        meant = f"{SYSTEMS_PACKAGE}.{draft.study.system}"
+        if meant not in system_names():
+            return
+        system = load_system(meant)
     except ContractError as error:
         yield Problem("system", str(error))
         return
+    system = system.with_tests_of(draft.study.data)
     yield from _metric_problems(draft, cells, system)
     unknown: set[str] = set()
     for place, path in _config_paths(draft):

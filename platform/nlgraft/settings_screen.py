@@ -1,0 +1,155 @@
+"""Systems, their settings and the studies that come with nlgraft, as text of 80 columns."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import click
+
+from nlgraft.conditions import Condition
+from nlgraft.study.data.system import System
+from nlgraft.wording import count
+
+_WIDTH = 80
+_INDENT = "    "
+_MOST_LINES = 2
+"""Lines of essential settings in a part's row."""
+
+
+def show_systems(systems: Iterable[Mapping[str, str]]) -> None:
+    """Print name, description and paper of each system."""
+    for entry in systems:
+        _print_bold(entry["name"])
+        _print_wrapped(entry["description"], entry["paper"])
+
+
+def show_system(system: System, knobs: Sequence[Mapping[str, Any]]) -> None:
+    """Print a system's parts on one screen: how many settings each has, and the essential ones."""
+    _print_bold(system.name)
+    _print_wrapped(system.description)
+    click.echo(f"\n{'part':<16}settings  essential")
+    for part, found in groupby(knobs, lambda knob: knob["path"].partition(".")[0]):
+        rows = list(found)
+        names = dict.fromkeys(knob["path"].partition(".")[2] for knob in rows if knob["is_essential"])
+        text = ", ".join(_merged([*names]))
+        first, *further = textwrap.wrap(text, _width() - 26, max_lines=_MOST_LINES, placeholder=" ...") or [
+            ""
+        ]
+        click.echo(f"{part:<16}{len({knob['path'] for knob in rows}):>8}  {first}".rstrip())
+        for line in further:
+            click.echo(" " * 26 + line)
+    last = knobs[-1]["path"].partition(".")[0]
+    click.echo(
+        f"\nnlgraft systems {system.name} PART         all settings of a part: data, {last}\n"
+        f"nlgraft systems {system.name} --essential  defaults and ranges of the essential ones\n"
+        f"nlgraft systems {system.name} --metrics    what its trials report"
+    )
+
+
+def _merged(names: Sequence[str]) -> list[str]:
+    """Write ``upstream.corpus`` and ``downstream.corpus`` as ``{upstream, downstream}.corpus``."""
+    ends: dict[str, list[str]] = {}
+    for name in names:
+        first, _, rest = name.partition(".")
+        ends.setdefault(rest, []).append(first)
+    bare = ends.pop("", [])
+    return [
+        *bare,
+        *(
+            f"{firsts[0]}.{end}" if len(firsts) == 1 else f"{{{', '.join(firsts)}}}.{end}"
+            for end, firsts in ends.items()
+        ),
+    ]
+
+
+def show_settings(knobs: Sequence[Mapping[str, Any]], choices: Mapping[str, Sequence[str]]) -> None:
+    """Print settings from the document of ``systems NAME PREFIX --json``, those of each kind of corpus apart.
+
+    Args:
+        choices: The choices of every setting of the system, by path.
+    """
+    for part, found in groupby(knobs, lambda knob: ".".join(knob["path"].split(".")[:2])):
+        rows = list(found)
+        shared = _read_when(rows[0], choices)
+        if len(rows) == 1 or any(_read_when(knob, choices) != shared for knob in rows):
+            shared = ""
+        if shared:
+            click.echo(f"\n{part}")
+            _print_wrapped(shared)
+        for kinds in sorted({_kinds(knob) for knob in rows}, key=lambda kinds: (kinds != "", kinds)):
+            if kinds:
+                click.echo(f"\n{part}, {kinds}")
+            for knob in rows:
+                if _kinds(knob) == kinds:
+                    _show_setting(knob, "" if shared else _read_when(knob, choices))
+
+
+def _kinds(knob: Mapping[str, Any]) -> str:
+    return ", ".join(knob["kinds"]).replace(", corpus:", ",")
+
+
+def _show_setting(knob: Mapping[str, Any], condition: str) -> None:
+    default = "null" if knob["default"] is None else knob["default"]
+    _print_bold(knob["path"], " required" if knob["is_required"] else f" = {default}")
+    kind = " ".join(filter(None, (knob["type"].replace("one of or null", "null or one of"), knob["allowed"])))
+    _print_wrapped(kind, " ".join(knob["description"].replace("``", "").split()), condition)
+
+
+def _read_when(knob: Mapping[str, Any], choices: Mapping[str, Sequence[str]]) -> str:
+    conditions = ", or ".join(_condition(condition, choices) for condition in knob["read_when"])
+    return f"Read when {conditions}." if conditions else ""
+
+
+def _condition(condition: Condition, choices: Mapping[str, Sequence[str]]) -> str:
+    """Write a condition: ``transfer.sides is encoder or both``, or what it must not be if that is shorter."""
+    texts = []
+    for name, values in condition.items():
+        shown = ["null" if value is None else str(value) for value in values]
+        others = [choice for choice in choices.get(name, ()) if choice not in shown]
+        is_shorter = 0 < len(others) < len(shown)
+        texts.append(f"{name} is not {_listed(others)}" if is_shorter else f"{name} is {_listed(shown)}")
+    return " and ".join(texts)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+
+
+def show_metrics(system: System, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print metrics from the document of ``systems NAME --metrics --json``."""
+    click.echo(f"{system.name}: {count(len(rows), 'metric')}; dev and test figures where their stages run")
+    for row in rows:
+        better = "higher" if row["direction"] == "maximize" else "lower"
+        _print_bold(row["metric"], f" in {row['unit']}, {better} is better")
+        _print_wrapped(row["description"])
+
+
+def show_studies(studies: Sequence[Mapping[str, Any]]) -> None:
+    """Print studies by system, from the document of ``studies --json``."""
+    for system, found in groupby(studies, lambda study: study["system"]):
+        click.echo(f"{system.rpartition('.')[2]}")
+        for study in found:
+            scales = " ".join(f"@{scale}" for scale in study["scales"])
+            needs = "; reads files below NLGRAFT_DATA" if study["needs_data"] else ""
+            _print_bold(f"  {study['study']}", f"  {scales}")
+            _print_wrapped(f"{study['description']}{needs}")
+    click.echo("\nnlgraft plan NAME @tiny shows what a study would do, nlgraft run NAME @tiny runs it.")
+
+
+def _print_bold(name: str, rest: str = "") -> None:
+    has_colour = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+    click.echo((click.style(name, bold=True) if has_colour else name) + rest)
+
+
+def _print_wrapped(*paragraphs: str) -> None:
+    for paragraph in filter(None, paragraphs):
+        click.echo(textwrap.fill(paragraph, _width(), initial_indent=_INDENT, subsequent_indent=_INDENT))
+
+
+def _width() -> int:
+    return min(os.get_terminal_size().columns, 100) if sys.stdout.isatty() else _WIDTH

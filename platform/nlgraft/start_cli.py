@@ -1,0 +1,69 @@
+"""Commands that show what there is to start from: systems, their settings, and studies."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from nlgraft.exits import fails_politely
+from nlgraft.study_command import print_json
+
+
+@click.command("systems")
+@click.argument("name", required=False)
+@click.argument("prefix", default="")
+@click.option("--essential", "is_essential", is_flag=True, help="Only settings that many studies set.")
+@click.option("--metrics", "has_metrics", is_flag=True, help="What its trials report.")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@fails_politely
+def systems(name: str | None, prefix: str, is_essential: bool, has_metrics: bool, is_json: bool) -> None:
+    """List the systems, or the settings of one.
+
+    Without PREFIX a system's parts are shown; with PREFIX (data.upstream, transfer) every setting below it.
+    """
+    from nlgraft import api, settings_screen
+    from nlgraft.study.reading.catalogue import metrics_of
+
+    if name is None:
+        found = api.systems()
+        print_json(found) if is_json else settings_screen.show_systems(found)
+        return
+    system = api.find_system(name)
+    if has_metrics:
+        rows = [row for row in metrics_of(system) if row["metric"].startswith(prefix)]
+        print_json(rows) if is_json else settings_screen.show_metrics(system, rows)
+        return
+    knobs = api.knobs(name, prefix, is_essential=is_essential)
+    if is_json:
+        print_json(knobs)
+    elif prefix or is_essential:
+        every = {knob["path"]: knob["allowed"].split(", ") for knob in api.knobs(name)}
+        settings_screen.show_settings(knobs, every)
+    else:
+        settings_screen.show_system(system, knobs)
+
+
+@click.command("studies")
+@click.option("--json", "is_json", is_flag=True, help="Print JSON.")
+@fails_politely
+def studies(is_json: bool) -> None:
+    """List the studies that come with nlgraft; run takes their names."""
+    from nlgraft import settings_screen
+    from nlgraft.study.reading.catalogue import shipped_studies
+
+    found = shipped_studies()
+    print_json(found) if is_json else settings_screen.show_studies(found)
+
+
+@click.command("schema")
+@click.argument("system", required=False)
+@fails_politely
+def schema(system: str | None) -> None:
+    """Print the JSON schema of a study, for editors.
+
+    With SYSTEM, it knows that system's settings and metrics, too.
+    """
+    from nlgraft import api
+
+    click.echo(json.dumps(api.schema(system), indent=2))

@@ -1,0 +1,144 @@
+"""A first attempt at a study of one's own: everything that is wrong is told in one go, data included."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from nlgraft.cli import main
+from nlgraft.errors import StudyError
+from nlgraft.study.public import Study
+
+WORDS = {
+    "en": ["the", "of", "and", "to", "in", "is", "dog", "house", "runs", "big", "small", "man"],
+    "de": ["der", "die", "und", "zu", "im", "ist", "hund", "haus", "rennt", "gross", "klein", "mann"],
+    "fr": ["le", "de", "et", "a", "dans", "est", "chien", "maison", "court", "grand", "petit", "homme"],
+}
+SPLITS = {"train": 60, "dev": 12, "test": 12}
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for language, words in WORDS.items():
+        for offset, (split, number) in enumerate(SPLITS.items()):
+            lines = [" ".join(words[(n * k + offset) % 12] for k in range(1, 8)) for n in range(number)]
+            (tmp_path / f"{split}.{language}").write_text("\n".join(lines) + "\n", "utf-8")
+    return tmp_path
+
+
+def files(*sources: str, target: str) -> dict[str, Any]:
+    return {
+        "corpus": "files",
+        **{
+            split: {"sources": [f"{split}.{one}" for one in sources], "target": f"{split}.{target}"}
+            for split in SPLITS
+        },
+    }
+
+
+def study(system: str, data: dict[str, Any], base: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": "mine",
+        "system": f"trainables.{system}",
+        "data": data,
+        "base": base,
+        "objective": {"metric": "dev/bleu", "direction": "maximize"},
+        "seeds": [1],
+    }
+
+
+def problems_of(document: dict[str, Any]) -> str:
+    with pytest.raises(StudyError) as caught:
+        Study.from_dict(document)
+    return str(caught.value)
+
+
+def test_a_wrong_key_value_and_consistency_are_told_together(place: Path) -> None:
+    data = {"task": files("en", "fr", target="de"), "languages": ["en", "fr", "de"]}
+    base = {"model": {"preset": "tinny", "dropout": 2}, "tokenizer": {"size": 9}, "upstream": {}}
+    found = problems_of(study("multi_source", data, base))
+    assert "unknown key 'size'" in found
+    assert "Did you mean 'tiny'?" in found
+    assert "expected float >= 0, < 1, got 2" in found
+    assert "read is [0, 1] without multi_source" in found
+    assert "upstream learns from data.text, which lacks de, en, fr" in found
+
+
+def test_the_rule_of_a_part_hides_no_rule_of_the_whole(place: Path) -> None:
+    data = {"task": files("en", "fr", target="de"), "languages": ["en", "de"]}
+    found = problems_of(study("multi_source", data, {}))
+    assert "the task has 2 sources and a target" in found
+    assert "single_source and multi_source are both null: nothing is finetuned" in found
+
+
+def test_a_rule_about_a_refused_value_is_not_made_up(place: Path) -> None:
+    """`multi_source` counts as null where its value is no mapping; that it is missing would be wrong."""
+    data = {"task": files("en", "fr", target="de"), "languages": ["en", "fr", "de"]}
+    found = problems_of(study("multi_source", data, {"multi_source": 5}))
+    assert "base.multi_source: expected" in found
+    assert "without multi_source" not in found
+    assert "both null" not in found
+
+
+def test_a_system_without_its_package_hides_nothing_else(place: Path) -> None:
+    document = study("multi_source", {"task": files("en", target="de"), "languages": ["en", "de"]}, {})
+    found = problems_of({**document, "system": "multi_source", "base": {"trian": {}}})
+    assert "Did you mean 'trainables.multi_source'?" in found
+    assert "unknown key 'trian'" in found
+
+
+def validated(document: dict[str, Any]) -> Result:
+    Path("study.yaml").write_text(json.dumps(document), "utf-8")
+    return CliRunner().invoke(main, ["validate", "study.yaml"], catch_exceptions=False)
+
+
+def transfer(upstream: dict[str, Any], downstream: dict[str, Any]) -> dict[str, Any]:
+    sizes = {side: {"vocab_size": 60} for side in ("upstream", "downstream")}
+    return study(
+        "embedding_transfer", {"upstream": upstream, "downstream": downstream}, {"tokenizers": sizes}
+    )
+
+
+def test_validate_names_the_problems_of_all_files_of_all_corpora(place: Path) -> None:
+    upstream, downstream = files("en", target="de"), files("en", target="de")
+    upstream["dev"]["target"] = "none.de"
+    upstream["test"] = {"sources": "no.en", "target": "no.de"}
+    downstream["train"]["target"] = "dev.de"
+    done = validated(transfer(upstream, downstream))
+    assert done.exit_code == 2
+    for part in ("none.de: no such file", "no.en: no such file", "no.de: no such file"):
+        assert f"{place / part}" in done.output
+    assert "data.downstream: train: files differ in their number of lines" in done.output
+
+
+def test_validate_tells_languages_that_are_the_other_way_round(place: Path) -> None:
+    right = validated(transfer(files("en", target="de"), files("en", target="de")))
+    assert right.exit_code == 0
+    assert "looks like the target" not in right.output
+    wrong = validated(transfer(files("en", target="de"), files("de", target="en")))
+    assert "downstream_corpus: train: its source looks like the target of upstream_corpus" in wrong.output
+    assert "downstream_corpus: dev" not in wrong.output  # the corpus agrees with itself
+    mixed = files("en", target="de")
+    mixed["dev"] = {"sources": "dev.de", "target": "dev.en"}
+    one = validated(transfer(files("en", target="de"), mixed))
+    assert "downstream_corpus: dev: its source looks like the target of downstream_corpus" in one.output
+    other = validated(transfer(files("en", target="de"), files("fr", target="de")))
+    assert "looks like the target" not in other.output  # another language is no swap
+
+
+def test_text_of_the_hub_needs_its_package_before_anything_starts(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    hub = {"corpus": "huggingface", "path": "x", "revision": "main", "sources": ["en"], "target": "de"}
+    done = validated(transfer(hub, {**hub, "path": "y"}))
+    assert done.exit_code == 2
+    assert "pip install 'nlgraft[datasets]'" in done.output
+    assert "upstream_corpus: " in done.output
+    assert "downstream_corpus: " in done.output
