@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -27,9 +28,12 @@ from optuna.trial import BaseTrial, FrozenTrial, Trial, TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
 
 from nlgraft.errors import StoreError
+from nlgraft.pipeline.store import ArtifactStore
 from nlgraft.pipeline.trial_record import TrialRecord
+from nlgraft.study.data.design import Cell
 from nlgraft.study.data.space import CategoricalDomain, Domain, IntDomain, holds, same, sampling_order
-from nlgraft.study.data.study import Objective, Search
+from nlgraft.study.data.study import Objective, Search, Study
+from nlgraft.study.planning.selection import search_key
 from nlgraft.study.reading.rules import OPTUNA_FILE
 
 _NUMBER = "nlgraft.number"
@@ -166,8 +170,35 @@ def suggest_params(
     return params
 
 
+def outcome(record: TrialRecord, objectives: Sequence[Objective]) -> tuple[TrialState, list[float] | None]:
+    """Return how Optuna is told that a trial ended, with the values of one that is complete."""
+    values = [record.metrics.get(objective.metric, math.nan) for objective in objectives]
+    if record.state == "finished" and all(math.isfinite(value) for value in values):
+        return TrialState.COMPLETE, values
+    return (TrialState.PRUNED if record.state == "stopped" else TrialState.FAIL), None
+
+
+def number_of(trial: FrozenTrial) -> int | None:
+    """Return the number of the proposal that a trial belongs to."""
+    return trial.user_attrs.get(_NUMBER)
+
+
+def optuna_name(study: Study, cell: Cell) -> str:
+    """Name of the Optuna study of a cell."""
+    return f"{study.name}/{cell.label}@{search_key(study, cell)[:8]}"
+
+
+def database_url(store: ArtifactStore) -> str | None:
+    """URL of Optuna's database in a local store; with a remote store it is rebuilt from the proposals."""
+    if not store.is_local:
+        return None
+    root = Path(store.uri)
+    root.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{root / OPTUNA_FILE}"
+
+
 @contextmanager
-def _explained() -> Iterator[None]:
+def explained() -> Iterator[None]:
     """Raise `StoreError` in place of an error of the database; also a decorator."""
     try:
         yield
@@ -195,7 +226,7 @@ class OptunaStudy:
     **Failure.** Methods that read or write the database raise `StoreError` when that is not possible.
     """
 
-    @_explained()
+    @explained()
     def __init__(
         self, name: str, search: Search, objectives: Sequence[Objective], storage_url: str | None
     ) -> None:
@@ -233,7 +264,7 @@ class OptunaStudy:
             self._numbers[trial.user_attrs[_NUMBER]] = len(self.trials)
         self._study.add_trial(trial)
 
-    @_explained()
+    @explained()
     def reconcile(self, proposals: Mapping[int, Mapping[str, Any]], ended: Mapping[int, TrialRecord]) -> None:
         """Make Optuna agree with the store.
 
@@ -286,7 +317,7 @@ class OptunaStudy:
         if time.monotonic() >= self._next_flush_s:
             self.flush()
 
-    @_explained()
+    @explained()
     def flush(self) -> None:
         """Write the trials that have ended to the database."""
         began_s = time.monotonic()
@@ -305,12 +336,7 @@ class OptunaStudy:
         if live is not None:
             live.set_user_attr(_FINGERPRINT, record.fingerprint)
             live.set_user_attr(_REASON, record.reason)
-        values = [record.metrics.get(objective.metric, math.nan) for objective in self._objectives]
-        if record.state == "finished" and all(math.isfinite(value) for value in values):
-            self._study.tell(index, values)
-        elif record.state == "stopped":
-            # Without values, since Optuna takes the last intermediate value of a pruned trial.
-            self._study.tell(index, state=TrialState.PRUNED)
-        else:
-            self._study.tell(index, state=TrialState.FAIL)
+        state, values = outcome(record, self._objectives)
+        # Without values, since Optuna takes the last intermediate value of a pruned trial.
+        self._study.tell(index, values, state)
         self._unwritten.append(index)

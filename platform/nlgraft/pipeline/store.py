@@ -131,18 +131,22 @@ class ArtifactStore:
                 return manifest
         return None
 
-    def verify(self, stage: Stage) -> Verdict:
+    def verify(self, stage: Stage, *, is_afresh: bool = False) -> Verdict:
         """Decide whether a stage's artifact can be used, and if not, say why.
 
         A local store compares all checksums, once per process; an object store names and sizes, the checksums
         then being compared by `fetch`.
+
+        Args:
+            stage: The stage.
+            is_afresh: Read every byte where it is stored, whatever was compared before.
 
         Returns:
             HIT, MISS (with what changed since the nearest stored artifact) or CORRUPT.
         """
         try:
             manifest = self.manifest(stage)
-            damage = None if manifest is None else self._artifacts.damage(manifest)
+            damage = None if manifest is None else self._artifacts.damage(manifest, is_afresh=is_afresh)
         except ArtifactDamaged as error:
             return Verdict(Decision.CORRUPT, str(error))
         if manifest is None:

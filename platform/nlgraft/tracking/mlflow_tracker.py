@@ -105,8 +105,7 @@ class MlflowTracker:
             may_write: Asked before each write; False once another driver writes this study.
             is_read: Tells if a setting has an effect in a config; others are no parameters of a trial.
         """
-        prefix = "" if self.experiment == study.variant else f"{study.variant}: "
-        self._layout = layout = StudyLayout(study, fingerprint, cells, is_read, prefix)
+        self._layout = layout = layout_of(study, self.experiment, fingerprint, cells, is_read)
         self._best = BestTrial(study.objectives[0])
         self._writer = Writer(
             lambda: self._connect(self.uri, self.experiment, fingerprint, layout.experiment_tags),
@@ -274,11 +273,24 @@ class MlflowTracker:
         return self._layout
 
 
+def layout_of(
+    study: Study, experiment: str, fingerprint: str, cells: Sequence[CellLike], is_read: IsRead
+) -> StudyLayout:
+    """Lay out a study; where the experiment holds others, its runs carry its name."""
+    prefix = "" if experiment == study.variant else f"{study.variant}: "
+    return StudyLayout(study, fingerprint, cells, is_read, prefix)
+
+
+def prepare_mlflow() -> None:
+    """Set what MLflow reads from the environment at import and at every call."""
+    for name, value in _MLFLOW_SETTINGS.items():
+        os.environ.setdefault(name, value)
+
+
 def _connect_mlflow(
     artifact_root: str | None, uri: str, experiment: str, fingerprint: str, tags: dict[str, str]
 ) -> Backend:
-    for name, value in _MLFLOW_SETTINGS.items():  # MLflow reads them at import and at every call
-        os.environ.setdefault(name, value)
+    prepare_mlflow()
     from nlgraft.tracking.connection import connect
 
     began_s = time.monotonic()
