@@ -149,6 +149,7 @@ class Run:
         for warning in check_cells(self.study, self._cells, self.store).warnings:
             self._notify(f"warning: {warning}")
         with raising_interrupted(), StudyLock(self.study, self.store) as lock:
+            self.store = lock.protect(self.store)
             # Under the lock, and before any trial of this run has leases or checkpoints.
             self.store.remove_abandoned()
             tracker = MlflowTracker(
@@ -188,7 +189,7 @@ class Run:
         check_local_fit(self.study.resources, self._address)
         self._notify(f"opening MLflow at {without_credentials(self._uri)}")
         is_read = load_system(self.study.system).is_read
-        tracker.start_study(self.study, self.study.fingerprint, self._cells, lock.is_held, is_read)
+        tracker.start_study(self.study, self.study.fingerprint, self._cells, self.store.is_writable, is_read)
         track = tracking_observer(tracker, self.store)
 
         def observe(event: Event) -> None:

@@ -11,7 +11,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -224,14 +224,27 @@ class OptunaStudy:
     the database lacks, and proposals without a result stay open.
 
     **Failure.** Methods that read or write the database raise `StoreError` when that is not possible.
+
+    Args:
+        name: Name of the Optuna study.
+        search: What is searched.
+        objectives: What it is judged by.
+        storage_url: The database; None keeps the study in memory alone.
+        check: Called before each write to the database; raises if it must not be written.
     """
 
     @explained()
     def __init__(
-        self, name: str, search: Search, objectives: Sequence[Objective], storage_url: str | None
+        self,
+        name: str,
+        search: Search,
+        objectives: Sequence[Objective],
+        storage_url: str | None,
+        check: Callable[[], object] = lambda: None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._search = search
+        self._check = check
         self._objectives = list(objectives)
         directions: list[Any] = [objective.direction for objective in self._objectives]
         self._study = optuna.create_study(study_name=name, directions=directions)
@@ -257,7 +270,8 @@ class OptunaStudy:
         known = [] if self._database is None else self._database.get_trials(deepcopy=False)
         ended = [trial for trial in known if trial.state.is_finished()]
         for trial in sorted(ended, key=lambda trial: trial.user_attrs.get(_NUMBER, math.inf)):
-            self._add(trial)
+            if number_of(trial) not in self._numbers:  # `nlgraft verify` tells of one that is there twice
+                self._add(trial)
 
     def _add(self, trial: FrozenTrial) -> None:
         if _NUMBER in trial.user_attrs:
@@ -323,6 +337,7 @@ class OptunaStudy:
         began_s = time.monotonic()
         trials = self.trials
         while self._database is not None and self._unwritten:
+            self._check()
             self._database.add_trial(trials[self._unwritten[0]])
             del self._unwritten[0]
         took_s = time.monotonic() - began_s

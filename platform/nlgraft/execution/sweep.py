@@ -83,7 +83,13 @@ def run_sweep(
     def open_queue(max_concurrent: int) -> TrialQueue:
         def open_optuna(cell: Cell) -> OptunaStudy:
             assert study.search is not None
-            return OptunaStudy(optuna_name(study, cell), study.search, study.objectives, database_url(store))
+            return OptunaStudy(
+                optuna_name(study, cell),
+                study.search,
+                study.objectives,
+                database_url(store),
+                store.check_writable,
+            )
 
         queue = TrialQueue(
             study, store, list(cells), open_optuna, replace(driver, observe=note), max_concurrent
@@ -251,7 +257,7 @@ class _TuneSweep:
 
         stage, metric = _watched(self._study, trial.graph) if trial.kind == "search" else ("", None)
         return TrialSpec(
-            trial.graph, trial.config, self._store.uri, batch_id, trial.key, self._group, stage, metric
+            trial.graph, trial.config, self._store.place, batch_id, trial.key, self._group, stage, metric
         )
 
     def withdraw(self, batch_id: str) -> int:
